@@ -1,0 +1,1 @@
+"""Experience storage: blocks as collectors make them, buffers, samplers, mini-races."""

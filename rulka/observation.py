@@ -1,0 +1,232 @@
+"""What an agent sees: one grey image and 184 floats, laid out in one table and built by one function.
+
+The layout is that of `spec/TRACKMANIA_FACTS.md` 4.4. The simulator, the game and recorded races all fill a
+`CAR` row and call `build_floats`, so that an index never means two things.
+
+Frames of reference: world is x, y (up), z in metres; the car frame is lateral (positive left, the car's +x),
+up (+y) and forward (+z), reached by multiplying with the transpose of the car's rotation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+SCHEMA_VERSION = 1
+"""Version of the observation contract; artifacts carry it and refuse another one."""
+
+NUM_WHEELS = 4
+NUM_PREVIOUS_ACTIONS = 5
+NUM_WAYPOINTS = 40
+WAYPOINT_STRIDE = 20
+ZONE_SPACING_M = 0.5
+"""Distance between zone centres along the track; waypoints are every 20th, hence 10 m apart."""
+MINI_RACE_ACTIONS = 140
+"""Actions in a mini-race of 7 s, the range of the clock in float 0."""
+MAX_MARGIN_M = 700.0
+"""The distance to the finish is capped here."""
+NUM_MATERIAL_GROUPS = 4
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named run of numbers in a vector."""
+
+    name: str
+    size: int
+
+
+def _slices(fields: tuple[Field, ...]) -> dict[str, slice]:
+    ends = np.cumsum([field.size for field in fields])
+    return {field.name: slice(int(end) - field.size, int(end)) for field, end in zip(fields, ends, strict=True)}
+
+
+FLOATS = _slices(
+    (
+        Field("clock", 1),
+        Field("previous_actions", NUM_PREVIOUS_ACTIONS * 4),
+        Field("is_sliding", NUM_WHEELS),
+        Field("has_contact", NUM_WHEELS),
+        Field("damper", NUM_WHEELS),
+        Field("gearbox_state", 1),
+        Field("gear", 1),
+        Field("rpm", 1),
+        Field("gearbox_counter", 1),
+        Field("material", NUM_WHEELS * NUM_MATERIAL_GROUPS),
+        Field("angular_velocity", 3),
+        Field("velocity", 3),
+        Field("up", 3),
+        Field("waypoints", NUM_WAYPOINTS * 3),
+        Field("margin", 1),
+        Field("is_free_wheeling", 1),
+    )
+)
+"""Slice of every part of the float vector by name."""
+
+NUM_FLOATS = FLOATS["is_free_wheeling"].stop
+
+CAR = _slices(
+    (
+        Field("position", 3),  # world, metres
+        Field("rotation", 9),  # car frame to world, row-major
+        Field("velocity", 3),  # world, m/s
+        Field("angular_velocity", 3),  # world, rad/s
+        Field("is_sliding", NUM_WHEELS),  # 0 or 1; wheels are front left, front right, rear right, rear left
+        Field("has_contact", NUM_WHEELS),  # 0 or 1
+        Field("damper", NUM_WHEELS),  # absorbed length, metres, 0.005 to 0.15
+        Field("material", NUM_WHEELS),  # contact material id of the game, 0 to 30
+        Field("gearbox_state", 1),  # 0 or 1; 2 at the start
+        Field("gear", 1),
+        Field("rpm", 1),
+        Field("gearbox_counter", 1),  # consecutive decisions with a gearbox state other than 0
+        Field("is_free_wheeling", 1),  # 0 or 1
+    )
+)
+"""Slice of every part of a car row: the raw facts that the floats are made of."""
+
+NUM_CAR_FIELDS = CAR["is_free_wheeling"].stop
+
+ASPHALT_IDS = (0, 1, 16, 18, 19)
+GRASS_IDS = (2, 20)
+DIRT_IDS = (5, 6, 8, 17)
+TURBO_IDS = (7, 26)
+
+
+def _material_groups() -> NDArray[np.int64]:
+    groups = np.full(256, -1, dtype=np.int64)  # -1: a material of no group sets no bit
+    for group, ids in enumerate((ASPHALT_IDS, GRASS_IDS, DIRT_IDS, TURBO_IDS)):
+        groups[list(ids)] = group
+    return groups
+
+
+MATERIAL_GROUP = _material_groups()
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """How raw observations become network inputs: `(image - 128) / 128` and `(floats - mean) / std`.
+
+    Attributes:
+        mean: [184] subtracted from the floats.
+        std: [184] divides them; positive.
+    """
+
+    mean: NDArray[np.float32]
+    std: NDArray[np.float32]
+
+    def to_json(self) -> dict[str, list[float]]:
+        """Returns plain lists for an artifact's metadata."""
+        return {"mean": [float(x) for x in self.mean], "std": [float(x) for x in self.std]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, list[float]]) -> Normalisation:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ValueError: if a vector has not 184 entries or a std is not positive.
+        """
+        mean, std = (np.asarray(data[key], dtype=np.float32) for key in ("mean", "std"))
+        if mean.shape != (NUM_FLOATS,) or std.shape != (NUM_FLOATS,) or not (std > 0).all():
+            message = f"normalisation needs {NUM_FLOATS} means and {NUM_FLOATS} positive stds"
+            raise ValueError(message)
+        return cls(mean, std)
+
+
+def reference_normalisation() -> Normalisation:
+    """Returns the specification's means and stds; waypoints are interpolated between its stated ends."""
+    mean, std = np.zeros(NUM_FLOATS, np.float32), np.full(NUM_FLOATS, 0.5, np.float32)
+
+    def put(name: str, mean_value: object, std_value: object) -> None:
+        mean[FLOATS[name]] = np.ravel(mean_value)
+        std[FLOATS[name]] = np.ravel(std_value)
+
+    put("clock", 70.0, 70.0)
+    put("previous_actions", np.tile((0.8, 0.2, 0.3, 0.3), NUM_PREVIOUS_ACTIONS), 0.5)
+    put("is_sliding", 0.1, 0.5)
+    put("has_contact", 0.9, 0.5)
+    put("damper", 0.02, 0.5)
+    put("gearbox_state", 0.3, 1.0)
+    put("gear", 2.5, 2.0)
+    put("rpm", 7000.0, 3000.0)
+    put("gearbox_counter", 0.1, 10.0)
+    put("material", 0.5, 0.5)
+    put("angular_velocity", 0.0, (0.5, 1.0, 0.5))
+    put("velocity", (0.0, 0.0, 55.0), (5.0, 5.0, 20.0))
+    put("up", (0.0, 1.0, 0.0), 0.5)
+    far = np.linspace(0.0, 1.0, NUM_WAYPOINTS)
+    put(
+        "waypoints",
+        np.stack([0 * far, -2.0 + 13.5 * far, 197.0 * far], axis=1),
+        np.stack([7.7 + 190.3 * far, 7.7 + 190.3 * far, 2.9 + 148.1 * far], axis=1),
+    )
+    put("margin", 700.0, 350.0)
+    put("is_free_wheeling", 0.0, 1.0)
+    return Normalisation(mean, std)
+
+
+_AT = np.array([FLOATS[name].start for name in FLOATS])
+_CAR_AT = np.array([CAR[name].start for name in CAR])
+_POSITION, _ROTATION, _VELOCITY, _SPIN, _SLIDING, _CONTACT, _DAMPER, _MATERIAL = (int(i) for i in _CAR_AT[:8])
+_GEARBOX, _GEAR, _RPM, _COUNTER, _FREE = (int(i) for i in _CAR_AT[8:])
+_F_PREVIOUS, _F_SLIDING, _F_CONTACT, _F_DAMPER, _F_GEARBOX, _F_GEAR, _F_RPM, _F_COUNTER = (int(i) for i in _AT[1:9])
+_F_MATERIAL, _F_SPIN, _F_VELOCITY, _F_UP, _F_WAYPOINTS, _F_MARGIN, _F_FREE = (int(i) for i in _AT[9:])
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def build_floats(
+    cars: NDArray[np.float32],
+    previous_keys: NDArray[np.float32],
+    zones: NDArray[np.float32],
+    zone_index: NDArray[np.int64],
+    margin_m: NDArray[np.float32],
+    out: NDArray[np.float32],
+) -> None:
+    """Fills the float vectors of a batch of cars; the only place where they are made.
+
+    Args:
+        cars: [N, NUM_CAR_FIELDS] float32, one `CAR` row for each car.
+        previous_keys: [N, 5, 4] float32 accelerate, brake, left, right of the last actions, oldest first.
+        zones: [Z, 3] float32 zone centres, extended past the finish by at least 780 zones.
+        zone_index: [N] int64 current zone of each car.
+        margin_m: [N] float32 distance to the finish along the track, uncapped.
+        out: [N, 184] float32, overwritten. The clock (float 0) is set to 0.
+    """
+    for n in range(cars.shape[0]):
+        car = cars[n]
+        row = out[n]
+        row[0] = 0.0
+        for i in range(5):
+            for k in range(4):
+                row[_F_PREVIOUS + 4 * i + k] = previous_keys[n, i, k]
+        for w in range(4):
+            row[_F_SLIDING + w] = car[_SLIDING + w]
+            row[_F_CONTACT + w] = car[_CONTACT + w]
+            row[_F_DAMPER + w] = car[_DAMPER + w]
+            for g in range(4):
+                row[_F_MATERIAL + 4 * w + g] = 0.0
+            group = MATERIAL_GROUP[int(car[_MATERIAL + w]) & 0xFF]
+            if group >= 0:
+                row[_F_MATERIAL + 4 * w + group] = 1.0
+        row[_F_GEARBOX] = car[_GEARBOX]
+        row[_F_GEAR] = car[_GEAR]
+        row[_F_RPM] = car[_RPM]
+        row[_F_COUNTER] = car[_COUNTER]
+        for axis in range(3):
+            r0 = car[_ROTATION + axis]  # column `axis` of the rotation: a car axis in world coordinates
+            r1 = car[_ROTATION + 3 + axis]
+            r2 = car[_ROTATION + 6 + axis]
+            row[_F_SPIN + axis] = r0 * car[_SPIN] + r1 * car[_SPIN + 1] + r2 * car[_SPIN + 2]
+            row[_F_VELOCITY + axis] = r0 * car[_VELOCITY] + r1 * car[_VELOCITY + 1] + r2 * car[_VELOCITY + 2]
+            row[_F_UP + axis] = r1
+            for k in range(40):
+                zone = zones[zone_index[n] + 20 * k]
+                row[_F_WAYPOINTS + 3 * k + axis] = (
+                    r0 * (zone[0] - car[_POSITION])
+                    + r1 * (zone[1] - car[_POSITION + 1])
+                    + r2 * (zone[2] - car[_POSITION + 2])
+                )
+        row[_F_MARGIN] = min(np.float32(700.0), margin_m[n])
+        row[_F_FREE] = car[_FREE]

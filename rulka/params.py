@@ -1,0 +1,265 @@
+"""Typed `params.yaml`: one frozen class for each section, no defaults, unknown keys are errors.
+
+A default in code would be a hyperparameter that DVC cannot see, so there is none here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from rulka.schedule import Schedule
+
+PARAMS_FILE = Path("params.yaml")
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Algorithm = Literal["ppo", "iqn"]
+
+
+class ParamsError(ValueError):
+    """`params.yaml` is missing or wrong; the message names every offending key."""
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ObservationParams(Section):
+    """What the agent sees. Shared by every stage that touches images."""
+
+    height: PositiveInt = Field(description="image height, pixels")
+    width: PositiveInt = Field(description="image width, pixels")
+
+
+class ActionParams(Section):
+    """How long one decision lasts."""
+
+    ticks_per_action: PositiveInt = Field(description="10 ms ticks for which one action is held; 5 in the game")
+
+
+class PhysicsParams(Section):
+    """The simulator's car."""
+
+
+class CameraParams(Section):
+    """Where the simulator's camera sits and what it sees."""
+
+
+class SimulatorParams(Section):
+    """The embedded simulator."""
+
+    physics: PhysicsParams
+    camera: CameraParams
+
+
+class TrackParams(Section):
+    """The track generated where there are no recordings."""
+
+    seed: NonNegativeInt
+    length_m: PositiveFloat
+
+
+class RaceParams(Section):
+    """Stage `races`: recordings, or demonstrations by the built-in driver."""
+
+    map_uid: str | None = Field(description="map whose recordings are used; null takes the one with most")
+    num_demonstrations: NonNegativeInt = Field(description="races driven by the built-in driver without recordings")
+    seed: NonNegativeInt
+
+
+class CaptureParams(Section):
+    """Stage `capture`: races to frames."""
+
+    label_shift_ticks: NonNegativeInt = Field(description="ticks from an input's stamp to the state that shows it")
+    steer_dead_zone: Share = Field(description="analog steering of at most this size counts as none")
+    shard_frames: PositiveInt = Field(description="frames in one shard")
+    num_workers: PositiveInt
+    validation_fraction: Share = Field(description="share of races held out, chosen by a hash of the race")
+
+
+class NetworkParams(Section):
+    """Sizes of the networks; the reference has 256, 1024, 128, 8 and 32 (1,051,805 parameters)."""
+
+    float_hidden: PositiveInt
+    dense_hidden: PositiveInt = Field(description="twice the width of each IQN head; width of the PPO trunk")
+    tau_embedding: PositiveInt = Field(description="cosines in the quantile embedding")
+
+
+class PretrainParams(Section):
+    """Stage `pretrain` (Level 0)."""
+
+    task: Literal["autoencoder", "vae", "simclr"]
+    epochs: PositiveInt
+    batch_size: PositiveInt
+    learning_rate: PositiveFloat
+    seed: NonNegativeInt
+
+
+class CloneParams(Section):
+    """Stage `clone` (Level 1): behaviour cloning."""
+
+    epochs: PositiveInt
+    batch_size: PositiveInt
+    learning_rate: PositiveFloat
+    seed: NonNegativeInt
+
+
+class TransferParams(Section):
+    """Stage `transfer`: what the RL network takes over."""
+
+    seed: NonNegativeInt
+
+
+class RewardParams(Section):
+    """Reward of one decision; see `rulka.envs.rewards`."""
+
+    per_metre: float = Field(description="for each metre of progress along the centreline")
+    per_second: float = Field(description="for each second that passes; negative")
+    off_track: float = Field(description="once, on leaving the track; not positive")
+
+
+class TrainParams(Section):
+    """Stage `train`: the runtime shared by every algorithm."""
+
+    algorithm: Algorithm = Field(description="the agent of `data/agent`")
+    compared: tuple[Algorithm, ...] = Field(description="also trained, for the report's comparison")
+    seed: NonNegativeInt
+    max_env_steps: PositiveInt = Field(description="environment steps after which training ends")
+    max_minutes: PositiveFloat = Field(description="wall minutes after which training ends, if that comes first")
+    num_collectors: NonNegativeInt = Field(description="collector processes; 0 runs everything in this process")
+    cars_per_collector: PositiveInt
+    block_steps: PositiveInt = Field(description="decisions of every car in one block of experience")
+    start_anywhere: Share = Field(description="share of training races that start anywhere on the track")
+    max_race_s: PositiveFloat = Field(description="a race is cut after this long")
+    no_progress_s: PositiveFloat = Field(description="a race is cut after this long without a further zone")
+    checkpoint_s: PositiveFloat = Field(description="seconds between live checkpoints")
+
+    @model_validator(mode="after")
+    def _check(self) -> TrainParams:
+        if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
+            message = f"compared must name other algorithms than {self.algorithm!r}, each once"
+            raise ValueError(message)
+        return self
+
+
+class PpoParams(Section):
+    """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
+
+    steps_per_update: PositiveInt = Field(description="decisions of experience for one update")
+    epochs: PositiveInt
+    batch_size: PositiveInt
+    learning_rate: Schedule
+    gamma: Share
+    gae_lambda: Share
+    clip: PositiveFloat
+    value_clip: PositiveFloat
+    value_weight: NonNegativeFloat
+    entropy_weight: Schedule
+    max_grad_norm: PositiveFloat
+    max_versions_behind: NonNegativeInt = Field(description="how many weight versions experience may lag the learner")
+    value_warmup_updates: NonNegativeInt = Field(description="first updates that train the value head alone")
+
+
+class IqnParams(Section):
+    """Implicit quantile networks, Dabney et al. 2018, arXiv:1806.06923, with mini-races."""
+
+    num_quantiles: PositiveInt = Field(description="fractions for each state while training; even")
+    num_quantiles_acting: PositiveInt = Field(description="fractions for each state while acting; even")
+    kappa: PositiveFloat
+    n_steps: PositiveInt
+    use_double_dqn: bool
+    batch_size: PositiveInt
+    learning_rate: Schedule
+    gamma: Schedule
+    epsilon: Schedule
+    target_tau: Share = Field(description="step of the target network toward the online one after each update")
+    buffer_steps: PositiveInt = Field(description="decisions kept")
+    start_steps: PositiveInt = Field(description="decisions in the buffer before the first update")
+    samples_per_insert: PositiveFloat = Field(description="how often each decision is learned from on average")
+    demonstration_share: Share = Field(description="share of every batch drawn from demonstrations")
+    warmup_steps: NonNegativeInt = Field(description="first environment steps driven by the cloned policy")
+    max_grad_norm: PositiveFloat
+
+    @model_validator(mode="after")
+    def _check(self) -> IqnParams:
+        if self.num_quantiles % 2 or self.num_quantiles_acting % 2:
+            message = "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first"
+            raise ValueError(message)
+        if self.batch_size > self.start_steps:
+            message = f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}"
+            raise ValueError(message)
+        if self.start_steps > self.buffer_steps:
+            message = f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
+            raise ValueError(message)
+        return self
+
+
+class EvaluateParams(Section):
+    """Stage `evaluate`: greedy races from fixed seeds."""
+
+    num_races: PositiveInt
+    seed: NonNegativeInt
+
+
+class Params(Section):
+    """All of `params.yaml`."""
+
+    observation: ObservationParams
+    actions: ActionParams
+    simulator: SimulatorParams
+    track: TrackParams
+    races: RaceParams
+    capture: CaptureParams
+    network: NetworkParams
+    pretrain: PretrainParams
+    clone: CloneParams
+    transfer: TransferParams
+    rewards: RewardParams
+    train: TrainParams
+    ppo: PpoParams
+    iqn: IqnParams
+    evaluate: EvaluateParams
+
+
+def read_params(path: Path = PARAMS_FILE) -> Params:
+    """Reads and checks all parameters.
+
+    Raises:
+        ParamsError: if the file is missing, is not YAML, or a key is unknown, missing or of a wrong type.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}; run from the root of the project"
+        raise ParamsError(message) from error
+    except yaml.YAMLError as error:
+        message = f"{path} is not valid YAML: {error}"
+        raise ParamsError(message) from error
+    try:
+        return Params.model_validate(data)
+    except ValidationError as error:
+        message = f"{path} is wrong:\n" + "\n".join(_problems(error))
+        raise ParamsError(message) from error
+
+
+def _problems(error: ValidationError) -> list[str]:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        lines.append(f"  {key or '(top level)'}: {problem['msg']} (got {problem['input']!r:.80})")
+    return lines

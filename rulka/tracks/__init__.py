@@ -1,0 +1,1 @@
+"""Tracks: centreline geometry, progress along it, generation and files. No torch."""

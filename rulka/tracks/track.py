@@ -1,0 +1,137 @@
+"""A track: a 3D centreline with width, banking, surface and gates, in one file format.
+
+File: an uncompressed-or-compressed `.npz` of plain arrays (no pickle) with a `schema` number, holding exactly the
+fields of `Track`. Positions are world metres, x, y (up), z.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
+
+SCHEMA_VERSION = 1
+MIN_WIDTH_M = 2.0
+NUM_EXTRA_ZONES = NUM_WAYPOINTS * WAYPOINT_STRIDE
+"""Zones extrapolated straight past the finish, so that every waypoint of a car on the track exists."""
+
+
+class TrackError(ValueError):
+    """A track that cannot be raced on; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """A point-to-point track: start gate at the first zone, finish gate at the last.
+
+    Attributes:
+        uid: unique name, a map UID or one made from the generator's seed.
+        name: for people.
+        centre_m: [Z, 3] float64 zone centres, `ZONE_SPACING_M` apart along the line.
+        width_m: [Z] float64 full road width at each zone.
+        bank_rad: [Z] float64 roll of the road about its direction, positive lifts the left edge.
+        material: [Z] uint8 contact material id of the road surface.
+        gate_m: [G] float64 distance along the line of each checkpoint; the finish, last, is the track's length.
+        source: where it came from, one line for people.
+    """
+
+    uid: str
+    name: str
+    centre_m: NDArray[np.float64]
+    width_m: NDArray[np.float64]
+    bank_rad: NDArray[np.float64]
+    material: NDArray[np.uint8]
+    gate_m: NDArray[np.float64]
+    source: str
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def num_zones(self) -> int:
+        """Number of zone centres from start to finish."""
+        return len(self.centre_m)
+
+    @property
+    def length_m(self) -> float:
+        """Distance along the line from start to finish, in metres."""
+        return (self.num_zones - 1) * ZONE_SPACING_M
+
+    @cached_property
+    def zones(self) -> NDArray[np.float32]:
+        """[Z + NUM_EXTRA_ZONES, 3] float32 zone centres, extrapolated straight on past the finish."""
+        direction = self.centre_m[-1] - self.centre_m[-2]
+        beyond = self.centre_m[-1] + np.arange(1, NUM_EXTRA_ZONES + 1)[:, None] * direction
+        return np.concatenate([self.centre_m, beyond]).astype(np.float32)
+
+    def save(self, path: Path) -> None:
+        """Writes the track to an `.npz` file, all or nothing."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(suffix=".npz", dir=path.parent)
+        os.close(handle)
+        try:
+            np.savez_compressed(temporary, schema=SCHEMA_VERSION, **vars_of(self))
+            Path(temporary).replace(path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def vars_of(track: Track) -> dict[str, object]:
+    """Returns the stored fields of a track by name."""
+    return {name: getattr(track, name) for name in Track.__dataclass_fields__}
+
+
+def load_track(path: Path) -> Track:
+    """Reads a track file.
+
+    Raises:
+        TrackError: if the file is missing, no track file, of another schema, or no valid track.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            fields = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        message = f"{path} is not a readable track file: {error}"
+        raise TrackError(message) from error
+    schema = int(fields.pop("schema", -1))
+    if schema != SCHEMA_VERSION:
+        message = f"{path} has track schema {schema}, this version reads {SCHEMA_VERSION}; make the track again"
+        raise TrackError(message)
+    missing = set(Track.__dataclass_fields__) ^ set(fields)
+    if missing:
+        message = f"{path} does not hold the fields of a track: {sorted(missing)}"
+        raise TrackError(message)
+    texts = {name: str(fields.pop(name)) for name in ("uid", "name", "source")}
+    return Track(**texts, **fields)
+
+
+def _check(track: Track) -> None:
+    where = f"track {track.name!r}"
+    if track.centre_m.ndim != 2 or track.centre_m.shape[1] != 3 or len(track.centre_m) < 2:
+        message = f"{where}: the centreline needs at least two points of x, y, z, got shape {track.centre_m.shape}"
+        raise TrackError(message)
+    for name in ("width_m", "bank_rad", "material"):
+        if getattr(track, name).shape != (track.num_zones,):
+            message = f"{where}: {name} needs one value for each of {track.num_zones} zones"
+            raise TrackError(message)
+    for name in ("centre_m", "width_m", "bank_rad", "gate_m"):
+        if not np.isfinite(getattr(track, name)).all():
+            message = f"{where}: {name} holds a value that is not finite"
+            raise TrackError(message)
+    if (track.width_m < MIN_WIDTH_M).any():
+        message = f"{where}: the road is {track.width_m.min():.2f} m wide somewhere, {MIN_WIDTH_M} m is the least"
+        raise TrackError(message)
+    if len(track.gate_m) == 0 or (np.diff(track.gate_m) <= 0).any() or track.gate_m[0] <= 0:
+        message = f"{where}: gates must lie after the start, one after another, finish last"
+        raise TrackError(message)
+    if abs(track.gate_m[-1] - track.length_m) > ZONE_SPACING_M:
+        message = f"{where}: the last gate is at {track.gate_m[-1]:.1f} m, not at the finish ({track.length_m:.1f} m)"
+        raise TrackError(message)
