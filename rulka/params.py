@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from rulka.errors import UserError
 from rulka.schedule import Schedule
 
 PARAMS_FILE = Path("params.yaml")
@@ -29,7 +30,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Algorithm = Literal["ppo", "iqn"]
 
 
-class ParamsError(ValueError):
+class ParamsError(UserError):
     """`params.yaml` is missing or wrong; the message names every offending key."""
 
 
@@ -53,11 +54,43 @@ class ActionParams(Section):
 
 
 class PhysicsParams(Section):
-    """The simulator's car."""
+    """The simulator's car; see `rulka.simulator.physics`."""
+
+    engine_mps2: PositiveFloat = Field(description="push of the engine at standstill; falls to 0 at the top speed")
+    top_speed_mps: PositiveFloat = Field(description="speed at which the engine has no push left")
+    drag_per_m: NonNegativeFloat = Field(description="air drag: deceleration is this times speed squared")
+    rolling_mps2: NonNegativeFloat = Field(description="deceleration of rolling wheels")
+    brake_mps2: PositiveFloat = Field(description="deceleration of the brake, as far as the grip carries it")
+    gravity_mps2: PositiveFloat
+    grip_mps2: PositiveFloat = Field(description="sideways acceleration the tyres bear at low speed")
+    grip_per_m: NonNegativeFloat = Field(description="downforce: grip grows by this times speed squared")
+    grass_grip: Share = Field(description="share of grip and push left on grass")
+    grass_drag_mps2: NonNegativeFloat = Field(description="further deceleration on grass")
+    turn_radius_m: PositiveFloat = Field(description="radius of the tightest turn at walking pace")
+    turn_radius_s: NonNegativeFloat = Field(description="how much that radius grows for each m/s")
+    overturn: PositiveFloat = Field(description="how far steering may ask for more than the grip can turn; above 1 slides")
+    steer_per_s: PositiveFloat = Field(description="how fast the wheels follow a key, full locks a second")
+    yaw_response_s: PositiveFloat = Field(description="time constant of the heading")
+    slip_response_s: PositiveFloat = Field(description="time constant of sideways speed below the grip limit")
+    scrub: Share = Field(description="share of the tyres' sideways force that slows the car")
+    slide_mps: PositiveFloat = Field(description="sideways speed above which the wheels count as sliding")
+    off_road_m: NonNegativeFloat = Field(description="the track ends this far beyond the edge of the road")
+    fall_m: PositiveFloat = Field(description="and this far below its surface")
+    shift_ms: NonNegativeFloat = Field(description="duration of a gear change")
+    idle_rpm: PositiveFloat
+    max_rpm: PositiveFloat
+    gear_speed_mps: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] = Field(
+        description="speeds at which gears 1 to 4 shift up"
+    )
 
 
 class CameraParams(Section):
     """Where the simulator's camera sits and what it sees."""
+
+    back_m: float = Field(ge=-5, le=30, description="metres behind the car")
+    height_m: float = Field(gt=0, le=30, description="metres above the car")
+    pitch_deg: float = Field(gt=-60, lt=60, description="how far the camera looks down, in the car's frame")
+    fov_deg: float = Field(gt=10, lt=150, description="horizontal field of view")
 
 
 class SimulatorParams(Section):
@@ -71,7 +104,20 @@ class TrackParams(Section):
     """The track generated where there are no recordings."""
 
     seed: NonNegativeInt
-    length_m: PositiveFloat
+    length_m: float = Field(ge=150, description="distance from start to finish")
+    width_m: float = Field(ge=4, description="width of the road")
+    max_slope: float = Field(ge=0, lt=0.5, description="steepest rise or fall, metres for each metre driven")
+    gate_spacing_m: PositiveFloat = Field(description="about this far apart are the checkpoints")
+
+
+class DriverParams(Section):
+    """The field of built-in drivers; see `rulka.simulator.driver`."""
+
+    grip_share_low: Share = Field(description="share of the grip that the most careful driver uses")
+    grip_share_high: Share = Field(description="and the boldest")
+    slip_chance: Share = Field(description="chance that a decision is left as it was, for the weakest driver")
+    line_m: NonNegativeFloat = Field(description="drivers aim at a line at most this far beside the centre")
+    max_race_s: PositiveFloat = Field(description="a demonstration is cut after this long")
 
 
 class RaceParams(Section):
@@ -79,6 +125,7 @@ class RaceParams(Section):
 
     map_uid: str | None = Field(description="map whose recordings are used; null takes the one with most")
     num_demonstrations: NonNegativeInt = Field(description="races driven by the built-in driver without recordings")
+    driver: DriverParams
     seed: NonNegativeInt
 
 
@@ -100,23 +147,35 @@ class NetworkParams(Section):
     tau_embedding: PositiveInt = Field(description="cosines in the quantile embedding")
 
 
-class PretrainParams(Section):
+class FitParams(Section):
+    """Supervised training, shared by the stages `pretrain` and `clone`."""
+
+    epochs: PositiveInt
+    batch_size: PositiveInt
+    learning_rate: PositiveFloat = Field(description="highest; rises at once and falls along half a cosine")
+    weight_decay: NonNegativeFloat
+    max_grad_norm: PositiveFloat
+    precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster one")
+    seed: NonNegativeInt
+
+
+class PretrainParams(FitParams):
     """Stage `pretrain` (Level 0)."""
 
     task: Literal["autoencoder", "vae", "simclr"]
-    epochs: PositiveInt
-    batch_size: PositiveInt
-    learning_rate: PositiveFloat
-    seed: NonNegativeInt
+    vae_latent: PositiveInt = Field(description="latent numbers of the variational autoencoder")
+    kl_weight: NonNegativeFloat = Field(description="weight of its divergence, summed over the latent numbers")
+    simclr_projection: PositiveInt
+    simclr_temperature: PositiveFloat
+    simclr_crop_pixels: NonNegativeFloat = Field(description="most rows and columns that a view loses")
+    simclr_brightness: Share = Field(lt=1, description="a view is lit by a factor within this of 1")
 
 
-class CloneParams(Section):
+class CloneParams(FitParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
-    epochs: PositiveInt
-    batch_size: PositiveInt
-    learning_rate: PositiveFloat
-    seed: NonNegativeInt
+    previous_action_dropout: Share = Field(description="share of samples that do not see the previous actions")
+    float_noise: NonNegativeFloat = Field(description="noise on the floats, in units of the normalisation's std")
 
 
 class TransferParams(Section):
@@ -162,17 +221,29 @@ class PpoParams(Section):
 
     steps_per_update: PositiveInt = Field(description="decisions of experience for one update")
     epochs: PositiveInt
+    encoder_epochs: NonNegativeInt = Field(description="first epochs of an update that also train the encoder")
     batch_size: PositiveInt
     learning_rate: Schedule
     gamma: Share
     gae_lambda: Share
     clip: PositiveFloat
-    value_clip: PositiveFloat
+    value_clip: PositiveFloat = Field(description="in units of the root mean square return")
     value_weight: NonNegativeFloat
     entropy_weight: Schedule
     max_grad_norm: PositiveFloat
     max_versions_behind: NonNegativeInt = Field(description="how many weight versions experience may lag the learner")
     value_warmup_updates: NonNegativeInt = Field(description="first updates that train the value head alone")
+    max_kl: PositiveFloat = Field(description="an update ends when the policy has moved this far, in nats")
+
+    @model_validator(mode="after")
+    def _check(self) -> PpoParams:
+        if self.encoder_epochs > self.epochs:
+            message = f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"
+            raise ValueError(message)
+        if self.batch_size > self.steps_per_update:
+            message = f"batch_size {self.batch_size} is larger than steps_per_update {self.steps_per_update}"
+            raise ValueError(message)
+        return self
 
 
 class IqnParams(Section):
@@ -193,6 +264,13 @@ class IqnParams(Section):
     samples_per_insert: PositiveFloat = Field(description="how often each decision is learned from on average")
     demonstration_share: Share = Field(description="share of every batch drawn from demonstrations")
     warmup_steps: NonNegativeInt = Field(description="first environment steps driven by the cloned policy")
+    gradient_steps_per_update: PositiveInt = Field(description="gradient steps between two versions of the weights")
+    oversample_long_term: NonNegativeInt = Field(
+        description="draws of the mini-race clock, see rulka.buffers.mini_race.ClockRule"
+    )
+    oversample_max_term: NonNegativeInt = Field(description="the same; 40 and 5 in the reference")
+    self_loss_clamp_ratio: PositiveFloat = Field(description="how much narrower than typical a target may count")
+    weight_decay: NonNegativeFloat = Field(description="share of the learning rate by which weights shrink")
     max_grad_norm: PositiveFloat
 
     @model_validator(mode="after")
@@ -212,8 +290,15 @@ class IqnParams(Section):
 class EvaluateParams(Section):
     """Stage `evaluate`: greedy races from fixed seeds."""
 
-    num_races: PositiveInt
-    seed: NonNegativeInt
+    num_races: PositiveInt = Field(description="races of each contestant")
+    seed: NonNegativeInt = Field(description="start k of a race is drawn from seed + k")
+    start_lateral_m: NonNegativeFloat = Field(description="a race starts at most this far beside the line")
+    start_heading_deg: NonNegativeFloat = Field(description="and turned by at most this much")
+    max_race_s: PositiveFloat = Field(description="a race is cut after this long")
+    no_progress_s: PositiveFloat = Field(description="a race is cut after this long without getting further")
+    video_width: PositiveInt = Field(multiple_of=2, description="pixels")
+    video_height: PositiveInt = Field(multiple_of=2, description="pixels")
+    video_fps: PositiveInt = Field(description="frames a second of the video, which plays in real time")
 
 
 class Params(Section):

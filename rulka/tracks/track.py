@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.errors import UserError
 from rulka.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
 
 SCHEMA_VERSION = 1
@@ -24,7 +25,7 @@ NUM_EXTRA_ZONES = NUM_WAYPOINTS * WAYPOINT_STRIDE
 """Zones extrapolated straight past the finish, so that every waypoint of a car on the track exists."""
 
 
-class TrackError(ValueError):
+class TrackError(UserError):
     """A track that cannot be raced on; the message says what is wrong with it."""
 
 

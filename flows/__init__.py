@@ -1,0 +1,1 @@
+"""Prefect: when to run the stages. No computation lives here."""

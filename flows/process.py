@@ -1,0 +1,111 @@
+"""One command in a process group of its own: its output line by line, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from rulka.errors import UserError
+from rulka.stage import STARTED_BY
+
+STOP_GRACE_S = 20.0
+"""How long a group may take to save its work after an interrupt; below the 30 s that Prefect's worker grants."""
+
+POLL_S = 0.1
+
+
+class CommandError(UserError):
+    """A command failed or ran too long; its output says why."""
+
+
+def run_in_group(command: Sequence[str], write_line: Callable[[str], None], timeout_s: float) -> None:
+    """Runs a command to its end and hands on each line it writes; on any exception the whole group is ended.
+
+    Args:
+        command: the program and its arguments.
+        write_line: gets each line of standard output and standard error that is not empty, without its end.
+        timeout_s: seconds after which the group is ended.
+
+    Raises:
+        CommandError: if the command ends with an exit code other than 0 or runs longer than `timeout_s`.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        bufsize=1,
+        start_new_session=True,
+        env=child_environment(),
+    )
+    is_late = threading.Event()
+    timer = threading.Timer(timeout_s, lambda: (is_late.set(), end_group(process)))
+    timer.daemon = True
+    timer.start()
+    try:
+        for line in filter(None, map(str.rstrip, process.stdout or ())):
+            write_line(line)
+        process.wait()
+    finally:
+        timer.cancel()
+        end_group(process)
+    if is_late.is_set():
+        message = f"`{' '.join(command)}` took longer than {timeout_s:.0f} s and was ended"
+        raise CommandError(message)
+    if process.returncode != 0:
+        message = f"`{' '.join(command)}` failed with exit code {process.returncode}; see its output above"
+        raise CommandError(message)
+
+
+def child_environment() -> dict[str, str]:
+    """Returns the environment of a child: this Python first on PATH, unbuffered output, and who started it."""
+    folder = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": folder + os.pathsep + os.environ.get("PATH", ""),
+        "PYTHONUNBUFFERED": "1",
+        STARTED_BY: " ".join([*os.environ.get(STARTED_BY, "").split(), str(os.getpid())]),
+    }
+
+
+def end_group(process: subprocess.Popen[str], grace_s: float = STOP_GRACE_S) -> None:
+    """Ends every process of the group that `process` leads: asks with an interrupt, insists after `grace_s`."""
+    for number, patience_s in ((signal.SIGINT, grace_s), (signal.SIGKILL, 5.0)):
+        if not group_members(process):
+            break
+        _signal_group(process.pid, number)
+        deadline_s = time.monotonic() + patience_s
+        while group_members(process) and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
+    if process.poll() is None and not group_members(process):
+        process.wait()
+
+
+def group_members(process: subprocess.Popen[str]) -> list[int]:
+    """Returns the process ids of the group that `process` leads, without those that only wait to be reaped."""
+    process.poll()
+    return [pid for pid in psutil.pids() if _is_alive_in_group(pid, process.pid)]
+
+
+def _is_alive_in_group(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, PermissionError, psutil.Error):
+        return False
+
+
+def _signal_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,1 @@
+"""Torch networks only: no loss, no files, nothing of ours imported from elsewhere."""

@@ -1,0 +1,59 @@
+"""Actor-critic of PPO, variant A: a trunk shared by a policy head and a value head.
+
+Deviations from the peer's variant A: the float head has LeakyReLU, as in IQN and the cloned policy, so that its
+weights mean the same everywhere; initial weights are orthogonal, the policy output scaled by 0.01.
+Dimensions: B batch, H x W pixels, F floats, E image features, W trunk width, A actions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from models.initialisation import LAST_GAIN, POLICY_GAIN, initialise
+from models.observer import InputShape, Observer, output
+from models.policy import build_trunk
+
+
+class PolicyAndValue(NamedTuple):
+    """Logits [B, A] and values [B], both float32."""
+
+    logits: Tensor
+    value: Tensor
+
+
+class ActorCritic(Observer):
+    """Observations to a policy and a value; takes over all of a `ClonePolicy` by name."""
+
+    def __init__(self, inputs: InputShape, float_hidden: int, dense_hidden: int, num_actions: int) -> None:
+        super().__init__(inputs, float_hidden)
+        self.trunk = build_trunk(self.num_state, dense_hidden)
+        self.policy_head = nn.Linear(dense_hidden, num_actions)
+        self.value_head = nn.Linear(dense_hidden, 1)
+        initialise(self.policy_head, POLICY_GAIN)
+        initialise(self.value_head, LAST_GAIN)
+
+    def forward(self, image: Tensor, floats: Tensor) -> PolicyAndValue:
+        """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to a policy and a value."""
+        return self.decide(self.encode(image), floats)
+
+    def decide(self, encoded: Tensor, floats: Tensor) -> PolicyAndValue:
+        """The same from image features [B, E], for epochs in which the encoder stands still."""
+        return self.read_out(self.hidden(encoded, floats))
+
+    def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W]."""
+        return self.trunk(self.join(encoded, floats))
+
+    def read_out(self, hidden: Tensor) -> PolicyAndValue:
+        """Maps the trunk's output [B, W] to a policy and a value."""
+        return PolicyAndValue(output(self.policy_head, hidden), self.read_value(hidden))
+
+    def read_value(self, hidden: Tensor) -> Tensor:
+        """Maps the trunk's output [B, W] to values [B]."""
+        return output(self.value_head, hidden)[:, 0]
+
+    def output_layers(self) -> tuple[nn.Linear, ...]:
+        """Returns the policy head and the value head."""
+        return self.policy_head, self.value_head

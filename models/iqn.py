@@ -1,0 +1,146 @@
+"""Implicit quantile network with duelling heads.
+
+Sources: Dabney et al. 2018, arXiv:1806.06923; Wang et al. 2016 (duelling), arXiv:1511.06581. The embedding counts
+cosines from i = 1, as Linesight does (the paper from 0, whose first cosine is a constant).
+Dimensions: B batch, T quantile fractions, A actions, D state, H x W pixels, F floats, C cosines.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models.initialisation import LAST_GAIN, LEAKY_GAIN, LEAKY_SLOPE, TAU_GAIN, initialise
+from models.observer import InputShape, Observer, output
+
+
+class IqnSizes(NamedTuple):
+    """Widths of an `IqnNetwork`; the reference has 256, 1024 and 128."""
+
+    float_hidden: int
+    dense_hidden: int
+    tau_embedding: int
+
+
+class Quantiles(NamedTuple):
+    """Return distribution of every action: `value` [B, T, A] float32 at the fractions `tau` [B, T]."""
+
+    value: Tensor
+    tau: Tensor
+
+
+class IqnNetwork(Observer):
+    """Return distribution of every action at quantile fractions chosen by the caller.
+
+    1,051,805 parameters for 64 x 64 images, 184 floats, 12 actions and the reference sizes.
+    """
+
+    frequency: Tensor
+
+    def __init__(self, inputs: InputShape, sizes: IqnSizes, num_actions: int) -> None:
+        super().__init__(inputs, sizes.float_hidden)
+        frequency = math.pi * torch.arange(1, sizes.tau_embedding + 1, dtype=torch.float32)
+        self.register_buffer("frequency", frequency, persistent=False)
+        self.tau_embed = nn.Sequential(
+            nn.Linear(sizes.tau_embedding, self.num_state), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)
+        )
+        self.advantage_head = _head(self.num_state, sizes.dense_hidden // 2, num_actions)
+        self.value_head = _head(self.num_state, sizes.dense_hidden // 2, 1)
+        initialise(_linear(self.tau_embed, 0), TAU_GAIN)
+
+    def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
+        """Maps raw observations and fractions to returns.
+
+        Args:
+            image: [B, 1, H, W] uint8.
+            floats: [B, F] float32, raw.
+            tau: [B, T] fractions in (0, 1).
+        """
+        mixed = self.state(image, floats)[:, None, :] * self._embed(tau)
+        advantage, value = (_apply_head(head, mixed) for head in (self.advantage_head, self.value_head))
+        return Quantiles(value + advantage - advantage.mean(dim=2, keepdim=True), tau)
+
+    def state(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to the state [B, D]."""
+        return self.join(self.encode(image), floats)
+
+    def advantages(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+        """Mean advantage of every action, all that choosing one takes; the value head is never run.
+
+        Args:
+            image: [B, 1, H, W] uint8.
+            floats: [B, F] float32, raw.
+            tau: [T] fractions, the same for all rows, see `fixed_fractions`.
+
+        Returns:
+            [B, A] float32; differs from the mean Q-values by one number for each row.
+        """
+        mixed = self.state(image, floats)[:, None, :] * self._embed(tau)
+        # The output layer is linear: the mean over fractions may be taken before it.
+        hidden = _hidden(self.advantage_head, mixed).mean(dim=1)
+        return output(_linear(self.advantage_head, 2), hidden)
+
+    def output_layers(self) -> tuple[nn.Linear, ...]:
+        """Returns the last layers of the advantage head and of the value head."""
+        return _linear(self.advantage_head, 2), _linear(self.value_head, 2)
+
+    def _embed(self, tau: Tensor) -> Tensor:
+        cosine = torch.cos(tau[..., None] * self.frequency)
+        return self.tau_embed(cosine.to(self._compute_dtype()))
+
+
+def draw_fractions(batch: int, num_fractions: int, generator: torch.Generator) -> Tensor:
+    """Draws stratified fractions for the lower half and mirrors them, so that their mean is one half.
+
+    Args:
+        batch: B.
+        num_fractions: T, even.
+        generator: source of randomness; its device is that of the result.
+
+    Returns:
+        [B, T] float32; column j < T / 2 is uniform on [j / T, (j + 1) / T), column T / 2 + j is one minus column j.
+    """
+    half = _half(num_fractions)
+    uniform = torch.rand(batch, half, generator=generator, device=generator.device)
+    lower = (torch.arange(half, device=generator.device) + uniform) / num_fractions
+    return torch.cat([lower, 1.0 - lower], dim=1)
+
+
+def fixed_fractions(num_fractions: int) -> Tensor:
+    """Returns the middles [T] of the strata of `draw_fractions`, for acting; T must be even."""
+    half = _half(num_fractions)
+    lower = (torch.arange(half) + 0.5) / num_fractions
+    return torch.cat([lower, 1.0 - lower])
+
+
+def _half(num_fractions: int) -> int:
+    if num_fractions < 2 or num_fractions % 2:
+        message = f"the number of quantile fractions must be even and positive, got {num_fractions}"
+        raise ValueError(message)
+    return num_fractions // 2
+
+
+def _head(num_inputs: int, hidden: int, num_outputs: int) -> nn.Sequential:
+    head = nn.Sequential(
+        nn.Linear(num_inputs, hidden), nn.LeakyReLU(LEAKY_SLOPE, inplace=True), nn.Linear(hidden, num_outputs)
+    )
+    initialise(_linear(head, 0), LEAKY_GAIN)
+    initialise(_linear(head, 2), LAST_GAIN)
+    return head
+
+
+def _apply_head(head: nn.Sequential, mixed: Tensor) -> Tensor:
+    return output(_linear(head, 2), _hidden(head, mixed))
+
+
+def _hidden(head: nn.Sequential, mixed: Tensor) -> Tensor:
+    return head[1](head[0](mixed))
+
+
+def _linear(layers: nn.Sequential, index: int) -> nn.Linear:
+    layer = layers[index]
+    assert isinstance(layer, nn.Linear)
+    return layer

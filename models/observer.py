@@ -1,0 +1,84 @@
+"""What every network that acts has in common: it takes raw observations and turns them into one state vector.
+
+Submodules carry the same names and shapes in all of them, so that weights are handed on by name.
+Dimensions: B batch, H x W pixels, F floats (184), E image features, D = E + float_hidden numbers of the state.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models.encoder import ConvEncoder, normalise_image
+from models.initialisation import LEAKY_GAIN, LEAKY_SLOPE, initialise_all
+
+
+class InputShape(NamedTuple):
+    """What a network sees: H, W and the constants (x - mean) / std that normalise the floats, both [F]."""
+
+    height: int
+    width: int
+    float_mean: Tensor
+    float_std: Tensor
+
+
+class Observer(nn.Module):
+    """Base of the acting networks: `encoder` and `float_head`, and the normalisation as buffers.
+
+    Attributes:
+        num_state: D.
+    """
+
+    float_mean: Tensor
+    float_std: Tensor
+
+    def __init__(self, inputs: InputShape, float_hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("float_mean", inputs.float_mean.detach().to(torch.float32).clone())
+        self.register_buffer("float_std", inputs.float_std.detach().to(torch.float32).clone())
+        self.encoder = ConvEncoder(inputs.height, inputs.width)
+        self.float_head = nn.Sequential(
+            nn.Linear(inputs.float_mean.numel(), float_hidden),
+            nn.LeakyReLU(LEAKY_SLOPE, inplace=True),
+            nn.Linear(float_hidden, float_hidden),
+            nn.LeakyReLU(LEAKY_SLOPE, inplace=True),
+        )
+        initialise_all(self.float_head, LEAKY_GAIN)
+        self.num_state = self.encoder.num_features + float_hidden
+
+    def encode(self, image: Tensor) -> Tensor:
+        """Maps raw images [B, 1, H, W] uint8 to image features [B, E]."""
+        return self.encoder(normalise_image(image, self._compute_dtype()))
+
+    def join(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Joins image features [B, E] and raw floats [B, F] to the state [B, D]."""
+        normalised = ((floats - self.float_mean) / self.float_std).to(self._compute_dtype())
+        return torch.cat([encoded, self.float_head(normalised)], dim=1)
+
+    def output_layers(self) -> tuple[nn.Linear, ...]:
+        """Returns the layers that end in logits or values; they always compute in float32."""
+        raise NotImplementedError
+
+    def to_bfloat16(self) -> None:
+        """Stores and computes everything but the output layers in bfloat16; for acting only, in place."""
+        outputs = {id(parameter) for layer in self.output_layers() for parameter in layer.parameters()}
+        for parameter in self.parameters():
+            if id(parameter) not in outputs:
+                parameter.data = parameter.data.to(torch.bfloat16)
+
+    def _compute_dtype(self) -> torch.dtype:
+        device = self.float_mean.device.type
+        if torch.is_autocast_enabled(device):
+            return torch.get_autocast_dtype(device)
+        return next(self.encoder.parameters()).dtype
+
+
+def output(layer: nn.Linear, hidden: Tensor) -> Tensor:
+    """Applies an output layer in float32, whatever the precision of the layers before it.
+
+    The 8 bits of a bfloat16 logit or value are too few: two actions may differ by less.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        return layer(hidden.float())

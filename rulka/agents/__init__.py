@@ -1,0 +1,1 @@
+"""Agents: network, loss and optimizer of one algorithm; no processes, no files."""

@@ -1,0 +1,107 @@
+"""Turns an artifact into a driver: the one way from weights on disk to actions outside of training.
+
+Dimensions: N cars, H x W pixels, F floats, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import Tensor
+
+from models.iqn import IqnNetwork, fixed_fractions
+from rulka.actions import ActionTable
+from rulka.agents.networks import build_agent_network, build_clone_policy
+from rulka.artifacts import Artifact, ArtifactError, load_artifact
+from rulka.params import Algorithm, NetworkParams, ObservationParams
+
+Preference = Callable[[Tensor, Tensor], Tensor]
+"""Maps images [N, 1, H, W] uint8 and raw floats [N, F] to a number for every action [N, A]; the largest is taken."""
+
+DRIVING_KINDS = ("agent", "policy", "agent_init")
+
+
+class GreedyPolicy:
+    """Always takes the action its network prefers, in float32, so that a race can be repeated exactly.
+
+    Attributes:
+        algorithm: "ppo", "iqn" or "cloning".
+        observation: image size that it sees.
+        actions: what its actions mean.
+    """
+
+    def __init__(self, algorithm: str, artifact: Artifact, preference: Preference) -> None:
+        self.algorithm = algorithm
+        self.observation = ObservationParams(height=artifact.observation.height, width=artifact.observation.width)
+        self.actions: ActionTable = artifact.actions
+        self._preference = preference
+
+    def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Maps images [N, 1, H, W] and raw floats [N, F] to action indices [N]."""
+        with torch.inference_mode():
+            return self._preference(torch.from_numpy(image), torch.from_numpy(floats)).argmax(dim=1).numpy()
+
+
+def load_policy(
+    folder: Path, *, observation: ObservationParams | None = None, actions: ActionTable | None = None
+) -> GreedyPolicy:
+    """Reads an agent or a cloned policy.
+
+    Args:
+        folder: an artifact of a kind in `DRIVING_KINDS`.
+        observation: the image size it must see; None takes any.
+        actions: the action table it must have been trained on; None takes any.
+
+    Raises:
+        ArtifactError: if the artifact is damaged, of another kind, or made for other observations or actions.
+    """
+    artifact = load_artifact(folder, DRIVING_KINDS, observation=observation, actions=actions)
+    algorithm = "cloning" if artifact.kind == "policy" else artifact.config.get("algorithm")
+    build = {"cloning": _cloned_preference, "ppo": _ppo_preference, "iqn": _iqn_preference}.get(str(algorithm))
+    if build is None:
+        message = f"{folder.as_posix()} cannot be used: its config names no known algorithm, but {algorithm!r}"
+        raise ArtifactError(message)
+    try:
+        return GreedyPolicy(str(algorithm), artifact, build(artifact))
+    except (KeyError, ValidationError, RuntimeError) as error:
+        message = f"{folder.as_posix()} cannot be used: config and weights do not make a network: {error}"
+        raise ArtifactError(message) from error
+
+
+def _cloned_preference(artifact: Artifact) -> Preference:
+    observation, network = _sizes(artifact)
+    policy = build_clone_policy(observation, network, artifact.normalisation, artifact.actions.num_actions)
+    policy.load_state_dict(artifact.tensors)
+    return policy.eval()
+
+
+def _ppo_preference(artifact: Artifact) -> Preference:
+    network = _agent_network("ppo", artifact)
+    return lambda image, floats: network(image, floats).logits
+
+
+def _iqn_preference(artifact: Artifact) -> Preference:
+    network = _agent_network("iqn", artifact)
+    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"])
+    return lambda image, floats: network.advantages(image, floats, tau)
+
+
+def _agent_network(algorithm: Algorithm, artifact: Artifact) -> Any:
+    observation, sizes = _sizes(artifact)
+    num_actions = artifact.actions.num_actions
+    network = build_agent_network(algorithm, observation, sizes, artifact.normalisation, num_actions)
+    assert isinstance(network, IqnNetwork) == (algorithm == "iqn")
+    network.load_state_dict(artifact.tensors)
+    return network.eval()
+
+
+def _sizes(artifact: Artifact) -> tuple[ObservationParams, NetworkParams]:
+    contract = artifact.observation
+    observation = ObservationParams(height=contract.height, width=contract.width)
+    return observation, NetworkParams.model_validate(artifact.config["network"])

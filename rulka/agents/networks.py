@@ -1,0 +1,41 @@
+"""Builds the networks of `models` from parameters; used by cloning, transfer, training and evaluation alike."""
+
+from __future__ import annotations
+
+import torch
+
+from models.actor_critic import ActorCritic
+from models.iqn import IqnNetwork, IqnSizes
+from models.observer import InputShape
+from models.policy import ClonePolicy
+from rulka.observation import Normalisation
+from rulka.params import Algorithm, NetworkParams, ObservationParams
+
+
+def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:
+    """Returns what a network needs to know about its inputs."""
+    mean, std = torch.tensor(normalisation.mean), torch.tensor(normalisation.std)
+    return InputShape(observation.height, observation.width, mean, std)
+
+
+def build_clone_policy(
+    observation: ObservationParams, network: NetworkParams, normalisation: Normalisation, num_actions: int
+) -> ClonePolicy:
+    """Returns a cloned policy with fresh weights from torch's global generator."""
+    inputs = input_shape(observation, normalisation)
+    return ClonePolicy(inputs, network.float_hidden, network.dense_hidden, num_actions)
+
+
+def build_agent_network(
+    algorithm: Algorithm,
+    observation: ObservationParams,
+    network: NetworkParams,
+    normalisation: Normalisation,
+    num_actions: int,
+) -> ActorCritic | IqnNetwork:
+    """Returns the network of an agent with fresh weights from torch's global generator."""
+    inputs = input_shape(observation, normalisation)
+    if algorithm == "ppo":
+        return ActorCritic(inputs, network.float_hidden, network.dense_hidden, num_actions)
+    sizes = IqnSizes(network.float_hidden, network.dense_hidden, network.tau_embedding)
+    return IqnNetwork(inputs, sizes, num_actions)

@@ -1,0 +1,145 @@
+"""What every agent is made from and what it offers to the runtime.
+
+An *actor* chooses actions in a collector; a *learner* turns experience into weights. Neither knows of processes.
+Dimensions: N cars, H x W pixels, F floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rulka.agents.speed import Precision
+from rulka.buffers.experience import ExperienceBlock
+from rulka.errors import UserError
+from rulka.observation import Normalisation
+from rulka.params import Algorithm, IqnParams, NetworkParams, ObservationParams, PpoParams
+
+
+class AgentError(UserError):
+    """An agent was used in a way or with weights that it cannot work with."""
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """All that is needed to build an actor or a learner in another process; picklable.
+
+    Attributes:
+        algorithm: which agent.
+        observation: image size.
+        network: widths.
+        ppo: settings, used if the algorithm is PPO.
+        iqn: settings, used if the algorithm is IQN.
+        num_actions: entries of the action table.
+        normalisation: of the floats; becomes part of the network.
+        has_policy_network: an IQN actor lets the cloned policy drive during the first `iqn.warmup_steps`.
+        precision: in which the body of the networks computes; "measured" times both at start and takes the faster.
+    """
+
+    algorithm: Algorithm
+    observation: ObservationParams
+    network: NetworkParams
+    ppo: PpoParams
+    iqn: IqnParams
+    num_actions: int
+    normalisation: Normalisation
+    has_policy_network: bool = False
+    precision: Precision = "measured"
+
+
+class Decision(NamedTuple):
+    """What an actor decided for each car; the fields are those of `ExperienceBlock`.
+
+    Attributes:
+        action: [N] int64.
+        log_prob: [N] float32 under the policy that acted; 0 where it has none.
+        value: [N] float32 estimate of the state; 0 where there is none.
+        is_greedy: [N] bool, the action is the one it would have chosen without exploring.
+    """
+
+    action: NDArray[np.int64]
+    log_prob: NDArray[np.float32]
+    value: NDArray[np.float32]
+    is_greedy: NDArray[np.bool_]
+
+
+class Actor(Protocol):
+    """Chooses actions for a batch of cars.
+
+    `network` may be written to at any time between two calls of `act`, by `load_state_dict` or in place.
+    """
+
+    @property
+    def network(self) -> nn.Module:
+        """The weights it acts with."""
+        ...
+
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        """Decides for N cars: image [N, 1, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
+        ...
+
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions all collectors have taken together, for schedules."""
+        ...
+
+    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes the weights of the cloned policy, where the spec has `has_policy_network`; else an error."""
+        ...
+
+
+class Learner(Protocol):
+    """Turns blocks of experience into new weights.
+
+    Attributes:
+        version: of the weights; grows whenever there are new ones to publish.
+    """
+
+    version: int
+
+    @property
+    def network(self) -> nn.Module:
+        """The network that collectors act with; read its weights whenever `version` has grown."""
+        ...
+
+    @property
+    def num_env_steps(self) -> int:
+        """Decisions inserted so far (resets included); after a resume, the count to go on from."""
+        ...
+
+    @property
+    def precision(self) -> Precision:
+        """In which the network's body learns: "float32" or "bfloat16"."""
+        ...
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes initial weights for the network and for everything that starts as its copy."""
+        ...
+
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        """Takes in experience made by `collector` with weights of `version`; copies it, so the memory is free again."""
+        ...
+
+    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
+        """Takes in demonstrations; an error where the algorithm has no use for them."""
+        ...
+
+    def num_allowed_env_steps(self) -> int:
+        """How many decisions collectors may have taken by now; they may start a block while they have taken fewer."""
+        ...
+
+    def update(self) -> dict[str, float] | None:
+        """Learns for a moment and returns metrics by name, or None when more experience must come first."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the experience: nested dictionaries and lists of tensors and numbers."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned; experience must be gathered anew."""
+        ...

@@ -1,0 +1,271 @@
+"""Artifacts: folders that hold the weights of a network and everything needed to trust them.
+
+    weights.safetensors   named tensors
+    meta.json             kind, schema version, network config, observation and action contract, normalisation,
+                          provenance, SHA-256 of the weights and of the metadata itself
+
+An artifact is written whole into a temporary folder, metadata last, and renamed into place, so that a folder with
+`meta.json` is complete. Loading checks everything and refuses with the name of the field that differs. No pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from rulka.actions import ActionTable, Controls
+from rulka.errors import UserError
+from rulka.observation import FLOATS, Normalisation
+from rulka.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
+from rulka.params import ObservationParams
+from rulka.stage import output_folder
+
+SCHEMA_VERSION = 1
+"""Version of the folder format; another one is refused."""
+
+WEIGHTS_FILE = "weights.safetensors"
+META_FILE = "meta.json"
+STAGE_OF_KIND = {"encoder": "pretrain", "policy": "clone", "agent_init": "transfer", "agent": "train"}
+"""Which stage makes artifacts of a kind, for messages."""
+
+_META_KEYS = {
+    "kind",
+    "schema_version",
+    "config",
+    "observation",
+    "actions",
+    "normalisation",
+    "provenance",
+    "weights_sha256",
+    "meta_sha256",
+}
+
+
+class ArtifactError(UserError):
+    """An artifact that is missing, damaged, or made for something else; the message names the differing field."""
+
+
+@dataclass(frozen=True)
+class ObservationContract:
+    """What a network was trained to see.
+
+    Attributes:
+        schema_version: version of the observation's meaning.
+        height: image height in pixels.
+        width: image width in pixels.
+        float_layout: hash of the names and places of all parts of the float vector.
+    """
+
+    schema_version: int
+    height: int
+    width: int
+    float_layout: str
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Weights with everything needed to use them.
+
+    Attributes:
+        kind: what the weights are, a key of `STAGE_OF_KIND`.
+        tensors: weights by name, on the CPU.
+        config: plain JSON from which the network can be rebuilt.
+        observation: what the network sees.
+        actions: what its outputs mean.
+        normalisation: how raw observations become its inputs.
+        provenance: plain JSON about where the weights come from, see `rulka.provenance`.
+    """
+
+    kind: str
+    tensors: dict[str, torch.Tensor]
+    config: dict[str, Any]
+    observation: ObservationContract
+    actions: ActionTable
+    normalisation: Normalisation
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def float_layout_hash() -> str:
+    """Returns 16 hex digits that change when any part of the float vector is renamed, moved or resized."""
+    layout = [(name, part.start, part.stop) for name, part in FLOATS.items()]
+    return hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:16]
+
+
+def observation_contract(observation: ObservationParams) -> ObservationContract:
+    """Returns the contract of this version of the code for images of the given size."""
+    return ObservationContract(OBSERVATION_SCHEMA_VERSION, observation.height, observation.width, float_layout_hash())
+
+
+def actions_to_json(actions: ActionTable) -> dict[str, Any]:
+    """Returns the action contract as plain JSON."""
+    return {
+        "controls": [[int(key) for key in row] for row in actions.controls],
+        "ticks_per_action": actions.ticks_per_action,
+    }
+
+
+def save_artifact(folder: Path, artifact: Artifact) -> None:
+    """Writes an artifact to `folder`, replacing what is there only once everything is written."""
+    with output_folder(folder) as temporary:
+        write_artifact(temporary, artifact)
+
+
+def write_artifact(folder: Path, artifact: Artifact) -> None:
+    """Writes weights and then metadata into an existing folder that its owner renames into place.
+
+    For stages whose output holds more than the artifact, such as metrics and plots.
+    """
+    if artifact.kind not in STAGE_OF_KIND:
+        message = f"artifact kind {artifact.kind!r} is unknown; known are {sorted(STAGE_OF_KIND)}"
+        raise ArtifactError(message)
+    # Cloned: tensors that share memory, or lie in channels-last order, have no place of their own in the file.
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in artifact.tensors.items()}
+    weights = safetensors.torch.save(tensors)
+    content = {
+        "kind": artifact.kind,
+        "schema_version": SCHEMA_VERSION,
+        "config": artifact.config,
+        "observation": asdict(artifact.observation),
+        "actions": actions_to_json(artifact.actions),
+        "normalisation": artifact.normalisation.to_json(),
+        "provenance": artifact.provenance,
+        "weights_sha256": hashlib.sha256(weights).hexdigest(),
+    }
+    meta = json.loads(json.dumps(content))  # as it will be read: the checksum must not see tuples or integer keys
+    meta["meta_sha256"] = _meta_hash(meta)
+    _write(folder / WEIGHTS_FILE, weights)
+    _write(folder / META_FILE, json.dumps(meta, indent=1).encode())
+
+
+def load_artifact(
+    folder: Path,
+    kind: str | tuple[str, ...],
+    *,
+    observation: ObservationParams | None = None,
+    actions: ActionTable | None = None,
+) -> Artifact:
+    """Reads an artifact and checks that it is whole and made for what it is going to be used for.
+
+    Args:
+        folder: where the artifact is.
+        kind: the kind, or kinds, that the caller can use.
+        observation: the image size it must have been trained on; None takes any.
+        actions: the action table it must have been trained on; None takes any.
+
+    Raises:
+        ArtifactError: if anything is missing, damaged or different; the message names it.
+    """
+    kinds = (kind,) if isinstance(kind, str) else kind
+    meta = read_meta(folder, hint=_hint(kinds[0]))
+    if meta["kind"] not in kinds:
+        _refuse(folder, "kind", meta["kind"], " or ".join(kinds), _hint(kinds[0]))
+    _check_contracts(folder, meta, observation, actions)
+    tensors = _read_weights(folder, meta)
+    return Artifact(
+        kind=meta["kind"],
+        tensors=tensors,
+        config=meta["config"],
+        observation=ObservationContract(**meta["observation"]),
+        actions=_actions_from_json(meta["actions"]),
+        normalisation=Normalisation.from_json(meta["normalisation"]),
+        provenance=meta["provenance"],
+    )
+
+
+def read_meta(folder: Path, *, hint: str = "") -> dict[str, Any]:
+    """Reads and checks `meta.json` without reading the weights.
+
+    Args:
+        folder: where the artifact is.
+        hint: what to do when there is none.
+
+    Raises:
+        ArtifactError: if it is missing, damaged or of another schema version.
+    """
+    path = folder / META_FILE
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        message = f"{folder.as_posix()} holds no complete artifact: {META_FILE} is missing"
+        raise ArtifactError(message, hint=hint) from error
+    except (OSError, ValueError) as error:
+        message = f"{path.as_posix()} cannot be read: {error}"
+        raise ArtifactError(message, hint=hint) from error
+    if not isinstance(meta, dict) or meta.get("schema_version") != SCHEMA_VERSION:
+        version = meta.get("schema_version") if isinstance(meta, dict) else None
+        _refuse(folder, "schema_version", version, SCHEMA_VERSION, "Make the artifact again with this version.")
+    if set(meta) != _META_KEYS:
+        _refuse(folder, "the set of fields", sorted(meta), sorted(_META_KEYS), hint)
+    if meta["meta_sha256"] != _meta_hash(meta):
+        message = f"{path.as_posix()} was changed or damaged after it was written: its checksum does not match"
+        raise ArtifactError(message, hint=hint)
+    return meta
+
+
+def _check_contracts(
+    folder: Path, meta: dict[str, Any], observation: ObservationParams | None, actions: ActionTable | None
+) -> None:
+    """Compares the stored contracts with this version of the code and with what the caller asks for."""
+    expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": float_layout_hash()}
+    if observation is not None:
+        expected |= {"height": observation.height, "width": observation.width}
+    hint = _hint(meta["kind"])
+    for name, value in expected.items():
+        if meta["observation"].get(name) != value:
+            _refuse(folder, f"observation.{name}", meta["observation"].get(name), value, hint)
+    for name, value in (actions_to_json(actions) if actions is not None else {}).items():
+        if meta["actions"].get(name) != value:
+            _refuse(folder, f"actions.{name}", meta["actions"].get(name), value, hint)
+
+
+def _read_weights(folder: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
+    path = folder / WEIGHTS_FILE
+    hint = _hint(meta["kind"])
+    try:
+        weights = path.read_bytes()
+    except OSError as error:
+        message = f"{path.as_posix()} cannot be read: {error.strerror}"
+        raise ArtifactError(message, hint=hint) from error
+    if hashlib.sha256(weights).hexdigest() != meta["weights_sha256"]:
+        message = f"{path.as_posix()} is damaged: its SHA-256 is not the weights_sha256 in {META_FILE}"
+        raise ArtifactError(message, hint=hint)
+    try:
+        return safetensors.torch.load(weights)
+    except SafetensorError as error:
+        message = f"{path.as_posix()} is no safetensors file: {error}"
+        raise ArtifactError(message, hint=hint) from error
+
+
+def _actions_from_json(data: dict[str, Any]) -> ActionTable:
+    return ActionTable(tuple(Controls(*map(bool, row)) for row in data["controls"]), data["ticks_per_action"])
+
+
+def _meta_hash(meta: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in meta.items() if name != "meta_sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _hint(kind: str) -> str:
+    stage = STAGE_OF_KIND.get(kind)
+    return f"Run `dvc repro {stage}` to make it." if stage else ""
+
+
+def _refuse(folder: Path, name: str, found: object, expected: object, hint: str) -> None:
+    message = f"{folder.as_posix()} cannot be used: {name} is {found!r}, expected {expected!r}"
+    raise ArtifactError(message, hint=hint)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

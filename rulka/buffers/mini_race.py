@@ -1,0 +1,80 @@
+"""Mini-races: every transition is seen as part of a race of 7 s that began some random time before it.
+
+Each sample draws a clock, the number of decisions since the mini-race began, which the network sees as float 0. The
+mini-race ends after `MINI_RACE_ACTIONS` decisions, whatever happens on the track, so a Q-value is the best return in
+the time that is left and gamma may be 1. The rules are those of Linesight's collate function.
+
+A race that ends by finishing *or by leaving the track* is over: no value and no potential follow. A race cut by a
+limit (too long, no progress) is not: its last observation still has a value.
+Dimensions: B transitions, K most decisions in a transition.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.buffers.transitions import Transitions
+
+
+class ClockRule(NamedTuple):
+    """How clocks are drawn: x uniform on the integers [max_term - long_term, horizon + max_term), then
+    max(0, |x| - max_term). With 140, 40 and 5: P(0) = 11 / 180, P(1 to 30) = 2 / 180 each, P(31 to 139) = 1 / 180 each.
+    """  # noqa: D205
+
+    horizon: int
+    long_term: int
+    max_term: int
+
+
+class MiniRace(NamedTuple):
+    """Learning targets of transitions.
+
+    Attributes:
+        reward: [B] float32 discounted reward within the mini-race, with shaping.
+        discount: [B] float32 factor of the value that follows; 0 where nothing does.
+        clock: [B] float32 decisions since the mini-race began, before the transition.
+        next_clock: [B] float32 the same after it.
+    """
+
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+    clock: NDArray[np.float32]
+    next_clock: NDArray[np.float32]
+
+
+def draw_clocks(uniform: NDArray[np.float64], rule: ClockRule) -> NDArray[np.int64]:
+    """Turns uniform numbers [B] in [0, 1) into clocks [B] in [0, horizon)."""
+    first, last = rule.max_term - rule.long_term, rule.horizon + rule.max_term
+    x = first + np.floor(uniform * (last - first)).astype(np.int64)
+    return np.maximum(0, np.abs(x) - rule.max_term)
+
+
+def place_in_mini_races(transitions: Transitions, clock: NDArray[np.int64], discount: float, horizon: int) -> MiniRace:
+    """Cuts transitions at the end of their mini-race and adds potential-based shaping.
+
+    Ng et al. 1999: adding gamma phi(s') - phi(s), with phi = 0 where nothing follows, leaves the best policy as it is.
+
+    Args:
+        transitions: B transitions of up to K decisions.
+        clock: [B] decisions since each mini-race began; 0 to horizon - 1.
+        discount: gamma of one decision, in [0, 1].
+        horizon: decisions in a mini-race.
+    """
+    num_steps = transitions.num_steps
+    is_over = clock + num_steps >= horizon
+    num_counted = num_steps - np.maximum(0, clock + num_steps - horizon)
+    is_terminal = is_over | (transitions.is_terminal & (num_counted == num_steps))
+    powers = discount ** np.arange(transitions.reward.shape[1])
+    is_counted = np.arange(transitions.reward.shape[1]) < num_counted[:, None]
+    next_discount = np.where(is_terminal, 0.0, discount**num_counted)
+    reward = (transitions.reward * powers * is_counted).sum(axis=1)
+    reward += next_discount * transitions.next_potential - transitions.potential
+    return MiniRace(
+        reward.astype(np.float32),
+        next_discount.astype(np.float32),
+        clock.astype(np.float32),
+        (clock + num_steps).astype(np.float32),
+    )

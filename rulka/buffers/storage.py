@@ -1,0 +1,125 @@
+"""Experience for replay: a ring of whole blocks, every frame stored once.
+
+A block is kept as it came, with its last observation, so a frame costs (T + 1) / T of its size. Blocks of one stream
+are linked, so that transitions of several decisions run across them. Written in arrival order, the oldest block is
+the next to be overwritten.
+Dimensions: S slots, T decisions, N cars, H x W pixels, F floats. A *row* is the flat index of a decision,
+(slot T + step) N + car.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+
+NO_SLOT = -1
+
+_FIELDS = (
+    "image",
+    "floats",
+    "potential",
+    "action",
+    "reward",
+    "terminated",
+    "truncated",
+    "is_reset",
+    "is_greedy",
+)
+
+
+class Storage(NamedTuple):
+    """Arrays of all slots, as compiled code takes them; see `ExperienceBlock` for the meaning of the fields."""
+
+    image: NDArray[np.uint8]  # [S, T + 1, N, H W]
+    floats: NDArray[np.float32]  # [S, T + 1, N, F]
+    potential: NDArray[np.float32]  # [S, T + 1, N]
+    action: NDArray[np.uint8]  # [S, T, N], as all that follow
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    is_reset: NDArray[np.bool_]
+    is_greedy: NDArray[np.bool_]
+    next_slot: NDArray[np.int64]  # [S] the block that follows in the same stream, or NO_SLOT
+
+
+class BlockBuffer:
+    """A ring of experience blocks.
+
+    Attributes:
+        spec: shape of every block.
+        arrays: what is stored.
+        num_inserted: blocks inserted so far, overwritten ones included.
+    """
+
+    def __init__(self, spec: BlockSpec, num_slots: int) -> None:
+        """Reserves memory, which the system hands out only as it is written.
+
+        Args:
+            spec: shape of every block.
+            num_slots: blocks kept; at least two, so that one can continue another.
+
+        Raises:
+            ValueError: if `num_slots` is less than two.
+        """
+        if num_slots < 2:
+            message = f"the buffer must hold at least two blocks of experience, got room for {num_slots}"
+            raise ValueError(message)
+        self.spec = spec
+        self.num_slots = num_slots
+        self.num_inserted = 0
+        layout = spec.layout()
+        arrays = {name: np.empty((num_slots, *layout[name][0]), layout[name][1]) for name in _FIELDS}
+        arrays["image"] = arrays["image"].reshape(num_slots, spec.num_steps + 1, spec.num_cars, -1)
+        self.arrays = Storage(**arrays, next_slot=np.full(num_slots, NO_SLOT))
+        self._newest: dict[int, int] = {}
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the buffer."""
+        return min(self.num_inserted, self.num_slots)
+
+    @property
+    def num_rows(self) -> int:
+        """Decisions in the buffer, resets included; stored rows are 0 to `num_rows` - 1."""
+        return self.num_blocks * self.spec.num_steps * self.spec.num_cars
+
+    def insert(self, block: ExperienceBlock, stream: int) -> None:
+        """Copies a block in, over the oldest one when the ring is full.
+
+        Args:
+            block: of this buffer's shape.
+            stream: who made it. A block continues the last one of its stream if it starts with the observation that
+                ended the other; a restarted collector does not, and so begins anew.
+
+        Raises:
+            ValueError: if the block has another shape.
+        """
+        if block.spec != self.spec:
+            message = f"a block of {block.spec} does not fit a buffer of {self.spec}"
+            raise ValueError(message)
+        slot = self.num_inserted % self.num_slots
+        self._newest = {name: newest for name, newest in self._newest.items() if newest != slot}
+        before = self._newest.get(stream)
+        if before is not None and np.array_equal(self.arrays.floats[before, -1], block.floats[0]):
+            self.arrays.next_slot[before] = slot
+        for name in _FIELDS:
+            target = getattr(self.arrays, name)[slot]
+            target[...] = getattr(block, name).reshape(target.shape)
+        self.arrays.next_slot[slot] = NO_SLOT
+        self._newest[stream] = slot
+        self.num_inserted += 1
+
+    def check_valid(self) -> None:
+        """Asserts what must hold of the links; for tests."""
+        for slot in range(self.num_blocks):
+            following = int(self.arrays.next_slot[slot])
+            if following != NO_SLOT:
+                assert self._age(following) < self._age(slot), "a block is followed by an older one"
+                assert np.array_equal(self.arrays.floats[slot, -1], self.arrays.floats[following, 0])
+
+    def _age(self, slot: int) -> int:
+        return (self.num_inserted - 1 - slot) % self.num_slots

@@ -1,0 +1,113 @@
+"""Transitions of several decisions, read out of stored blocks by compiled loops.
+
+Dimensions: B transitions, K most decisions in a transition, H x W pixels, F floats.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rulka.buffers.storage import NO_SLOT, Storage
+
+
+class Transitions(NamedTuple):
+    """Where transitions start and end and what happened between.
+
+    Attributes:
+        reward: [B, K] float32 reward of each decision, 0 after the last one.
+        num_steps: [B] int64 decisions in the transition, 1 to K.
+        is_terminal: [B] the race ended for good with the last decision.
+        observation: [B] int64 flat index of the observation before the first decision.
+        next_observation: [B] int64 flat index of the observation after the last one.
+        potential: [B] float32 of the observation.
+        next_potential: [B] float32 of the next observation.
+        action: [B] int64 first action.
+    """
+
+    reward: NDArray[np.float32]
+    num_steps: NDArray[np.int64]
+    is_terminal: NDArray[np.bool_]
+    observation: NDArray[np.int64]
+    next_observation: NDArray[np.int64]
+    potential: NDArray[np.float32]
+    next_potential: NDArray[np.float32]
+    action: NDArray[np.int64]
+
+
+def find_transitions(storage: Storage, rows: NDArray[np.int64], max_steps: int) -> Transitions:
+    """Follows each row for up to `max_steps` decisions.
+
+    A transition ends early with its race, with the newest observation of its stream, and before the first later
+    decision that was not greedy: what came of exploring is not what the policy would have earned. It always holds at
+    least its own decision, the finishing one included. A race cut by a limit is no end for good.
+
+    Args:
+        storage: the blocks.
+        rows: [B] flat indices of decisions that are no resets.
+        max_steps: K, most decisions in a transition; positive.
+    """
+    batch = len(rows)
+    found = Transitions(
+        reward=np.zeros((batch, max_steps), np.float32),
+        num_steps=np.zeros(batch, np.int64),
+        is_terminal=np.zeros(batch, np.bool_),
+        observation=np.zeros(batch, np.int64),
+        next_observation=np.zeros(batch, np.int64),
+        potential=np.zeros(batch, np.float32),
+        next_potential=np.zeros(batch, np.float32),
+        action=np.zeros(batch, np.int64),
+    )
+    _follow(storage, rows, max_steps, found)
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _follow(storage: Storage, rows: NDArray[np.int64], max_steps: int, found: Transitions) -> None:
+    num_steps, num_cars = storage.reward.shape[1], storage.reward.shape[2]
+    for b in range(rows.shape[0]):
+        car = rows[b] % num_cars
+        step = (rows[b] // num_cars) % num_steps
+        slot = rows[b] // (num_cars * num_steps)
+        found.observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
+        found.potential[b] = storage.potential[slot, step, car]
+        found.action[b] = storage.action[slot, step, car]
+        count = 0
+        while True:
+            found.reward[b, count] = storage.reward[slot, step, car]
+            count += 1
+            is_terminal = storage.terminated[slot, step, car]
+            has_ended = is_terminal or storage.truncated[slot, step, car]
+            step += 1
+            if has_ended or count == max_steps:
+                break
+            if step == num_steps:
+                if storage.next_slot[slot] == NO_SLOT:
+                    break
+                slot, step = storage.next_slot[slot], 0
+            if storage.is_reset[slot, step, car] or not storage.is_greedy[slot, step, car]:
+                break
+        found.num_steps[b] = count
+        found.is_terminal[b] = is_terminal
+        found.next_observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
+        found.next_potential[b] = storage.potential[slot, step, car]
+
+
+def gather_observations(
+    storage: Storage, index: NDArray[np.int64], image: NDArray[np.uint8], floats: NDArray[np.float32]
+) -> None:
+    """Copies observations out of the blocks.
+
+    Args:
+        storage: the blocks.
+        index: [B] flat indices of observations, as in `Transitions`.
+        image: [B, H W] uint8, overwritten; C-contiguous.
+        floats: [B, F] float32, overwritten; C-contiguous.
+    """
+    pixels = storage.image.reshape(-1, storage.image.shape[-1])
+    numbers = storage.floats.reshape(-1, storage.floats.shape[-1])
+    np.take(pixels, index, axis=0, out=image, mode="clip")
+    np.take(numbers, index, axis=0, out=floats, mode="clip")

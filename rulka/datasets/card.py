@@ -1,0 +1,88 @@
+"""What a person sees first in `data/frames`: a card with the counts, and a sheet of example frames."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from matplotlib.image import imsave
+from numpy.typing import NDArray
+
+from rulka.datasets.frames import FrameDataset, FrameIndex
+
+SHEET_COLUMNS = 10
+SHEET_ROWS = 6
+GAP_PIXELS = 2
+
+_KEYS = ("gas", "brake", "left", "right")
+
+_CARD = """# Frames
+
+Grey frames of {height} x {width} pixels, one every {decision_ms} ms, of races on the track `{map_uid}`, with the 184
+floats, the action and the time of each. Rendered by the embedded simulator's camera along the recorded poses.
+
+![examples](contact_sheet.png)
+
+| split | races | frames |
+|---|---|---|
+{splits}
+
+| driven by | races | frames |
+|---|---|---|
+{sources}
+
+Shares of the actions in the training frames, by the time for which they were held:
+
+| action | keys | share |
+|---|---|---|
+{shares}
+
+The split is by race. Files and fields are described in `rulka/datasets/frames.py`; read with `FrameDataset`.
+Whoever publishes these frames needs the consent of those whose recordings they were made from.
+"""
+
+
+def write_card(folder: Path, index: FrameIndex) -> None:
+    """Writes `README.md` and `contact_sheet.png` into a complete frame dataset."""
+    (folder / "README.md").write_text(card(index), encoding="utf-8")
+    images = FrameDataset(folder, "train").images
+    num_examples = min(len(images), SHEET_COLUMNS * SHEET_ROWS)
+    chosen = np.linspace(0, len(images) - 1, num_examples).astype(np.int64)
+    sheet = contact_sheet(images[chosen][:, 0], SHEET_COLUMNS)
+    imsave(folder / "contact_sheet.png", sheet, cmap="gray", vmin=0, vmax=255)
+
+
+def card(index: FrameIndex) -> str:
+    """Returns the dataset card as Markdown; it names no player."""
+    statistics = index.statistics
+    splits = [f"| {s} | {statistics['num_races'][s]} | {n} |" for s, n in statistics["num_frames"].items()]
+    sources = []
+    for source in sorted({race.source for race in index.races}):
+        frames = [race.num_frames for race in index.races if race.source == source]
+        sources.append(f"| {source} | {len(frames)} | {sum(frames)} |")
+    shares = []
+    for action, (keys, share) in enumerate(zip(index.actions["controls"], statistics["action_share"], strict=True)):
+        names = " ".join(name for name, pressed in zip(_KEYS, keys, strict=True) if pressed)
+        shares.append(f"| {action} | {names or 'none'} | {100 * share:.1f} % |")
+    return _CARD.format(
+        height=index.observation.height,
+        width=index.observation.width,
+        decision_ms=10 * index.actions["ticks_per_action"],
+        map_uid=index.map_uid,
+        splits="\n".join(splits),
+        sources="\n".join(sources),
+        shares="\n".join(shares),
+    )
+
+
+def contact_sheet(images: NDArray[np.uint8], num_columns: int) -> NDArray[np.uint8]:
+    """Lays images [N, H, W] out in rows of `num_columns`, with white gaps between them."""
+    num_images, height, width = images.shape
+    num_rows = math.ceil(num_images / num_columns)
+    row_pixels, column_pixels = height + GAP_PIXELS, width + GAP_PIXELS
+    sheet = np.full((num_rows * row_pixels + GAP_PIXELS, num_columns * column_pixels + GAP_PIXELS), 255, np.uint8)
+    for at, image in enumerate(images):
+        top, left = GAP_PIXELS + at // num_columns * row_pixels, GAP_PIXELS + at % num_columns * column_pixels
+        sheet[top : top + height, left : left + width] = image
+    return sheet

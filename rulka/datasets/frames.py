@@ -1,0 +1,310 @@
+"""The frame dataset, `data/frames`: what the agent would have seen in every race, and what was done then.
+
+    index.json            schema_version, contracts, shards, races with their split, statistics; written last
+    <shard>/image.npy     uint8 [N, 1, H, W]
+    <shard>/floats.npy    float32 [N, 184], unnormalised
+    <shard>/action.npy    uint8 [N] index of the action that was held longest
+    <shard>/action_share.npy  float32 [N, A] share of the decision for which each action was held; rows sum to 1
+    <shard>/time_ms.npy   int32 [N] race time of the frame
+    <shard>/along_m.npy   float32 [N] progress along the track's line
+    <shard>/race.npy      int32 [N] index into the index's races
+    README.md, contact_sheet.png   for people
+
+Shards are plain `.npy` files that can be memory-mapped, hold one split only, and never divide a race. Frames of a race
+follow each other in time. The split is by race and fixed by a hash of the race's id, see `rulka.datasets.split`.
+Dimensions: N frames, H x W pixels, A actions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rulka.actions import ActionTable
+from rulka.artifacts import ObservationContract, actions_to_json
+from rulka.datasets.sharded import ShardedArray
+from rulka.errors import UserError
+
+SCHEMA_VERSION = 1
+INDEX_FILE = "index.json"
+HINT = "Run `dvc repro capture` to make it."
+
+Split = Literal["train", "validation"]
+
+_DTYPES: dict[str, type] = {
+    "image": np.uint8,
+    "floats": np.float32,
+    "action": np.uint8,
+    "action_share": np.float32,
+    "time_ms": np.int32,
+    "along_m": np.float32,
+    "race": np.int32,
+}
+
+
+class FrameDataError(UserError):
+    """A frame dataset that is missing, incomplete, or of another version."""
+
+
+@dataclass(frozen=True)
+class CapturedRace:
+    """All frames of one race, in time order.
+
+    Attributes:
+        race_id: see `rulka.datasets.races`.
+        source: who drove, "recording" or "driver".
+        image: [N, 1, H, W] uint8.
+        floats: [N, 184] float32.
+        action_share: [N, A] float32.
+        time_ms: [N] int32.
+        along_m: [N] float32.
+    """
+
+    race_id: str
+    source: str
+    image: NDArray[np.uint8]
+    floats: NDArray[np.float32]
+    action_share: NDArray[np.float32]
+    time_ms: NDArray[np.int32]
+    along_m: NDArray[np.float32]
+
+    @property
+    def action(self) -> NDArray[np.uint8]:
+        """[N] action held longest; the lower index where two were held equally long."""
+        return self.action_share.argmax(axis=1).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class FrameRace:
+    """Entry of one race in the index; its frames are `start` to `start + num_frames` of its split."""
+
+    race_id: str
+    source: str
+    split: Split
+    start: int
+    num_frames: int
+
+
+@dataclass(frozen=True)
+class FrameIndex:
+    """Content of `index.json`."""
+
+    observation: ObservationContract
+    actions: dict[str, Any]
+    map_uid: str
+    shards: dict[str, list[str]]
+    races: tuple[FrameRace, ...]
+    statistics: dict[str, Any]
+
+
+class Batch(NamedTuple):
+    """Frames to learn from: image [B, 1, H, W] uint8, floats [B, 184], action [B] int64, action_share [B, A]."""
+
+    image: torch.Tensor
+    floats: torch.Tensor
+    action: torch.Tensor
+    action_share: torch.Tensor
+
+
+class FrameWriter:
+    """Writes a frame dataset race by race into an existing folder. Use `close` to complete it.
+
+    Args:
+        folder: where to write; its owner renames it into place.
+        observation: contract of the images and floats.
+        actions: table that the labels index.
+        map_uid: track that was driven.
+        splits: split of every race that will be added, by race id.
+        shard_frames: a shard is closed once it holds this many frames or more.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        observation: ObservationContract,
+        actions: ActionTable,
+        map_uid: str,
+        splits: Mapping[str, Split],
+        shard_frames: int,
+    ) -> None:
+        self._folder, self._observation, self._actions, self._map_uid = folder, observation, actions, map_uid
+        self._splits, self._shard_frames = dict(splits), shard_frames
+        self._pending: dict[Split, list[dict[str, NDArray]]] = {"train": [], "validation": []}
+        self._shards: dict[Split, list[str]] = {"train": [], "validation": []}
+        self._num_frames: dict[Split, int] = {"train": 0, "validation": 0}
+        self._races: list[FrameRace] = []
+
+    def add(self, race: CapturedRace) -> None:
+        """Adds all frames of one race."""
+        split, num_frames = self._splits[race.race_id], len(race.image)
+        values = {name: getattr(race, name) for name in _DTYPES if name != "race"}
+        values["race"] = np.full(num_frames, len(self._races))
+        self._pending[split].append({name: values[name].astype(dtype) for name, dtype in _DTYPES.items()})
+        self._races.append(FrameRace(race.race_id, race.source, split, self._num_frames[split], num_frames))
+        self._num_frames[split] += num_frames
+        if sum(len(part["image"]) for part in self._pending[split]) >= self._shard_frames:
+            self._flush(split)
+
+    def close(self) -> FrameIndex:
+        """Writes what is pending and then the index.
+
+        Raises:
+            FrameDataError: if no frame was added for training.
+        """
+        for split in self._pending:
+            self._flush(split)
+        if not self._num_frames["train"]:
+            message = "no frame to learn from was captured"
+            raise FrameDataError(message)
+        shards: dict[str, list[str]] = {split: list(names) for split, names in self._shards.items()}
+        statistics = _statistics(self._folder, shards, self._races)
+        index = FrameIndex(
+            self._observation, actions_to_json(self._actions), self._map_uid, shards, tuple(self._races), statistics
+        )
+        content = {"schema_version": SCHEMA_VERSION} | asdict(index)
+        (self._folder / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        return index
+
+    def _flush(self, split: Split) -> None:
+        parts = self._pending[split]
+        if not parts:
+            return
+        shard = f"{split}-{len(self._shards[split]):05d}"
+        (self._folder / shard).mkdir()
+        for name in _DTYPES:
+            np.save(self._folder / shard / f"{name}.npy", np.concatenate([part[name] for part in parts]))
+        self._shards[split].append(shard)
+        self._pending[split] = []
+
+
+class FrameDataset:
+    """Frames of one split, memory-mapped.
+
+    Args:
+        folder: a frame dataset.
+        split: "train" or "validation"; the latter is empty when there was a single race.
+
+    Attributes:
+        index: what the whole dataset holds.
+        races: races of this split.
+        images: [N, 1, H, W] uint8; index it with a slice or an array of frame numbers.
+        floats, action, action_share, time_ms, along_m, race_index: see the module, indexed the same way.
+            `race_index` points into `index.races`.
+
+    Raises:
+        FrameDataError: if the dataset is missing, incomplete, or of another version.
+    """
+
+    def __init__(self, folder: Path, split: Split) -> None:
+        self.index = read_index(folder)
+        self.races = [race for race in self.index.races if race.split == split]
+        paths = [folder / shard for shard in self.index.shards[split]]
+        arrays = {name: _open(paths, name) for name in _DTYPES}
+        self.images, self.floats, self.action = arrays["image"], arrays["floats"], arrays["action"]
+        self.action_share, self.race_index = arrays["action_share"], arrays["race"]
+        self.time_ms, self.along_m = arrays["time_ms"], arrays["along_m"]
+        if len(self) != sum(race.num_frames for race in self.races):
+            message = f"{folder.as_posix()}: the shards of {split} hold {len(self)} frames, the index says otherwise"
+            raise FrameDataError(message, hint=HINT)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, frames: NDArray[np.int64] | slice) -> Batch:
+        """Returns the frames of the given numbers as torch tensors of their own."""
+        return Batch(
+            torch.from_numpy(self.images[frames]),
+            torch.from_numpy(self.floats[frames]),
+            torch.from_numpy(self.action[frames].astype(np.int64)),
+            torch.from_numpy(self.action_share[frames]),
+        )
+
+    def iterate_batches(self, *, seed: int, epoch: int, batch_size: int) -> Iterator[Batch]:
+        """Yields every frame once, in an order that depends on nothing but `seed` and `epoch`.
+
+        The last batch holds what is left and may be smaller.
+        """
+        order = np.random.default_rng([seed, epoch]).permutation(len(self))
+        for start in range(0, len(order), batch_size):
+            yield self.batch(order[start : start + batch_size])
+
+    def iterate_in_order(self, batch_size: int) -> Iterator[Batch]:
+        """Yields every frame once, in the order they are stored."""
+        for start in range(0, len(self), batch_size):
+            yield self.batch(slice(start, min(start + batch_size, len(self))))
+
+
+def read_index(folder: Path) -> FrameIndex:
+    """Reads and checks `index.json`.
+
+    Raises:
+        FrameDataError: if it is missing, unreadable, or of an older or newer version.
+    """
+    path = folder / INDEX_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        message = f"{folder.as_posix()} holds no complete frame dataset: {INDEX_FILE} is missing"
+        raise FrameDataError(message, hint=HINT) from error
+    except (OSError, ValueError) as error:
+        message = f"{path.as_posix()} cannot be read: {error}"
+        raise FrameDataError(message, hint=HINT) from error
+    version = content.pop("schema_version", 0) if isinstance(content, dict) else 0
+    if version != SCHEMA_VERSION:
+        age = "newer" if version > SCHEMA_VERSION else "older"
+        message = f"{folder.as_posix()} has frame schema {version}, {age} than the {SCHEMA_VERSION} that is read here"
+        raise FrameDataError(message, hint=HINT)
+    if set(content) != {part.name for part in fields(FrameIndex)}:
+        message = f"{path.as_posix()} does not hold the fields of an index: {sorted(content)}"
+        raise FrameDataError(message, hint=HINT)
+    content["observation"] = ObservationContract(**content["observation"])
+    content["races"] = tuple(FrameRace(**race) for race in content["races"])
+    return FrameIndex(**content)
+
+
+def check_contract(index: FrameIndex, observation: ObservationContract, actions: ActionTable) -> None:
+    """Refuses frames that were captured for another observation or action table.
+
+    Raises:
+        FrameDataError: naming the field that differs.
+    """
+    expected = {"observation": asdict(observation), "actions": actions_to_json(actions)}
+    stored = {"observation": asdict(index.observation), "actions": index.actions}
+    for part, values in expected.items():
+        for name, value in values.items():
+            if stored[part].get(name) != value:
+                message = f"the frames have {part}.{name} {stored[part].get(name)!r}, expected {value!r}"
+                raise FrameDataError(message, hint=HINT)
+
+
+def _open(shards: Sequence[Path], name: str) -> ShardedArray:
+    try:
+        return ShardedArray([np.load(shard / f"{name}.npy", mmap_mode="r", allow_pickle=False) for shard in shards])
+    except (OSError, ValueError) as error:
+        message = f"a shard of the frames cannot be read: {error}"
+        raise FrameDataError(message, hint=HINT) from error
+
+
+def _statistics(folder: Path, shards: Mapping[str, list[str]], races: Sequence[FrameRace]) -> dict[str, Any]:
+    """Counts frames and races, and measures the training frames."""
+    train = [folder / shard for shard in shards["train"]]
+    images, floats, share = (_open(train, name) for name in ("image", "floats", "action_share"))
+    values = floats[:].astype(np.float64)
+    pixels = images[:: max(1, len(images) // 2000)]
+    return {
+        "num_frames": {split: sum(r.num_frames for r in races if r.split == split) for split in shards},
+        "num_races": {split: sum(r.split == split for r in races) for split in shards},
+        "action_share": [round(float(x), 6) for x in share[:].mean(axis=0, dtype=np.float64)],
+        "image_mean": round(float(pixels.mean(dtype=np.float64)), 4),
+        "image_std": round(float(pixels.std(dtype=np.float64)), 4),
+        "float_mean": [round(float(x), 6) for x in values.mean(axis=0)],
+        "float_std": [round(float(x), 6) for x in values.std(axis=0)],
+    }

@@ -1,0 +1,298 @@
+"""The race dataset, `data/races`: who drove where, with which inputs, and what the car did.
+
+    races.parquet       one row a race: race_id, source ("recording" or "driver"), file, player, map_uid, race_time_ms,
+                        is_finished, num_ticks, checkpoint_times_ms, seed (of the driver)
+    ticks.parquet       one row a 10 ms tick: race_id, time_ms, steer, gas, brake. The inputs stamped `time_ms` or
+                        before; how many ticks later the car shows them is `capture.label_shift_ticks`.
+    states.parquet      one row a sample of the car: race_id, time_ms and the 39 numbers of a `CAR` row, one column
+                        each. Recordings have one every 100 ms, driven races one every decision.
+    quarantine.parquet  one row a file that is not used: file, error, hint
+    tracks/<uid>.npz    see `rulka.tracks.track`
+    meta.json           schema_version, main_track (UID of the track that everything after uses), counts
+
+`meta.json` is written last. Ticks and samples are sorted by race and time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rulka.actions import TICK_MS
+from rulka.errors import UserError
+from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.tracks.track import Track, load_track
+
+SCHEMA_VERSION = 1
+META_FILE = "meta.json"
+HINT = "Run `dvc repro races` to make it."
+
+Source = Literal["recording", "driver"]
+
+
+def car_columns() -> list[str]:
+    """Returns the column of every number of a `CAR` row: `rpm`, `position_0`, `position_1`, ..."""
+    columns = []
+    for name, part in CAR.items():
+        size = part.stop - part.start
+        columns += [name] if size == 1 else [f"{name}_{index}" for index in range(size)]
+    return columns
+
+
+CAR_COLUMNS = car_columns()
+CONTROL_COLUMNS = ("steer", "gas", "brake")
+
+_RACES_SCHEMA = pa.schema(
+    [
+        pa.field("race_id", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("player", pa.string(), nullable=False),
+        pa.field("map_uid", pa.string(), nullable=False),
+        pa.field("race_time_ms", pa.int64()),
+        pa.field("is_finished", pa.bool_(), nullable=False),
+        pa.field("num_ticks", pa.int64(), nullable=False),
+        pa.field("checkpoint_times_ms", pa.list_(pa.int64()), nullable=False),
+        pa.field("seed", pa.int64()),
+    ]
+)
+_QUARANTINE_SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("file", "error", "hint")])
+
+
+class RaceDataError(UserError):
+    """A race dataset that is missing, incomplete or of another version."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """One race.
+
+    Attributes:
+        race_id: unique and stable: the same recording, or the same seed, always has the same one.
+        source: who drove: "recording" a person, "driver" the built-in driver.
+        file: name of the recording inside `data/recordings`; empty for the driver.
+        player: nickname; empty for the driver.
+        map_uid: UID of the track.
+        race_time_ms: time of the finish, or None.
+        is_finished: the finish was reached.
+        checkpoint_times_ms: time of every gate passed, finish included.
+        seed: of the driver, or None.
+        controls: [T, 3] float32 steer in [-1, 1] (positive right), gas and brake in [0, 1] of every tick from 0 ms.
+        state_time_ms: [S] int64 rising times of the samples.
+        state: [S, 39] float32 `CAR` rows.
+    """
+
+    race_id: str
+    source: Source
+    file: str
+    player: str
+    map_uid: str
+    race_time_ms: int | None
+    is_finished: bool
+    checkpoint_times_ms: tuple[int, ...]
+    seed: int | None
+    controls: NDArray[np.float32]
+    state_time_ms: NDArray[np.int64]
+    state: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        shapes = (self.controls.shape[1:], self.state.shape[1:], self.state_time_ms.shape)
+        if shapes != ((3,), (NUM_CAR_FIELDS,), (len(self.state),)):
+            message = f"race {self.race_id}: controls, states and their times do not fit: shapes {shapes}"
+            raise RaceDataError(message)
+
+    @property
+    def num_ticks(self) -> int:
+        """Number of 10 ms ticks with known inputs."""
+        return len(self.controls)
+
+    @property
+    def duration_ms(self) -> int:
+        """Time of the finish, or of the last tick where there was none."""
+        return self.race_time_ms if self.race_time_ms is not None else self.num_ticks * TICK_MS
+
+
+@dataclass(frozen=True)
+class QuarantinedFile:
+    """A file that is not used.
+
+    Attributes:
+        file: name inside `data/recordings`.
+        error: short name and sentence of what is wrong.
+        hint: what to do about it.
+    """
+
+    file: str
+    error: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class RaceDataset:
+    """All races of one `data/races` folder.
+
+    Attributes:
+        races: every race.
+        main_track: the track that everything after uses.
+        quarantine: files that are not used.
+    """
+
+    races: tuple[Race, ...]
+    main_track: Track
+    quarantine: tuple[QuarantinedFile, ...]
+
+    def on_main_track(self) -> list[Race]:
+        """Returns the races driven on the main track."""
+        return [race for race in self.races if race.map_uid == self.main_track.uid]
+
+
+def write_races(folder: Path, dataset: RaceDataset) -> None:
+    """Writes a race dataset into an existing folder, metadata last."""
+    races = sorted(dataset.races, key=lambda race: race.race_id)
+    if len({race.race_id for race in races}) != len(races):
+        message = "two races have the same race_id"
+        raise RaceDataError(message)
+    pq.write_table(_race_table(races), folder / "races.parquet")
+    pq.write_table(_tick_table(races), folder / "ticks.parquet")
+    pq.write_table(_state_table(races), folder / "states.parquet")
+    rows = [{"file": item.file, "error": item.error, "hint": item.hint} for item in dataset.quarantine]
+    pq.write_table(pa.Table.from_pylist(rows, schema=_QUARANTINE_SCHEMA), folder / "quarantine.parquet")
+    dataset.main_track.save(track_path(folder, dataset.main_track.uid))
+    meta = {
+        "schema_version": SCHEMA_VERSION,
+        "main_track": dataset.main_track.uid,
+        "num_races": len(races),
+        "num_ticks": sum(race.num_ticks for race in races),
+        "num_quarantined": len(dataset.quarantine),
+    }
+    (folder / META_FILE).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+
+
+def track_path(folder: Path, uid: str) -> Path:
+    """Returns where the track of a map lies; characters that no file name may have become underscores."""
+    return folder / "tracks" / (re.sub(r"[^A-Za-z0-9._-]", "_", uid) + ".npz")
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Reads `meta.json`.
+
+    Raises:
+        RaceDataError: if it is missing, unreadable or of another schema version.
+    """
+    path = folder / META_FILE
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        message = f"{folder.as_posix()} holds no complete race dataset: {META_FILE} is missing"
+        raise RaceDataError(message, hint=HINT) from error
+    except (OSError, ValueError) as error:
+        message = f"{path.as_posix()} cannot be read: {error}"
+        raise RaceDataError(message, hint=HINT) from error
+    if meta.get("schema_version") != SCHEMA_VERSION:
+        message = (
+            f"{folder.as_posix()} has race schema {meta.get('schema_version')}, this version reads {SCHEMA_VERSION}"
+        )
+        raise RaceDataError(message, hint=HINT)
+    return meta
+
+
+def load_main_track(folder: Path) -> Track:
+    """Reads only the track that everything after the stage `races` uses.
+
+    Raises:
+        RaceDataError: if there is no complete race dataset.
+        TrackError: if the track file is damaged.
+    """
+    return load_track(track_path(folder, read_meta(folder)["main_track"]))
+
+
+def load_races(folder: Path) -> RaceDataset:
+    """Reads a whole race dataset.
+
+    Raises:
+        RaceDataError: if it is missing, incomplete, or of another schema version.
+        TrackError: if the track file is damaged.
+    """
+    track = load_main_track(folder)
+    rows = _read(folder / "races.parquet").to_pylist()
+    ticks = _split_by_race(_read(folder / "ticks.parquet"), CONTROL_COLUMNS)
+    states = _split_by_race(_read(folder / "states.parquet"), CAR_COLUMNS)
+    quarantine = tuple(QuarantinedFile(**row) for row in _read(folder / "quarantine.parquet").to_pylist())
+    races = tuple(_race(row, ticks, states) for row in rows)
+    return RaceDataset(races, track, quarantine)
+
+
+def _race(row: dict[str, Any], ticks: _ByRace, states: _ByRace) -> Race:
+    race_id, num_ticks = row["race_id"], row.pop("num_ticks")
+    if race_id not in states or len(ticks.get(race_id, ((), ()))[1]) != num_ticks:
+        message = f"race {race_id} has no states, or not the {num_ticks} ticks it should have"
+        raise RaceDataError(message, hint=HINT)
+    row["checkpoint_times_ms"] = tuple(row["checkpoint_times_ms"])
+    state_time_ms, state = states[race_id]
+    return Race(**row, controls=ticks[race_id][1], state_time_ms=state_time_ms, state=state)
+
+
+def _race_table(races: Sequence[Race]) -> pa.Table:
+    rows = [{name: getattr(race, name) for name in _RACES_SCHEMA.names} for race in races]
+    return pa.Table.from_pylist(rows, schema=_RACES_SCHEMA)
+
+
+def _tick_table(races: Sequence[Race]) -> pa.Table:
+    times = [np.arange(race.num_ticks, dtype=np.int64) * TICK_MS for race in races]
+    return _long_table(races, times, [race.controls for race in races], CONTROL_COLUMNS)
+
+
+def _state_table(races: Sequence[Race]) -> pa.Table:
+    return _long_table(races, [race.state_time_ms for race in races], [race.state for race in races], CAR_COLUMNS)
+
+
+def _long_table(
+    races: Sequence[Race], times: Sequence[NDArray], values: Sequence[NDArray], columns: Sequence[str]
+) -> pa.Table:
+    """Joins the rows of all races below each other, the race named in every row."""
+    index = np.repeat(np.arange(len(races), dtype=np.int32), [len(time) for time in times])
+    names = pa.array([race.race_id for race in races], pa.string())
+    joined = np.concatenate([np.zeros((0, len(columns)), np.float32), *values])
+    arrays: dict[str, Any] = {
+        "race_id": pa.DictionaryArray.from_arrays(pa.array(index), names),
+        "time_ms": pa.array(np.concatenate([np.zeros(0, np.int64), *times])),
+    }
+    arrays |= {name: pa.array(np.ascontiguousarray(joined[:, at])) for at, name in enumerate(columns)}
+    return pa.table(arrays)
+
+
+_ByRace = dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
+
+
+def _split_by_race(table: pa.Table, columns: Sequence[str]) -> _ByRace:
+    """Returns times [K] and values [K, columns] of every race."""
+    names = np.asarray(table["race_id"].cast(pa.string()))
+    time_ms = table["time_ms"].to_numpy()
+    values = np.stack([table[name].to_numpy() for name in columns], axis=1)
+    return {str(names[run.start]): (time_ms[run].copy(), values[run].copy()) for run in _runs(names)}
+
+
+def _runs(names: NDArray) -> Iterator[slice]:
+    """Yields the slices over which neighbouring names are equal."""
+    if len(names) == 0:
+        return
+    edges = np.flatnonzero(names[1:] != names[:-1]) + 1
+    for start, stop in zip([0, *edges], [*edges, len(names)], strict=True):
+        yield slice(int(start), int(stop))
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        message = f"{path.as_posix()} cannot be read: {error}"
+        raise RaceDataError(message, hint=HINT) from error

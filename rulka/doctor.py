@@ -1,0 +1,123 @@
+"""What can be wrong with the machine that a run needs, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import socket
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import psutil
+
+from rulka.errors import UserError
+from rulka.params import read_params
+
+CONSTRAINTS_FILE = Path("constraints.txt")
+CHECKED_PACKAGES = ("torch", "torchrl", "numba", "numpy", "gymnasium", "prefect", "fastapi", "sqlalchemy", "dvc")
+"""Those whose other versions are known not to work together."""
+
+MIN_DISK_GB = 5.0
+MIN_MEMORY_GB = 6.0
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes:
+        name: what was looked at.
+        is_fine: whether a run can go on with it.
+        text: what was found, and where it is not fine what to do.
+    """
+
+    name: str
+    is_fine: bool
+    text: str
+
+
+def examine(api_url: str) -> list[Finding]:
+    """Looks at everything.
+
+    Args:
+        api_url: where `rulka up` would put Prefect's server.
+    """
+    return [
+        _python(),
+        *_packages(),
+        _imports(),
+        _parameters(),
+        _versioning(),
+        _disk(),
+        _memory(),
+        _port(api_url),
+    ]
+
+
+def _python() -> Finding:
+    found = f"{sys.version_info.major}.{sys.version_info.minor}"
+    is_fine = found in ("3.11", "3.12")
+    return Finding("python", is_fine, found if is_fine else f"{found}; make a new .venv with Python 3.11 or 3.12")
+
+
+def _packages() -> list[Finding]:
+    lines = CONSTRAINTS_FILE.read_text(encoding="utf-8").splitlines() if CONSTRAINTS_FILE.is_file() else []
+    pinned = {name.lower(): pin for name, _, pin in (line.partition("==") for line in lines)}
+    return [_package(name, pinned.get(name)) for name in CHECKED_PACKAGES]
+
+
+def _package(name: str, pinned: str | None) -> Finding:
+    try:
+        found = version(name).partition("+")[0]
+    except PackageNotFoundError:
+        return Finding(name, False, "not installed; run `make setup`")
+    if pinned in (None, found):
+        return Finding(name, True, found)
+    return Finding(name, False, f"{found} instead of {pinned}; run `make setup` in a new .venv")
+
+
+def _imports() -> Finding:
+    try:
+        torch = importlib.import_module("torch")
+        importlib.import_module("numba")
+    except (ImportError, OSError) as error:
+        return Finding("compute", False, f"{error}; run `make setup` in a new .venv")
+    return Finding("compute", True, f"{os.cpu_count()} cores, {'a GPU' if torch.cuda.is_available() else 'no GPU'}")
+
+
+def _parameters() -> Finding:
+    try:
+        read_params()
+    except UserError as error:
+        return Finding("params.yaml", False, error.for_people())
+    return Finding("params.yaml", True, "complete")
+
+
+def _versioning() -> Finding:
+    local = Path(".dvc/config.local")
+    if Path(".git").exists() or (local.is_file() and "no_scm" in local.read_text(encoding="utf-8")):
+        return Finding("dvc", True, "ready")
+    return Finding("dvc", False, "no git repository is here; run `.venv/bin/dvc config --local core.no_scm true`")
+
+
+def _disk() -> Finding:
+    free_gb = shutil.disk_usage(".").free / 1e9
+    advice = "" if free_gb >= MIN_DISK_GB else f"; a run wants {MIN_DISK_GB:.0f} GB"
+    return Finding("disk", not advice, f"{free_gb:.0f} GB free{advice}")
+
+
+def _memory() -> Finding:
+    free_gb = psutil.virtual_memory().available / 1e9
+    advice = "" if free_gb >= MIN_MEMORY_GB else f"; a run takes up to {MIN_MEMORY_GB:.0f} GB, end something else first"
+    return Finding("memory", not advice, f"{free_gb:.0f} GB free{advice}")
+
+
+def _port(api_url: str) -> Finding:
+    parts = urlsplit(api_url)
+    with socket.socket() as probe:
+        is_taken = probe.connect_ex((parts.hostname or "127.0.0.1", parts.port or 80)) == 0
+    what = "answers; `rulka up` runs, or another program has its port" if is_taken else "free for `rulka up`"
+    return Finding("port", True, f"{api_url} {what}")

@@ -1,0 +1,224 @@
+"""What was used to make an agent, in words, read from the metadata of its artifacts.
+
+A fact that the metadata does not hold is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rulka.artifacts import META_FILE, read_meta
+from rulka.datasets.races import Race
+from rulka.evaluation.summary import Evaluation
+from rulka.params import EvaluateParams
+
+REPORTED_PACKAGES = ("rulka", "torch", "numpy", "numba", "gymnasium", "matplotlib", "av", "dvc", "prefect")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of the list: a short label and a sentence or two."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Metadata of everything the agent was made from; a missing artifact is an empty dictionary.
+
+    Attributes:
+        encoder: of Level 0.
+        policy: of Level 1.
+        agent_init: of the transfer.
+        agent: of the trained agent.
+    """
+
+    encoder: Json
+    policy: Json
+    agent_init: Json
+    agent: Json
+
+    def parameters(self) -> Json:
+        """Returns every parameter section that made the agent; where stages differ, the later one's."""
+        merged: Json = {}
+        for meta in (self.encoder, self.policy, self.agent_init, self.agent):
+            merged |= meta.get("provenance", {}).get("parameters", {})
+        return merged
+
+    @property
+    def training(self) -> Json:
+        """What the training itself reports about its run."""
+        return self.agent.get("provenance", {}).get("training", {})
+
+
+def read_origins(encoder_dir: Path, policy_dir: Path, agent_init_dir: Path, agent_dir: Path) -> Origins:
+    """Reads the metadata of the artifacts that exist.
+
+    Raises:
+        ArtifactError: if the metadata of one is damaged.
+    """
+    folders = (encoder_dir, policy_dir, agent_init_dir, agent_dir)
+    return Origins(*(read_meta(folder) if (folder / META_FILE).exists() else {} for folder in folders))
+
+
+def facts_of(
+    evaluation: Evaluation, demonstrations: list[Race], origins: Origins, transfer: str, evaluate: EvaluateParams
+) -> list[Fact]:
+    """Returns the honest list of what was used.
+
+    Args:
+        evaluation: all races.
+        demonstrations: the races of the dataset on this track.
+        origins: metadata of the artifacts.
+        transfer: one sentence about the transfer, empty when unknown.
+        evaluate: how the races were driven.
+    """
+    parameters = origins.parameters()
+    facts = [
+        Fact("Track", _track(evaluation)),
+        Fact("Demonstrations", _demonstrations(demonstrations)),
+        Fact("Pretraining", _pretraining(parameters, origins)),
+        Fact("Transfer", transfer),
+        Fact("Training", _training(parameters, origins.training)),
+        Fact("Help on the way", _help(parameters)),
+        Fact("Evaluation", _evaluation(evaluate)),
+        Fact("Machine", _machine(origins.training)),
+        Fact("Software", _software(origins)),
+    ]
+    return [fact for fact in facts if fact.text]
+
+
+def _track(evaluation: Evaluation) -> str:
+    track = evaluation.track
+    num_between = len(track.gate_m) - 1
+    climb_m = float(track.centre_m[:, 1].max() - track.centre_m[:, 1].min())
+    return (
+        f"{track.name} ({track.uid}): {track.length_m:.0f} m, {track.width_m.mean():.0f} m wide, "
+        f"{climb_m:.0f} m between its lowest and highest point, {_count(num_between, 'gate')} before the finish. "
+        f"{_sentence(track.source)}"
+    )
+
+
+def _demonstrations(races: list[Race]) -> str:
+    num_people, num_driven = (sum(race.source == source for race in races) for source in ("recording", "driver"))
+    players = len({race.player for race in races if race.source == "recording"})
+    parts = []
+    if num_people:
+        parts.append(f"{_count(num_people, 'recording')} of {_count(players, 'player')}, driven in the game")
+    if num_driven:
+        parts.append(f"{_count(num_driven, 'race')} of the built-in driver, driven in the simulator")
+    finished = sum(race.is_finished for race in races)
+    return f"{' and '.join(parts)}; {finished} of {len(races)} reached the finish." if parts else ""
+
+
+def _pretraining(parameters: Json, origins: Origins) -> str:
+    pretrain, clone = parameters.get("pretrain"), parameters.get("clone")
+    parts = []
+    if origins.encoder and pretrain:
+        parts.append(f"Level 0: {pretrain['task']} on frames, {_count(pretrain['epochs'], 'epoch')}.")
+    if origins.policy and clone:
+        parts.append(f"Level 1: behaviour cloning, frames and floats to actions, {_count(clone['epochs'], 'epoch')}.")
+    return " ".join(parts)
+
+
+def _training(parameters: Json, training: Json) -> str:
+    train = parameters.get("train")
+    if not train or not training:
+        return ""
+    num_collectors, cars = training.get("num_collectors", train["num_collectors"]), train["cars_per_collector"]
+    who = f"{_count(num_collectors, 'collector process', 'collector processes')} with {cars} cars each and one learner"
+    if not num_collectors:
+        who = f"one process with {cars} cars"
+    precision = {"bf16": "bfloat16 where it is faster", "float32": "float32"}.get(training.get("precision", ""), "")
+    parts = [
+        f"{train['algorithm'].upper()}, {who}: {training['env_steps']:,} env steps (decisions of one car) and "
+        f"{training['gradient_steps']:,} gradient steps in {training['minutes']:.1f} minutes",
+        f"arithmetic in {precision}" if precision else "",
+        f"seed {train['seed']}",
+    ]
+    return ", ".join(part for part in parts if part) + "."
+
+
+def _help(parameters: Json) -> str:
+    """Says in which ways training had it easier than a race from the start line without any knowledge."""
+    train, iqn = parameters.get("train"), parameters.get("iqn")
+    if not train:
+        return ""
+    algorithm = train["algorithm"]
+    parts = ["The network starts from the cloned policy, not from scratch."]
+    if train.get("start_anywhere"):
+        parts.append(f"{train['start_anywhere']:.0%} of the training races start anywhere on the track.")
+    if algorithm == "iqn" and iqn and iqn.get("demonstration_share"):
+        parts.append(f"{iqn['demonstration_share']:.0%} of every batch comes from demonstrations.")
+    if algorithm == "iqn" and iqn and iqn.get("warmup_steps"):
+        parts.append(f"The first {iqn['warmup_steps']:,} decisions are those of the frozen cloned policy.")
+    parts.append("Training and evaluation use the same track and the same simulator.")
+    return " ".join(parts)
+
+
+def _evaluation(evaluate: EvaluateParams) -> str:
+    return (
+        f"Every contestant drives {_count(evaluate.num_races, 'race')} from a standing start, seeds {evaluate.seed} to "
+        f"{evaluate.seed + evaluate.num_races - 1}: up to {evaluate.start_lateral_m:g} m beside the line and turned "
+        f"by up to {evaluate.start_heading_deg:g}°. Policies take their most valued action, without exploration. "
+        f"A race ends off the track, after {evaluate.no_progress_s:g} s without getting further, or after "
+        f"{evaluate.max_race_s:g} s. A race that did not finish has no time."
+    )
+
+
+def _machine(training: Json) -> str:
+    memory_gb = psutil.virtual_memory().total / 1e9
+    name = _processor()
+    device = training.get("device", "cpu")
+    gpu = "no GPU was used" if device == "cpu" else f"trained on {device}"
+    return f"{name}{_count(os.cpu_count() or 1, 'core')}, {memory_gb:.0f} GB of memory, {platform.system()}; {gpu}."
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, " if names else ""
+
+
+def _software(origins: Origins) -> str:
+    parts = [f"Python {platform.python_version()}"]
+    for name in REPORTED_PACKAGES:
+        try:
+            parts.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    commit = origins.agent.get("provenance", {}).get("commit")
+    return ", ".join(parts) + (f"; agent made at commit {commit[:10]}." if commit else ".")
+
+
+def transfer_summary(agent_init_dir: Path) -> str:
+    """Returns one sentence about which tensors the agent took over, empty when there is no report."""
+    path = agent_init_dir / "report.json"
+    if not path.exists():
+        return ""
+    report = json.loads(path.read_text(encoding="utf-8"))
+    tensors = report["tensors"] if isinstance(report, dict) else report
+    counts = {name: sum(tensor["action"] == name for tensor in tensors) for name in ("copied", "kept", "refused")}
+    return (
+        f"Of {len(tensors)} tensors of the agent's network {counts['copied']} were copied from the pretrained "
+        f"ones, {counts['kept']} start fresh, {counts['refused']} were refused."
+    )
+
+
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number} {singular}" if number == 1 else f"{number:,} {plural or singular + 's'}"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""

@@ -1,0 +1,117 @@
+"""Plots of learning: training curves of every algorithm, and what the cloned policy mixes up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from rulka.actions import CONTROLS, Controls
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from rulka.evaluation.summary import Evaluation
+    from rulka.evaluation.theme import Theme
+    from rulka.evaluation.training import TrainingLog
+
+WIDTH_IN = 9.6
+DASHES = ("-", "--", "-.")
+ROWS = (("finish_rate", "races finished"), ("best_time_s", "best time so far (s)"), ("mean_return", "return of a race"))
+COLUMNS = (("minutes", "minutes of training"), ("env_steps", "env steps (decisions of one car)"))
+
+
+def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws finish rate, best time and return over minutes and over env steps.
+
+    Args:
+        logs: one for each algorithm, the agent's first.
+        evaluation: supplies the times of the demonstrations to compare with.
+        theme: colours.
+    """
+    rows = [row for row in ROWS if any(len(log.curve("env_steps", row[0])[0]) for log in logs)]
+    if not rows:
+        return None
+    size = (WIDTH_IN, 0.7 + 2.25 * len(rows))
+    figure, places = plt.subplots(
+        len(rows), 2, figsize=size, layout="constrained", sharex="col", sharey="row", squeeze=False
+    )
+    for (name, label), row in zip(rows, places, strict=True):
+        row[0].set_ylabel(label)
+        for (axis, _), axes in zip(COLUMNS, row, strict=True):
+            for number, log in enumerate(logs):
+                colour = theme.colour("agent") if number == 0 else theme.colour("", number - 1)
+                axes.plot(*log.curve(axis, name), DASHES[number % 3], color=colour, label=log.label)
+            if name == "best_time_s":
+                _mark_demonstrations(axes, evaluation, theme)
+        if name == "finish_rate":
+            row[0].set_ylim(-0.02, 1.02)
+            row[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    for (_, label), axes in zip(COLUMNS, places[-1], strict=True):
+        axes.set_xlabel(label)
+    for axes in places[:, 1]:
+        axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    places[0, 0].legend(loc="best")
+    return figure
+
+
+def _mark_demonstrations(axes: Axes, evaluation: Evaluation, theme: Theme) -> None:
+    for name, race in (("best", evaluation.best_demonstration), ("median", evaluation.median_demonstration)):
+        if race is not None and race.time_s is not None:
+            axes.axhline(race.time_s, color=theme.muted, linewidth=1.0, linestyle=(0, (4, 3)))
+            axes.annotate(
+                f"{name} demonstration",
+                (0.01, race.time_s),
+                xycoords=axes.get_yaxis_transform(),
+                va="bottom",
+                fontsize=8.5,
+                color=theme.muted,
+            )
+
+
+def _thousands(value: float, _position: int) -> str:
+    return f"{value / 1000:,.0f} k" if value else "0"
+
+
+def confusion_plot(confusion: NDArray[np.float64], theme: Theme) -> Figure | None:
+    """Draws which action the cloned policy takes where the demonstrations took which.
+
+    Args:
+        confusion: [A, A] counts; rows are the demonstrated action, columns the policy's.
+        theme: colours.
+    """
+    if confusion.sum() <= 0:
+        return None
+    totals = confusion.sum(axis=1)
+    used = np.flatnonzero((totals > 0) | (confusion.sum(axis=0) > 0))
+    shares = confusion[np.ix_(used, used)] / np.maximum(totals[used, None], 1)
+    side_in = min(6.8, 2.6 + 0.5 * len(used))
+    figure, axes = plt.subplots(figsize=(side_in + 1.2, side_in), layout="constrained")
+    colours = "Blues" if theme.name == "light" else "cividis"
+    image = axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0)
+    for row, column in np.ndindex(shares.shape):
+        if shares[row, column] >= 0.005:
+            is_strong = (shares[row, column] > 0.55) == (theme.name == "light")
+            colour = "#ffffff" if is_strong else "#1b1f24" if theme.name == "light" else "#dfe3e8"
+            colour = "#1b1f24" if theme.name == "dark" and shares[row, column] > 0.55 else colour
+            text = f"{100 * shares[row, column]:.0f}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=8.5, color=colour)
+    labels = [action_name(CONTROLS[index]) for index in used]
+    axes.set_xticks(range(len(used)), labels, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(used)), [f"{n}  ({t:,.0f})" for n, t in zip(labels, totals[used], strict=True)])
+    axes.grid(visible=False)
+    axes.set(xlabel="action of the cloned policy", ylabel="demonstrated action (frames)")
+    figure.colorbar(image, ax=axes, label="share of the demonstrated action", format=PercentFormatter(1.0), shrink=0.8)
+    return figure
+
+
+def action_name(controls: Controls) -> str:
+    """Returns the keys of an action in words."""
+    names = [name for name in ("accelerate", "brake", "left", "right") if getattr(controls, name)]
+    return " + ".join(names).replace("accelerate", "gas") or "nothing"

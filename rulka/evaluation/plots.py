@@ -1,0 +1,175 @@
+"""Plots of races: driven lines, time gained along the track, speed over distance, times of all races.
+
+Every function draws one figure in the theme applied by `theme.to_png`, or returns None when there is nothing to show.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from rulka.evaluation.result import (
+    MPS_TO_KMH,
+    RaceResult,
+    best_race,
+    finish_times_s,
+    median_race,
+    speed_at_distance_mps,
+    time_at_distance_s,
+)
+from rulka.evaluation.summary import Evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from rulka.evaluation.theme import Theme
+    from rulka.tracks.track import Track
+
+WIDTH_IN = 9.6
+DISTANCE_STEP_M = 1.0
+FAR_BEHIND = 1.5
+"""The split chart reaches this many times as far down as the slowest finished line."""
+
+
+def contestant_colours(evaluation: Evaluation, theme: Theme) -> dict[str, str]:
+    """Returns a colour for every contestant's key; algorithms other than the agent's are told apart by place."""
+    others = [c.key for c in evaluation.contestants if c.key not in ("agent", "cloned", "random")]
+    return {c.key: theme.colour(c.key, others.index(c.key) if c.key in others else 0) for c in evaluation.contestants}
+
+
+def split_chart(evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws, along the track, how much later than the best demonstration each one is; lower is faster."""
+    best, median = evaluation.best_demonstration, evaluation.median_demonstration
+    if best is None:
+        return None
+    distance_m = _distances(evaluation.track)
+    best_s = time_at_distance_s(best, distance_m)
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.2), layout="constrained")
+    _mark_gates(axes, evaluation.track, theme)
+    axes.axhline(0.0, color=theme.ink, linewidth=1.6, label="best demonstration")
+    lines = _split_lines(evaluation, theme)
+    if median is not None and median is not best:
+        lines.append(("median demonstration", median, theme.muted, "--"))
+    at_finish: list[float] = []
+    for label, race, colour, dash in lines:
+        behind_s = time_at_distance_s(race, distance_m) - best_s
+        _draw_split(axes, evaluation.track, distance_m, behind_s, (label, colour, dash))
+        at_finish += [behind_s[-1]] if race.is_finished else []
+    _limit_splits(axes, at_finish)
+    axes.invert_yaxis()
+    axes.set(xlabel="distance along the track (m)", ylabel="time behind (s); up is ahead", xlim=(0, distance_m[-1]))
+    axes.legend(loc="best")
+    return figure
+
+
+def _split_lines(evaluation: Evaluation, theme: Theme) -> list[tuple[str, RaceResult, str, str]]:
+    """Returns label, race, colour and dash of every contestant's typical race and of the agent's best."""
+    colours = contestant_colours(evaluation, theme)
+    lines: list[tuple[str, RaceResult, str, str]] = []
+    for contestant in evaluation.contestants:
+        best, middle = best_race(contestant.races), median_race(contestant.races)
+        if contestant.key == "agent" and best is not None:
+            lines.append((f"{contestant.label}, best race", best, colours["agent"], ":"))
+        if contestant.key != "random" and best is not None:
+            name = f"{contestant.label}, median race" if middle else f"{contestant.label}, furthest race"
+            lines.append((name, middle or best, colours[contestant.key], "-"))
+    return lines
+
+
+def _draw_split(
+    axes: Axes,
+    track: Track,
+    distance_m: NDArray[np.float64],
+    behind_s: NDArray[np.float64],
+    look: tuple[str, str, str],
+) -> None:
+    label, colour, dash = look
+    axes.plot(distance_m, behind_s, color=colour, linestyle=dash, label=label)
+    at_gates_s = np.interp(track.gate_m, distance_m, behind_s)
+    axes.plot(track.gate_m, at_gates_s, "o", color=colour, markersize=4.5)
+    driven = np.isfinite(behind_s)
+    if not driven.all() and driven.any():
+        last = np.flatnonzero(driven)[-1]
+        axes.plot(distance_m[last], behind_s[last], "x", color=colour, markersize=8, markeredgewidth=2)
+
+
+def _limit_splits(axes: Axes, at_finish_s: list[float]) -> None:
+    """Keeps one very slow line from flattening all the others."""
+    low, high = axes.get_ylim()
+    if at_finish_s:
+        high = min(high, max(1.0, FAR_BEHIND * max(at_finish_s)))
+    axes.set_ylim(low, high)
+
+
+def speed_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws speed over distance of the best races."""
+    distance_m = _distances(evaluation.track)
+    colours = contestant_colours(evaluation, theme)
+    races = [(c.label, best_race(c.races), colours[c.key], "-") for c in evaluation.contestants if c.key != "random"]
+    races.append(("best demonstration", evaluation.best_demonstration, theme.ink, "--"))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.8), layout="constrained")
+    _mark_gates(axes, evaluation.track, theme)
+    for label, race, colour, dash in reversed(races):
+        if race is not None:
+            speed_kmh = speed_at_distance_mps(race, distance_m) * MPS_TO_KMH
+            axes.plot(distance_m, speed_kmh, color=colour, linestyle=dash, label=label)
+    axes.set(xlabel="distance along the track (m)", ylabel="speed (km/h)", xlim=(0, distance_m[-1]), ylim=(0, None))
+    axes.legend(loc="lower right")
+    return figure
+
+
+def time_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws the time of every finished race as a dot, medians as bars; counts the races that did not finish."""
+    colours = contestant_colours(evaluation, theme)
+    rows = [(c.label, c.races, colours[c.key]) for c in evaluation.contestants]
+    rows.append(("demonstrations", evaluation.demonstrations, theme.ink))
+    rows = [row for row in rows if row[1]]
+    if not any(finish_times_s(races) for _, races, _ in rows):
+        return None
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + 0.62 * len(rows)), layout="constrained")
+    for height, (_, races, colour) in enumerate(rows):
+        _draw_times(axes, height, races, colour)
+    labels = [f"{label}\n{len(finish_times_s(races))} of {len(races)} finished" for label, races, _ in rows]
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0, labelcolor=theme.ink)
+    axes.set(xlabel="race time (s), finished races")
+    return figure
+
+
+def _draw_times(axes: Axes, height: int, races: list[RaceResult], colour: str) -> None:
+    times_s = np.array(finish_times_s(races))
+    if not len(times_s):
+        axes.text(0.01, height, "none finished", transform=axes.get_yaxis_transform(), va="center", color=colour)
+        return
+    spread = np.random.default_rng(0).uniform(-0.17, 0.17, len(times_s))
+    axes.plot(times_s, height + spread, "o", color=colour, alpha=0.55, markersize=5, markeredgewidth=0)
+    axes.plot([np.median(times_s)] * 2, [height - 0.3, height + 0.3], color=colour, linewidth=3)
+
+
+def _distances(track: Track) -> NDArray[np.float64]:
+    return np.append(np.arange(0.0, track.length_m, DISTANCE_STEP_M), track.length_m)
+
+
+def _mark_gates(axes: Axes, track: Track, theme: Theme) -> None:
+    axes.grid(visible=False, axis="x")
+    axes.xaxis.set_major_locator(MaxNLocator(10))
+    for number, gate_m in enumerate(track.gate_m, start=1):
+        axes.axvline(gate_m, color=theme.edge, linewidth=0.9, linestyle=(0, (1, 2)))
+        name = "finish" if number == len(track.gate_m) else f"gate {number}"
+        axes.annotate(
+            name,
+            (gate_m, 1.0),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="right" if name == "finish" else "center",
+            color=theme.muted,
+            fontsize=8.5,
+        )

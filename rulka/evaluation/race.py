@@ -1,0 +1,194 @@
+"""Greedy races of one policy: one batch of cars, one for each seed, all from a standing start.
+
+Car k's start is drawn from `seed + k` alone, so every contestant drives from the same starts and a race can be
+repeated by its seed. The physics are those of training; a race ends at the finish, off the track, after `max_race_s`,
+or after `no_progress_s` without getting further.
+
+Dimensions: N cars, T samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import ActionTable
+from rulka.evaluation.result import RaceResult
+from rulka.observation import NUM_FLOATS
+from rulka.params import EvaluateParams, ObservationParams, SimulatorParams
+from rulka.simulator.simulator import Simulator
+from rulka.tracks.track import Track
+
+Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.int64]]
+"""Maps images [N, 1, H, W] and raw floats [N, 184] of N cars to N action indices. Row k is always car k."""
+
+FINISHED, OFF_TRACK, TOO_LONG, STUCK = "finished", "left the track", "took too long", "stood still"
+MIN_GAIN_M = 0.5
+"""Getting further by less than this does not count as progress."""
+
+
+@dataclass(frozen=True)
+class RaceRules:
+    """Everything about a race but who drives.
+
+    Attributes:
+        track: where.
+        table: what an action does.
+        simulator: physics and camera.
+        observation: image size.
+        evaluate: starts and limits.
+    """
+
+    track: Track
+    table: ActionTable
+    simulator: SimulatorParams
+    observation: ObservationParams
+    evaluate: EvaluateParams
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seed of every race."""
+        return [self.evaluate.seed + k for k in range(self.evaluate.num_races)]
+
+
+class RandomPolicy:
+    """Uniformly random actions; car k's depend on its seed alone."""
+
+    def __init__(self, seeds: list[int], num_actions: int) -> None:
+        self._generators = [np.random.default_rng([seed, 1]) for seed in seeds]
+        self._num_actions = num_actions
+
+    def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Returns N random actions; what the cars see does not matter."""
+        return np.array([generator.integers(self._num_actions) for generator in self._generators], dtype=np.int64)
+
+
+def start_offsets(evaluate: EvaluateParams, seeds: list[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Returns lateral offset [N] in metres and heading offset [N] in radians of the starts, uniform in their ranges."""
+    unit = np.array([np.random.default_rng([seed, 0]).uniform(-1.0, 1.0, size=2) for seed in seeds])
+    lateral_m = unit[:, 0] * evaluate.start_lateral_m
+    heading_rad = unit[:, 1] * np.deg2rad(evaluate.start_heading_deg)
+    return lateral_m.astype(np.float32), heading_rad.astype(np.float32)
+
+
+def race(policy: Policy, rules: RaceRules, on_ended: Callable[[int], None] | None = None) -> list[RaceResult]:
+    """Lets a policy drive one race from every seed.
+
+    Args:
+        policy: who drives.
+        rules: where, from where and how long.
+        on_ended: called after each decision in which races ended, with how many.
+
+    Returns:
+        One result for each seed, in their order.
+    """
+    simulator = _at_the_start(rules)
+    log = _Log(simulator, rules)
+    size = (len(rules.seeds), 1, rules.observation.height, rules.observation.width)
+    image, floats = np.zeros(size, np.uint8), np.zeros((len(rules.seeds), NUM_FLOATS), np.float32)
+    while log.is_driving.any():
+        simulator.render(image)
+        simulator.floats(floats)
+        actions = policy(image, floats)
+        simulator.step(actions)
+        num_ended = log.add(actions)
+        if num_ended and on_ended:
+            on_ended(num_ended)
+    return log.results()
+
+
+def _at_the_start(rules: RaceRules) -> Simulator:
+    num_cars = len(rules.seeds)
+    simulator = Simulator(rules.track, num_cars, rules.simulator, rules.table)
+    lateral_m, heading_rad = start_offsets(rules.evaluate, rules.seeds)
+    zeros = np.zeros(num_cars, np.float32)
+    simulator.reset(np.ones(num_cars, bool), zeros, lateral_m, heading_rad, zeros)
+    return simulator
+
+
+class _Log:
+    """Samples of every car, and when each race ended."""
+
+    def __init__(self, simulator: Simulator, rules: RaceRules) -> None:
+        self._simulator, self._rules = simulator, rules
+        num_cars = len(rules.seeds)
+        self._analog = rules.table.analog()
+        self._cars, self._along, self._time = [simulator.cars.copy()], [simulator.along_m.copy()], [self._now()]
+        self._controls: list[NDArray[np.float32]] = []
+        self.is_driving = np.ones(num_cars, bool)
+        self._num_samples = np.ones(num_cars, np.int64)
+        self._end = np.full(num_cars, "", dtype=object)
+        self._furthest_m = simulator.along_m.astype(np.float64)
+        self._milestone_m = self._furthest_m.copy()
+        self._milestone_ms = self._now()
+
+    def _now(self) -> NDArray[np.int64]:
+        return np.array(self._simulator.time_ms, dtype=np.int64)
+
+    def add(self, actions: NDArray[np.int64]) -> int:
+        """Records what a decision led to; returns how many races ended with it."""
+        now_ms, along_m = self._now(), self._simulator.along_m.copy()
+        self._cars.append(self._simulator.cars.copy())
+        self._along.append(along_m)
+        self._time.append(now_ms)
+        self._controls.append(self._analog[actions])
+        self._num_samples[self.is_driving] += 1
+        self._furthest_m[self.is_driving] = np.maximum(self._furthest_m, along_m)[self.is_driving]
+        ended = self._end_races(now_ms)
+        self.is_driving &= ~ended
+        return int(ended.sum())
+
+    def _end_races(self, now_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
+        gained = self._furthest_m >= self._milestone_m + MIN_GAIN_M
+        self._milestone_m[gained], self._milestone_ms[gained] = self._furthest_m[gained], now_ms[gained]
+        limits = self._rules.evaluate
+        reasons = (
+            (FINISHED, self._simulator.is_finished),
+            (OFF_TRACK, self._simulator.is_off_track),
+            (TOO_LONG, now_ms >= limits.max_race_s * 1000.0),
+            (STUCK, now_ms - self._milestone_ms >= limits.no_progress_s * 1000.0),
+        )
+        ended = np.zeros(len(self.is_driving), bool)
+        for reason, applies in reasons:
+            now = self.is_driving & ~ended & applies
+            self._end[now] = reason
+            ended |= now
+        return ended
+
+    def results(self) -> list[RaceResult]:
+        """Returns the finished log as one result for each car."""
+        cars, along_m = np.stack(self._cars), np.stack(self._along)
+        time_ms, controls = np.stack(self._time), np.stack([*self._controls, self._controls[-1]])
+        return [
+            self._result(k, cars[:, k], along_m[:, k], time_ms[:, k], controls[:, k])
+            for k in range(len(self.is_driving))
+        ]
+
+    def _result(
+        self,
+        car: int,
+        cars: NDArray[np.float32],
+        along_m: NDArray[np.float32],
+        time_ms: NDArray[np.int64],
+        controls: NDArray[np.float32],
+    ) -> RaceResult:
+        is_finished = self._end[car] == FINISHED
+        samples = slice(0, int(self._num_samples[car]))
+        gate_times_ms = self._simulator.gate_time_ms[car].astype(np.int64)
+        last_ms = time_ms[samples][-1]  # a car whose race was cut drives on while others race
+        gate_times_ms[gate_times_ms > last_ms] = 0
+        return RaceResult(
+            seed=self._rules.seeds[car],
+            is_finished=is_finished,
+            end=str(self._end[car]),
+            time_ms=int(gate_times_ms[-1]) if is_finished else None,
+            progress_m=self._rules.track.length_m if is_finished else float(self._furthest_m[car]),
+            gate_times_ms=gate_times_ms,
+            sample_ms=time_ms[samples].copy(),
+            cars=cars[samples].copy(),
+            along_m=along_m[samples].copy(),
+            controls=controls[samples].copy(),
+        )

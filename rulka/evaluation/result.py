@@ -1,0 +1,127 @@
+"""One race as it was driven, by an agent or in a demonstration; everything in this room works on these.
+
+Dimensions: T samples of the state, one before every decision and one at the end; G gates, the finish last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.observation import CAR, NUM_CAR_FIELDS
+
+MPS_TO_KMH = 3.6
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """What happened in one race.
+
+    Attributes:
+        seed: number of the start; -1 for a demonstration.
+        is_finished: whether the finish was crossed.
+        end: how the race ended, in words.
+        time_ms: race time in milliseconds, None when the car did not finish.
+        progress_m: furthest point reached along the track's line, metres.
+        gate_times_ms: [G] int64 race time at each gate, 0 where it was not passed.
+        sample_ms: [T] int64 race time of each sample, rising.
+        cars: [T, NUM_CAR_FIELDS] float32 `CAR` rows.
+        along_m: [T] float32 distance along the track's line.
+        controls: [T, 3] float32 steering in [-1, 1] (positive right), gas and brake in [0, 1], held from each sample.
+    """
+
+    seed: int
+    is_finished: bool
+    end: str
+    time_ms: int | None
+    progress_m: float
+    gate_times_ms: NDArray[np.int64]
+    sample_ms: NDArray[np.int64]
+    cars: NDArray[np.float32]
+    along_m: NDArray[np.float32]
+    controls: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        num_samples = len(self.sample_ms)
+        shapes = (self.cars.shape, self.along_m.shape, self.controls.shape)
+        if shapes != ((num_samples, NUM_CAR_FIELDS), (num_samples,), (num_samples, 3)):
+            message = f"a race of {num_samples} samples cannot hold cars, progress and controls of {shapes}"
+            raise ValueError(message)
+        if (self.time_ms is not None) != self.is_finished:
+            message = "a race has a time exactly when it was finished"
+            raise ValueError(message)
+
+    @property
+    def position_m(self) -> NDArray[np.float32]:
+        """[T, 3] world position."""
+        return self.cars[:, CAR["position"]]
+
+    @property
+    def speed_mps(self) -> NDArray[np.float32]:
+        """[T] speed over ground."""
+        return np.linalg.norm(self.cars[:, CAR["velocity"]], axis=1).astype(np.float32)
+
+    @property
+    def time_s(self) -> float | None:
+        """Race time in seconds, None when the car did not finish."""
+        return None if self.time_ms is None else self.time_ms / 1000.0
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the facts of the race without its path."""
+        return {
+            "seed": self.seed,
+            "is_finished": self.is_finished,
+            "end": self.end,
+            "time_s": self.time_s,
+            "progress_m": round(float(self.progress_m), 2),
+            "gate_times_s": [round(int(ms) / 1000.0, 3) if ms else None for ms in self.gate_times_ms],
+        }
+
+
+def finish_times_s(results: list[RaceResult]) -> list[float]:
+    """Returns the times of the finished races in seconds, in the order of the races."""
+    return [result.time_s for result in results if result.time_s is not None]
+
+
+def best_race(results: list[RaceResult]) -> RaceResult | None:
+    """Returns the fastest finished race, else the one that came furthest; None without races."""
+    if not results:
+        return None
+    finished = [result for result in results if result.time_ms is not None]
+    if finished:
+        return min(finished, key=lambda result: result.time_ms or 0)
+    return max(results, key=lambda result: result.progress_m)
+
+
+def median_race(results: list[RaceResult]) -> RaceResult | None:
+    """Returns the finished race in the middle of the times (the faster of two), None when none finished."""
+    finished = sorted((r for r in results if r.time_ms is not None), key=lambda result: result.time_ms or 0)
+    return finished[(len(finished) - 1) // 2] if finished else None
+
+
+def time_at_distance_s(result: RaceResult, distance_m: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns when the car first reached each distance along the track.
+
+    Args:
+        result: a race that began at the start line.
+        distance_m: [D] distances along the line, rising.
+
+    Returns:
+        [D] seconds; NaN beyond the furthest point reached. The finish is at the race time, exact to the millisecond.
+    """
+    reached = np.maximum.accumulate(result.along_m.astype(np.float64))
+    is_new = np.concatenate([[True], np.diff(reached) > 0])
+    reached, sample_s = reached[is_new], result.sample_ms[is_new] / 1000.0
+    times_s = np.interp(distance_m, reached, sample_s, right=np.nan)
+    if result.time_s is not None:
+        times_s = np.where(np.isnan(times_s) | (times_s > result.time_s), result.time_s, times_s)
+    return times_s
+
+
+def speed_at_distance_mps(result: RaceResult, distance_m: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the speed at the first passing of each distance [D] along the track; NaN where the car never was."""
+    times_s = time_at_distance_s(result, distance_m)
+    speeds = np.interp(np.nan_to_num(times_s), result.sample_ms / 1000.0, result.speed_mps)
+    return np.where(np.isnan(times_s), np.nan, speeds)

@@ -1,0 +1,1 @@
+"""Losses as pure functions of tensors: no networks, no state, no files."""

@@ -1,0 +1,135 @@
+"""Progress of long work: a bar with rate and time left on a terminal, a plain line every few seconds elsewhere.
+
+Plain lines are flushed at once, so that they stream through pipes into a log.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+LINE_PERIOD_S = 5.0
+BAR_PERIOD_S = 0.2
+
+Fact = str | float | int
+
+
+class Progress:
+    """Shows how far a piece of work is. Use as a context manager.
+
+    Args:
+        label: what is being done, usually the stage and the activity.
+        total: how much there is to do, in `unit`; None when nobody knows.
+        unit: plural name of what is counted, for example "frames".
+        done: how much was already done before, for example by a run that is being resumed.
+        stream: where to write; standard output when None.
+    """
+
+    def __init__(
+        self, label: str, total: float | None, unit: str, *, done: float = 0.0, stream: TextIO | None = None
+    ) -> None:
+        self.label, self.total, self.unit, self.done = label, total, unit, done
+        self._done_before = done
+        self._facts: dict[str, Fact] = {}
+        self._stream = stream or sys.stdout
+        self._started_s = self._shown_s = time.monotonic()
+        self._bar = _Bar(self) if self._stream.isatty() else None
+
+    def __enter__(self) -> Self:
+        self._started_s = self._shown_s = time.monotonic()
+        if self._bar:
+            self._bar.start()
+            self._bar.show(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.show(self)
+            self._bar.stop()
+        else:
+            self._write_line("done" if kind is None else "stopped")
+
+    def advance(self, amount: float = 1, **facts: Fact) -> None:
+        """Adds to what is done and remembers facts worth showing, such as a loss; cheap enough for inner loops."""
+        self.done += amount
+        self._facts.update(facts)
+        now_s = time.monotonic()
+        if now_s - self._shown_s < (BAR_PERIOD_S if self._bar else LINE_PERIOD_S):
+            return
+        self._shown_s = now_s
+        if self._bar:
+            self._bar.show(self)
+        else:
+            self._write_line(time_left(self.rate, self.total, self.done))
+
+    @property
+    def rate(self) -> float:
+        """Units a second since the work began here; 0 before any time has passed."""
+        elapsed_s = time.monotonic() - self._started_s
+        return (self.done - self._done_before) / elapsed_s if elapsed_s > 0 else 0.0
+
+    def details(self) -> str:
+        """Returns the rate and the facts in words."""
+        facts = [f"{name} {_number(value)}" for name, value in self._facts.items()]
+        return ", ".join([f"{_number(self.rate)} {self.unit}/s", *facts])
+
+    def _write_line(self, ending: str) -> None:
+        of_total = f"/{_number(self.total)}" if self.total is not None else ""
+        parts = [f"{self.label}: {_number(self.done)}{of_total} {self.unit}", self.details(), ending]
+        self._stream.write(", ".join(part for part in parts if part) + "\n")
+        self._stream.flush()
+
+
+class _Bar:
+    """The bar on a terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            TextColumn("{task.fields[details]}"),
+        )
+        self._rich = RichProgress(*columns, console=Console(file=progress._stream))
+        self._task: TaskID = self._rich.add_task(progress.label, total=progress.total, details="")
+
+    def start(self) -> None:
+        self._rich.start()
+
+    def stop(self) -> None:
+        self._rich.stop()
+
+    def show(self, progress: Progress) -> None:
+        self._rich.update(self._task, completed=progress.done, total=progress.total, details=progress.details())
+
+
+def time_left(rate: float, total: float | None, done: float) -> str:
+    """Returns the time left in words, or an empty text when it cannot be known.
+
+    Args:
+        rate: units a second.
+        total: units in all, or None.
+        done: units done.
+    """
+    if total is None or rate <= 0:
+        return ""
+    left_s = max(0.0, total - done) / rate
+    minutes, seconds = divmod(round(left_s), 60)
+    return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
+
+
+def _number(value: Fact) -> str:
+    if isinstance(value, str):
+        return value
+    if float(value).is_integer() or abs(value) >= 1000:
+        return f"{round(value):,}"
+    return f"{value:.4g}"

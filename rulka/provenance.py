@@ -1,0 +1,72 @@
+"""Where an output comes from: hashes of parameters and inputs, the commit, the versions of what made it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+LIBRARIES = ("rulka", "torch", "numpy", "numba", "safetensors")
+CHUNK_BYTES = 1 << 20
+
+
+def provenance(sections: Mapping[str, BaseModel], inputs: Mapping[str, Path]) -> dict[str, Any]:
+    """Describes the making of an output.
+
+    Args:
+        sections: the parameter sections that were used, by name.
+        inputs: files and folders that were read, by name.
+
+    Returns:
+        Plain JSON: `parameters`, `params_sha256`, `inputs_sha256`, `commit` (None outside a repository),
+        `versions` and `created` (UTC).
+    """
+    parameters = {name: section.model_dump(mode="json") for name, section in sections.items()}
+    return {
+        "parameters": parameters,
+        "params_sha256": hash_json(parameters),
+        "inputs_sha256": {name: hash_path(path) for name, path in inputs.items()},
+        "commit": current_commit(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES},
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def hash_json(value: object) -> str:
+    """Returns the SHA-256 of a value's JSON form, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def hash_path(path: Path) -> str:
+    """Returns the SHA-256 of a file, or of the names and contents of all files below a folder."""
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
+        digest.update(file.relative_to(path).as_posix().encode() + b"\0")
+        with file.open("rb") as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def current_commit() -> str | None:
+    """Returns the commit of the working folder, or None where there is no git or no repository."""
+    try:
+        result = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,161 @@
+"""Samples of the car's path as the 2020 game stores them: records of many entities in one compressed block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
+from rulka.recordings.model import Samples, VehicleState
+from rulka.recordings.samples import decode_motion, inflate
+from rulka.recordings.stream import Cursor
+
+VEHICLE_CLASS = 0x0A018000
+MIN_VERSION, COMPRESSED_VERSION, COLUMN_VERSION, MAX_VERSION = 1, 5, 11, 11
+MAX_ENTITIES = 1 << 16
+MAX_RECORDS = 1 << 22
+MOTION_OFFSET = 47
+"""Where the motion of a car begins in its record."""
+MOTION_BYTES = 22
+"""Position, rotation and velocity; the record holds no angular velocity."""
+DETAIL_BYTES = 103
+"""Least size of a record whose further fields are known."""
+WHEEL_DAMPER, WHEEL_MATERIAL = (23, 25, 27, 29), (24, 26, 28, 30)
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Records of one entity: time of each and their bytes."""
+
+    time_ms: list[int]
+    states: list[bytes]
+
+
+def read_entity_samples(cursor: Cursor) -> Samples | None:
+    """Reads the record of a ghost and decodes the path of its car.
+
+    Returns:
+        The samples of the vehicle with most records; None when there is no vehicle in the record.
+
+    Raises:
+        UnsupportedGenerationError: if the record is of an unknown version or its car of an unknown layout.
+        DamagedError: if the record contradicts itself.
+    """
+    version = cursor.u32()
+    if not MIN_VERSION <= version <= MAX_VERSION:
+        message = f"the record of entities has version {version}; known are {MIN_VERSION} to {MAX_VERSION}"
+        raise UnsupportedGenerationError(message)
+    inner = Cursor(inflate(cursor)) if version >= COMPRESSED_VERSION else cursor
+    vehicles = _read_vehicles(inner, version)
+    longest = max(vehicles, key=lambda records: len(records.time_ms), default=None)
+    return None if longest is None or not longest.time_ms else _decode(longest, version)
+
+
+def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
+    cursor.skip(8)
+    classes = []
+    for _ in range(cursor.count(24)):
+        classes.append(cursor.u32())
+        cursor.skip(12)
+        cursor.skip(cursor.u32())
+        cursor.skip(4)
+    if version >= 2:
+        cursor.skip(cursor.count(12 if version >= 4 else 8) * (12 if version >= 4 else 8))
+    vehicles = []
+    is_more = cursor.u8()
+    for _ in range(MAX_ENTITIES):
+        if not is_more:
+            return vehicles
+        index = cursor.u32()
+        cursor.skip(16 if version >= 6 else 12)
+        records = _read_columns(cursor) if version >= COLUMN_VERSION else _read_rows(cursor)
+        if index >= len(classes):
+            message = f"an entity is of class number {index}, {len(classes)} are listed"
+            raise DamagedError(message)
+        if classes[index] == VEHICLE_CLASS:
+            vehicles.append(records)
+        is_more = cursor.u8()
+        if version >= 2:
+            _skip_notices(cursor)
+    message = f"the record holds more than {MAX_ENTITIES} entities"
+    raise DamagedError(message)
+
+
+def _read_rows(cursor: Cursor) -> _Records:
+    records = _Records([], [])
+    while cursor.u8():
+        records.time_ms.append(cursor.i32())
+        records.states.append(cursor.take(cursor.u32()))
+        if len(records.time_ms) > MAX_RECORDS:
+            message = f"an entity has more than {MAX_RECORDS} records"
+            raise DamagedError(message)
+    return records
+
+
+def _read_columns(cursor: Cursor) -> _Records:
+    """Reads records stored byte column by byte column, each column as differences along time."""
+    count = cursor.count(4)
+    if count == 0:
+        return _Records([], [])
+    size = cursor.u32()
+    times = np.cumsum(np.frombuffer(cursor.take(4 * count), dtype="<i4").astype(np.int64))
+    columns = np.frombuffer(cursor.take(size * count), dtype=np.uint8).reshape(size, count)
+    states = np.cumsum(columns, axis=1, dtype=np.uint8).T
+    return _Records(times.tolist(), [row.tobytes() for row in states])
+
+
+def _skip_notices(cursor: Cursor) -> None:
+    while cursor.u8():
+        cursor.skip(8)
+        cursor.skip(cursor.u32())
+
+
+def _decode(records: _Records, version: int) -> Samples:
+    sizes = np.array([len(state) for state in records.states])
+    size = int(sizes.min())
+    if size < MOTION_OFFSET + MOTION_BYTES:
+        message = f"the car has records of {size} bytes, too few for its position"
+        raise UnsupportedGenerationError(message)
+    rows = np.stack([np.frombuffer(state, dtype=np.uint8, count=size) for state in records.states])
+    motion = np.zeros((len(rows), 26), dtype=np.uint8)
+    motion[:, :MOTION_BYTES] = rows[:, MOTION_OFFSET : MOTION_OFFSET + MOTION_BYTES]
+    position, quaternion, velocity, spin = decode_motion(motion)
+    spin[:] = 0.0
+    times = np.array(records.time_ms, dtype=np.int64)
+    return Samples(
+        layout="entity",
+        version=version,
+        size_bytes=size,
+        period_ms=int(np.median(np.diff(times))) if len(times) > 1 else 0,
+        time_ms=times,
+        position=position,
+        quaternion=quaternion,
+        velocity=velocity,
+        angular_velocity=spin,
+        vehicle=_decode_vehicle(rows, position, velocity) if size >= DETAIL_BYTES else None,
+    )
+
+
+def _decode_vehicle(rows: NDArray[np.uint8], position: NDArray[np.float32], velocity: NDArray[np.float32]) -> VehicleState:
+    num = len(rows)
+    byte = rows.astype(np.float32) / 255
+    slide_bits = rows[:, 32].astype(np.uint16) | (rows[:, 33].astype(np.uint16) << 8)
+    slide = np.stack([slide_bits >> place & 1 for place in (6, 8, 10, 12)], axis=1).astype(bool)
+    ground = (rows[:, 89] & 1).astype(bool)
+    side = np.ascontiguousarray(rows[:, 2:4]).view("<u2")[:, 0]
+    return VehicleState(
+        forward_speed_mps=np.linalg.norm(velocity, axis=1).astype(np.float32),
+        side_speed_mps=((side / 65536 - 0.5) * 2000).astype(np.float32),
+        rpm=rows[:, 5].astype(np.float32),
+        steer=byte[:, 14] * 2 - 1,
+        gas=np.clip(byte[:, 15] + byte[:, 18], 0, 1),
+        brake=byte[:, 18],
+        turbo=byte[:, 21],
+        has_contact=np.repeat(ground[:, None], 4, axis=1),
+        is_sliding=slide,
+        material=rows[:, list(WHEEL_MATERIAL)],
+        damper_m=byte[:, list(WHEEL_DAMPER)] * 4 - 2,
+        dirt=np.zeros(num, dtype=np.float32),
+    )

@@ -1,0 +1,247 @@
+"""The chunks of a ghost, of all games from 2003 to 2020."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rulka.recordings.entities import read_entity_samples
+from rulka.recordings.errors import UnsupportedGenerationError
+from rulka.recordings.inputs import read_events
+from rulka.recordings.model import Ghost, Samples
+from rulka.recordings.nodes import ChunkReader, NodeReader, Nodes, read_chunks, unknown_chunk
+from rulka.recordings.samples import read_compressed_samples, read_plain_samples
+from rulka.recordings.stream import Cursor
+from rulka.recordings.tick_inputs import read_tick_inputs
+
+NO_TIME = 0xFFFFFFFF
+"""Stored where a time, a count or a score is not known."""
+MAX_MODEL_VERSION = 9
+ENTITY_RECORD = 0x0911F000
+
+
+def optional(value: int) -> int | None:
+    """Returns a stored number, None for the mark that there is none (or any other negative number)."""
+    return None if value >= 1 << 31 else value
+
+
+def _samples(read: Callable[[Cursor], Samples | None]) -> ChunkReader[Ghost]:
+    def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+        try:
+            ghost.samples = read(cursor)
+        except UnsupportedGenerationError as error:
+            ghost.notes.append(f"samples not read: {error}")
+
+    return chunk
+
+
+def _replaying_samples(cursor: Cursor, ghost: Ghost, nodes: Nodes) -> None:
+    cursor.skip(4)
+    _samples(read_compressed_samples)(cursor, ghost, nodes)
+
+
+def _appearance(cursor: Cursor, ghost: Ghost, nodes: Nodes) -> None:
+    """Reads chunk 000 of the games since 2013: the car, the driver, and since 2020 the record of the run."""
+    version = cursor.u32()
+    if version > MAX_MODEL_VERSION:
+        ghost.notes.append(f"the driver's appearance has version {version}; it is read as version {MAX_MODEL_VERSION}")
+    appearance = cursor.u32() if version >= 9 else 0
+    ghost.vehicle = cursor.ident().uid
+    cursor.skip(12)
+    _skip_file_references(cursor)
+    if cursor.u32():
+        _skip_badge(cursor)
+    if appearance >= 1:
+        cursor.string()
+    ghost.nickname = cursor.string()
+    cursor.string()
+    if version >= 2:
+        cursor.string()
+    if version >= 4:
+        cursor.skip(4)
+    if version >= 5:
+        samples = nodes.reference(cursor, {ENTITY_RECORD: _entity_reader(ghost)})
+        ghost.samples = samples if isinstance(samples, Samples) else None
+
+
+def _entity_reader(ghost: Ghost) -> NodeReader:
+    def read(cursor: Cursor, nodes: Nodes) -> object:
+        holder = Ghost()
+        stop = read_chunks(cursor, holder, nodes, {ENTITY_RECORD: _samples(read_entity_samples)})
+        ghost.notes.extend(holder.notes)
+        if stop is not None:
+            raise unknown_chunk(stop, "the record of entities")
+        return holder.samples
+
+    return read
+
+
+def _skip_file_references(cursor: Cursor) -> None:
+    for _ in range(cursor.count(5)):
+        cursor.file_reference()
+
+
+def _skip_badge(cursor: Cursor) -> None:
+    version = cursor.u32()
+    cursor.skip(12)
+    if version == 0:
+        cursor.skip(4)
+        cursor.string()
+    for _ in range(cursor.count(8)):
+        cursor.string()
+        cursor.string()
+    for _ in range(cursor.count(4)):
+        cursor.string()
+
+
+def _driver(num_unknown: int) -> ChunkReader[Ghost]:
+    """Returns the reader of the old chunks that hold the car, its skin and the driver's name."""
+
+    def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+        ghost.vehicle = cursor.ident().uid
+        cursor.string()
+        cursor.skip(4 * num_unknown)
+        ghost.nickname = cursor.string()
+
+    return chunk
+
+
+def _race_time(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    ghost.race_time_ms = optional(cursor.u32())
+
+
+def _respawns(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    ghost.respawns = optional(cursor.u32())
+
+
+def _stunts(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    ghost.stunts = optional(cursor.u32())
+
+
+def _checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    pairs = [(cursor.u32(), cursor.u32()) for _ in range(cursor.count(8))]
+    ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
+    ghost.checkpoint_stunts = tuple(optional(stunts) or 0 for _, stunts in pairs)
+
+
+def _old_checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    pairs = [(cursor.u32(), cursor.floats(1)) for _ in range(cursor.count(8))]
+    ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
+
+
+def _login(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    ghost.login = cursor.string()
+
+
+def _validated_map(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    ghost.validated_map_uid = cursor.id()
+
+
+def _nickname(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    ghost.nickname = cursor.id()
+
+
+def _skins(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    _skip_file_references(cursor)
+    ghost.nickname = cursor.string()
+
+
+def _vehicle(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    ghost.vehicle = cursor.ident().uid
+
+
+def _ghost_uid(cursor: Cursor, _: Ghost, __: Nodes) -> None:
+    cursor.id()
+
+
+def _skip(num_bytes: int) -> ChunkReader[Ghost]:
+    def chunk(cursor: Cursor, _: Ghost, __: Nodes) -> None:
+        cursor.skip(num_bytes)
+
+    return chunk
+
+
+def _validation(*, has_seed: bool) -> ChunkReader[Ghost]:
+    """Returns the reader of the chunk that holds the inputs and what is needed to check them."""
+
+    def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+        if cursor.u32() == 0:
+            return
+        _inputs(cursor, ghost)
+        if has_seed:
+            cursor.skip(4)
+
+    return chunk
+
+
+def _versioned_validation(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    version, duration_ms = cursor.u32(), cursor.u32()
+    if duration_ms == 0 and version == 0:
+        return
+    _inputs(cursor, ghost)
+
+
+def _inputs(cursor: Cursor, ghost: Ghost) -> None:
+    cursor.skip(4)
+    stored = read_events(cursor)
+    if stored.events:
+        ghost.events, ghost.stamp_offset_ms = stored.events, stored.offset_ms
+        ghost.num_inputs = len(stored.events)
+    ghost.game_version = cursor.string()
+    cursor.skip(12)
+    cursor.string()
+
+
+def _tick_inputs(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
+    try:
+        events, num_stored = read_tick_inputs(cursor)
+    except UnsupportedGenerationError as error:
+        ghost.notes.append(f"inputs not read: {error}")
+        return
+    if num_stored and not ghost.events:
+        ghost.events, ghost.num_inputs = events, num_stored
+
+
+GHOST_CHUNKS: dict[int, ChunkReader[Ghost]] = {
+    0x0303F003: _samples(read_plain_samples),
+    0x0303F004: _skip(4),
+    0x0303F005: _samples(read_compressed_samples),
+    0x0303F006: _replaying_samples,
+    0x03092000: _appearance,
+    0x03092003: _driver(0),
+    0x03092004: _old_checkpoints,
+    0x03092005: _race_time,
+    0x03092006: _driver(1),
+    0x03092007: _skip(12),
+    0x03092008: _respawns,
+    0x03092009: _skip(12),
+    0x0309200A: _stunts,
+    0x0309200B: _checkpoints,
+    0x0309200C: _skip(4),
+    0x0309200D: _driver(4),
+    0x0309200E: _ghost_uid,
+    0x0309200F: _login,
+    0x03092010: _validated_map,
+    0x03092011: _validation(has_seed=False),
+    0x03092012: _skip(20),
+    0x03092015: _nickname,
+    0x03092017: _skins,
+    0x03092018: _vehicle,
+    0x03092019: _validation(has_seed=True),
+    0x0309201C: _skip(32),
+    0x0309201D: _tick_inputs,
+    0x03092025: _versioned_validation,
+}
+"""Readers of the chunks of a ghost by folded id."""
+
+
+def read_ghost(cursor: Cursor, nodes: Nodes) -> Ghost:
+    """Reads one ghost.
+
+    Raises:
+        UnsupportedGenerationError: if it holds a chunk that is not known and cannot be passed over.
+    """
+    ghost = Ghost()
+    stop = read_chunks(cursor, ghost, nodes, GHOST_CHUNKS)
+    if stop is not None:
+        raise unknown_chunk(stop, "a ghost")
+    return ghost

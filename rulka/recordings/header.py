@@ -1,0 +1,124 @@
+"""The uncompressed header of recordings and maps, enough to sort a large collection without decompressing it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from xml.sax.saxutils import unescape
+
+from rulka.recordings.container import GHOST, MAP, REPLAY, Container
+from rulka.recordings.errors import DamagedError
+from rulka.recordings.ghost import optional
+from rulka.recordings.model import RecordingHeader
+from rulka.recordings.stream import Cursor
+
+KINDS = {REPLAY: "recording", GHOST: "ghost", MAP: "map"}
+MAX_XML_CHARACTERS = 1 << 20
+_NO_RECORD_VERSION = 9999
+_ELEMENT = re.compile(r"<([A-Za-z_][\w.-]*)((?:\s+[\w.:-]+=\"[^\"]*\")+)")
+_ATTRIBUTE = re.compile(r"([\w.:-]+)=\"([^\"]*)\"")
+
+
+def parse_header(container: Container) -> RecordingHeader:
+    """Reads the header chunks of a file.
+
+    Raises:
+        DamagedError: if a header chunk ends too early.
+    """
+    kind = KINDS.get(container.class_id, "unknown")
+    if container.class_id == REPLAY:
+        return _recording_header(container.header)
+    if container.class_id == MAP:
+        return _map_header(container.header)
+    return RecordingHeader(kind=kind)
+
+
+def _recording_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
+    xml = _read_xml(chunks.get(REPLAY | 1))
+    fields: dict[str, object] = {}
+    if REPLAY in chunks:
+        fields = _basic_fields(Cursor(chunks[REPLAY]))
+    validable = xml.get("times.validable")
+    return RecordingHeader(
+        kind="recording",
+        respawns=_number(xml.get("times.respawns")),
+        stunts=_number(xml.get("times.stuntscore")),
+        is_validable=None if validable is None else validable == "1",
+        xml=xml,
+        **fields,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def _basic_fields(cursor: Cursor) -> dict[str, object]:
+    version = cursor.u32()
+    fields: dict[str, object] = {}
+    if version >= 4 and version != _NO_RECORD_VERSION:
+        ident = cursor.ident()
+        fields = {"map_uid": ident.uid, "environment": ident.collection, "map_author": ident.author}
+        fields |= {"race_time_ms": optional(cursor.u32()), "nickname": cursor.string()}
+        if version >= 6:
+            fields["login"] = cursor.string()
+    if 8 <= version < 1 << 31:  # the game compares this one as a signed number
+        cursor.skip(1)
+        fields["title"] = cursor.id()
+    return fields
+
+
+def _map_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
+    xml = _read_xml(chunks.get(MAP | 5))
+    uid, environment, author, name = "", "", "", ""
+    if MAP | 3 in chunks:
+        cursor = Cursor(chunks[MAP | 3])
+        cursor.skip(1)
+        ident = cursor.ident()
+        uid, environment, author, name = ident.uid, ident.collection, ident.author, cursor.string()
+    medals: tuple[int | None, ...] = (None, None, None, None)
+    if MAP | 2 in chunks:
+        medals, old = _description(Cursor(chunks[MAP | 2]))
+        uid, environment, author, name = (new or old[i] for i, new in enumerate((uid, environment, author, name)))
+    return RecordingHeader(
+        kind="map",
+        map_uid=uid,
+        environment=environment,
+        map_author=author,
+        map_name=name,
+        medals_ms=(medals[0], medals[1], medals[2], medals[3]),
+        xml=xml,
+    )
+
+
+def _description(cursor: Cursor) -> tuple[tuple[int | None, ...], tuple[str, str, str, str]]:
+    version = cursor.u8()
+    identity = ("", "", "", "")
+    if version <= 2:
+        ident = cursor.ident()
+        identity = (ident.uid, ident.collection, ident.author, cursor.string())
+    cursor.skip(4)
+    medals = tuple(optional(cursor.u32()) for _ in range(4)) if version >= 1 else (None,) * 4
+    return medals, identity
+
+
+def _number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        return None
+    return value if value >= 0 else None
+
+
+def _read_xml(chunk: bytes | None) -> dict[str, str]:
+    """Returns the attributes of the XML header; the game does not always write valid XML, so none is demanded."""
+    if chunk is None:
+        return {}
+    text = Cursor(chunk).string()
+    if len(text) > MAX_XML_CHARACTERS:
+        message = f"the XML header has {len(text)} characters, {MAX_XML_CHARACTERS} is the most"
+        raise DamagedError(message)
+    entities = {"&quot;": '"', "&apos;": "'"}
+    return {
+        f"{element}.{name}": unescape(value, entities)
+        for element, attributes in _ELEMENT.findall(text)
+        for name, value in _ATTRIBUTE.findall(attributes)
+    }

@@ -1,0 +1,260 @@
+"""Maps: identity, medal times and blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rulka.recordings.container import MAP, Container
+from rulka.recordings.errors import UnlimiterMapError, UnsupportedGenerationError
+from rulka.recordings.ghost import optional, read_ghost
+from rulka.recordings.header import parse_header
+from rulka.recordings.model import Block, MapInfo
+from rulka.recordings.nodes import ChunkReader, Nodes, read_chunks, unknown_chunk
+from rulka.recordings.stream import Cursor, Ident
+
+PARAMETERS, COLLECTORS, SKIN, WAYPOINT = 0x0305B000, 0x0301B000, 0x03059000, 0x2E009000
+BLOCKS_CHUNK = MAP | 0x01F
+OLD_BLOCKS_CHUNK = MAP | 0x013
+UNLIMITER = "TMUnlimiter"
+BLOCK_SIZES_M = {
+    "Speed": (32.0, 16.0, 32.0),
+    "Alpine": (32.0, 16.0, 32.0),
+    "Coast": (16.0, 4.0, 16.0),
+    "Island": (64.0, 8.0, 64.0),
+    "Canyon": (64.0, 16.0, 64.0),
+    "10": (64.0, 16.0, 64.0),
+}
+DEFAULT_BLOCK_SIZE_M = (32.0, 8.0, 32.0)
+"""Size of one block, metres; that of Stadium, and of every environment not listed above."""
+_UNUSED_FLAGS = (0xFFFFFFFF, 0xFFFF)
+_HAS_SKIN, _HAS_DECAL, _HAS_CARD, _HAS_CHARACTER, _HAS_WAYPOINT = (1 << bit for bit in (15, 17, 18, 19, 20))
+_MIN_BLOCK_BYTES = 10
+
+
+@dataclass
+class _Map:
+    """A map being read."""
+
+    ident: Ident = field(default_factory=lambda: Ident("", "", ""))
+    name: str = ""
+    medals_ms: tuple[int | None, ...] = (None, None, None, None)
+    blocks: list[Block] = field(default_factory=list)
+
+
+def read_map_container(container: Container) -> MapInfo:
+    """Reads a map file that has been taken apart.
+
+    Raises:
+        UnlimiterMapError: if the map was made with TMUnlimiter.
+        UnsupportedGenerationError: if the blocks are stored in an unknown way.
+        DamagedError: if it contradicts itself.
+    """
+    header = parse_header(container)
+    target = _Map()
+    nodes = Nodes(container.external_nodes)
+    cursor = Cursor(container.body)
+    stop = read_chunks(cursor, target, nodes, MAP_CHUNKS, until=BLOCKS_CHUNK)
+    if stop not in (BLOCKS_CHUNK, None) and not target.blocks:
+        raise unknown_chunk(stop, "the map")
+    if any(UNLIMITER in block.name for block in target.blocks):
+        message = f"the map {header.map_name or target.name!r} was made with TMUnlimiter and holds no readable blocks"
+        raise UnlimiterMapError(message, hint="The plain game cannot load such a map; leave it out.")
+    medals = target.medals_ms if any(medal is not None for medal in target.medals_ms) else header.medals_ms
+    return MapInfo(
+        uid=target.ident.uid or header.map_uid,
+        name=target.name or header.map_name,
+        author=target.ident.author or header.map_author,
+        environment=target.ident.collection or header.environment,
+        medals_ms=(medals[0], medals[1], medals[2], medals[3]),
+        blocks=tuple(target.blocks),
+        header=header,
+    )
+
+
+def _vehicle(cursor: Cursor, _: _Map, __: Nodes) -> None:
+    cursor.ident()
+
+
+def _parameters(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
+    nodes.reference(cursor, {COLLECTORS: _read_collectors})
+    medals = nodes.reference(cursor, {PARAMETERS: _read_parameters})
+    if isinstance(medals, tuple):
+        target.medals_ms = medals
+    cursor.skip(4)
+
+
+def _name(cursor: Cursor, target: _Map, _: Nodes) -> None:
+    target.name = cursor.string()
+
+
+def _mod(cursor: Cursor, _: _Map, __: Nodes) -> None:
+    cursor.file_reference()
+
+
+def _blocks(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
+    target.ident = cursor.ident()
+    target.name = cursor.string()
+    cursor.ident()
+    cursor.skip(16)
+    version = cursor.u32()
+    if version > _MAX_BLOCKS_VERSION:
+        message = f"the blocks are stored in version {version}; known are 0 to {_MAX_BLOCKS_VERSION}"
+        raise UnsupportedGenerationError(message)
+    _read_blocks(cursor, target, nodes, version)
+
+
+_MAX_BLOCKS_VERSION = 6
+
+
+def _old_blocks(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
+    target.ident = cursor.ident()
+    target.name = cursor.string()
+    cursor.ident()
+    cursor.skip(16)
+    _read_blocks(cursor, target, nodes, 0)
+
+
+def _read_blocks(cursor: Cursor, target: _Map, nodes: Nodes, version: int) -> None:
+    count = cursor.count(_MIN_BLOCK_BYTES)
+    num_read = 0
+    while num_read < count:
+        block = _read_block(cursor, nodes, version, target.ident.collection)
+        if block is not None:
+            target.blocks.append(block)
+            num_read += 1
+
+
+def _read_block(cursor: Cursor, nodes: Nodes, version: int, environment: str) -> Block | None:
+    """Reads one block; None for a placeholder, which does not count."""
+    name, turns = cursor.id(), cursor.u8()
+    x, y, z = cursor.u8(), cursor.u8(), cursor.u8()
+    flags = cursor.u32() if version > 0 else cursor.u16()
+    if flags in _UNUSED_FLAGS:
+        return None
+    if flags & _HAS_SKIN:
+        cursor.id()
+        nodes.reference(cursor, {SKIN: _read_skin})
+    if version >= 2:
+        _skip_extras(cursor, nodes, flags)
+    if version >= 6:
+        x, z = x - 1, z - 1
+    size = BLOCK_SIZES_M.get(environment, DEFAULT_BLOCK_SIZE_M)
+    position = (x * size[0] + size[0] / 2, y * size[1], z * size[2] + size[2] / 2)
+    return Block(name, (x, y, z), turns & 3, flags, position)
+
+
+def _skip_extras(cursor: Cursor, nodes: Nodes, flags: int) -> None:
+    if flags & _HAS_CHARACTER:
+        nodes.reference(cursor, {})
+    if flags & _HAS_WAYPOINT:
+        nodes.reference(cursor, {WAYPOINT: _read_waypoint})
+    if flags & _HAS_CARD:
+        for _ in range(cursor.count(12)):
+            cursor.skip(8)
+            for _ in range(cursor.count(12)):
+                cursor.ident()
+    if flags & _HAS_DECAL:
+        cursor.id()
+        cursor.skip(8)
+
+
+def _read_collectors(cursor: Cursor, nodes: Nodes) -> object:
+    def stock(part: Cursor, _: None, __: Nodes) -> None:
+        for _ in range(part.count(16)):
+            part.ident()
+            part.skip(4)
+
+    return _read_node(cursor, nodes, {COLLECTORS: stock}, "the block stock")
+
+
+def _read_node(cursor: Cursor, nodes: Nodes, chunks: dict[int, ChunkReader[None]], where: str) -> None:
+    stop = read_chunks(cursor, None, nodes, chunks)
+    if stop is not None:
+        raise unknown_chunk(stop, where)
+
+
+def _skip(num_bytes: int) -> ChunkReader[None]:
+    def chunk(cursor: Cursor, _: None, __: Nodes) -> None:
+        cursor.skip(num_bytes)
+
+    return chunk
+
+
+def _strings(count: int, num_files: int = 0) -> ChunkReader[None]:
+    def chunk(cursor: Cursor, _: None, __: Nodes) -> None:
+        for _ in range(count):
+            cursor.string()
+        for _ in range(num_files):
+            cursor.file_reference()
+
+    return chunk
+
+
+def _read_skin(cursor: Cursor, nodes: Nodes) -> object:
+    def secondary(part: Cursor, _: None, __: Nodes) -> None:
+        part.skip(4)
+        part.file_reference()
+
+    chunks = {SKIN: _strings(2), SKIN | 1: _strings(1, 1), SKIN | 2: _strings(1, 2), SKIN | 3: secondary}
+    return _read_node(cursor, nodes, chunks, "the skin of a block")
+
+
+def _read_waypoint(cursor: Cursor, nodes: Nodes) -> object:
+    def properties(part: Cursor, _: None, __: Nodes) -> None:
+        if part.u32() >= 2:
+            part.string()
+        else:
+            part.skip(4)
+        part.skip(4)
+
+    return _read_node(cursor, nodes, {WAYPOINT: properties}, "a waypoint")
+
+
+def _read_parameters(cursor: Cursor, nodes: Nodes) -> object:
+    """Reads the map's parameters and returns its four medal times."""
+    medals: tuple[int | None, ...] = (None, None, None, None)
+
+    def times(part: Cursor, _: None, __: Nodes) -> None:
+        nonlocal medals
+        medals = tuple(optional(part.u32()) for _ in range(4))
+
+    def old_times(part: Cursor, target: None, inner: Nodes) -> None:
+        times(part, target, inner)
+        part.skip(4)
+
+    def new_times(part: Cursor, target: None, inner: Nodes) -> None:
+        part.string()
+        times(part, target, inner)
+
+    def items(part: Cursor, _: None, __: Nodes) -> None:
+        part.skip(4 * part.count(4))
+
+    def author_ghost(part: Cursor, _: None, inner: Nodes) -> None:
+        inner.reference(part, {0x03092000: read_ghost})
+
+    chunks: dict[int, ChunkReader[None]] = {
+        PARAMETERS: _skip(32),
+        PARAMETERS | 1: _strings(4),
+        PARAMETERS | 2: _skip(64),
+        PARAMETERS | 3: _skip(24),
+        PARAMETERS | 4: old_times,
+        PARAMETERS | 5: _skip(12),
+        PARAMETERS | 6: items,
+        PARAMETERS | 7: _skip(4),
+        PARAMETERS | 8: _skip(8),
+        PARAMETERS | 0xA: new_times,
+        PARAMETERS | 0xD: author_ghost,
+    }
+    _read_node(cursor, nodes, chunks, "the map's parameters")
+    return medals
+
+
+MAP_CHUNKS: dict[int, ChunkReader[_Map]] = {
+    MAP | 0x00D: _vehicle,
+    MAP | 0x011: _parameters,
+    MAP | 0x012: _name,
+    OLD_BLOCKS_CHUNK: _old_blocks,
+    MAP | 0x019: _mod,
+    BLOCKS_CHUNK: _blocks,
+}
+"""Readers of the chunks of a map by folded id, up to its blocks."""

@@ -1,0 +1,243 @@
+"""What a recording, a ghost and a map are once read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+NUM_WHEELS = 4
+
+
+class InputEvent(NamedTuple):
+    """One change of one control.
+
+    Attributes:
+        time_ms: stamp relative to the start of the race; may be negative. An event stamped s is first visible in
+            the car's state at s + 10.
+        name: control, as the game names it: `Accelerate`, `Brake`, `SteerLeft`, `SteerRight` (0 = released),
+            `Steer`, `Gas` (analog), `Respawn`, `Horn`, and the markers `_FakeIsRaceRunning`, `_FakeFinishLine`.
+            Of games that store one number each tick: `SteerByte` (-127 to 127, positive right).
+        value: raw value. Analog ones hold a negated signed number in their low 24 bits, 65536 = full lock.
+    """
+
+    time_ms: int
+    name: str
+    value: int
+
+
+@dataclass(frozen=True)
+class VehicleState:
+    """What the samples say of the car beside its motion. Wheels are front left, front right, rear right, rear left.
+
+    Attributes:
+        forward_speed_mps: [S] float32 speed along the car's own forward axis, m/s.
+        side_speed_mps: [S] float32 speed along its side axis, m/s.
+        rpm: [S] float32 engine revolutions per minute.
+        steer: [S] float32 in [-1, 1], positive right.
+        gas: [S] float32 in [0, 1].
+        brake: [S] float32 in [0, 1].
+        turbo: [S] float32 strength of the turbo in [0, 1].
+        has_contact: [S, 4] bool, whether the wheel touches the ground.
+        is_sliding: [S, 4] bool, whether the wheel slides.
+        material: [S, 4] uint8 id of the material under the wheel.
+        damper_m: [S, 4] float32 length of the damper, metres.
+        dirt: [S] float32 in [0, 1], how dirty the car is; zeros where not stored.
+    """
+
+    forward_speed_mps: NDArray[np.float32]
+    side_speed_mps: NDArray[np.float32]
+    rpm: NDArray[np.float32]
+    steer: NDArray[np.float32]
+    gas: NDArray[np.float32]
+    brake: NDArray[np.float32]
+    turbo: NDArray[np.float32]
+    has_contact: NDArray[np.bool_]
+    is_sliding: NDArray[np.bool_]
+    material: NDArray[np.uint8]
+    damper_m: NDArray[np.float32]
+    dirt: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The path of the car, sampled at a steady period.
+
+    Attributes:
+        layout: `car` for the games up to 2017, `entity` for the 2020 game.
+        version: version of the layout: 7 to 16 for `car`, that of the record for `entity`.
+        size_bytes: stored size of one sample.
+        period_ms: time between samples.
+        time_ms: [S] int64 race time of each sample.
+        position: [S, 3] float32 world metres, y up.
+        quaternion: [S, 4] float32 w, x, y, z; turns car axes (left, up, forward) into world ones.
+        velocity: [S, 3] float32 world, m/s.
+        angular_velocity: [S, 3] float32 world, rad/s; zeros where not stored.
+        vehicle: state of the car; None where the layout's details are not known.
+    """
+
+    layout: str
+    version: int
+    size_bytes: int
+    period_ms: int
+    time_ms: NDArray[np.int64]
+    position: NDArray[np.float32]
+    quaternion: NDArray[np.float32]
+    velocity: NDArray[np.float32]
+    angular_velocity: NDArray[np.float32]
+    vehicle: VehicleState | None
+
+    def __len__(self) -> int:
+        """Returns the number of samples."""
+        return len(self.time_ms)
+
+
+@dataclass
+class Ghost:
+    """One driven attempt.
+
+    Attributes:
+        login: account of the driver, empty where not stored.
+        nickname: shown name with its colour codes.
+        vehicle: name of the car, for example `StadiumCar`.
+        validated_map_uid: map the run was validated on; empty in most games before 2011.
+        race_time_ms: None when the race was not finished or no time is stored.
+        respawns: None when not stored.
+        stunts: stunt score, None when not stored.
+        checkpoint_times_ms: time at each checkpoint, the finish last; None for one not reached.
+        checkpoint_stunts: stunt score at each checkpoint.
+        events: inputs in stored order, with the constant offset of tool-made recordings removed.
+        num_inputs: number of stored inputs; differs from the number of events where one input holds several.
+        stamp_offset_ms: the offset that was removed.
+        game_version: program that drove the run, empty where not stored.
+        samples: None where none are stored; `notes` says so when they are there but cannot be read.
+        notes: what could not be read, one line each.
+    """
+
+    login: str = ""
+    nickname: str = ""
+    vehicle: str = ""
+    validated_map_uid: str = ""
+    race_time_ms: int | None = None
+    respawns: int | None = None
+    stunts: int | None = None
+    checkpoint_times_ms: tuple[int | None, ...] = ()
+    checkpoint_stunts: tuple[int, ...] = ()
+    events: tuple[InputEvent, ...] = ()
+    num_inputs: int = 0
+    stamp_offset_ms: int = 0
+    game_version: str = ""
+    samples: Samples | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the race was driven to its end."""
+        return self.race_time_ms is not None
+
+
+@dataclass(frozen=True)
+class RecordingHeader:
+    """What the uncompressed header says.
+
+    Attributes:
+        kind: `recording`, `ghost`, `map` or `unknown`.
+        map_uid: unique name of the map, empty where not stored.
+        environment: name of the environment, or a number where the game stores one.
+        map_author: login of the map's author.
+        map_name: shown name of a map file, empty for recordings.
+        race_time_ms: stored time, None where there is none.
+        nickname: shown name of the driver.
+        login: account of the driver.
+        title: title pack, empty before 2011.
+        respawns: None where not stored.
+        stunts: None where not stored.
+        is_validable: whether the game says that it can check the run (finished, with inputs); None where not stored.
+        medals_ms: bronze, silver, gold and author time of a map file; None each where not stored.
+        xml: attributes of the XML header, `element.attribute` to text.
+    """
+
+    kind: str
+    map_uid: str = ""
+    environment: str = ""
+    map_author: str = ""
+    map_name: str = ""
+    race_time_ms: int | None = None
+    nickname: str = ""
+    login: str = ""
+    title: str = ""
+    respawns: int | None = None
+    stunts: int | None = None
+    is_validable: bool | None = None
+    medals_ms: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
+    xml: dict[str, str] = field(default_factory=dict)
+
+
+class Block(NamedTuple):
+    """One block of a map.
+
+    Attributes:
+        name: block model.
+        coordinates: x, y, z in blocks.
+        quarter_turns: rotation about the vertical, 0 to 3.
+        flags: the game's flags.
+        position_m: world position of the middle of its floor.
+    """
+
+    name: str
+    coordinates: tuple[int, int, int]
+    quarter_turns: int
+    flags: int
+    position_m: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class MapInfo:
+    """A map.
+
+    Attributes:
+        uid: unique name.
+        name: shown name with its colour codes.
+        author: login of the author.
+        environment: name of the environment, or a number where the game stores one.
+        medals_ms: bronze, silver, gold and author time; None each where not stored.
+        blocks: the placed blocks.
+        header: the file's header.
+    """
+
+    uid: str
+    name: str
+    author: str
+    environment: str
+    medals_ms: tuple[int | None, int | None, int | None, int | None]
+    blocks: tuple[Block, ...]
+    header: RecordingHeader
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording file.
+
+    Attributes:
+        kind: `recording` (`.Replay.Gbx`) or `ghost` (`.Ghost.Gbx`).
+        header: what the uncompressed header says.
+        map_uid: unique name of the map, from the header, the embedded map or the ghost; empty where nowhere stored.
+        environment: likewise.
+        map_author: likewise.
+        ghosts: the attempts, the driver's own first.
+        events: inputs that games before 2006 store beside the ghosts; empty otherwise.
+        map_data: the embedded map file, empty for ghost files.
+        notes: what could not be read, one line each.
+    """
+
+    kind: str
+    header: RecordingHeader
+    map_uid: str
+    environment: str
+    map_author: str
+    ghosts: tuple[Ghost, ...]
+    events: tuple[InputEvent, ...]
+    map_data: bytes
+    notes: tuple[str, ...]

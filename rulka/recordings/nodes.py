@@ -1,0 +1,115 @@
+"""Nodes and chunks: how Gbx bodies nest.
+
+A node is a run of chunks, each an id and a payload, closed by a mark. A chunk whose id is followed by `SKIP` also
+states its size and may be passed over; any other chunk must be understood to get beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from rulka.recordings.container import fold
+from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
+from rulka.recordings.stream import Cursor
+
+END_OF_NODE = 0xFACADE01
+SKIPPABLE = 0x534B4950
+MAX_DEPTH = 16
+MAX_NODES = 1 << 16
+MAX_CHUNKS_IN_NODE = 1 << 12
+
+T = TypeVar("T")
+
+
+class Nodes:
+    """The nodes of one body, by index: read once where first referred to, shared afterwards."""
+
+    def __init__(self, external: frozenset[int] = frozenset()) -> None:
+        self.known: dict[int, object] = dict.fromkeys(external)
+        self.depth = 0
+
+    def reference(self, cursor: Cursor, readers: Mapping[int, NodeReader]) -> object | None:
+        """Reads a reference to a node, and the node itself where it is the first reference to it.
+
+        Args:
+            cursor: stands at the reference.
+            readers: how to read each class that may stand here, by folded class id.
+
+        Returns:
+            What the class's reader made of it; None for an empty or external reference.
+        """
+        index = cursor.i32()
+        if index < 0:
+            return None
+        if index in self.known:
+            return self.known[index]
+        class_id = fold(cursor.u32())
+        reader = readers.get(class_id)
+        if reader is None:
+            message = f"a structure of class 0x{class_id:08X} stands in the file, whose layout is not known here"
+            raise UnsupportedGenerationError(message)
+        if self.depth >= MAX_DEPTH or len(self.known) >= MAX_NODES:
+            message = f"structures nest deeper than {MAX_DEPTH} or are more than {MAX_NODES}"
+            raise DamagedError(message)
+        self.known[index] = None
+        self.depth += 1
+        node = reader(cursor, self)
+        self.depth -= 1
+        self.known[index] = node
+        return node
+
+
+NodeReader = Callable[[Cursor, Nodes], object]
+
+
+ChunkReader = Callable[[Cursor, T, Nodes], None]
+"""Reads the payload of one kind of chunk into a target."""
+
+
+def read_chunks(
+    cursor: Cursor,
+    target: T,
+    nodes: Nodes,
+    chunks: Mapping[int, ChunkReader[T]],
+    *,
+    until: int | None = None,
+) -> int | None:
+    """Reads the chunks of one node.
+
+    Args:
+        cursor: stands at the first chunk id.
+        target: what the chunk readers fill.
+        nodes: the nodes of this body.
+        chunks: reader of each chunk by folded id. Chunks not listed are passed over where that is possible.
+        until: a chunk after which to stop, leaving the rest of the node unread.
+
+    Returns:
+        None at the end of the node, else the id of the first chunk that cannot be passed (or `until`).
+    """
+    for _ in range(MAX_CHUNKS_IN_NODE):
+        identifier = cursor.u32()
+        if identifier == END_OF_NODE:
+            return None
+        folded = fold(identifier)
+        is_skippable = cursor.peek_u32() == SKIPPABLE
+        read = chunks.get(folded)
+        if is_skippable:
+            cursor.skip(4)
+            part = cursor.part(cursor.u32())
+            if read is not None:
+                read(part, target, nodes)
+        elif read is None:
+            return folded
+        else:
+            read(cursor, target, nodes)
+        if folded == until:
+            return folded
+    message = f"a structure of more than {MAX_CHUNKS_IN_NODE} chunks"
+    raise DamagedError(message)
+
+
+def unknown_chunk(identifier: int, where: str) -> UnsupportedGenerationError:
+    """Returns the error for a chunk that cannot be passed."""
+    message = f"{where} holds chunk 0x{identifier:08X}, whose layout is not known here and which cannot be passed over"
+    return UnsupportedGenerationError(message, hint="The file is of a game generation that is not supported.")

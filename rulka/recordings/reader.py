@@ -1,0 +1,227 @@
+"""Reading recordings and maps: the public functions of this package."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, header_size, read_container
+from rulka.recordings.errors import (
+    NoInputsError,
+    RecordingError,
+    UnreadableFileError,
+    UnsupportedGenerationError,
+    WrongKindError,
+)
+from rulka.recordings.ghost import read_ghost
+from rulka.recordings.header import parse_header
+from rulka.recordings.inputs import read_events
+from rulka.recordings.map import read_map_container
+from rulka.recordings.model import Ghost, InputEvent, MapInfo, Recording, RecordingHeader
+from rulka.recordings.nodes import ChunkReader, Nodes, read_chunks
+from rulka.recordings.stream import Cursor
+
+FIRST_READ_BYTES = 1 << 16
+MAP_CHUNK = REPLAY | 0x002
+CLIP_CHUNKS = (REPLAY | 0x00C, REPLAY | 0x015)
+MAX_GHOSTS = 4096
+
+
+def read_header(path: Path | str) -> RecordingHeader:
+    """Reads the uncompressed header of any Gbx file, and no more of the file than that.
+
+    Raises:
+        RecordingError: of the kind that says what is wrong with the file.
+    """
+    file = Path(path)
+    data = _read_bytes(file, FIRST_READ_BYTES)
+    size = header_size(data)
+    if size is not None and size > len(data):
+        data = _read_bytes(file, size)
+    return parse_header(read_container(data, header_only=True))
+
+
+def read_recording(path: Path | str) -> Recording:
+    """Reads a recording (`.Replay.Gbx`) or a ghost file (`.Ghost.Gbx`).
+
+    Recordings of the games from 2004 on are read whole. Of the games of 2003 the map and what is stored beside it
+    are read, and `notes` says what is not.
+
+    Raises:
+        RecordingError: of the kind that says what is wrong with the file.
+    """
+    return parse_recording(_read_bytes(Path(path), MAX_FILE_BYTES))
+
+
+def parse_recording(data: bytes) -> Recording:
+    """Reads a recording from the bytes of its file.
+
+    Raises:
+        RecordingError: of the kind that says what is wrong with them.
+    """
+    container = read_container(data)
+    if container.class_id == GHOST:
+        return _ghost_file(container)
+    if container.class_id != REPLAY:
+        raise _wrong_kind(container, "a recording")
+    target = _Replay()
+    nodes = Nodes(container.external_nodes)
+    try:
+        stop = read_chunks(Cursor(container.body), target, nodes, REPLAY_CHUNKS)
+    except _UnreadNode as unread:
+        target.notes.append(f"{unread} and what follows it were not read")
+    else:
+        if stop is not None:
+            target.notes.append(_unread_note(stop, target))
+    return _assemble(container, target)
+
+
+def read_map(path: Path | str) -> MapInfo:
+    """Reads a map (`.Challenge.Gbx`, `.Map.Gbx`).
+
+    Raises:
+        UnlimiterMapError: if the map was made with TMUnlimiter.
+        RecordingError: of another kind that says what is wrong with the file.
+    """
+    return parse_map(_read_bytes(Path(path), MAX_FILE_BYTES))
+
+
+def parse_map(data: bytes) -> MapInfo:
+    """Reads a map from the bytes of its file, for example from `Recording.map_data`.
+
+    Raises:
+        RecordingError: of the kind that says what is wrong with them.
+    """
+    container = read_container(data)
+    if container.class_id != MAP:
+        raise _wrong_kind(container, "a map")
+    return read_map_container(container)
+
+
+def require_inputs(recording: Recording) -> tuple[InputEvent, ...]:
+    """Returns the inputs of a recording's first ghost, or those stored beside it.
+
+    Raises:
+        NoInputsError: if there are none.
+    """
+    events = recording.ghosts[0].events if recording.ghosts else ()
+    events = events or recording.events
+    if not events:
+        message = "the recording holds no inputs"
+        raise NoInputsError(message, hint="Unfinished runs and runs saved by the editor store none; use another one.")
+    return events
+
+
+def _read_bytes(path: Path, limit: int) -> bytes:
+    """Reads up to `limit` bytes; a file larger than any recording is an error."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            message = f"{path} has more than {MAX_FILE_BYTES} bytes, no recording is that large"
+            raise UnreadableFileError(message)
+        with path.open("rb") as file:
+            return file.read(limit)
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror or error}"
+        raise UnreadableFileError(message) from error
+
+
+def _wrong_kind(container: Container, wanted: str) -> WrongKindError:
+    kind = parse_header(container).kind
+    shown = kind if kind != "unknown" else f"a file of class 0x{container.class_id:08X}"
+    message = f"{wanted} was expected, this is {shown}"
+    return WrongKindError(message)
+
+
+@dataclass
+class _Replay:
+    """A recording being read."""
+
+    map_data: bytes = b""
+    ghosts: list[Ghost] = field(default_factory=list)
+    events: tuple[InputEvent, ...] = ()
+    title: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def _map(cursor: Cursor, target: _Replay, _: Nodes) -> None:
+    target.map_data = cursor.take(cursor.u32())
+
+
+def _ghosts(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
+    cursor.skip(4)
+    for _ in range(cursor.count(4)):
+        ghost = nodes.reference(cursor, {GHOST: read_ghost})
+        if isinstance(ghost, Ghost):
+            target.ghosts.append(ghost)
+    cursor.skip(4)
+    cursor.skip(8 * cursor.count(8))
+
+
+def _versioned_ghosts(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
+    cursor.skip(4)
+    _ghosts(cursor, target, nodes)
+
+
+def _skip(num_bytes: int) -> ChunkReader[_Replay]:
+    def chunk(cursor: Cursor, _: _Replay, __: Nodes) -> None:
+        cursor.skip(num_bytes)
+
+    return chunk
+
+
+def _inputs(cursor: Cursor, target: _Replay, _: Nodes) -> None:
+    if cursor.u32() == 0:
+        return
+    cursor.skip(4)
+    target.events = read_events(cursor).events
+
+
+class _UnreadNode(Exception):  # noqa: N818
+    """A structure that nobody needs stands in the way; everything before it has been read."""
+
+
+def _node(what: str) -> ChunkReader[_Replay]:
+    def chunk(cursor: Cursor, _: _Replay, nodes: Nodes) -> None:
+        try:
+            nodes.reference(cursor, {})
+        except UnsupportedGenerationError as error:
+            raise _UnreadNode(what) from error
+
+    return chunk
+
+
+def _author(cursor: Cursor, target: _Replay, _: Nodes) -> None:
+    target.title = cursor.id()
+
+
+REPLAY_CHUNKS: dict[int, ChunkReader[_Replay]] = {
+    MAP_CHUNK: _map,
+    REPLAY | 0x004: _versioned_ghosts,
+    REPLAY | 0x005: _skip(4),
+    REPLAY | 0x00C: _node("the MediaTracker clip"),
+    REPLAY | 0x00D: _inputs,
+    REPLAY | 0x00E: _node("the list of shown events"),
+    REPLAY | 0x010: _node("the list of shown events"),
+    REPLAY | 0x011: _skip(0),
+    REPLAY | 0x014: _ghosts,
+    REPLAY | 0x015: _node("the MediaTracker clip"),
+    REPLAY | 0x018: _author,
+}
+"""Readers of the chunks of a recording by folded id."""
+
+
+def _unread_note(stop: int, target: _Replay) -> str:
+    return f"nothing from chunk 0x{stop:08X} on was read: its layout is not known here"
+
+
+def _assemble(container: Container, target: _Replay) -> Recording:
+    header = parse_header(container)
+    uid, environment, author = header.map_uid, header.environment, header.map_author
+    return Recording("recording", header, uid, environment, author, tuple(target.ghosts), target.events, target.map_data, tuple(target.notes))
+
+
+def _ghost_file(container: Container) -> Recording:
+    header = parse_header(container)
+    ghost = read_ghost(Cursor(container.body), Nodes(container.external_nodes))
+    return Recording("ghost", header, ghost.validated_map_uid, "", "", (ghost,), (), b"", ())

@@ -1,0 +1,236 @@
+"""Samples of the car's path as the games up to 2017 store them.
+
+Sample layouts share their beginning: position, packed rotation, packed velocity and angular velocity, then the state
+of the car. Later versions put one byte before the wheels and append fields.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
+from rulka.recordings.model import NUM_WHEELS, Samples, VehicleState
+from rulka.recordings.stream import Cursor
+
+MAX_UNCOMPRESSED_BYTES = 1 << 27
+MAX_ZLIB_EXPANSION = 1100
+"""zlib never grows data by more than this factor (1032, and a few bytes)."""
+CAR_CLASS = 0x0A02B000
+NO_CLASS = 0xFFFFFFFF
+SIZES = {7: 56, 8: 60, 9: 61}
+MIN_SIZES = {10: 68, 11: 68, 12: 68, 14: 70, 15: 71, 16: 73}
+"""Least size of a sample by version; these versions may append further parts."""
+MOTION_BYTES = 26
+
+
+def inflate(cursor: Cursor) -> bytes:
+    """Reads a stated size, a compressed size and a zlib stream.
+
+    Raises:
+        DamagedError: if the stream is not valid or not of the stated size.
+    """
+    size, compressed_size = cursor.u32(), cursor.u32()
+    data = cursor.take(compressed_size)
+    if size > MAX_UNCOMPRESSED_BYTES or size > MAX_ZLIB_EXPANSION * compressed_size:
+        message = f"{size} bytes of samples are stated from {compressed_size} compressed ones"
+        raise DamagedError(message)
+    decoder = zlib.decompressobj()
+    try:
+        result = decoder.decompress(data, size + 1)
+    except zlib.error as error:
+        message = f"the samples do not decompress: {error}"
+        raise DamagedError(message) from error
+    if len(result) != size:
+        message = f"the samples decompress to {len(result)} bytes instead of {size}"
+        raise DamagedError(message)
+    return result
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Samples before decoding: the states back to back, where each begins, and when it was taken."""
+
+    version: int
+    period_ms: int
+    states: bytes
+    start: NDArray[np.int64]
+    size_bytes: int
+    time_ms: NDArray[np.int64]
+
+
+def read_compressed_samples(cursor: Cursor) -> Samples | None:
+    """Reads the samples of ghosts from 2005 on.
+
+    Returns:
+        None when the ghost holds no samples.
+
+    Raises:
+        UnsupportedGenerationError: if the samples are of no car or of an unknown version.
+        DamagedError: if sizes contradict each other.
+    """
+    inner = Cursor(inflate(cursor))
+    vehicle_class = inner.u32()
+    if vehicle_class == NO_CLASS:
+        return None
+    if vehicle_class != CAR_CLASS:
+        message = f"the samples are of class 0x{vehicle_class:08X}, not of a car"
+        raise UnsupportedGenerationError(message)
+    is_fixed_step = bool(inner.u32())
+    inner.skip(4)
+    period_ms, version = inner.u32(), inner.u32()
+    states = inner.take(inner.u32())
+    start, size_bytes = _read_offsets(inner, len(states))
+    times = np.arange(len(start), dtype=np.int64) * period_ms
+    if not is_fixed_step:
+        times = np.cumsum(_read_integers(inner))
+        if len(times) != len(start):
+            message = f"{len(times)} sample times are stated for {len(start)} samples"
+            raise DamagedError(message)
+    return _decode(_Stored(version, period_ms, states, start, size_bytes, times))
+
+
+def read_plain_samples(cursor: Cursor) -> Samples | None:
+    """Reads the samples of ghosts before 2005: states, offsets, times, and only then their version."""
+    states = cursor.take(cursor.u32())
+    start = _read_integers(cursor)
+    times = _read_integers(cursor)
+    is_fixed_step = bool(cursor.u32())
+    period_ms, version = cursor.u32(), cursor.u32()
+    if len(start) == 0:
+        return None
+    if is_fixed_step or len(times) != len(start):
+        times = np.arange(len(start), dtype=np.int64) * period_ms
+    sizes = np.diff(np.append(start, len(states)))
+    _check_offsets(start, sizes, len(states))
+    return _decode(_Stored(version, period_ms, states, start, int(sizes.min()), times))
+
+
+def _read_integers(cursor: Cursor) -> NDArray[np.int64]:
+    count = cursor.count(4)
+    return np.frombuffer(cursor.take(4 * count), dtype="<i4").astype(np.int64)
+
+
+def _read_offsets(cursor: Cursor, num_bytes: int) -> tuple[NDArray[np.int64], int]:
+    """Returns where each sample begins and how large the smallest is."""
+    count = cursor.u32()
+    if count == 0:
+        return np.zeros(0, dtype=np.int64), 0
+    if count > num_bytes:
+        message = f"{count} samples are stated in {num_bytes} bytes"
+        raise DamagedError(message)
+    first = cursor.i32()
+    size = cursor.i32() if count > 1 else num_bytes - first
+    if size == -1:
+        deltas = np.frombuffer(cursor.take(4 * (count - 1)), dtype="<i4").astype(np.int64)
+        start = first + np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(deltas)])
+    else:
+        start = first + np.arange(count, dtype=np.int64) * size
+    ends = np.append(start[1:], num_bytes if size == -1 else int(start[-1]) + size)
+    sizes = ends - start
+    _check_offsets(start, sizes, num_bytes)
+    return start, int(sizes.min())
+
+
+def _check_offsets(start: NDArray[np.int64], sizes: NDArray[np.int64], num_bytes: int) -> None:
+    if start.min() < 0 or sizes.min() < 0 or int((start + sizes).max()) > num_bytes:
+        message = f"the samples reach beyond their {num_bytes} bytes"
+        raise DamagedError(message)
+
+
+def _decode(stored: _Stored) -> Samples:
+    version, size = stored.version, stored.size_bytes
+    needed = SIZES.get(version) or MIN_SIZES.get(version)
+    if len(stored.start) and (needed is None or size < needed):
+        message = f"the samples are of version {version} with {size} bytes each, whose layout is not known here"
+        raise UnsupportedGenerationError(message)
+    width = needed or 0
+    states = np.frombuffer(stored.states, dtype=np.uint8)
+    rows = states[stored.start[:, None] + np.arange(width)] if len(stored.start) else np.zeros((0, 61), dtype=np.uint8)
+    position, quaternion, velocity, spin = decode_motion(rows)
+    return Samples(
+        layout="car",
+        version=version,
+        size_bytes=size,
+        period_ms=stored.period_ms,
+        time_ms=stored.time_ms,
+        position=position,
+        quaternion=quaternion,
+        velocity=velocity,
+        angular_velocity=spin,
+        vehicle=_decode_vehicle(rows, version),
+    )
+
+
+def _column(rows: NDArray[np.uint8], offset: int, kind: str) -> NDArray[np.float64]:
+    width = np.dtype(kind).itemsize
+    return np.ascontiguousarray(rows[:, offset : offset + width]).view(kind)[:, 0].astype(np.float64)
+
+
+def decode_motion(
+    rows: NDArray[np.uint8],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Decodes the 26 bytes that describe the motion of a body in every layout.
+
+    Args:
+        rows: [S, at least 26] uint8, one sample a row.
+
+    Returns:
+        Position [S, 3] in metres, quaternion [S, 4] as w, x, y, z, velocity [S, 3] in m/s and angular velocity
+        [S, 3] in rad/s, all in the world frame.
+
+    Raises:
+        DamagedError: if a position is not finite.
+    """
+    position = np.ascontiguousarray(rows[:, :12]).view("<f4").astype(np.float32)
+    if not np.isfinite(position).all():
+        message = "a sample holds a position that is not finite"
+        raise DamagedError(message)
+    angle = _column(rows, 12, "<u2") / 65535 * np.pi
+    heading = _column(rows, 14, "<i2") / 32767 * np.pi
+    pitch = _column(rows, 16, "<i2") / 32767 * (np.pi / 2)
+    quaternion = np.concatenate([np.cos(angle)[:, None], np.sin(angle)[:, None] * _direction(heading, pitch)], axis=1)
+    return position, quaternion.astype(np.float32), _packed_vector(rows, 18), _packed_vector(rows, 22)
+
+
+def _direction(heading: NDArray[np.float64], pitch: NDArray[np.float64]) -> NDArray[np.float64]:
+    flat = np.cos(pitch)
+    return np.stack([flat * np.cos(heading), flat * np.sin(heading), np.sin(pitch)], axis=1)
+
+
+def _packed_vector(rows: NDArray[np.uint8], offset: int) -> NDArray[np.float32]:
+    exponent = _column(rows, offset, "<i2")
+    magnitude = np.where(exponent == -32768, 0.0, np.exp(np.minimum(exponent / 1000, 32.767)))
+    heading = _column(rows, offset + 2, "i1") / 127 * np.pi
+    pitch = _column(rows, offset + 3, "i1") / 127 * (np.pi / 2)
+    return (magnitude[:, None] * _direction(heading, pitch)).astype(np.float32)
+
+
+def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:
+    shift = 1 if version >= 8 else 0  # version 8 puts a byte before the wheels
+    wheels = 48 + shift
+    byte = rows.astype(np.float32) / 255
+    num = len(rows)
+    slide, contact = np.zeros((num, NUM_WHEELS), dtype=bool), np.zeros((num, NUM_WHEELS), dtype=bool)
+    if version >= 8:
+        bits = rows[:, 58].astype(np.uint16) | (rows[:, 59].astype(np.uint16) << 8)
+        for wheel, place in enumerate((6, 8, 10, 12)):
+            slide[:, wheel] = bits >> place & 1
+            contact[:, wheel] = bits >> (place + 1) & 1
+    return VehicleState(
+        forward_speed_mps=(_column(rows, 26, "<u2") / 65535 * 11000 - 1000).astype(np.float32),
+        side_speed_mps=(_column(rows, 28, "<u2") / 65535 * 2000 - 1000).astype(np.float32),
+        rpm=(_column(rows, 30, "<u2") / 65535 * 30000).astype(np.float32),
+        steer=byte[:, 40] * 2 - 1,
+        gas=byte[:, 41],
+        brake=byte[:, 42],
+        turbo=byte[:, 46 + shift],
+        has_contact=contact,
+        is_sliding=slide,
+        material=rows[:, wheels + 1 : wheels + 8 : 2].copy(),
+        damper_m=byte[:, wheels : wheels + 8 : 2] * 4 - 2,
+        dirt=byte[:, 60] if version >= 9 else np.zeros(num, dtype=np.float32),
+    )

@@ -1,0 +1,177 @@
+"""A bounds-checked reader of the values that Gbx structures are made of.
+
+All integers are little-endian. An `id` (the game's "lookback string") refers to names met earlier in the same
+stream, so cursors over parts of one body share one `Names`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rulka.recordings.errors import DamagedError, RecordingError, TruncatedError, UnsupportedGenerationError
+
+MAX_STRING_BYTES = 1 << 22
+MAX_NAMES = 1 << 20
+ID_VERSIONS = (2, 3)
+"""Versions of the id table; the game of 2003 writes 2, later ones 3, with the same layout."""
+
+_NEW_NAME_FLAGS = 0xC0000000
+_EMPTY = 0xFFFFFFFF
+
+
+class Ident(NamedTuple):
+    """The name of a map, a vehicle or a block model: its own id, the collection it belongs to, and its author."""
+
+    uid: str
+    collection: str
+    author: str
+
+
+@dataclass
+class Names:
+    """The names met so far in one stream; empty at its start."""
+
+    version: int | None = None
+    names: list[str] = field(default_factory=list)
+
+
+class Cursor:
+    """Reads forward through a part of some bytes and never beyond it."""
+
+    def __init__(
+        self, data: bytes, start: int = 0, end: int | None = None, *, names: Names | None = None, is_file: bool = False
+    ) -> None:
+        """Opens `data[start:end]`.
+
+        Args:
+            data: the bytes.
+            start: first byte to read.
+            end: one past the last byte; the end of the data when None.
+            names: the id table to share; a fresh one when None.
+            is_file: whether these are the bytes of a file, so that their end means that the file was cut off.
+        """
+        self.data = data
+        self.position = start
+        self.end = len(data) if end is None else end
+        self.names = Names() if names is None else names
+        self.is_file = is_file
+
+    @property
+    def remaining(self) -> int:
+        """Number of bytes not yet read."""
+        return self.end - self.position
+
+    def _advance(self, size: int) -> int:
+        start = self.position
+        if size < 0 or size > self.end - start:
+            raise self._ended(size)
+        self.position = start + size
+        return start
+
+    def _ended(self, size: int) -> RecordingError:
+        message = f"{size} bytes are needed at offset {self.position}, {self.remaining} are there"
+        if self.is_file:
+            return TruncatedError(f"the file ends too early: {message}", hint="Download or copy the file again.")
+        return DamagedError(message)
+
+    def u8(self) -> int:
+        """Reads an unsigned byte."""
+        return self.data[self._advance(1)]
+
+    def u16(self) -> int:
+        """Reads an unsigned 16-bit integer."""
+        return struct.unpack_from("<H", self.data, self._advance(2))[0]
+
+    def u32(self) -> int:
+        """Reads an unsigned 32-bit integer."""
+        return struct.unpack_from("<I", self.data, self._advance(4))[0]
+
+    def i32(self) -> int:
+        """Reads a signed 32-bit integer."""
+        return struct.unpack_from("<i", self.data, self._advance(4))[0]
+
+    def peek_u32(self) -> int | None:
+        """Returns the next unsigned 32-bit integer without taking it, None when there are not four bytes left."""
+        if self.remaining < 4:
+            return None
+        return struct.unpack_from("<I", self.data, self.position)[0]
+
+    def floats(self, count: int) -> tuple[float, ...]:
+        """Reads `count` 32-bit floats."""
+        return struct.unpack_from(f"<{count}f", self.data, self._advance(4 * count))
+
+    def take(self, size: int) -> bytes:
+        """Reads `size` bytes."""
+        start = self._advance(size)
+        return self.data[start : start + size]
+
+    def skip(self, size: int) -> None:
+        """Passes over `size` bytes."""
+        self._advance(size)
+
+    def part(self, size: int) -> Cursor:
+        """Takes the next `size` bytes as a cursor of their own, sharing the id table."""
+        start = self._advance(size)
+        return Cursor(self.data, start, start + size, names=self.names)
+
+    def count(self, item_bytes: int) -> int:
+        """Reads a 32-bit count of items of at least `item_bytes` each, and checks that they can be there."""
+        count = self.u32()
+        if count * item_bytes > self.remaining:
+            if self.is_file:
+                raise self._ended(count * item_bytes)
+            message = f"{count} items of {item_bytes} bytes are stated at offset {self.position}, too many to be there"
+            raise DamagedError(message)
+        return count
+
+    def string(self) -> str:
+        """Reads a length and as many bytes of UTF-8; bytes that are not UTF-8 become replacement characters."""
+        size = self.u32()
+        if size > MAX_STRING_BYTES and size <= self.remaining:
+            message = f"a text of {size} bytes is stated at offset {self.position}, {MAX_STRING_BYTES} is the most"
+            raise DamagedError(message)
+        return self.take(size).decode("utf-8", errors="replace")
+
+    def id(self) -> str:
+        """Reads an id: a new name, a name met before, a collection number as digits, or an empty name."""
+        if self.names.version is None:
+            self.names.version = self.u32()
+            if self.names.version not in ID_VERSIONS:
+                message = f"the names are stored in version {self.names.version}, known are {ID_VERSIONS}"
+                raise UnsupportedGenerationError(message)
+        value = self.u32()
+        if value == _EMPTY:
+            return ""
+        if value & _NEW_NAME_FLAGS == 0:
+            return str(value)
+        index = value & ~_NEW_NAME_FLAGS
+        if index == 0:
+            return self._new_name()
+        if index > len(self.names.names):
+            message = f"name {index} is referred to at offset {self.position}, {len(self.names.names)} are known"
+            raise DamagedError(message)
+        return self.names.names[index - 1]
+
+    def _new_name(self) -> str:
+        if len(self.names.names) >= MAX_NAMES:
+            message = f"more than {MAX_NAMES} names in one file"
+            raise DamagedError(message)
+        name = self.string()
+        self.names.names.append(name)
+        return name
+
+    def ident(self) -> Ident:
+        """Reads the three ids that name a map, a vehicle or a block model."""
+        return Ident(self.id(), self.id(), self.id())
+
+    def file_reference(self) -> str:
+        """Reads a reference to a file ("packdesc") and returns its path, empty when there is none."""
+        version = self.u8()
+        if version >= 3:
+            self.skip(32)
+        path = self.string()
+        if (path and version >= 1) or version >= 3:
+            self.string()
+        return path

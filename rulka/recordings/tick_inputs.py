@@ -1,0 +1,143 @@
+"""Stored inputs of the 2020 game: a bit stream with one group for each 10 ms tick, least significant bit first."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
+from rulka.recordings.model import InputEvent
+from rulka.recordings.stream import Cursor
+
+TICK_MS = 10
+MAX_TICKS = 10_000_000
+MAX_INPUT_SETS = 64
+OLD_VERSION, NEW_VERSION = 11, 12
+STATE_BITS = {OLD_VERSION: 33, NEW_VERSION: 34}
+_RESPAWN_BITS = (31, 33)
+_HORN_BIT = 6
+_OK, _ENDED = 0, 1
+_STATE, _SHORT, _MOUSE, _VEHICLE, _CHARACTER = range(5)
+
+
+def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
+    """Reads the chunk that holds the inputs of the 2020 game.
+
+    Returns:
+        The events, one for each control that changed, and the number of stored changes of any kind.
+
+    Raises:
+        UnsupportedGenerationError: if the version is not known.
+        DamagedError: if the stream ends in the middle of a tick.
+    """
+    version = cursor.i32()
+    events: list[InputEvent] = []
+    num_stored = 0
+    num_sets = cursor.count(12)
+    if num_sets > MAX_INPUT_SETS:
+        message = f"{num_sets} sets of inputs are stated, {MAX_INPUT_SETS} is the most"
+        raise DamagedError(message)
+    for _ in range(num_sets):
+        set_version = cursor.i32()
+        cursor.skip(4)
+        start_ms = cursor.i32() if version >= 4 else 0
+        num_ticks = cursor.u32()
+        data = cursor.take(cursor.u32())
+        changes = _read_changes(data, num_ticks, set_version)
+        num_stored += len(changes)
+        events.extend(_to_events(changes, start_ms))
+    return tuple(events), num_stored
+
+
+def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64]:
+    if version not in STATE_BITS:
+        message = f"the inputs are stored in version {version}; known are {sorted(STATE_BITS)}"
+        raise UnsupportedGenerationError(message)
+    if num_ticks > MAX_TICKS:
+        message = f"inputs of {num_ticks} ticks are stated, {MAX_TICKS} is the most"
+        raise DamagedError(message)
+    bits = np.frombuffer(data, dtype=np.uint8)
+    rows = np.empty((min(3 * num_ticks, 8 * len(data)) + 3, 3), dtype=np.int64)
+    problem, num_rows = _decode(bits, num_ticks, STATE_BITS[version], rows)
+    if problem != _OK:
+        message = f"the inputs end before the last of {num_ticks} ticks"
+        raise DamagedError(message)
+    return rows[:num_rows]
+
+
+def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
+    """Turns stored changes into one event for each control that changed."""
+    events = []
+    steer, gas, brake, horn = 0, 0, 0, 0
+    for tick, kind, value in changes.tolist():
+        time_ms = start_ms + TICK_MS * tick
+        if kind == _STATE:
+            events.extend(InputEvent(time_ms, "Respawn", 1) for bit in _RESPAWN_BITS if value >> bit & 1)
+        if kind in (_STATE, _SHORT):
+            pressed = value >> (_HORN_BIT if kind == _STATE else 1) & 1
+            if pressed != horn:
+                events.append(InputEvent(time_ms, "Horn", pressed))
+            horn = pressed
+        if kind == _VEHICLE:
+            now = ((value & 0xFF ^ 0x80) - 0x80, value >> 8 & 1, value >> 9 & 1)
+            changed = zip(("SteerByte", "Accelerate", "Brake"), (steer, gas, brake), now, strict=True)
+            events.extend(InputEvent(time_ms, name, new) for name, old, new in changed if new != old)
+            steer, gas, brake = now
+    return events
+
+
+@njit(cache=True, nogil=True)
+def _take(bits: NDArray[np.uint8], at: int, count: int) -> int:
+    value = 0
+    for i in range(count):
+        place = at + i
+        value |= ((int(bits[place >> 3]) >> (place & 7)) & 1) << i
+    return value
+
+
+@njit(cache=True, nogil=True)
+def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int]:
+    """Reads every tick into rows of (tick, kind, value); returns (problem, number of rows).
+
+    The last ticks may be missing as a whole, as the game leaves them out when nothing changes.
+    """
+    end = 8 * bits.shape[0]
+    at, num_rows, mode = 0, 0, 0
+    for tick in range(num_ticks):
+        if at >= end:
+            return 0, num_rows
+        is_same = _take(bits, at, 1)
+        at += 1
+        if is_same == 0:
+            if at >= end:
+                return 1, num_rows
+            is_short = _take(bits, at, 1)
+            count = 2 if is_short else state_bits
+            at += 1
+            if at + count > end:
+                return 1, num_rows
+            value = _take(bits, at, count)
+            at += count
+            if is_short == 0:
+                mode = value & 15
+            rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, 1 if is_short else 0, value
+            num_rows += 1
+        for kind in range(2, 4):
+            is_vehicle = mode >= 2 and mode <= 4
+            if kind == 3 and not is_vehicle and mode != 1:
+                continue
+            if at >= end:
+                return 0, num_rows
+            is_same = _take(bits, at, 1)
+            at += 1
+            if is_same:
+                continue
+            count = 32 if kind == 2 else (10 if is_vehicle else 8)
+            if at + count > end:
+                return 1, num_rows
+            stored = kind if kind == 2 or is_vehicle else 4
+            rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, stored, _take(bits, at, count)
+            num_rows += 1
+            at += count
+    return 0, num_rows

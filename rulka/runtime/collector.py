@@ -1,0 +1,163 @@
+"""A collector: one batch of cars, one actor, blocks of experience. Knows nothing of processes.
+
+Dimensions: T decisions, N cars, H x W pixels, F floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rulka.agents.spec import Actor, Decision
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.runtime.messages import RaceEnd
+
+
+class StepResult(Protocol):
+    """What one decision of every car led to; see `rulka.envs.vector.VectorStep`. All arrays have N entries."""
+
+    @property
+    def reward(self) -> NDArray[np.float32]: ...  # noqa: D102
+    @property
+    def terminated(self) -> NDArray[np.bool_]: ...  # noqa: D102
+    @property
+    def truncated(self) -> NDArray[np.bool_]: ...  # noqa: D102
+    @property
+    def is_reset(self) -> NDArray[np.bool_]: ...  # noqa: D102
+    @property
+    def is_finished(self) -> NDArray[np.bool_]: ...  # noqa: D102
+    @property
+    def is_full_race(self) -> NDArray[np.bool_]: ...  # noqa: D102
+    @property
+    def progress_m(self) -> NDArray[np.float32]: ...  # noqa: D102
+    @property
+    def race_time_ms(self) -> NDArray[np.int64]: ...  # noqa: D102
+
+
+class CarBatch(Protocol):
+    """An environment that steps a batch of cars and writes what they see where it is told to."""
+
+    def reset_into(
+        self,
+        image_out: NDArray[np.uint8],
+        floats_out: NDArray[np.float32],
+        potential_out: NDArray[np.float32],
+        seed: int,
+    ) -> None:
+        """Starts all races anew and writes images [N, 1, H, W], floats [N, F] and potentials [N]."""
+        ...
+
+    def step_into(
+        self,
+        actions: NDArray[np.int64],
+        image_out: NDArray[np.uint8],
+        floats_out: NDArray[np.float32],
+        potential_out: NDArray[np.float32],
+    ) -> StepResult:
+        """Takes one decision for every car; a car whose race has ended is reset by the next one instead."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+        ...
+
+
+def _nothing() -> None:
+    pass
+
+
+class Collector:
+    """Lets its actor drive its cars and writes what happens into blocks, each going on where the last one ended.
+
+    Attributes:
+        index: which collector this is.
+        version: of the weights that it acts with.
+    """
+
+    def __init__(self, index: int, environment: CarBatch, actor: Actor, spec: BlockSpec, seed: int) -> None:
+        """Starts the races.
+
+        Args:
+            index: which collector this is.
+            environment: of `spec.num_cars` cars.
+            actor: who drives.
+            spec: shape of the blocks to fill.
+            seed: of the environment.
+        """
+        self.index, self.version = index, 0
+        self._environment, self._actor, self._spec = environment, actor, spec
+        self._image = np.zeros((spec.num_cars, 1, spec.height, spec.width), np.uint8)
+        self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
+        self._potential = np.zeros(spec.num_cars, np.float32)
+        self._total_reward = np.zeros(spec.num_cars, np.float64)
+        environment.reset_into(self._image, self._floats, self._potential, seed)
+
+    def load_weights(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copies weights of a version into the actor."""
+        self._actor.network.load_state_dict(dict(tensors))
+        self.version = version
+
+    def fill(
+        self, block: ExperienceBlock, env_steps: int, on_step: Callable[[], None] = _nothing
+    ) -> tuple[RaceEnd, ...]:
+        """Fills a whole block; frames are written by the environment straight into it.
+
+        Args:
+            block: of this collector's shape; every array is overwritten.
+            env_steps: decisions of all collectors before this block, for the actor's schedules.
+            on_step: called after every decision of the batch.
+
+        Returns:
+            The races that ended in the block.
+        """
+        self._actor.set_env_steps(env_steps)
+        block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
+        races: list[RaceEnd] = []
+        for t in range(self._spec.num_steps):
+            image, floats = torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t])
+            decision = self._actor.act(image, floats, explore=True)
+            result = self._environment.step_into(
+                decision.action, block.image[t + 1], block.floats[t + 1], block.potential[t + 1]
+            )
+            _write(block, t, decision, result)
+            races += self._races_ended(result)
+            on_step()
+        # The block's memory is given away: keep what the next one begins with.
+        self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
+        return tuple(races)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._environment.close()
+
+    def _races_ended(self, result: StepResult) -> list[RaceEnd]:
+        self._total_reward[result.is_reset] = 0.0
+        self._total_reward += np.where(result.is_reset, 0.0, result.reward)
+        return [
+            RaceEnd(
+                collector=self.index,
+                version=self.version,
+                is_finished=bool(result.is_finished[car]),
+                is_full_race=bool(result.is_full_race[car]),
+                time_ms=int(result.race_time_ms[car]),
+                progress_m=float(result.progress_m[car]),
+                total_reward=float(self._total_reward[car]),
+            )
+            for car in np.flatnonzero(result.terminated | result.truncated)
+        ]
+
+
+def _write(block: ExperienceBlock, t: int, decision: Decision, result: StepResult) -> None:
+    block.action[t] = decision.action
+    block.log_prob[t] = decision.log_prob
+    block.value[t] = decision.value
+    block.is_greedy[t] = decision.is_greedy
+    block.reward[t] = result.reward
+    block.terminated[t] = result.terminated
+    block.truncated[t] = result.truncated
+    block.is_reset[t] = result.is_reset

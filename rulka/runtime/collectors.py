@@ -1,0 +1,230 @@
+"""Where the learner gets its experience from: collectors in this process, or in processes of their own.
+
+Both give out permission block by block: while fewer environment steps were given out than the learner allows, the
+collector with the fewest blocks under way may fill another. So the limiter needs no lock and no shared counter, and a
+collector that is waiting blocks in the system until it is told to go on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from rulka.buffers.experience import ExperienceBlock, new_block
+from rulka.runtime.collector import Collector
+from rulka.runtime.messages import BlockFilled, Fill
+from rulka.runtime.shared_blocks import SharedBlocks, check_written
+from rulka.runtime.specs import CollectorSpec, RunSpec, collector_seed
+from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
+from rulka.runtime.weights import SharedWeights, layout_of
+from rulka.runtime.worker import WorkerSpec
+
+SLOTS_PER_COLLECTOR = 3
+"""One being filled, one waiting to be filled, one being read."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A filled block; it has to be given back with `release`, and must not be used after that.
+
+    Attributes:
+        collector: who filled it.
+        block: the experience; in process mode its arrays are shared memory.
+        facts: version of the weights, races, time shares.
+    """
+
+    collector: int
+    block: ExperienceBlock
+    facts: BlockFilled
+
+
+class Collectors(Protocol):
+    """All collectors of a run."""
+
+    num_restarts: int
+
+    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Gives weights to all collectors; they take them at the beginning of their next block."""
+        ...
+
+    def collect(self, num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
+        """Gives out permission for blocks and returns those that have been filled.
+
+        Args:
+            num_allowed_env_steps: a block may be begun while fewer environment steps have been given out.
+            timeout_s: how long to wait for a block; 0 takes only what is there.
+        """
+        ...
+
+    def release(self, delivery: Delivery) -> None:
+        """Gives a block back, to be filled again."""
+        ...
+
+    @property
+    def num_under_way(self) -> int:
+        """Blocks that collectors are allowed to fill and have not filled yet."""
+        ...
+
+    def stop(self) -> None:
+        """Ends all collectors and gives back what they held."""
+        ...
+
+
+class SerialCollectors:
+    """One collector in this process: the same parts in a fixed order, so that runs repeat bit by bit."""
+
+    def __init__(self, spec: RunSpec, env_steps: int, num_starts: int) -> None:
+        """Builds the collector.
+
+        Args:
+            spec: of the run.
+            env_steps: environment steps taken before, by a run that is being resumed.
+            num_starts: how often the run was started before.
+        """
+        self.num_restarts, self.num_under_way = 0, 0
+        self._env_steps = env_steps
+        self._block = new_block(spec.block)
+        part = collector_spec(spec, 0, num_starts)
+        environment = part.make_cars(part.block.num_cars, start_anywhere=part.start_anywhere)
+        self._collector = Collector(0, environment, part.make_actor(part.seed), part.block, part.seed)
+
+    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copies weights into the collector's actor."""
+        self._collector.load_weights(version, tensors)
+
+    def collect(self, num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
+        """Fills one block if it is allowed; never waits."""
+        del timeout_s
+        if self._env_steps >= num_allowed_env_steps:
+            return []
+        started_s = time.monotonic()
+        races = self._collector.fill(self._block, self._env_steps)
+        self._env_steps += self._block.reward.size
+        facts = BlockFilled(0, self._collector.version, races, time.monotonic() - started_s, 0.0)
+        return [Delivery(0, self._block, facts)]
+
+    def release(self, delivery: Delivery) -> None:
+        """Has nothing to do: there is one block, and the next call of `collect` fills it."""
+
+    def stop(self) -> None:
+        """Closes the environment."""
+        self._collector.close()
+
+
+class CollectorProcesses:
+    """Collectors in processes of their own, with shared memory between them and the learner."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        tensors: Mapping[str, Tensor],
+        env_steps: int,
+        num_starts: int,
+        silence_limit_s: float = SILENCE_LIMIT_S,
+    ) -> None:
+        """Reserves the memory and starts the processes.
+
+        Args:
+            spec: of the run; `train.num_collectors` is at least 1.
+            tensors: any weights of the right names and shapes.
+            env_steps: environment steps taken before, by a run that is being resumed.
+            num_starts: how often the run was started before.
+            silence_limit_s: see `Supervisor`.
+        """
+        count = spec.train.num_collectors
+        self._spec, self._num_starts, self._env_steps = spec, num_starts, env_steps
+        self._weights = SharedWeights.create(layout_of(tensors))
+        self._blocks = [SharedBlocks.create(spec.block, SLOTS_PER_COLLECTOR) for _ in range(count)]
+        self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
+        self._under_way: list[set[int]] = [set() for _ in range(count)]
+        self._supervisor = Supervisor(self._worker_spec, self._forget, silence_limit_s)
+        self._supervisor.start(count)
+
+    @property
+    def num_restarts(self) -> int:
+        """How often a collector was started again."""
+        return self._supervisor.num_restarts
+
+    @property
+    def num_under_way(self) -> int:
+        """Blocks that were given out and have not come back."""
+        return sum(map(len, self._under_way))
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids, by collector."""
+        return self._supervisor.pids
+
+    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Writes weights into shared memory."""
+        self._weights.publish(version, tensors)
+
+    def collect(self, num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
+        """Gives out blocks, waits for the first filled one, and gives out blocks again to who has none."""
+        self._give_out(num_allowed_env_steps)
+        deliveries = [self._take_in(index, facts) for index, facts in self._supervisor.receive(timeout_s)]
+        self._give_out(num_allowed_env_steps)
+        return deliveries
+
+    def release(self, delivery: Delivery) -> None:
+        """Poisons the slot, so that a half-filled block will be noticed, and frees it."""
+        self._blocks[delivery.collector].poison(delivery.facts.slot)
+        self._free[delivery.collector].add(delivery.facts.slot)
+
+    def stop(self) -> None:
+        """Ends the processes and removes the shared memory."""
+        self._supervisor.stop()
+        for blocks in self._blocks:
+            blocks.close()
+        self._weights.close()
+
+    def _give_out(self, num_allowed_env_steps: int) -> None:
+        while self._env_steps < num_allowed_env_steps:
+            able = [index for index, free in enumerate(self._free) if free]
+            if not able:
+                return
+            index = min(able, key=lambda k: (len(self._under_way[k]), k))
+            slot = min(self._free[index])
+            self._free[index].remove(slot)
+            self._under_way[index].add(slot)
+            self._supervisor.send(index, Fill(slot, self._env_steps))
+            self._env_steps += self._block_env_steps
+
+    def _take_in(self, index: int, facts: BlockFilled) -> Delivery:
+        self._under_way[index].remove(facts.slot)
+        block = self._blocks[index][facts.slot]
+        check_written(block)
+        return Delivery(index, block, facts)
+
+    def _forget(self, index: int) -> None:
+        """Takes back what a collector was allowed to do and did not do before it died."""
+        for slot in self._under_way[index]:
+            self._blocks[index].poison(slot)
+            self._env_steps -= self._block_env_steps
+        self._free[index] |= self._under_way[index]
+        self._under_way[index] = set()
+
+    @property
+    def _block_env_steps(self) -> int:
+        return self._spec.block.num_steps * self._spec.block.num_cars
+
+    def _worker_spec(self, index: int, num_starts: int) -> WorkerSpec:
+        return WorkerSpec(
+            collector=collector_spec(self._spec, index, self._num_starts + num_starts),
+            blocks_name=self._blocks[index].name,
+            num_slots=SLOTS_PER_COLLECTOR,
+            weights_name=self._weights.name,
+            weights_layout=self._weights.layout,
+            parent_pid=os.getpid(),
+        )
+
+
+def collector_spec(spec: RunSpec, index: int, num_starts: int) -> CollectorSpec:
+    """Returns the spec of one collector of a run."""
+    seed = collector_seed(spec.train.seed, index, num_starts)
+    return CollectorSpec(index, seed, spec.make_cars, spec.make_actor, spec.block, spec.train.start_anywhere)

@@ -1,0 +1,87 @@
+"""What a run is made of: picklable factories, so that every process builds its own parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from rulka.agents.spec import Actor, Learner
+from rulka.buffers.experience import BlockSpec
+from rulka.params import TrainParams
+from rulka.runtime.collector import CarBatch
+
+
+class MakeCars(Protocol):
+    """Builds an environment; a module-level function, or a `functools.partial` of one."""
+
+    def __call__(self, num_cars: int, *, start_anywhere: float) -> CarBatch:
+        """Builds it.
+
+        Args:
+            num_cars: cars that race side by side, without seeing each other.
+            start_anywhere: share of races that begin anywhere on the track instead of at the start line.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One training run.
+
+    Attributes:
+        make_cars: builds the environment of a collector, or of a greedy check.
+        make_actor: builds an actor from a seed.
+        make_learner: builds the learner, with its initial weights and demonstrations.
+        block: shape of the blocks of experience.
+        train: how to run.
+        folder: where live checkpoints and metrics go.
+        label: for the progress display.
+    """
+
+    make_cars: MakeCars
+    make_actor: Callable[[int], Actor]
+    make_learner: Callable[[], Learner]
+    block: BlockSpec
+    train: TrainParams
+    folder: Path
+    label: str
+
+
+@dataclass(frozen=True)
+class CollectorSpec:
+    """One collector, wherever it runs; picklable.
+
+    Attributes:
+        index: which one.
+        seed: of its environment and of its actor.
+        make_cars: see `RunSpec`.
+        make_actor: see `RunSpec`.
+        block: shape of the blocks it fills.
+        start_anywhere: see `MakeCars`.
+    """
+
+    index: int
+    seed: int
+    make_cars: MakeCars
+    make_actor: Callable[[int], Actor]
+    block: BlockSpec
+    start_anywhere: float
+
+
+def collector_seed(seed: int, index: int, num_starts: int) -> int:
+    """Returns a seed of its own for every start of every collector: a restarted one must not drive the same again.
+
+    Args:
+        seed: of the run.
+        index: of the collector.
+        num_starts: how often it, or the whole run, was started before.
+    """
+    return int(np.random.SeedSequence([seed, index, num_starts]).generate_state(1)[0])
+
+
+Tensors = Mapping[str, Tensor]

@@ -1,0 +1,222 @@
+"""Starts, watches, restarts and stops the collector processes; nothing else does.
+
+A collector that ends, or is silent for too long, is started again in its place. One that crashes too often in a
+minute ends the run with its last words.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from rulka.runtime.messages import BlockFilled, Failed, FromCollector, Heartbeat, Stop, ToCollector
+from rulka.runtime.worker import WorkerSpec, run_worker
+
+MAX_CRASHES = 3
+CRASH_WINDOW_S = 60.0
+SILENCE_LIMIT_S = 120.0
+"""Longer than compiling and importing take on a busy machine: a wait that long is no work any more."""
+STOP_GRACE_S = 3.0
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class CollectorCrashError(RuntimeError):
+    """A collector crashed again and again; the message holds its traceback."""
+
+
+@dataclass
+class Worker:
+    """One collector process and the learner's end of its pipe.
+
+    Attributes:
+        index: which collector; a restarted one keeps it.
+        process: the process that runs now.
+        connection: to it.
+        heard_s: when it last said something, on the monotonic clock.
+        activity: what it last said it was doing.
+        last_words: the traceback it sent before ending, or an empty text.
+        crashes_s: when it crashed.
+        num_starts: how often it was started.
+    """
+
+    index: int
+    process: BaseProcess
+    connection: Connection
+    heard_s: float
+    activity: str = "starting"
+    last_words: str = ""
+    crashes_s: deque[float] = field(default_factory=deque)
+    num_starts: int = 1
+
+
+class Supervisor:
+    """The collector processes of a run.
+
+    Attributes:
+        num_restarts: how often a process was started again.
+    """
+
+    def __init__(
+        self,
+        make_spec: Callable[[int, int], WorkerSpec],
+        on_restart: Callable[[int], None],
+        silence_limit_s: float = SILENCE_LIMIT_S,
+    ) -> None:
+        """Prepares; `start` starts.
+
+        Args:
+            make_spec: returns the spec of a collector from its index and the number of its starts before.
+            on_restart: told the index of a collector whose process is gone, before its successor starts.
+            silence_limit_s: a process that says nothing for so long counts as crashed.
+        """
+        self._make_spec, self._on_restart, self._silence_limit_s = make_spec, on_restart, silence_limit_s
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: list[Worker] = []
+        self.num_restarts = 0
+
+    def start(self, num_workers: int) -> None:
+        """Starts all processes."""
+        for index in range(num_workers):
+            process, connection = self._launch(index, 0)
+            self._workers.append(Worker(index, process, connection, time.monotonic()))
+
+    def send(self, index: int, message: ToCollector) -> None:
+        """Sends a message; one to a process that is just ending is lost, as `receive` will find out."""
+        try:
+            self._workers[index].connection.send(message)
+        except ConnectionError:
+            _LOGGER.debug("collector %d is gone; its message is dropped", index)
+
+    def receive(self, timeout_s: float) -> list[tuple[int, BlockFilled]]:
+        """Waits until something is heard or the time is over, restarts what has died, and returns filled blocks.
+
+        Raises:
+            CollectorCrashError: if a collector has crashed too often.
+        """
+        ready = wait([worker.connection for worker in self._workers], timeout_s)
+        filled: list[tuple[int, BlockFilled]] = []
+        for worker in self._workers:
+            is_alive = True
+            if worker.connection in ready:
+                messages, is_alive = _drain(worker.connection)
+                filled += [(worker.index, message) for message in _take_notes(worker, messages)]
+            if not is_alive or time.monotonic() - worker.heard_s > self._silence_limit_s:
+                self._replace(worker, is_silent=is_alive)
+        return filled
+
+    def stop(self) -> None:
+        """Ends all processes: asks, then terminates, then kills. Returns when none is left."""
+        for worker in self._workers:
+            self.send(worker.index, Stop())
+        for end in (None, BaseProcess.terminate, BaseProcess.kill):
+            _end([worker.process for worker in self._workers], end)
+        for worker in self._workers:
+            worker.connection.close()
+        self._workers.clear()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids, by collector."""
+        return [worker.process.pid or 0 for worker in self._workers]
+
+    def _launch(self, index: int, num_starts: int) -> tuple[BaseProcess, Connection]:
+        ours, theirs = self._context.Pipe()
+        spec = self._make_spec(index, num_starts)
+        name = f"rulka-collector-{index}"
+        process = self._context.Process(target=run_worker, args=(spec, theirs), name=name, daemon=True)
+        with _one_thread_each():
+            process.start()
+        theirs.close()  # or the pipe would stay open when the collector is gone
+        return process, ours
+
+    def _replace(self, worker: Worker, *, is_silent: bool) -> None:
+        reason = self._bury(worker, is_silent=is_silent)
+        now_s = time.monotonic()
+        worker.crashes_s.append(now_s)
+        while now_s - worker.crashes_s[0] > CRASH_WINDOW_S:
+            worker.crashes_s.popleft()
+        if len(worker.crashes_s) >= MAX_CRASHES:
+            message = (
+                f"collector {worker.index} crashed {len(worker.crashes_s)} times within {CRASH_WINDOW_S:.0f} s; "
+                f"the last time it {reason}\n{worker.last_words}"
+            )
+            raise CollectorCrashError(message)
+        _LOGGER.warning("collector %d %s; starting it again\n%s", worker.index, reason, worker.last_words)
+        self._on_restart(worker.index)
+        worker.process, worker.connection = self._launch(worker.index, worker.num_starts)
+        worker.num_starts += 1
+        worker.heard_s, worker.activity, worker.last_words = time.monotonic(), "starting", ""
+        self.num_restarts += 1
+
+    def _bury(self, worker: Worker, *, is_silent: bool) -> str:
+        """Makes sure that a process is gone and returns in words how it ended."""
+        if is_silent:
+            worker.process.kill()
+        worker.process.join(STOP_GRACE_S)
+        if worker.process.is_alive():  # its pipe is broken, so it is of no use any more
+            worker.process.kill()
+            worker.process.join()
+        worker.connection.close()
+        if is_silent:
+            return f"said nothing for {self._silence_limit_s:.0f} s while {worker.activity}"
+        code = worker.process.exitcode or 0
+        return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _drain(connection: Connection) -> tuple[list[FromCollector], bool]:
+    """Returns all messages that are there, and whether the other end still is."""
+    messages: list[FromCollector] = []
+    try:
+        while connection.poll():
+            messages.append(connection.recv())
+    except (EOFError, ConnectionError):
+        return messages, False
+    return messages, True
+
+
+def _take_notes(worker: Worker, messages: Sequence[FromCollector]) -> Iterator[BlockFilled]:
+    """Remembers what a collector says of itself, and yields its filled blocks."""
+    if messages:
+        worker.heard_s = time.monotonic()
+    for message in messages:
+        if isinstance(message, Heartbeat):
+            worker.activity = message.activity
+        elif isinstance(message, Failed):
+            worker.last_words = message.traceback
+        else:
+            yield message
+
+
+def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | None) -> None:
+    """Tells those still alive to end and waits for them for a while."""
+    for process in processes:
+        if how and process.is_alive():
+            how(process)
+    give_up_s = time.monotonic() + STOP_GRACE_S
+    for process in processes:
+        process.join(max(0.0, give_up_s - time.monotonic()))
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Lets a process started in the block compute with one thread, whatever its libraries would take."""
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

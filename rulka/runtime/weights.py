@@ -1,0 +1,179 @@
+"""Weights from the learner to the collectors: a version number and shared tensors.
+
+There are two copies in shared memory. The learner writes the older one and then points to it, so a reader hardly ever
+meets the writer, and nobody waits for a lock that a killed process might hold. Each copy carries a checksum over
+version and bytes: a reader that was overtaken sees that it does not fit and reads again, so torn weights are never used.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.shared_memory import SharedMemory
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ALIGNMENT = 64
+NO_VERSION = -1
+READ_TIMEOUT_S = 10.0
+RETRY_S = 0.001
+
+_CURRENT, _VERSION, _CHECKSUM = 0, 1, 3  # places in the header: current copy; version of each; checksum of each
+_HEADER_BYTES = ALIGNMENT
+
+
+class WeightsError(RuntimeError):
+    """Published weights could not be read, or do not fit what was agreed."""
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """Where one tensor lies in the bytes of a copy."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+class WeightsLayout(NamedTuple):
+    """Places of all tensors and the size of a copy in bytes. Picklable."""
+
+    places: tuple[TensorPlace, ...]
+    num_bytes: int
+
+
+class Weights(NamedTuple):
+    """A version and its tensors, private to the reader until it reads again."""
+
+    version: int
+    tensors: dict[str, Tensor]
+
+
+def layout_of(tensors: Mapping[str, Tensor]) -> WeightsLayout:
+    """Lays out tensors of any dtypes one after the other, each aligned."""
+    places, offset = [], 0
+    for name, tensor in tensors.items():
+        places.append(TensorPlace(name, tuple(tensor.shape), tensor.dtype, offset))
+        offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
+    return WeightsLayout(tuple(places), max(offset, ALIGNMENT))
+
+
+class SharedWeights:
+    """Two copies of the weights in shared memory, for one writer and any number of readers.
+
+    Attributes:
+        name: of the shared memory, for `attach`.
+        layout: of both copies.
+    """
+
+    def __init__(self, memory: SharedMemory, layout: WeightsLayout, *, is_owner: bool) -> None:
+        self._memory, self._is_owner = memory, is_owner
+        self.name, self.layout = memory.name, layout
+        self._header = np.frombuffer(memory.buf, np.int64, count=_HEADER_BYTES // 8)
+        starts = (_HEADER_BYTES, _HEADER_BYTES + layout.num_bytes)
+        self._copies = [memory.buf[start : start + layout.num_bytes] for start in starts]
+        self._private = bytearray(layout.num_bytes)
+        self._views = _views(self._private, layout)
+
+    @classmethod
+    def create(cls, layout: WeightsLayout) -> SharedWeights:
+        """Reserves memory that holds no version yet; the creator alone may publish, and has to call `close`."""
+        memory = SharedMemory(create=True, size=_HEADER_BYTES + 2 * layout.num_bytes)
+        weights = cls(memory, layout, is_owner=True)
+        weights._header[:] = 0
+        weights._header[_VERSION : _VERSION + 2] = NO_VERSION
+        return weights
+
+    @classmethod
+    def attach(cls, name: str, layout: WeightsLayout) -> SharedWeights:
+        """Opens what another process created, for reading."""
+        return cls(SharedMemory(name), layout, is_owner=False)
+
+    @property
+    def version(self) -> int:
+        """The newest version, or `NO_VERSION` before the first."""
+        return int(self._header[_VERSION + int(self._header[_CURRENT])])
+
+    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Makes new weights visible to all readers.
+
+        Args:
+            version: rising.
+            tensors: exactly those of the layout.
+
+        Raises:
+            WeightsError: if a tensor is missing, unknown, or has another shape.
+        """
+        self._check(tensors)
+        for name, view in self._views.items():
+            view.copy_(tensors[name])
+        target = 1 - int(self._header[_CURRENT])
+        self._header[_CHECKSUM + target] = -1  # fits no bytes: a reader of this copy starts again
+        self._copies[target][:] = self._private
+        self._header[_VERSION + target] = version
+        self._header[_CHECKSUM + target] = _checksum(version, self._private)
+        self._header[_CURRENT] = target
+
+    def read(self) -> Weights:
+        """Returns the newest weights; the tensors are overwritten by the next call.
+
+        Raises:
+            WeightsError: if nothing whole could be read within `READ_TIMEOUT_S`.
+        """
+        give_up_s = time.monotonic() + READ_TIMEOUT_S
+        while time.monotonic() < give_up_s:
+            current = int(self._header[_CURRENT])
+            version = int(self._header[_VERSION + current])
+            self._private[:] = self._copies[current]
+            if version != NO_VERSION and self._header[_CHECKSUM + current] == _checksum(version, self._private):
+                return Weights(version, self._views)
+            time.sleep(RETRY_S)
+        message = f"no whole weights could be read within {READ_TIMEOUT_S:.0f} s; newest version: {self.version}"
+        raise WeightsError(message)
+
+    def close(self) -> None:
+        """Lets go of the memory; the creator also removes it."""
+        self._header = np.zeros(0, np.int64)
+        for copy in self._copies:
+            copy.release()
+        self._copies.clear()
+        with suppress(BufferError):
+            self._memory.close()
+        if self._is_owner:
+            self._is_owner = False
+            self._memory.unlink()
+
+    def _check(self, tensors: Mapping[str, Tensor]) -> None:
+        for place in self.layout.places:
+            found = tuple(tensors[place.name].shape) if place.name in tensors else None
+            if found != place.shape:
+                message = f"published tensor {place.name!r} has shape {found}, agreed was {place.shape}"
+                raise WeightsError(message)
+        if len(tensors) != len(self.layout.places):
+            message = f"published tensors nobody agreed on: {sorted(set(tensors) - set(self._views))}"
+            raise WeightsError(message)
+
+
+def _views(memory: bytearray, layout: WeightsLayout) -> dict[str, Tensor]:
+    return {
+        place.name: torch.frombuffer(memory, dtype=place.dtype, count=place.count, offset=place.offset).reshape(
+            place.shape
+        )
+        for place in layout.places
+    }
+
+
+def _checksum(version: int, content: bytearray) -> int:
+    return zlib.crc32(content, version & 0xFFFFFFFF)

@@ -1,0 +1,1 @@
+"""The embedded racing simulator: physics, built-in driver, rendering. Numba kernels, no torch."""

@@ -1,0 +1,113 @@
+"""Demonstrations by the built-in driver: whole races with everything the `races` stage stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import ActionTable
+from rulka.params import DriverParams, SimulatorParams
+from rulka.simulator.driver import PurePursuitDriver, sample_skills
+from rulka.simulator.simulator import Simulator
+from rulka.tracks.track import Track
+
+
+@dataclass(frozen=True)
+class DrivenRace:
+    """One race of the built-in driver.
+
+    Attributes:
+        seed: seed of the field of drivers; with `number` it names the race.
+        number: which driver of the field.
+        actions: [T] int64 action of each decision.
+        car_rows: [T + 1, NUM_CAR_FIELDS] float32 `CAR` row before each decision and after the last.
+        time_ms: [T + 1] int64 race time of each row.
+        gate_times_ms: times of the gates passed, in order.
+        race_time_ms: time at the finish, None for a race that did not get there.
+        progress_m: distance along the track at the end.
+    """
+
+    seed: int
+    number: int
+    actions: NDArray[np.int64]
+    car_rows: NDArray[np.float32]
+    time_ms: NDArray[np.int64]
+    gate_times_ms: tuple[int, ...]
+    race_time_ms: int | None
+    progress_m: float
+
+    @property
+    def is_finished(self) -> bool:
+        """The race reached the finish."""
+        return self.race_time_ms is not None
+
+
+def record_demonstrations(
+    track: Track,
+    simulator: SimulatorParams,
+    table: ActionTable,
+    driver: DriverParams,
+    num_races: int,
+    seed: int,
+    max_race_s: float,
+    on_decision: Callable[[int], None] = lambda _running: None,
+) -> list[DrivenRace]:
+    """Lets a field of drivers race, all at once, one car each.
+
+    Args:
+        track: the road.
+        simulator: physics.
+        table: actions.
+        driver: how good the field is.
+        num_races: cars.
+        seed: of skills, slips and starting places.
+        max_race_s: a race is cut after this long.
+        on_decision: called after every decision with the number of cars still driving.
+
+    Returns:
+        One race for each driver, finished or not.
+    """
+    rng = np.random.default_rng(seed)
+    skills = sample_skills(num_races, driver, rng)
+    cars = Simulator(track, num_races, simulator, table)
+    cars.reset(np.ones(num_races, np.bool_), lateral_m=rng.uniform(-1.0, 1.0, num_races))
+    pilot = PurePursuitDriver(track, simulator.physics, skills, rng)
+    actions, rows, times = [], [cars.cars.copy()], [cars.time_ms.copy()]
+    lasts = np.zeros(num_races, np.int64)
+    for decision in range(int(max_race_s * 1000.0 / table.duration_ms)):
+        running = ~(cars.is_finished | cars.is_off_track)
+        if not running.any():
+            break
+        actions.append(pilot.actions(cars))
+        cars.step(actions[-1])
+        rows.append(cars.cars.copy())
+        times.append(cars.time_ms.copy())
+        lasts[running] = decision + 1
+        on_decision(int(running.sum()))
+    return [_race(n, seed, int(lasts[n]), cars, actions, rows, times) for n in range(num_races)]
+
+
+def _race(
+    n: int,
+    seed: int,
+    last: int,
+    cars: Simulator,
+    actions: list[NDArray[np.int64]],
+    rows: list[NDArray[np.float32]],
+    times: list[NDArray[np.int64]],
+) -> DrivenRace:
+    passed = int(cars.gate_index[n])
+    gates = tuple(int(t) for t in cars.gate_time_ms[n, :passed])
+    return DrivenRace(
+        seed=seed,
+        number=n,
+        actions=np.array([step[n] for step in actions[:last]], np.int64),
+        car_rows=np.array([row[n] for row in rows[: last + 1]], np.float32),
+        time_ms=np.array([time[n] for time in times[: last + 1]], np.int64),
+        gate_times_ms=gates,
+        race_time_ms=gates[-1] if cars.is_finished[n] else None,
+        progress_m=float(cars.along_m[n]),
+    )

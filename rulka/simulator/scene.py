@@ -1,0 +1,207 @@
+"""A track baked into flat arrays that the renderer reads: cross-sections, gates, neighbours and a palette.
+
+A section is a cut across the road, one for each zone, with some road before the start and past the finish. Beside
+the road lies terrain ("wings") that follows its height, so that a crest hides what is behind it.
+
+Dimensions: S sections, C chunks of `CHUNK_SECTIONS` sections, G gates with the start, I inks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.observation import ASPHALT_IDS, DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
+from rulka.simulator.palette import GREY_INK, INK
+from rulka.tracks.track import Track
+
+BEFORE_SECTIONS = 96
+"""Road drawn before the start: 48 m."""
+AFTER_SECTIONS = 256
+"""Road drawn past the finish: 128 m."""
+VIEW_M = 320.0
+"""Road is drawn this far along the line, before and behind the car."""
+CHUNK_SECTIONS = 16
+"""Sections in one piece (8 m) of road that is far along the line but near in space."""
+MAX_NEIGHBOURS = 48
+NEIGHBOUR_M = 200.0
+WING_M = 60.0
+"""Width of the terrain beside the road, where nothing else needs the place."""
+WING_SLOPE = 0.04
+"""The terrain falls by this share of its width, so that the road stands out a little."""
+SMOOTH_SECTIONS = 6
+"""Directions are means over this many sections before and behind: driven paths are not smooth."""
+PROBE_STEP = 4
+"""Every so many sections are compared when looking for road near in space."""
+GATE_START, GATE_CHECKPOINT, GATE_FINISH = 0, 1, 2
+UP = np.array([0.0, 1.0, 0.0])
+
+
+class Scene(NamedTuple):
+    """What the renderer needs of a track.
+
+    Attributes:
+        sections: [S, 14] float32: centre (3), unit vector to the left edge (3), half width, end of the left wing (3),
+            end of the right wing (3), light (a factor around 1 that grows with the slope towards the sun).
+        surface: [S] int32 first ink of the road surface.
+        neighbours: [C, MAX_NEIGHBOURS] int32 first sections of chunks near in space, nearest first; -1 is none.
+        gates: [G, 2] int32 section and kind (0 start, 1 checkpoint, 2 finish).
+        ink: [I] float32 brightness of everything, 0 to 255, by `palette.INK`.
+        num_before: sections before zone 0.
+        view_m: how far along the line road is drawn.
+    """
+
+    sections: NDArray[np.float32]
+    surface: NDArray[np.int32]
+    neighbours: NDArray[np.int32]
+    gates: NDArray[np.int32]
+    ink: NDArray[np.float32]
+    num_before: int
+    view_m: float
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the arrays."""
+        return sum(part.nbytes for part in self if isinstance(part, np.ndarray))
+
+
+def bake_scene(track: Track) -> Scene:
+    """Prepares a track for rendering; deterministic, and independent of camera and image size."""
+    centre = _extended(track.centre_m)
+    widths, banks, materials = (_padded(values) for values in (track.width_m, track.bank_rad, track.material))
+    tangent = _smooth_direction(centre)
+    flat_left = _flat_left(tangent)
+    left = flat_left * np.cos(banks)[:, None] + np.cross(tangent, flat_left) * np.sin(banks)[:, None]
+    half = widths / 2.0
+    reach = _wing_reach(centre, tangent, flat_left, half)
+    sections = np.empty((len(centre), 14), np.float32)
+    sections[:, 0:3], sections[:, 3:6], sections[:, 6] = centre, left, half
+    sections[:, 7:10] = centre + left * half[:, None] + _wing(flat_left, reach[:, 0])
+    sections[:, 10:13] = centre - left * half[:, None] + _wing(-flat_left, reach[:, 1])
+    sections[:, 13] = _light(tangent, left)
+    return Scene(
+        sections,
+        _surface_ink(materials),
+        _neighbours(centre),
+        _gates(track),
+        GREY_INK.copy(),
+        BEFORE_SECTIONS,
+        VIEW_M,
+    )
+
+
+def _extended(centre_m: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Adds straight road before the start and past the finish."""
+    first, last = centre_m[1] - centre_m[0], centre_m[-1] - centre_m[-2]
+    before = centre_m[0] - np.arange(BEFORE_SECTIONS, 0, -1)[:, None] * first
+    after = centre_m[-1] + np.arange(1, AFTER_SECTIONS + 1)[:, None] * last
+    return np.concatenate([before, centre_m, after])
+
+
+def _padded(values: NDArray) -> NDArray:
+    return np.pad(values, (BEFORE_SECTIONS, AFTER_SECTIONS), mode="edge")
+
+
+def _smooth_direction(centre: NDArray[np.float64]) -> NDArray[np.float64]:
+    index = np.arange(len(centre))
+    ahead = centre[np.minimum(index + SMOOTH_SECTIONS, len(centre) - 1)]
+    behind = centre[np.maximum(index - SMOOTH_SECTIONS, 0)]
+    return _unit(ahead - behind)
+
+
+def _flat_left(tangent: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Horizontal direction to the left; where the road is vertical, that of the section before."""
+    left = np.cross(UP, tangent)
+    is_steep = np.linalg.norm(left, axis=1) < 0.05
+    if is_steep.all():
+        return np.tile([1.0, 0.0, 0.0], (len(tangent), 1))
+    known = np.flatnonzero(~is_steep)
+    nearest = known[np.clip(np.searchsorted(known, np.arange(len(left)), side="right") - 1, 0, None)]
+    return _unit(left[nearest])
+
+
+def _wing(outward: NDArray[np.float64], reach_m: NDArray[np.float64]) -> NDArray[np.float64]:
+    return (outward - WING_SLOPE * UP) * reach_m[:, None]
+
+
+def _light(tangent: NDArray[np.float64], left: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sun from ahead of +z and above: slopes differ in brightness by at most a fifth."""
+    normal = np.cross(tangent, left)
+    sun = _unit(np.array([[0.35, 0.8, 0.5]]))[0]
+    return np.clip(1.0 + 0.45 * (normal @ sun - sun[1]), 0.8, 1.2)
+
+
+def _wing_reach(
+    centre: NDArray[np.float64], tangent: NDArray[np.float64], left: NDArray[np.float64], half: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """[S, 2] width of the terrain to the left and right: short inside curves and beside other road."""
+    turn = np.einsum("sk,sk->s", np.gradient(tangent, axis=0), left) / ZONE_SPACING_M
+    radius = 1.0 / np.maximum(np.abs(turn), 1e-4)
+    inner = np.maximum(0.8 * radius - half, 0.0)
+    reach = np.full((len(centre), 2), WING_M)
+    reach[turn > 0, 0] = np.minimum(WING_M, inner[turn > 0])
+    reach[turn < 0, 1] = np.minimum(WING_M, inner[turn < 0])
+    return _eroded(np.minimum(reach, _room_beside(centre, tangent, left, half)))
+
+
+def _room_beside(
+    centre: NDArray[np.float64], tangent: NDArray[np.float64], left: NDArray[np.float64], half: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """[S, 2] half the gap to other road on the left and on the right, 0 where roads cross."""
+    room = np.full((len(centre), 2), np.inf)
+    probe = np.arange(0, len(centre), PROBE_STEP)
+    for i in probe:
+        offset = centre[probe] - centre[i]
+        beside, along = offset @ left[i], offset @ _unit(tangent[i] * (1.0 - UP))
+        is_far_along = np.abs(probe - i) * ZONE_SPACING_M > np.maximum(40.0, 1.8 * np.hypot(beside, along))
+        is_near = is_far_along & (np.abs(along) < 6.0) & (np.abs(beside) < 2 * WING_M + 40.0)
+        gap = np.maximum(np.abs(beside) - half[i] - half[probe], 0.0) / 2.0
+        for side, sign in enumerate((1.0, -1.0)):
+            chosen = is_near & (sign * beside > -half[i])
+            if chosen.any():
+                room[i : i + PROBE_STEP, side] = gap[chosen].min()
+    return room
+
+
+def _eroded(reach: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Widens the narrow places by 8 m along the line and smooths the transitions."""
+    span = 16
+    padded = np.pad(reach, ((span, span), (0, 0)), mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * span + 1, axis=0)
+    narrow = np.pad(windows.min(axis=2), ((span, span), (0, 0)), mode="edge")
+    return np.lib.stride_tricks.sliding_window_view(narrow, 2 * span + 1, axis=0).mean(axis=2)
+
+
+def _surface_ink(materials: NDArray[np.uint8]) -> NDArray[np.int32]:
+    ink = np.full(256, INK["other_road"], np.int32)
+    for ids, name in ((ASPHALT_IDS, "asphalt"), (DIRT_IDS, "dirt"), (GRASS_IDS, "grass_road"), (TURBO_IDS, "turbo")):
+        ink[list(ids)] = INK[name]
+    return ink[materials]
+
+
+def _gates(track: Track) -> NDArray[np.int32]:
+    zones = np.clip(np.rint(track.gate_m / ZONE_SPACING_M), 0, track.num_zones - 1).astype(np.int32)
+    kinds = np.full(len(zones), GATE_CHECKPOINT, np.int32)
+    kinds[-1] = GATE_FINISH
+    start = np.array([[BEFORE_SECTIONS, GATE_START]], np.int32)
+    return np.concatenate([start, np.stack([zones + BEFORE_SECTIONS, kinds], axis=1)]).astype(np.int32)
+
+
+def _neighbours(centre: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Finds, for each chunk, the chunks that are out of view along the line but near in space."""
+    first = np.arange(0, len(centre) - CHUNK_SECTIONS, CHUNK_SECTIONS)
+    middle = centre[first + CHUNK_SECTIONS // 2]
+    table = np.full((len(centre) // CHUNK_SECTIONS + 1, MAX_NEIGHBOURS), -1, np.int32)
+    for chunk, here in enumerate(middle):
+        distance = np.linalg.norm(middle - here, axis=1)
+        is_out_of_view = np.abs(first - first[chunk]) * ZONE_SPACING_M > VIEW_M - CHUNK_SECTIONS * ZONE_SPACING_M
+        near = np.flatnonzero(is_out_of_view & (distance < NEIGHBOUR_M))
+        near = near[np.argsort(distance[near], kind="stable")][:MAX_NEIGHBOURS]
+        table[chunk, : len(near)] = first[near]
+    return table
+
+
+def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)

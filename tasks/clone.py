@@ -1,0 +1,195 @@
+"""Stage `clone` (Level 1): behaviour cloning, from frames and floats to actions.
+
+Reads  data/frames/         see rulka.datasets.frames
+       data/encoder/        the pretrained encoder
+Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors are `ClonePolicy.state_dict()`
+         metrics.json       accuracy on held-out races beside what needs no learning, per action, and every epoch;
+                            `measured_on` says "train", and `validation_*` are null, where no race is held out
+         loss_curve.png, confusion.png
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.policy import ClonePolicy
+from rulka.actions import ActionTable, action_table
+from rulka.agents.networks import build_clone_policy
+from rulka.agents.speed import Precision, keep_freed_memory
+from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
+from rulka.datasets.frames import Batch, FrameDataset, check_contract
+from rulka.losses.cloning import soft_cross_entropy
+from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, read_params
+from rulka.pretraining.cloning import Disturbance, disturb, forget_previous_actions, measure, predict
+from rulka.pretraining.fit import FitSettings, History, choose_precision, fit
+from rulka.pretraining.plots import plot_confusion, plot_loss
+from rulka.progress import Progress
+from rulka.provenance import provenance
+from rulka.stage import output_folder, require, run_stage
+
+_ENCODER_PREFIX = "encoder."
+
+
+@dataclass(frozen=True)
+class _Result:
+    policy: ClonePolicy
+    history: History
+    precision: Precision
+    seconds: float
+
+
+def clone(
+    observation: ObservationParams,
+    actions: ActionParams,
+    network: NetworkParams,
+    clone: CloneParams,
+    *,
+    frames_dir: Path,
+    encoder_dir: Path,
+    out_dir: Path,
+) -> None:
+    """Trains a policy to do what the recorded drivers did and keeps the weights of its best epoch.
+
+    Raises:
+        UserError: if an input is missing or made for other parameters, or training does not converge.
+    """
+    require(frames_dir, "capture")
+    require(encoder_dir, "pretrain")
+    table = action_table(actions.ticks_per_action)
+    encoder = load_artifact(encoder_dir, "encoder", observation=observation)
+    train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
+    check_contract(train.index, observation_contract(observation), table)
+    torch.manual_seed(clone.seed)
+    torch.set_num_threads(os.cpu_count() or 1)
+    keep_freed_memory()
+    policy = _build_policy(observation, network, table, encoder)
+    result = _train(policy, clone, train, validation)
+    artifact = Artifact(
+        kind="policy",
+        tensors=policy.state_dict(),
+        config={"network": network.model_dump(mode="json"), "num_actions": table.num_actions},
+        observation=observation_contract(observation),
+        actions=table,
+        normalisation=encoder.normalisation,
+        provenance=provenance(
+            {"observation": observation, "actions": actions, "network": network, "clone": clone},
+            {"frames": frames_dir, "encoder": encoder_dir},
+        ),
+    )
+    with output_folder(out_dir) as folder:
+        _write_results(folder, result, train, validation, table)
+        write_artifact(folder, artifact)
+
+
+def _build_policy(
+    observation: ObservationParams, network: NetworkParams, table: ActionTable, encoder: Artifact
+) -> ClonePolicy:
+    """Returns a policy with the pretrained encoder in it."""
+    policy = build_clone_policy(observation, network, encoder.normalisation, table.num_actions)
+    weights = {name.removeprefix(_ENCODER_PREFIX): tensor for name, tensor in encoder.tensors.items()}
+    policy.encoder.load_state_dict(weights)
+    return policy
+
+
+def _train(policy: ClonePolicy, clone: CloneParams, train: FrameDataset, validation: FrameDataset) -> _Result:
+    started_s = time.monotonic()
+    disturbance = Disturbance(clone.previous_action_dropout, clone.float_noise)
+    if disturbance.previous_action_dropout == 1.0:
+        forget_previous_actions(policy.float_head)
+    generator = torch.Generator().manual_seed(clone.seed)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        floats = disturb(batch.floats, policy.float_mean, policy.float_std, disturbance, generator)
+        return soft_cross_entropy(policy(batch.image, floats), batch.action_share)
+
+    sample = train.batch(slice(0, clone.batch_size))
+    precision = choose_precision(
+        clone.precision,
+        policy,
+        lambda: soft_cross_entropy(policy(sample.image, sample.floats), sample.action_share),
+    )
+    settings = FitSettings(
+        epochs=clone.epochs,
+        steps_per_epoch=math.ceil(len(train) / clone.batch_size),
+        learning_rate=clone.learning_rate,
+        weight_decay=clone.weight_decay,
+        max_grad_norm=clone.max_grad_norm,
+        precision=precision,
+    )
+    with Progress("clone", clone.epochs * len(train), "frames") as bar:
+        history = fit(
+            policy,
+            settings,
+            batches=lambda epoch: train.iterate_batches(seed=clone.seed, epoch=epoch, batch_size=clone.batch_size),
+            loss=loss,
+            validate=lambda: predict(policy, validation).loss if len(validation) else None,
+            on_batch=lambda num_frames, value: bar.advance(num_frames, loss=value),
+        )
+    return _Result(policy, history, precision, time.monotonic() - started_s)
+
+
+def _write_results(
+    folder: Path, result: _Result, train: FrameDataset, validation: FrameDataset, table: ActionTable
+) -> None:
+    with torch.no_grad():
+        measured = measure(result.policy, train, validation if len(validation) else train, table.num_actions)
+    metrics = _metrics(result, train, validation) | measured
+    metrics |= {f"validation_{name}": measured[name] if len(validation) else None for name in ("loss", "accuracy")}
+    (folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+    plot_loss(
+        folder / "loss_curve.png",
+        result.history,
+        title="Level 1: behaviour cloning",
+        unit="cross-entropy (nats)",
+        baselines={"entropy of the labels": measured["label_entropy"]},
+    )
+    plot_confusion(folder / "confusion.png", np.array(measured["confusion"]), action_names(table))
+
+
+def _metrics(result: _Result, train: FrameDataset, validation: FrameDataset) -> dict[str, Any]:
+    return {
+        "num_train_frames": len(train),
+        "num_validation_frames": len(validation),
+        "measured_on": "validation" if len(validation) else "train",
+        "best_epoch": result.history.best_epoch,
+        "train_loss": result.history.best.train_loss,
+        "precision": result.precision,
+        "seconds": round(result.seconds, 1),
+        "epochs": [epoch.to_json() for epoch in result.history.epochs],
+    }
+
+
+def action_names(table: ActionTable) -> list[str]:
+    """Returns the pressed keys of every action in words."""
+    names = []
+    for controls in table.controls:
+        pressed = [name for name, is_down in controls._asdict().items() if is_down]
+        names.append("+".join(pressed).replace("accelerate", "gas") or "none")
+    return names
+
+
+def main() -> None:
+    """Runs the stage with the parameters and folders of the project."""
+    params = read_params()
+    clone(
+        params.observation,
+        params.actions,
+        params.network,
+        params.clone,
+        frames_dir=Path("data/frames"),
+        encoder_dir=Path("data/encoder"),
+        out_dir=Path("data/policy"),
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,197 @@
+"""Stage `pretrain` (Level 0): trains the image encoder on captured frames.
+
+Reads  data/frames/         see rulka.datasets.frames
+Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; tensors are named `encoder.*`
+         metrics.json       losses of every epoch, which one was kept, what they compare with
+         loss_curve.png, reconstructions.png
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.encoder import normalise_image
+from rulka.actions import action_table
+from rulka.agents.speed import Precision, keep_freed_memory
+from rulka.artifacts import Artifact, observation_contract, write_artifact
+from rulka.datasets.frames import FrameDataset, check_contract
+from rulka.observation import reference_normalisation
+from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
+from rulka.pretraining.augmentation import Augmentation
+from rulka.pretraining.fit import FitSettings, History, choose_precision, fit
+from rulka.pretraining.objectives import Objective, ObjectiveSettings, build_objective
+from rulka.pretraining.plots import plot_loss, save_pairs
+from rulka.progress import Progress
+from rulka.provenance import provenance
+from rulka.stage import output_folder, require, run_stage
+
+NUM_PREVIEWS = 12
+NUM_BASELINE_FRAMES = 4096
+VALIDATION_BATCH = 512
+
+
+@dataclass(frozen=True)
+class _Result:
+    objective: Objective
+    history: History
+    precision: Precision
+    seconds: float
+
+
+def pretrain(
+    observation: ObservationParams, actions: ActionParams, pretrain: PretrainParams, *, frames_dir: Path, out_dir: Path
+) -> None:
+    """Trains an encoder on the training frames and keeps the weights of the epoch that did best on the held-out ones.
+
+    Raises:
+        UserError: if the frames are missing or of another size, or training does not converge.
+    """
+    require(frames_dir, "capture")
+    train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
+    contract = observation_contract(observation)
+    check_contract(train.index, contract, action_table(actions.ticks_per_action))
+    result = _train(observation, pretrain, train, validation)
+    tensors = {f"encoder.{name}": tensor for name, tensor in result.objective.encoder.state_dict().items()}
+    artifact = Artifact(
+        kind="encoder",
+        tensors=tensors,
+        config={"task": pretrain.task, "height": observation.height, "width": observation.width},
+        observation=contract,
+        actions=action_table(actions.ticks_per_action),
+        normalisation=reference_normalisation(),
+        provenance=provenance({"observation": observation, "pretrain": pretrain}, {"frames": frames_dir}),
+    )
+    with output_folder(out_dir) as folder:
+        _write_results(folder, result, pretrain, train, validation)
+        write_artifact(folder, artifact)
+
+
+def _train(
+    observation: ObservationParams, pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset
+) -> _Result:
+    started_s = time.monotonic()
+    torch.manual_seed(pretrain.seed)
+    torch.set_num_threads(os.cpu_count() or 1)
+    keep_freed_memory()
+    objective = build_objective(pretrain.task, observation.height, observation.width, _objective_settings(pretrain))
+    generator = torch.Generator().manual_seed(pretrain.seed)
+    sample = train.batch(slice(0, pretrain.batch_size)).image
+    precision = choose_precision(
+        pretrain.precision, objective, lambda: objective.loss(sample, torch.Generator().manual_seed(0))
+    )
+    settings = FitSettings(
+        epochs=pretrain.epochs,
+        steps_per_epoch=math.ceil(len(train) / pretrain.batch_size),
+        learning_rate=pretrain.learning_rate,
+        weight_decay=pretrain.weight_decay,
+        max_grad_norm=pretrain.max_grad_norm,
+        precision=precision,
+    )
+    with Progress(f"pretrain ({pretrain.task})", pretrain.epochs * len(train), "frames") as bar:
+        history = fit(
+            objective,
+            settings,
+            batches=lambda epoch: train.iterate_batches(
+                seed=pretrain.seed, epoch=epoch, batch_size=pretrain.batch_size
+            ),
+            loss=lambda batch: objective.loss(batch.image, generator),
+            validate=lambda: _validation_loss(objective, validation, pretrain.seed),
+            on_batch=lambda num_frames, loss: bar.advance(num_frames, loss=loss),
+        )
+    return _Result(objective, history, precision, time.monotonic() - started_s)
+
+
+def _objective_settings(pretrain: PretrainParams) -> ObjectiveSettings:
+    return ObjectiveSettings(
+        vae_latent=pretrain.vae_latent,
+        kl_weight=pretrain.kl_weight,
+        projection=pretrain.simclr_projection,
+        temperature=pretrain.simclr_temperature,
+        augmentation=Augmentation(pretrain.simclr_crop_pixels, pretrain.simclr_brightness),
+    )
+
+
+def _validation_loss(objective: Objective, validation: FrameDataset, seed: int) -> float | None:
+    """Returns the mean loss over all held-out frames, with the same random numbers every time."""
+    if not len(validation):
+        return None
+    generator = torch.Generator().manual_seed(seed)
+    total = 0.0
+    for batch in validation.iterate_batches(seed=seed, epoch=0, batch_size=VALIDATION_BATCH):
+        total += float(objective.loss(batch.image, generator)) * len(batch.image)
+    return total / len(validation)
+
+
+def _write_results(
+    folder: Path, result: _Result, pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset
+) -> None:
+    baselines = _baselines(pretrain, train, validation)
+    metrics = _metrics(result, pretrain, train, validation) | baselines
+    (folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+    unit = "NT-Xent loss" if pretrain.task == "simclr" else "loss (squared error, images in [-1, 1])"
+    plot_loss(folder / "loss_curve.png", result.history, title="Level 0: encoder", unit=unit, baselines=baselines)
+    source = validation if len(validation) else train
+    chosen = np.linspace(0, len(source) - 1, NUM_PREVIEWS).astype(np.int64)
+    images = source.batch(chosen).image
+    generator = torch.Generator().manual_seed(pretrain.seed)
+    with torch.no_grad():
+        shown = result.objective.preview(images, generator)
+    pixels = (shown * 128 + 128).round().clamp(0, 255).to(torch.uint8)
+    save_pairs(folder / "reconstructions.png", images[:, 0].numpy(), pixels[:, 0].numpy())
+
+
+def _metrics(
+    result: _Result, pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset
+) -> dict[str, Any]:
+    best = result.history.best
+    return {
+        "task": pretrain.task,
+        "num_train_frames": len(train),
+        "num_validation_frames": len(validation),
+        "best_epoch": best.epoch,
+        "train_loss": best.train_loss,
+        "validation_loss": best.validation_loss,
+        "precision": result.precision,
+        "seconds": round(result.seconds, 1),
+        "epochs": [epoch.to_json() for epoch in result.history.epochs],
+    }
+
+
+def _baselines(pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset) -> dict[str, float]:
+    """Returns the loss of what needs no learning: the mean training frame, or a blind guess of the other view."""
+    if pretrain.task == "simclr":
+        return {"blind_guess_loss": math.log(2 * pretrain.batch_size - 1)}
+    mean = _spread_frames(train, NUM_BASELINE_FRAMES).mean(dim=0)
+    error = _spread_frames(validation if len(validation) else train, NUM_BASELINE_FRAMES) - mean
+    return {"mean_image_loss": float(error.square().mean())}
+
+
+def _spread_frames(frames: FrameDataset, num_frames: int) -> torch.Tensor:
+    """Returns normalised images [N, 1, H, W], at most `num_frames`, spread evenly over all."""
+    chosen = np.linspace(0, len(frames) - 1, min(num_frames, len(frames))).astype(np.int64)
+    return normalise_image(frames.batch(chosen).image, torch.float32)
+
+
+def main() -> None:
+    """Runs the stage with the parameters and folders of the project."""
+    params = read_params()
+    pretrain(
+        params.observation,
+        params.actions,
+        params.pretrain,
+        frames_dir=Path("data/frames"),
+        out_dir=Path("data/encoder"),
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

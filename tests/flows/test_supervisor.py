@@ -1,0 +1,99 @@
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.supervisor import MAX_STARTS, Part, PartError, Supervisor
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+PARENT = [
+    sys.executable,
+    "-c",
+    "import subprocess, time\n"
+    "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, flush=True)\n"
+    "time.sleep(60)",
+]
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def pid_of(part: Part) -> int:
+    assert part._process is not None
+    return part._process.pid
+
+
+def test_a_part_that_ends_is_started_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    deaths: list[int] = []
+    part = Part("worker", SLEEP, os.environ, log_file=tmp_path / "log", on_death=lambda: deaths.append(1))
+    with Supervisor(said.append) as supervisor:
+        supervisor.start(part)
+        supervisor.check()
+        first = pid_of(part)
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: part.exit_code is not None)
+        supervisor.check()
+        assert pid_of(part) != first
+        assert deaths == [1]
+        last = pid_of(part)
+    assert said == ["the worker ended with exit code -9; starting it again", "stopping the worker"]
+    assert not psutil.pid_exists(last)
+
+
+def test_a_part_that_does_not_stay_up_is_given_up() -> None:
+    part = Part("server", [sys.executable, "-c", "raise SystemExit(7)"], os.environ)
+
+    def watch() -> None:
+        while True:
+            wait_for(lambda: part.exit_code is not None)
+            supervisor.check()
+
+    with Supervisor(lambda _: None) as supervisor:
+        supervisor.start(part)
+        with pytest.raises(PartError, match=f"the server ended {MAX_STARTS} times in a row, with exit code 7"):
+            watch()
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_a_part_started_elsewhere_ends_with_it(tmp_path: Path, is_killed: bool) -> None:
+    log = tmp_path / "log"
+    part = Part("worker", PARENT, os.environ, log_file=log)
+    part.start()
+    wait_for(lambda: log.read_text().endswith("\n"))
+    child = int(log.read_text())
+    part.look()
+    if is_killed:
+        os.kill(pid_of(part), signal.SIGKILL)
+        wait_for(lambda: part.exit_code is not None)
+    assert psutil.pid_exists(child)
+    part.stop()
+    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only the Linux kernel offers it")
+def test_parts_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = (
+        "import os, sys, time, pathlib\n"
+        "from flows.supervisor import Part\n"
+        f"part = Part('server', {SLEEP!r}, os.environ, log_file=pathlib.Path({str(log)!r}))\n"
+        "part.start()\n"
+        "print(part._process.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    outer = Part("outer", [sys.executable, "-c", code], os.environ, log_file=tmp_path / "outer")
+    outer.start()
+    wait_for(lambda: (tmp_path / "outer").read_text().endswith("\n"), timeout_s=30)
+    inner = int((tmp_path / "outer").read_text())
+    os.kill(pid_of(outer), signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(inner) or psutil.Process(inner).status() == psutil.STATUS_ZOMBIE)

@@ -1,0 +1,177 @@
+"""Artifacts: what is written is read back, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rulka import artifacts
+from rulka.actions import action_table
+from rulka.artifacts import (
+    META_FILE,
+    WEIGHTS_FILE,
+    Artifact,
+    ArtifactError,
+    float_layout_hash,
+    load_artifact,
+    observation_contract,
+    read_meta,
+    save_artifact,
+    write_artifact,
+)
+from rulka.observation import reference_normalisation
+from rulka.params import ObservationParams
+
+OBSERVATION = ObservationParams(height=64, width=48)
+ACTIONS = action_table(5)
+
+
+def make_artifact() -> Artifact:
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(4, 3, 2, 2, generator=generator).to(memory_format=torch.channels_last)
+    return Artifact(
+        kind="encoder",
+        tensors={
+            "encoder.weight": weight,
+            "encoder.tied": weight,  # shares memory with the one above
+            "encoder.half": torch.randn(5, generator=generator).to(torch.bfloat16),
+            "encoder.count": torch.tensor(7),
+        },
+        config={"widths": [3, 4], "sizes": {"dense": 8}, "ratio": 0.1},
+        observation=observation_contract(OBSERVATION),
+        actions=ACTIONS,
+        normalisation=reference_normalisation(),
+        provenance={"commit": None, "created": "2026-11-21T00:00:00+00:00"},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_artifact(tmp_path / "encoder", make_artifact())
+    return tmp_path / "encoder"
+
+
+def edit_meta(folder: Path, **changes: object) -> None:
+    """Changes metadata the way a careful other program would: checksum included."""
+    meta = json.loads((folder / META_FILE).read_text()) | changes
+    meta["meta_sha256"] = artifacts._meta_hash(meta)
+    (folder / META_FILE).write_text(json.dumps(meta))
+
+
+def test_round_trip(folder: Path) -> None:
+    saved, loaded = make_artifact(), load_artifact(folder, "encoder", observation=OBSERVATION, actions=ACTIONS)
+    assert loaded.tensors.keys() == saved.tensors.keys()
+    for name, tensor in saved.tensors.items():
+        assert loaded.tensors[name].dtype == tensor.dtype
+        assert torch.equal(loaded.tensors[name], tensor), name
+    np.testing.assert_array_equal(loaded.normalisation.mean, saved.normalisation.mean)
+    np.testing.assert_array_equal(loaded.normalisation.std, saved.normalisation.std)
+    assert (loaded.config, loaded.observation, loaded.provenance) == (saved.config, saved.observation, saved.provenance)
+    assert loaded.actions == ACTIONS
+
+
+def test_loading_without_expectations_takes_any_size(folder: Path) -> None:
+    assert load_artifact(folder, ("agent", "encoder")).observation.width == 48
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, META_FILE])
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
+def test_a_flipped_bit_is_noticed(folder: Path, name: str, where: float) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[int(where * len(content))] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(ArtifactError, match=name):
+        load_artifact(folder, "encoder")
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, META_FILE])
+def test_a_missing_file_is_named_with_what_to_run(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(ArtifactError, match=name) as caught:
+        load_artifact(folder, "encoder")
+    assert "dvc repro pretrain" in caught.value.hint
+
+
+def test_a_truncated_weights_file_is_noticed(folder: Path) -> None:
+    content = (folder / WEIGHTS_FILE).read_bytes()
+    (folder / WEIGHTS_FILE).write_bytes(content[:-1])
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        load_artifact(folder, "encoder")
+
+
+def test_another_kind_is_refused(folder: Path) -> None:
+    with pytest.raises(ArtifactError, match="kind is 'encoder', expected 'policy'"):
+        load_artifact(folder, "policy")
+
+
+def test_another_schema_is_refused(folder: Path) -> None:
+    edit_meta(folder, schema_version=99)
+    with pytest.raises(ArtifactError, match="schema_version is 99, expected 1"):
+        load_artifact(folder, "encoder")
+
+
+@pytest.mark.parametrize(
+    ("expected", "match"),
+    [
+        ({"observation": ObservationParams(height=32, width=48)}, "observation.height is 64, expected 32"),
+        ({"observation": ObservationParams(height=64, width=64)}, "observation.width is 48, expected 64"),
+        ({"actions": action_table(1)}, "actions.ticks_per_action is 5, expected 1"),
+        ({"actions": replace(ACTIONS, controls=ACTIONS.controls[:3])}, "actions.controls"),
+    ],
+)
+def test_the_differing_field_is_named(folder: Path, expected: dict, match: str) -> None:
+    with pytest.raises(ArtifactError, match=match):
+        load_artifact(folder, "encoder", **expected)
+
+
+@pytest.mark.parametrize("name", ["schema_version", "float_layout"])
+def test_another_observation_contract_is_refused(folder: Path, name: str) -> None:
+    observation = read_meta(folder)["observation"]
+    edit_meta(folder, observation=observation | {name: 0})
+    with pytest.raises(ArtifactError, match=f"observation.{name} is 0"):
+        load_artifact(folder, "encoder")
+
+
+def test_an_unknown_field_is_refused(folder: Path) -> None:
+    edit_meta(folder, surprise=1)
+    with pytest.raises(ArtifactError, match="surprise"):
+        load_artifact(folder, "encoder")
+
+
+def test_the_float_layout_is_frozen() -> None:
+    """Whoever changes the layout of the floats must know that all artifacts become unusable."""
+    assert float_layout_hash() == "ea4eea382c7f1f36"
+
+
+def test_an_unknown_kind_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="'brain' is unknown"):
+        save_artifact(tmp_path / "x", replace(make_artifact(), kind="brain"))
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_failed_save_keeps_the_old_artifact(folder: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(TypeError):
+        save_artifact(folder, replace(make_artifact(), config={"network": object()}))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["encoder"]
+
+
+def test_metadata_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(artifacts, "_write", lambda path, _content: written.append(path.name))
+    write_artifact(tmp_path, make_artifact())
+    assert written == [WEIGHTS_FILE, META_FILE]
+
+
+def test_nothing_is_pickled(folder: Path) -> None:
+    """Both files are plain data: JSON, and safetensors with a JSON header of the length stated first."""
+    weights = (folder / WEIGHTS_FILE).read_bytes()
+    header = json.loads(weights[8 : 8 + int.from_bytes(weights[:8], "little")])
+    assert set(make_artifact().tensors) <= set(header)
+    assert sorted(path.name for path in folder.iterdir()) == [META_FILE, WEIGHTS_FILE]

@@ -1,0 +1,82 @@
+import io
+import re
+
+import pytest
+
+from rulka import progress as progress_module
+from rulka.progress import Progress, time_left
+
+
+@pytest.mark.parametrize(
+    ("rate", "total", "done", "expected"),
+    [
+        (2.0, 100, 40, "30 s left"),  # 60 to do, 2 a second
+        (0.5, 100, 40, "2 min 0 s left"),  # 60 to do, one in two seconds
+        (0.0, 100, 40, ""),
+        (2.0, None, 40, ""),
+        (2.0, 100, 120, "0 s left"),  # more than planned is not less than nothing
+    ],
+)
+def test_time_left_by_hand(rate: float, total: float | None, done: float, expected: str) -> None:
+    assert time_left(rate, total, done) == expected
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress_module, "time", clock)
+    return clock
+
+
+def test_plain_lines_come_every_five_seconds_with_rate_facts_and_time_left(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress("capture", 1000, "frames", stream=stream) as progress:
+        for _ in range(5):
+            clock.now_s += 2.0
+            progress.advance(100, loss=0.12345)
+    lines = stream.getvalue().splitlines()
+    # 300 frames after 6 s (4 s is too early, 10 s is the next but 4 s later): 50 a second, 700 left take 14 s.
+    assert lines == [
+        "capture: 300/1,000 frames, 50 frames/s, loss 0.1235, 14 s left",
+        "capture: 500/1,000 frames, 50 frames/s, loss 0.1235, done",
+    ]
+
+
+def test_resumed_work_does_not_count_into_the_rate(clock: Clock) -> None:
+    progress = Progress("train", 1000, "steps", done=500, stream=io.StringIO())
+    clock.now_s += 10.0
+    progress.advance(100)
+    assert progress.rate == pytest.approx(10.0)
+    assert progress.done == 600
+
+
+def test_work_that_fails_is_not_called_done() -> None:
+    stream = io.StringIO()
+    with pytest.raises(RuntimeError), Progress("clone", None, "epochs", stream=stream):
+        raise RuntimeError
+    assert re.fullmatch(r"clone: 0 epochs, 0 epochs/s, stopped\n", stream.getvalue())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    stream = Terminal()
+    with Progress("clone", 4, "epochs", stream=stream) as progress:
+        progress.advance(4, accuracy=0.9)
+    shown = stream.getvalue()
+    assert "clone" in shown
+    assert "100 %" in shown
+    assert "accuracy 0.9" in shown

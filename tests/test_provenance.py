@@ -1,0 +1,45 @@
+"""Hashes of inputs change when, and only when, the inputs do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from rulka.params import ObservationParams
+from rulka.provenance import current_commit, hash_json, hash_path, provenance
+
+
+def test_hash_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one").write_bytes(b"1")
+    (tmp_path / "two").write_bytes(b"2")
+    expected = hashlib.sha256(b"a/one\x001two\x002").hexdigest()
+    assert hash_path(tmp_path) == expected
+    (tmp_path / "two").rename(tmp_path / "three")
+    assert hash_path(tmp_path) != expected
+    (tmp_path / "three").rename(tmp_path / "two")
+    (tmp_path / "a" / "one").write_bytes(b"0")
+    assert hash_path(tmp_path) != expected
+
+
+def test_hash_of_json_ignores_order() -> None:
+    assert hash_json({"a": 1, "b": [2]}) == hash_json({"b": [2], "a": 1})
+    assert hash_json({"a": 1}) != hash_json({"a": 2})
+
+
+def test_no_commit_outside_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert current_commit() is None
+
+
+def test_provenance_is_plain_json(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    made = provenance({"observation": ObservationParams(height=64, width=64)}, {"input": tmp_path / "file"})
+    assert json.loads(json.dumps(made)) == made
+    assert made["parameters"] == {"observation": {"height": 64, "width": 64}}
+    assert made["inputs_sha256"] == {"input": hashlib.sha256(b".\0x").hexdigest()}
+    assert made["versions"]["torch"].startswith("2.")

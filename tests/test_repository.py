@@ -1,0 +1,206 @@
+"""Rules about the repository itself that a tool can hold."""
+
+import ast
+import importlib
+import inspect
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from rulka.params import Params, Section, read_params
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("flows", "tasks", "rulka", "models")
+STAGES = ("races", "capture", "pretrain", "clone", "transfer", "train", "evaluate")
+NOT_TRACKED = {
+    ".git",
+    ".venv",
+    ".dvc",
+    ".prefect",
+    "runs",
+    "__pycache__",
+    ".ruff_cache",
+    ".pytest_cache",
+    "rulka.egg-info",
+}
+MAX_FILE_BYTES = 400_000
+
+GRAPH = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+
+
+@cache
+def tracked_files() -> list[Path]:
+    """What git tracks, or would: without git, everything outside the folders that are made."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if answer.returncode == 0:
+            return [ROOT / line for line in answer.stdout.splitlines() if (ROOT / line).is_file()]
+    files = [path for path in ROOT.rglob("*") if path.is_file() and not NOT_TRACKED & set(path.relative_to(ROOT).parts)]
+    return [path for path in files if "data" not in path.parts or "recordings" in path.parts]
+
+
+def own_sources(*packages: str) -> list[Path]:
+    return [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+# What a stage imports -------------------------------------------------------------------------------------------------
+
+
+def module_file(name: str) -> Path | None:
+    """The file of one of our modules, None for anybody else's."""
+    if name.split(".")[0] not in PACKAGES:
+        return None
+    base = ROOT.joinpath(*name.split("."))
+    return next((file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()), None)
+
+
+def imported_names(file: Path) -> set[str]:
+    """Every module a file may import, at the top or inside a function, and the packages around it."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {".".join(parts[:end]) for name in names for parts in [name.split(".")] for end in range(1, len(parts) + 1)}
+
+
+@cache
+def reached_files(stage: str) -> set[str]:
+    """Own files that a stage imports, directly or not; `params.py` is exempt, DVC tracks its values."""
+    todo = [module_file("tasks"), module_file(f"tasks.{stage}")]
+    reached: set[Path] = set()
+    while todo:
+        file = todo.pop()
+        if file is None or file in reached:
+            continue
+        reached.add(file)
+        todo += [module_file(name) for name in imported_names(file)]
+    return {file.relative_to(ROOT).as_posix() for file in reached} - {"rulka/params.py"}
+
+
+def code_dependencies(stage: str) -> list[str]:
+    return [path for path in GRAPH[stage]["deps"] if path.split("/")[0] in PACKAGES]
+
+
+def covers(dependency: str, file: str) -> bool:
+    return file == dependency or file.startswith(f"{dependency}/")
+
+
+def test_the_graph_has_the_seven_stages_in_running_order() -> None:
+    assert tuple(GRAPH) == STAGES
+    made: set[str] = {"data/recordings"}
+    for stage in STAGES:
+        assert {path for path in GRAPH[stage]["deps"] if path.startswith("data/")} <= made
+        made |= set(GRAPH[stage]["outs"])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_dependencies_cover_the_imports(stage: str) -> None:
+    dependencies = code_dependencies(stage)
+    missing = [file for file in reached_files(stage) if not any(covers(path, file) for path in dependencies)]
+    assert not sorted(missing), f"add these to deps of {stage} in dvc.yaml"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_dependencies_hold_nothing_the_stage_does_not_import(stage: str) -> None:
+    idle = [path for path in code_dependencies(stage) if not any(covers(path, file) for file in reached_files(stage))]
+    assert not idle, f"remove these from deps of {stage} in dvc.yaml"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_parameters_are_those_of_the_signature(stage: str) -> None:
+    function = getattr(importlib.import_module(f"tasks.{stage}"), stage)
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    sections = {each.name: each.annotation for each in parameters if each.kind is not each.KEYWORD_ONLY}
+    assert sorted(sections) == sorted(GRAPH[stage]["params"])
+    for name, annotation in sections.items():
+        assert annotation is Params.model_fields[name].annotation
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_is_run_as_a_module(stage: str) -> None:
+    assert GRAPH[stage]["cmd"] == f"python -m tasks.{stage}"
+
+
+# Parameters -----------------------------------------------------------------------------------------------------------
+
+
+def sections_of(section: type[BaseModel]) -> set[type[BaseModel]]:
+    found = {section}
+    for field in section.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found |= sections_of(field.annotation)
+    return found
+
+
+@pytest.mark.parametrize("section", sorted(sections_of(Params), key=lambda each: each.__name__))
+def test_parameters_have_no_defaults_in_code(section: type[BaseModel]) -> None:
+    assert [name for name, field in section.model_fields.items() if not field.is_required()] == []
+
+
+def test_every_parameter_is_read_by_some_code() -> None:
+    nodes = [node for file in own_sources(*PACKAGES) for node in ast.walk(ast.parse(file.read_text()))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    names = {name for section in sections_of(Params) for name in section.model_fields}
+    assert sorted(names - read) == []
+
+
+def test_the_parameter_file_is_complete() -> None:
+    assert read_params(ROOT / "params.yaml")
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_are_ours(package: str) -> None:
+    """Top-level names this common can be shadowed by another distribution."""
+    file = importlib.import_module(package).__file__
+    assert file is not None
+    assert Path(file).resolve().is_relative_to(ROOT)
+
+
+def test_models_hold_only_code_and_data_holds_none() -> None:
+    files = [path.relative_to(ROOT) for path in tracked_files()]
+    assert [str(path) for path in files if path.parts[0] == "models" and path.suffix != ".py"] == []
+    assert [str(path) for path in files if path.parts[0] == "data" and path.suffix == ".py"] == []
+
+
+def test_no_large_files() -> None:
+    large = {str(path.relative_to(ROOT)): path.stat().st_size for path in tracked_files()}
+    assert {name: size for name, size in large.items() if size > MAX_FILE_BYTES} == {}
+
+
+def test_no_paths_of_one_machine_and_no_addresses_of_package_registries() -> None:
+    machine = re.compile(r"(?<![\w.])/(home|root|work|Users)/\w|(?<!\w)[A-Z]:\\Users")
+    registry = re.compile(
+        r"(index-url|extra-index|find-links)[ =]|//(pypi|files)\.(org|pythonhosted)|^(source|registry) = .*http"
+    )
+    found = []
+    for path in tracked_files():
+        if path == Path(__file__).resolve() or path.suffix.lower() in (".gbx", ".npz", ".png", ".mp4"):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if machine.search(line) or registry.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip():.100}")
+    assert found == []
+
+
+def test_constraints_pin_names_to_versions_and_nothing_else() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!]+", line)] == []
+
+
+def test_source_files_use_no_relative_imports_and_no_catch_all_names() -> None:
+    names = {path.stem for path in own_sources(*PACKAGES)}
+    assert names & {"utils", "common", "helpers", "misc"} == set()
+    nodes = [(file, node) for file in own_sources(*PACKAGES) for node in ast.walk(ast.parse(file.read_text()))]
+    assert [str(file) for file, node in nodes if isinstance(node, ast.ImportFrom) and node.level > 0] == []
