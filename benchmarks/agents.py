@@ -44,7 +44,15 @@ def agent_spec(params: Params, algorithm: Algorithm, precision: Precision, **cha
     ppo = params.ppo.model_copy(update=changes if algorithm == "ppo" else {})
     iqn = params.iqn.model_copy(update=changes if algorithm == "iqn" else {})
     return AgentSpec(
-        algorithm, params.observation, params.network, ppo, iqn, NUM_ACTIONS, reference_normalisation(), False, precision
+        algorithm,
+        params.observation,
+        params.network,
+        ppo,
+        iqn,
+        NUM_ACTIONS,
+        reference_normalisation(),
+        False,
+        precision,
     )
 
 
@@ -66,7 +74,12 @@ def update_variants(params: Params) -> dict[str, Callable[[], int]]:
                 return num_samples
 
             variants[f"ppo {precision}, encoder in {encoder_epochs} of {epochs} epochs"] = update_ppo
-        settings = {"start_steps": 1024, "buffer_steps": 4096, "samples_per_insert": 1e9, "gradient_steps_per_update": 2}
+        settings = {
+            "start_steps": 1024,
+            "buffer_steps": 4096,
+            "samples_per_insert": 1e9,
+            "gradient_steps_per_update": 2,
+        }
         learner = make_learner(agent_spec(params, "iqn", precision, **settings))
         for _ in range(3):
             learner.insert(block, 0, 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect.settings import temporary_settings
 
-from flows.pipeline import pipeline
+from flows.pipeline import chosen_stages, pipeline
 from flows.process import CommandError
 from flows.server import api_url, is_ready
 from rulka.stage import interrupt_on_signals
@@ -21,8 +21,9 @@ def run(stages: list[str] | None, force: bool) -> None:
         force: run them even if nothing they read has changed.
 
     Raises:
-        CommandError: if a stage failed.
+        UserError: if a name is no stage, or a stage failed.
     """
+    chosen_stages(stages)
     interrupt_on_signals()
     alone: dict[Any, Any] = {"PREFECT_API_URL": None, "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": True}
     with nullcontext() if is_ready(api_url()) else temporary_settings(alone):

@@ -48,12 +48,12 @@ def inspect(path: OnePath, /, as_json: AsJson = False) -> None:
         path: a Gbx file, or a folder of them.
         as_json: print one JSON object, or for a folder a list of them.
     """
-    from rulka.recordings.summary import inspect_file
-
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() == ".gbx") if path.is_dir() else [path]
     if not files:
         message = f"no Gbx file is in {path}"
         raise UserError(message)
+    from rulka.recordings.summary import inspect_file
+
     summaries = [inspect_file(file) for file in files]
     if as_json:
         _say_json(summaries if path.is_dir() else summaries[0])

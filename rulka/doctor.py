@@ -99,8 +99,8 @@ def _parameters() -> Finding:
 def _versioning() -> Finding:
     local = Path(".dvc/config.local")
     if Path(".git").exists() or (local.is_file() and "no_scm" in local.read_text(encoding="utf-8")):
-        return Finding("dvc", True, "ready")
-    return Finding("dvc", False, "no git repository is here; run `.venv/bin/dvc config --local core.no_scm true`")
+        return Finding("versioning", True, "ready")
+    return Finding("versioning", False, "no git repository; run `.venv/bin/dvc config --local core.no_scm true`")
 
 
 def _disk() -> Finding:

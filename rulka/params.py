@@ -207,6 +207,10 @@ class TrainParams(Section):
     max_race_s: PositiveFloat = Field(description="a race is cut after this long")
     no_progress_s: PositiveFloat = Field(description="a race is cut after this long without a further zone")
     checkpoint_s: PositiveFloat = Field(description="seconds between live checkpoints")
+    check_env_steps: PositiveInt = Field(description="environment steps between greedy checks of the weights")
+    check_races: PositiveInt = Field(description="races of one greedy check, side by side")
+    check_candidates: PositiveInt = Field(description="weights that take part in the last choice")
+    final_check_races: PositiveInt = Field(description="races of each candidate in the last choice")
 
     @model_validator(mode="after")
     def _check(self) -> TrainParams:

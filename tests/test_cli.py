@@ -84,7 +84,7 @@ def test_doctor_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     bad = {finding.name: finding for finding in doctor.examine("http://127.0.0.1:1/api")}
     assert "instead of 0.1; run `make setup`" in bad["prefect"].text
     assert not bad["params.yaml"].is_fine
-    assert not bad["dvc"].is_fine
+    assert not bad["versioning"].is_fine
 
 
 def test_ctrl_c_ends_the_command_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

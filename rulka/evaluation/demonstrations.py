@@ -27,7 +27,7 @@ def demonstration_results(races: Sequence[Race], track: Track) -> list[RaceResul
 def _result(race: Race, track: Track) -> RaceResult:
     num_samples = _samples_until_finish(race)
     cars, sample_ms = race.state[:num_samples], race.state_time_ms[:num_samples]
-    along_m = progress_along(track, cars[:, CAR["position"]]).astype(np.float32)
+    _, along_m, _ = progress_along(track, cars[:, CAR["position"]])
     return RaceResult(
         seed=DEMONSTRATION_SEED,
         is_finished=race.is_finished,
@@ -37,7 +37,7 @@ def _result(race: Race, track: Track) -> RaceResult:
         gate_times_ms=_gate_times_ms(race, len(track.gate_m)),
         sample_ms=sample_ms,
         cars=cars,
-        along_m=along_m,
+        along_m=along_m.astype(np.float32),
         controls=_controls_at(race, sample_ms),
     )
 

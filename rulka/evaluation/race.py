@@ -17,13 +17,19 @@ from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.evaluation.result import RaceResult
-from rulka.observation import NUM_FLOATS
+from rulka.observation import CAR, NUM_FLOATS
 from rulka.params import EvaluateParams, ObservationParams, SimulatorParams
+from rulka.simulator.camera import camera_array
+from rulka.simulator.render import render_frames
+from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
 Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.int64]]
 """Maps images [N, 1, H, W] and raw floats [N, 184] of N cars to N action indices. Row k is always car k."""
+
+POSE = slice(CAR["position"].start, CAR["rotation"].stop)
+"""Position and rotation, which lie side by side in a `CAR` row."""
 
 FINISHED, OFF_TRACK, TOO_LONG, STUCK = "finished", "left the track", "took too long", "stood still"
 MIN_GAIN_M = 0.5
@@ -89,8 +95,9 @@ def race(policy: Policy, rules: RaceRules, on_ended: Callable[[int], None] | Non
     log = _Log(simulator, rules)
     size = (len(rules.seeds), 1, rules.observation.height, rules.observation.width)
     image, floats = np.zeros(size, np.uint8), np.zeros((len(rules.seeds), NUM_FLOATS), np.float32)
+    scene, camera = bake_scene(rules.track), camera_array(rules.simulator.camera)
     while log.is_driving.any():
-        simulator.render(image)
+        render_frames(simulator.cars[:, POSE], simulator.zone_index, scene, camera, image[:, 0])
         simulator.floats(floats)
         actions = policy(image, floats)
         simulator.step(actions)
@@ -116,7 +123,7 @@ class _Log:
         self._simulator, self._rules = simulator, rules
         num_cars = len(rules.seeds)
         self._analog = rules.table.analog()
-        self._cars, self._along, self._time = [simulator.cars.copy()], [simulator.along_m.copy()], [self._now()]
+        self._cars, self._along, self._time = [simulator.cars.copy()], [self._along_m()], [self._now()]
         self._controls: list[NDArray[np.float32]] = []
         self.is_driving = np.ones(num_cars, bool)
         self._num_samples = np.ones(num_cars, np.int64)
@@ -128,9 +135,12 @@ class _Log:
     def _now(self) -> NDArray[np.int64]:
         return np.array(self._simulator.time_ms, dtype=np.int64)
 
+    def _along_m(self) -> NDArray[np.float32]:
+        return np.array(self._simulator.along_m, dtype=np.float32)
+
     def add(self, actions: NDArray[np.int64]) -> int:
         """Records what a decision led to; returns how many races ended with it."""
-        now_ms, along_m = self._now(), self._simulator.along_m.copy()
+        now_ms, along_m = self._now(), self._along_m()
         self._cars.append(self._simulator.cars.copy())
         self._along.append(along_m)
         self._time.append(now_ms)

@@ -152,7 +152,7 @@ def _tiles(evaluation: Evaluation, seed: int) -> str:
     if versus is not None:
         share = f"{versus.num_faster_than_median} of {versus.num_races}"
         interval = _percent(versus.faster_than_median_interval)
-        tiles.append(("Ahead of the median", share, f"demonstration; interval {interval}"))
+        tiles.append(("Beat the median", share, f"interval {interval}"))
     cells = (
         f'<div><dt>{_text(label)}</dt><dd><span class="number">{_text(number)}</span>'
         f'<span class="beside">{_text(beside)}</span></dd></div>'

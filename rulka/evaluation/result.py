@@ -111,10 +111,14 @@ def time_at_distance_s(result: RaceResult, distance_m: NDArray[np.float64]) -> N
     Returns:
         [D] seconds; NaN beyond the furthest point reached. The finish is at the race time, exact to the millisecond.
     """
-    reached = np.maximum.accumulate(result.along_m.astype(np.float64))
-    is_new = np.concatenate([[True], np.diff(reached) > 0])
-    reached, sample_s = reached[is_new], result.sample_ms[is_new] / 1000.0
-    times_s = np.interp(distance_m, reached, sample_s, right=np.nan)
+    along_m, sample_s = result.along_m.astype(np.float64), result.sample_ms / 1000.0
+    first = np.searchsorted(np.maximum.accumulate(along_m), distance_m)  # first sample that far along
+    is_reached = first < len(along_m)
+    after = np.clip(first, 1, len(along_m) - 1)
+    gained_m = along_m[after] - along_m[after - 1]
+    share = np.clip((distance_m - along_m[after - 1]) / np.where(gained_m > 0, gained_m, 1.0), 0.0, 1.0)
+    times_s = sample_s[after - 1] + share * (sample_s[after] - sample_s[after - 1])
+    times_s = np.where(is_reached, times_s, np.nan)
     if result.time_s is not None:
         times_s = np.where(np.isnan(times_s) | (times_s > result.time_s), result.time_s, times_s)
     return times_s

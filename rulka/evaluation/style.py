@@ -34,7 +34,7 @@ a { color: var(--accent); }
 .note, figcaption { color: var(--soft); font-size: 0.92rem; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(12.5rem, 1fr)); gap: 0;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: 0;
   margin: 2.4rem 0 2.6rem; border-top: 2px solid var(--ink); border-bottom: 1px solid var(--line); padding: 0; }
 .tiles div { padding: 1rem 1.2rem 1.1rem 0; }
 .tiles dt { color: var(--soft); font-size: 0.88rem; }
@@ -50,7 +50,7 @@ video { display: block; width: 100%; height: auto; background: #0e1116; border-r
 .plot.small img { width: auto; max-width: 100%; min-width: 26rem; max-height: 36rem; }
 
 .scroll { overflow-x: auto; margin: 1.2rem 0 0.6rem; }
-table { border-collapse: collapse; width: 100%; font-size: 0.95rem; }
+table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.95rem; }
 th, td { text-align: right; padding: 0.55rem 0 0.55rem 1.4rem; border-bottom: 1px solid var(--line);
   white-space: nowrap; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
@@ -76,12 +76,16 @@ dl.facts dd { max-width: none; }
   dl.facts dt { border-bottom: 0; padding-bottom: 0; font-size: 0.88rem; }
   dl.facts dd { padding-top: 0.1rem; }
   th, td { padding-left: 1rem; }
+  th:first-child { white-space: normal; max-width: 8.2rem; }
+  .tiles { grid-template-columns: 1fr 1fr; }
+  .tiles .number { font-size: 1.7rem; }
 }
 details { border-top: 1px solid var(--line); padding: 0.7rem 0; }
 details:last-of-type { border-bottom: 1px solid var(--line); }
 summary { cursor: pointer; font-weight: 550; }
 pre { overflow-x: auto; background: var(--wash); border-radius: 6px; padding: 1rem;
-  font-size: 0.82rem; line-height: 1.5; font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+  font-size: 0.82rem; line-height: 1.5;
+  font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 .bar { display: inline-block; height: 0.6em; background: var(--accent); border-radius: 2px; opacity: 0.75; }
 footer { margin-top: 4rem; color: var(--soft); font-size: 0.88rem; }
 @media print { main { max-width: none; padding: 0; } video { display: none; } .plot img { min-width: 0; } }

@@ -33,6 +33,10 @@ class _Records:
     states: list[bytes]
 
 
+ENTITY_RECORD = 0x0911F000
+"""Class, and only chunk, of the record."""
+
+
 def read_entity_samples(cursor: Cursor) -> Samples | None:
     """Reads the record of a ghost and decodes the path of its car.
 

@@ -26,7 +26,13 @@ class DamagedError(RecordingError):
 
 
 class UnsupportedGenerationError(RecordingError):
-    """The file is of a game generation, or holds a structure, whose layout is not known here."""
+    """The file is of a game generation, or holds a structure, whose layout is not known here.
+
+    Attributes:
+        map_uid: the map of the recording where at least that could be read, else empty.
+    """
+
+    map_uid: str = ""
 
 
 class WrongKindError(RecordingError):

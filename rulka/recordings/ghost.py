@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rulka.recordings.entities import read_entity_samples
+from rulka.recordings.entities import ENTITY_RECORD, read_entity_samples
 from rulka.recordings.errors import UnsupportedGenerationError
 from rulka.recordings.inputs import read_events
 from rulka.recordings.model import Ghost, Samples
@@ -16,7 +16,6 @@ from rulka.recordings.tick_inputs import read_tick_inputs
 NO_TIME = 0xFFFFFFFF
 """Stored where a time, a count or a score is not known."""
 MAX_MODEL_VERSION = 9
-ENTITY_RECORD = 0x0911F000
 
 
 def optional(value: int) -> int | None:
@@ -59,8 +58,14 @@ def _appearance(cursor: Cursor, ghost: Ghost, nodes: Nodes) -> None:
     if version >= 4:
         cursor.skip(4)
     if version >= 5:
-        samples = nodes.reference(cursor, {ENTITY_RECORD: _entity_reader(ghost)})
-        ghost.samples = samples if isinstance(samples, Samples) else None
+        read_entity_record(cursor, ghost, nodes)
+
+
+def read_entity_record(cursor: Cursor, ghost: Ghost, nodes: Nodes) -> None:
+    """Reads a reference to a record of entities and gives the path of its car to a ghost that has none."""
+    samples = nodes.reference(cursor, {ENTITY_RECORD: _entity_reader(ghost)})
+    if ghost.samples is None and isinstance(samples, Samples):
+        ghost.samples = samples
 
 
 def _entity_reader(ghost: Ghost) -> NodeReader:

@@ -56,9 +56,6 @@ def read_map_container(container: Container) -> MapInfo:
     stop = read_chunks(cursor, target, nodes, MAP_CHUNKS, until=BLOCKS_CHUNK)
     if stop not in (BLOCKS_CHUNK, None) and not target.blocks:
         raise unknown_chunk(stop, "the map")
-    if any(UNLIMITER in block.name for block in target.blocks):
-        message = f"the map {header.map_name or target.name!r} was made with TMUnlimiter and holds no readable blocks"
-        raise UnlimiterMapError(message, hint="The plain game cannot load such a map; leave it out.")
     medals = target.medals_ms if any(medal is not None for medal in target.medals_ms) else header.medals_ms
     return MapInfo(
         uid=target.ident.uid or header.map_uid,
@@ -118,15 +115,18 @@ def _read_blocks(cursor: Cursor, target: _Map, nodes: Nodes, version: int) -> No
     count = cursor.count(_MIN_BLOCK_BYTES)
     num_read = 0
     while num_read < count:
-        block = _read_block(cursor, nodes, version, target.ident.collection)
+        block = _read_block(cursor, nodes, version, target)
         if block is not None:
             target.blocks.append(block)
             num_read += 1
 
 
-def _read_block(cursor: Cursor, nodes: Nodes, version: int, environment: str) -> Block | None:
+def _read_block(cursor: Cursor, nodes: Nodes, version: int, target: _Map) -> Block | None:
     """Reads one block; None for a placeholder, which does not count."""
     name, turns = cursor.id(), cursor.u8()
+    if UNLIMITER in name:
+        message = f"the map {target.name!r} was made with TMUnlimiter and holds no readable blocks"
+        raise UnlimiterMapError(message, hint="The plain game cannot load such a map; leave it out.")
     x, y, z = cursor.u8(), cursor.u8(), cursor.u8()
     flags = cursor.u32() if version > 0 else cursor.u16()
     if flags in _UNUSED_FLAGS:
@@ -138,7 +138,7 @@ def _read_block(cursor: Cursor, nodes: Nodes, version: int, environment: str) ->
         _skip_extras(cursor, nodes, flags)
     if version >= 6:
         x, z = x - 1, z - 1
-    size = BLOCK_SIZES_M.get(environment, DEFAULT_BLOCK_SIZE_M)
+    size = BLOCK_SIZES_M.get(target.ident.collection, DEFAULT_BLOCK_SIZE_M)
     position = (x * size[0] + size[0] / 2, y * size[1], z * size[2] + size[2] / 2)
     return Block(name, (x, y, z), turns & 3, flags, position)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,18 +13,16 @@ from rulka.recordings.errors import (
     UnsupportedGenerationError,
     WrongKindError,
 )
-from rulka.recordings.ghost import read_ghost
+from rulka.recordings.ghost import read_entity_record, read_ghost
 from rulka.recordings.header import parse_header
 from rulka.recordings.inputs import read_events
 from rulka.recordings.map import read_map_container
 from rulka.recordings.model import Ghost, InputEvent, MapInfo, Recording, RecordingHeader
-from rulka.recordings.nodes import ChunkReader, Nodes, read_chunks
+from rulka.recordings.nodes import ChunkReader, Nodes, read_chunks, unknown_chunk
 from rulka.recordings.stream import Cursor
 
 FIRST_READ_BYTES = 1 << 16
 MAP_CHUNK = REPLAY | 0x002
-CLIP_CHUNKS = (REPLAY | 0x00C, REPLAY | 0x015)
-MAX_GHOSTS = 4096
 
 
 def read_header(path: Path | str) -> RecordingHeader:
@@ -45,11 +42,11 @@ def read_header(path: Path | str) -> RecordingHeader:
 def read_recording(path: Path | str) -> Recording:
     """Reads a recording (`.Replay.Gbx`) or a ghost file (`.Ghost.Gbx`).
 
-    Recordings of the games from 2004 on are read whole. Of the games of 2003 the map and what is stored beside it
-    are read, and `notes` says what is not.
+    Ghosts of the games from 2004 to 2020 are read; a MediaTracker clip after them is not, and `notes` says so.
 
     Raises:
-        RecordingError: of the kind that says what is wrong with the file.
+        UnsupportedGenerationError: for the games of 2003; its `map_uid` names the map where that is stored.
+        RecordingError: of another kind that says what is wrong with the file.
     """
     return parse_recording(_read_bytes(Path(path), MAX_FILE_BYTES))
 
@@ -65,16 +62,7 @@ def parse_recording(data: bytes) -> Recording:
         return _ghost_file(container)
     if container.class_id != REPLAY:
         raise _wrong_kind(container, "a recording")
-    target = _Replay()
-    nodes = Nodes(container.external_nodes)
-    try:
-        stop = read_chunks(Cursor(container.body), target, nodes, REPLAY_CHUNKS)
-    except _UnreadNode as unread:
-        target.notes.append(f"{unread} and what follows it were not read")
-    else:
-        if stop is not None:
-            target.notes.append(_unread_note(stop, target))
-    return _assemble(container, target)
+    return _assemble(container, _read_replay(container))
 
 
 def read_map(path: Path | str) -> MapInfo:
@@ -140,7 +128,7 @@ class _Replay:
     map_data: bytes = b""
     ghosts: list[Ghost] = field(default_factory=list)
     events: tuple[InputEvent, ...] = ()
-    title: str = ""
+    has_ghosts: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -154,6 +142,7 @@ def _ghosts(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
         ghost = nodes.reference(cursor, {GHOST: read_ghost})
         if isinstance(ghost, Ghost):
             target.ghosts.append(ghost)
+    target.has_ghosts = True
     cursor.skip(4)
     cursor.skip(8 * cursor.count(8))
 
@@ -191,8 +180,19 @@ def _node(what: str) -> ChunkReader[_Replay]:
     return chunk
 
 
-def _author(cursor: Cursor, target: _Replay, _: Nodes) -> None:
-    target.title = cursor.id()
+def _author(cursor: Cursor, _: _Replay, __: Nodes) -> None:
+    cursor.id()
+
+
+def _world_record(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
+    """Reads the record of everything on the map; it stands in for a lone ghost's own where that has none."""
+    cursor.skip(4)
+    ghost = target.ghosts[0] if len(target.ghosts) == 1 else Ghost()
+    try:
+        nodes.reference(cursor, {})
+        read_entity_record(cursor, ghost, nodes)
+    except UnsupportedGenerationError as error:
+        raise _UnreadNode("the record of the map") from error
 
 
 REPLAY_CHUNKS: dict[int, ChunkReader[_Replay]] = {
@@ -207,21 +207,65 @@ REPLAY_CHUNKS: dict[int, ChunkReader[_Replay]] = {
     REPLAY | 0x014: _ghosts,
     REPLAY | 0x015: _node("the MediaTracker clip"),
     REPLAY | 0x018: _author,
+    REPLAY | 0x024: _world_record,
 }
 """Readers of the chunks of a recording by folded id."""
 
 
-def _unread_note(stop: int, target: _Replay) -> str:
-    return f"nothing from chunk 0x{stop:08X} on was read: its layout is not known here"
+def _read_replay(container: Container) -> _Replay:
+    target = _Replay()
+    nodes = Nodes(container.external_nodes)
+    try:
+        stop = read_chunks(Cursor(container.body), target, nodes, REPLAY_CHUNKS)
+    except _UnreadNode as unread:
+        target.notes.append(f"{unread} and what follows it were not read")
+        return target
+    if stop is not None and not target.has_ghosts:
+        error = unknown_chunk(stop, "the recording")
+        error.map_uid = _embedded_header(target.map_data).map_uid
+        raise error
+    if stop is not None:
+        target.notes.append(f"nothing from chunk 0x{stop:08X} on was read: its layout is not known here")
+    return target
+
+
+def _embedded_header(map_data: bytes) -> RecordingHeader:
+    """Returns the header of the embedded map; an empty one when there is none or it is damaged."""
+    try:
+        return parse_header(read_container(map_data, header_only=True))
+    except RecordingError:
+        return RecordingHeader("unknown")
 
 
 def _assemble(container: Container, target: _Replay) -> Recording:
     header = parse_header(container)
-    uid, environment, author = header.map_uid, header.environment, header.map_author
-    return Recording("recording", header, uid, environment, author, tuple(target.ghosts), target.events, target.map_data, tuple(target.notes))
+    embedded = _embedded_header(target.map_data)
+    first = target.ghosts[0] if target.ghosts else Ghost()
+    if not target.ghosts:
+        target.notes.append("the recording holds no ghost")
+    return Recording(
+        kind="recording",
+        header=header,
+        map_uid=header.map_uid or embedded.map_uid or first.validated_map_uid,
+        environment=header.environment or embedded.environment,
+        map_author=header.map_author or embedded.map_author,
+        ghosts=tuple(target.ghosts),
+        events=target.events,
+        map_data=target.map_data,
+        notes=tuple(target.notes),
+    )
 
 
 def _ghost_file(container: Container) -> Recording:
-    header = parse_header(container)
     ghost = read_ghost(Cursor(container.body), Nodes(container.external_nodes))
-    return Recording("ghost", header, ghost.validated_map_uid, "", "", (ghost,), (), b"", ())
+    return Recording(
+        kind="ghost",
+        header=parse_header(container),
+        map_uid=ghost.validated_map_uid,
+        environment="",
+        map_author="",
+        ghosts=(ghost,),
+        events=(),
+        map_data=b"",
+        notes=(),
+    )

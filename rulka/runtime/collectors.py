@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.collector import Collector
 from rulka.runtime.messages import BlockFilled, Fill
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
-from rulka.runtime.specs import CollectorSpec, RunSpec, collector_seed
+from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
 from rulka.runtime.weights import SharedWeights, layout_of
 from rulka.runtime.worker import WorkerSpec
@@ -89,7 +90,7 @@ class SerialCollectors:
         self.num_restarts, self.num_under_way = 0, 0
         self._env_steps = env_steps
         self._block = new_block(spec.block)
-        part = collector_spec(spec, 0, num_starts)
+        part = collector_spec(spec, 0, num_starts, 0)
         environment = part.make_cars(part.block.num_cars, start_anywhere=part.start_anywhere)
         self._collector = Collector(0, environment, part.make_actor(part.seed), part.block, part.seed)
 
@@ -127,7 +128,7 @@ class CollectorProcesses:
         num_starts: int,
         silence_limit_s: float = SILENCE_LIMIT_S,
     ) -> None:
-        """Reserves the memory and starts the processes.
+        """Reserves the memory; `start` starts the processes, and `stop` frees it again.
 
         Args:
             spec: of the run; `train.num_collectors` is at least 1.
@@ -142,8 +143,12 @@ class CollectorProcesses:
         self._blocks = [SharedBlocks.create(spec.block, SLOTS_PER_COLLECTOR) for _ in range(count)]
         self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
         self._under_way: list[set[int]] = [set() for _ in range(count)]
+        self._num_given = [0] * count
         self._supervisor = Supervisor(self._worker_spec, self._forget, silence_limit_s)
-        self._supervisor.start(count)
+
+    def start(self) -> None:
+        """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
+        self._supervisor.start(len(self._blocks))
 
     @property
     def num_restarts(self) -> int:
@@ -168,6 +173,7 @@ class CollectorProcesses:
         """Gives out blocks, waits for the first filled one, and gives out blocks again to who has none."""
         self._give_out(num_allowed_env_steps)
         deliveries = [self._take_in(index, facts) for index, facts in self._supervisor.receive(timeout_s)]
+        self._supervisor.replace_dead()  # after taking in what they had finished
         self._give_out(num_allowed_env_steps)
         return deliveries
 
@@ -188,7 +194,8 @@ class CollectorProcesses:
             able = [index for index, free in enumerate(self._free) if free]
             if not able:
                 return
-            index = min(able, key=lambda k: (len(self._under_way[k]), k))
+            index = min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
+            self._num_given[index] += 1
             slot = min(self._free[index])
             self._free[index].remove(slot)
             self._under_way[index].add(slot)
@@ -213,9 +220,9 @@ class CollectorProcesses:
     def _block_env_steps(self) -> int:
         return self._spec.block.num_steps * self._spec.block.num_cars
 
-    def _worker_spec(self, index: int, num_starts: int) -> WorkerSpec:
+    def _worker_spec(self, index: int, num_restarts: int) -> WorkerSpec:
         return WorkerSpec(
-            collector=collector_spec(self._spec, index, self._num_starts + num_starts),
+            collector=collector_spec(self._spec, index, self._num_starts, num_restarts),
             blocks_name=self._blocks[index].name,
             num_slots=SLOTS_PER_COLLECTOR,
             weights_name=self._weights.name,
@@ -224,7 +231,14 @@ class CollectorProcesses:
         )
 
 
-def collector_spec(spec: RunSpec, index: int, num_starts: int) -> CollectorSpec:
-    """Returns the spec of one collector of a run."""
-    seed = collector_seed(spec.train.seed, index, num_starts)
+def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int) -> CollectorSpec:
+    """Returns the spec of one collector of a run, with a seed of its own.
+
+    Args:
+        spec: of the run.
+        index: which collector.
+        num_starts: how often the run was started before.
+        num_restarts: how often this collector was started again since.
+    """
+    seed = int(np.random.SeedSequence([spec.train.seed, index, num_starts, num_restarts]).generate_state(1)[0])
     return CollectorSpec(index, seed, spec.make_cars, spec.make_actor, spec.block, spec.train.start_anywhere)

@@ -37,15 +37,16 @@ class SharedBlocks:
     def __init__(self, memory: SharedMemory, spec: BlockSpec, num_slots: int, *, is_owner: bool) -> None:
         self._memory, self._is_owner = memory, is_owner
         self.name, self.spec, self.num_slots = memory.name, spec, num_slots
+        assert memory.buf is not None  # only after `close`
         self._blocks = [block_in(memory.buf[k * spec.num_bytes :], spec) for k in range(num_slots)]
 
     @classmethod
     def create(cls, spec: BlockSpec, num_slots: int) -> SharedBlocks:
         """Reserves and poisons memory; the creator has to call `unlink`."""
         memory = SharedMemory(create=True, size=spec.num_bytes * num_slots)
-        blocks = cls(memory, spec, num_slots, is_owner=True)
-        np.frombuffer(memory.buf, np.uint8).fill(POISON)
-        return blocks
+        assert memory.buf is not None
+        memory.buf[:] = bytes([POISON]) * memory.size
+        return cls(memory, spec, num_slots, is_owner=True)
 
     @classmethod
     def attach(cls, name: str, spec: BlockSpec, num_slots: int) -> SharedBlocks:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-
-import numpy as np
-from torch import Tensor
 
 from rulka.agents.spec import Actor, Learner
 from rulka.buffers.experience import BlockSpec
@@ -71,17 +68,3 @@ class CollectorSpec:
     make_actor: Callable[[int], Actor]
     block: BlockSpec
     start_anywhere: float
-
-
-def collector_seed(seed: int, index: int, num_starts: int) -> int:
-    """Returns a seed of its own for every start of every collector: a restarted one must not drive the same again.
-
-    Args:
-        seed: of the run.
-        index: of the collector.
-        num_starts: how often it, or the whole run, was started before.
-    """
-    return int(np.random.SeedSequence([seed, index, num_starts]).generate_state(1)[0])
-
-
-Tensors = Mapping[str, Tensor]

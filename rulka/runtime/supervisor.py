@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import cast
 
 from rulka.runtime.messages import BlockFilled, Failed, FromCollector, Heartbeat, Stop, ToCollector
 from rulka.runtime.worker import WorkerSpec, run_worker
@@ -47,6 +48,7 @@ class Worker:
         last_words: the traceback it sent before ending, or an empty text.
         crashes_s: when it crashed.
         num_starts: how often it was started.
+        is_connected: its end of the pipe is open.
     """
 
     index: int
@@ -57,6 +59,7 @@ class Worker:
     last_words: str = ""
     crashes_s: deque[float] = field(default_factory=deque)
     num_starts: int = 1
+    is_connected: bool = True
 
 
 class Supervisor:
@@ -98,21 +101,25 @@ class Supervisor:
             _LOGGER.debug("collector %d is gone; its message is dropped", index)
 
     def receive(self, timeout_s: float) -> list[tuple[int, BlockFilled]]:
-        """Waits until something is heard or the time is over, restarts what has died, and returns filled blocks.
-
-        Raises:
-            CollectorCrashError: if a collector has crashed too often.
-        """
+        """Waits until something is heard or the time is over, and returns filled blocks with their collectors."""
         ready = wait([worker.connection for worker in self._workers], timeout_s)
         filled: list[tuple[int, BlockFilled]] = []
         for worker in self._workers:
-            is_alive = True
             if worker.connection in ready:
-                messages, is_alive = _drain(worker.connection)
+                messages, worker.is_connected = _drain(worker.connection)
                 filled += [(worker.index, message) for message in _take_notes(worker, messages)]
-            if not is_alive or time.monotonic() - worker.heard_s > self._silence_limit_s:
-                self._replace(worker, is_silent=is_alive)
         return filled
+
+    def replace_dead(self) -> None:
+        """Starts every collector again that has died, or has been silent for too long.
+
+        Raises:
+            CollectorCrashError: if one has crashed too often.
+        """
+        for worker in self._workers:
+            is_silent = time.monotonic() - worker.heard_s > self._silence_limit_s
+            if is_silent or not worker.is_connected:
+                self._replace(worker, is_silent=is_silent)
 
     def stop(self) -> None:
         """Ends all processes: asks, then terminates, then kills. Returns when none is left."""
@@ -130,7 +137,7 @@ class Supervisor:
         return [worker.process.pid or 0 for worker in self._workers]
 
     def _launch(self, index: int, num_starts: int) -> tuple[BaseProcess, Connection]:
-        ours, theirs = self._context.Pipe()
+        ours, theirs = cast(tuple[Connection, Connection], self._context.Pipe())
         spec = self._make_spec(index, num_starts)
         name = f"rulka-collector-{index}"
         process = self._context.Process(target=run_worker, args=(spec, theirs), name=name, daemon=True)
@@ -155,6 +162,7 @@ class Supervisor:
         self._on_restart(worker.index)
         worker.process, worker.connection = self._launch(worker.index, worker.num_starts)
         worker.num_starts += 1
+        worker.is_connected = True
         worker.heard_s, worker.activity, worker.last_words = time.monotonic(), "starting", ""
         self.num_restarts += 1
 
@@ -179,7 +187,7 @@ def _drain(connection: Connection) -> tuple[list[FromCollector], bool]:
     try:
         while connection.poll():
             messages.append(connection.recv())
-    except (EOFError, ConnectionError):
+    except (EOFError, OSError):  # closed, perhaps in the middle of a message
         return messages, False
     return messages, True
 

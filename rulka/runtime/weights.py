@@ -2,7 +2,7 @@
 
 There are two copies in shared memory. The learner writes the older one and then points to it, so a reader hardly ever
 meets the writer, and nobody waits for a lock that a killed process might hold. Each copy carries a checksum over
-version and bytes: a reader that was overtaken sees that it does not fit and reads again, so torn weights are never used.
+version and bytes: a reader that was overtaken sees that it does not fit and reads again. Torn weights are never used.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class SharedWeights:
     def __init__(self, memory: SharedMemory, layout: WeightsLayout, *, is_owner: bool) -> None:
         self._memory, self._is_owner = memory, is_owner
         self.name, self.layout = memory.name, layout
+        assert memory.buf is not None  # only after `close`
         self._header = np.frombuffer(memory.buf, np.int64, count=_HEADER_BYTES // 8)
         starts = (_HEADER_BYTES, _HEADER_BYTES + layout.num_bytes)
         self._copies = [memory.buf[start : start + layout.num_bytes] for start in starts]

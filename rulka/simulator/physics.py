@@ -142,9 +142,7 @@ def _drive_on_ground(car: NDArray[np.float64], gas: float, brake: float, c: Cons
     side = min(max(side, -grip), grip)
     side_step = side * c.tick_s - c.gravity_mps2 * ly * c.tick_s
     push = gas * c.engine_mps2 * max(1.0 - forward / c.top_speed_mps, 0.0) * (c.grass_grip if on_grass else 1.0)
-    resist = (
-        c.rolling_mps2 + c.drag_per_m * speed * speed + c.scrub * abs(side) + (c.grass_drag_mps2 if on_grass else 0.0)
-    )
+    resist = c.rolling_mps2 + c.drag_per_m * speed * speed + c.scrub * abs(side) + (c.grass_drag_mps2 if on_grass else 0.0)
     resist += brake * min(c.brake_mps2, grip)
     push_step = (push - c.gravity_mps2 * fy) * c.tick_s
     slow_step = resist * c.tick_s

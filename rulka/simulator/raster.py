@@ -51,7 +51,7 @@ NEIGHBOUR_SECTIONS = 16
 STRIP, GATE, BOX = 0, 1, 2
 CAR_BOXES = np.array([[-0.9, 0.05, -1.7, 0.9, 0.6, 1.9], [-0.6, 0.6, -1.3, 0.6, 1.05, 0.5]], np.float32)
 """Body and cabin: least lateral, up and forward, then greatest, in metres from the car's position."""
-LINE_M, LINE_PIXELS, MAX_LINE_SHARE = np.float32(0.4), np.float32(1.2), np.float32(0.35)
+LINE_M, LINE_PIXELS, MAX_LINE_SHARE = np.float32(0.6), np.float32(1.8), np.float32(0.3)
 SOFT, CROSS_HARD, HARD = 0, 1, 2
 """Which borders are widened to whole pixels, so that no seam shows between neighbours."""
 NOWHERE = np.float32(1e9)

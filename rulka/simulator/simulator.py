@@ -110,10 +110,7 @@ class Simulator:
             heading_rad: turned left of the road's direction by this much.
             speed_mps: forward speed.
         """
-        wide = [
-            np.broadcast_to(np.asarray(x, np.float64), self.num_cars)
-            for x in (along_m, lateral_m, heading_rad, speed_mps)
-        ]
+        wide = [np.broadcast_to(np.asarray(x, np.float64), self.num_cars) for x in (along_m, lateral_m, heading_rad, speed_mps)]
         physics.place(self._state, which, *map(np.ascontiguousarray, wide), self.race, self._road, self._constants)
         self.previous_keys[which] = self._keys[0]
         self._describe()
@@ -128,9 +125,7 @@ class Simulator:
             SimulatorError: if an action is not in the table.
         """
         if actions.shape != (self.num_cars,) or (actions < 0).any() or (actions >= self.table.num_actions).any():
-            message = (
-                f"actions must be {self.num_cars} indices from 0 to {self.table.num_actions - 1}, got {actions!r:.120}"
-            )
+            message = f"actions must be {self.num_cars} indices from 0 to {self.table.num_actions - 1}, got {actions!r:.120}"
             raise SimulatorError(message)
         self._drive(self._controls[actions], self._keys[actions])
 

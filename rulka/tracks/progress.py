@@ -34,7 +34,9 @@ def zone_frames(track: Track) -> NDArray[np.float64]:
 
 
 @njit(cache=True, nogil=True)
-def nearest_zone(x: float, y: float, z: float, centre: NDArray[np.float64], last_index: int, max_steps: int) -> int:
+def nearest_zone(
+    x: float, y: float, z: float, centre: NDArray[np.float64], last_index: int, max_steps: int
+) -> int:
     """Walks from `last_index` to the next local minimum of the distance to a zone centre.
 
     Args:

@@ -6,7 +6,6 @@ import yaml
 from flows.pipeline import chosen_stages, pipeline
 from rulka.errors import UserError
 
-
 RAN = {"racing", "capturing", "evaluating"}
 """What the commands of the toy project write."""
 

@@ -1,0 +1,74 @@
+"""What `rulka evaluate` does: races of any agent on any track, without report or files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rulka.actions import action_table
+from rulka.datasets.races import META_FILE, load_races, track_path
+from rulka.errors import UserError
+from rulka.evaluation.contest import agent_driver, hold_contest
+from rulka.evaluation.demonstrations import demonstration_results
+from rulka.evaluation.metrics import format_metrics, metrics_of
+from rulka.evaluation.race import RaceRules
+from rulka.evaluation.result import RaceResult
+from rulka.params import Params
+from rulka.tracks.track import Track, load_track
+
+RACES_DIR = Path("data/races")
+
+
+class UnknownTrackError(UserError):
+    """A track that was named but cannot be found."""
+
+
+def evaluate_agent(
+    agent_dir: Path, *, params: Params, track: str | None, num_races: int | None, races_dir: Path = RACES_DIR
+) -> dict[str, Any]:
+    """Lets an agent drive greedy races from fixed seeds.
+
+    Args:
+        agent_dir: artifact of an agent or a cloned policy.
+        params: everything else about the races.
+        track: a track file, or the UID of a track in `races_dir`; None takes the main track there.
+        num_races: races to drive; None takes `evaluate.num_races`.
+        races_dir: the race dataset, for its tracks and for the demonstrations on the same track.
+
+    Returns:
+        `agent`, `demonstrations`, `algorithms` and `track` as in `metrics.json`, and `races`, one entry each.
+
+    Raises:
+        UserError: if the agent, the track or the race dataset is missing or damaged.
+    """
+    if num_races is not None and num_races < 1:
+        message = f"{num_races} races are too few: at least 1 is needed"
+        raise UserError(message)
+    where, demonstrations = _find_track(track, races_dir)
+    evaluate = params.evaluate.model_copy(update={"num_races": num_races or params.evaluate.num_races})
+    table = action_table(params.actions.ticks_per_action)
+    rules = RaceRules(where, table, params.simulator, params.observation, evaluate)
+    driver = agent_driver(agent_dir, rules)
+    evaluation = hold_contest([driver], rules, demonstrations)
+    metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))
+    return metrics | {"races": [result.to_json() for result in evaluation.contestants[0].races]}
+
+
+def format_evaluation(result: dict[str, Any]) -> str:
+    """Returns what `evaluate_agent` found as text for people."""
+    track = result["track"]
+    return f"{track['name']} ({track['uid']}), {track['length_m']:.0f} m\n\n{format_metrics(result)}"
+
+
+def _find_track(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResult]]:
+    """Returns the track and the demonstrations on it, none for a track of its own."""
+    dataset = load_races(races_dir) if (races_dir / META_FILE).exists() or name is None else None
+    if dataset is not None and name in (None, dataset.main_track.uid):
+        return dataset.main_track, demonstration_results(dataset.on_main_track(), dataset.main_track)
+    paths = [Path(name or ""), track_path(races_dir, name or "")]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        known = sorted(file.stem for file in (races_dir / "tracks").glob("*.npz"))
+        message = f"there is no track {name!r}: it is neither a file nor one of {', '.join(known) or 'no tracks'}"
+        raise UnknownTrackError(message, hint="Name a track file, or run `dvc repro races` to make the main track.")
+    return load_track(path), []

@@ -1,0 +1,79 @@
+"""Lets all contestants race from the same starts: agent, other algorithms, cloned policy, random actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rulka.agents.load import load_policy
+from rulka.artifacts import META_FILE
+from rulka.evaluation.race import Policy, RaceRules, RandomPolicy, race
+from rulka.evaluation.result import RaceResult
+from rulka.evaluation.summary import Contestant, Evaluation
+from rulka.progress import Progress
+
+COMPARED = "compared"
+"""Folder inside the agent's with one artifact for each further algorithm that was trained."""
+NAMES = {"ppo": "PPO", "iqn": "IQN", "cloning": "cloning"}
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Who races.
+
+    Attributes:
+        key: its name in `metrics.json`.
+        label: its name for people.
+        policy: what it does.
+    """
+
+    key: str
+    label: str
+    policy: Policy
+
+
+def agent_driver(agent_dir: Path, rules: RaceRules, key: str = "agent") -> Driver:
+    """Loads an agent, or any other artifact that can drive.
+
+    Raises:
+        ArtifactError: if it is damaged, or made for other observations or actions.
+    """
+    policy = load_policy(agent_dir, observation=rules.observation, actions=rules.table)
+    algorithm = NAMES.get(policy.algorithm, policy.algorithm)
+    return Driver(key, f"Agent ({algorithm})" if key == "agent" else algorithm, policy)
+
+
+def drivers(agent_dir: Path, policy_dir: Path, rules: RaceRules) -> list[Driver]:
+    """Loads everybody who takes part in the stage: the agent first, random actions last.
+
+    Raises:
+        ArtifactError: if an artifact is damaged, or made for other observations or actions.
+    """
+    found = [agent_driver(agent_dir, rules)]
+    for folder in sorted((agent_dir / COMPARED).glob(f"*/{META_FILE}")):
+        found.append(agent_driver(folder.parent, rules, key=folder.parent.name))
+    cloned = load_policy(policy_dir, observation=rules.observation, actions=rules.table)
+    found.append(Driver("cloned", "Cloned policy", cloned))
+    found.append(Driver("random", "Random actions", RandomPolicy(rules.seeds, rules.table.num_actions)))
+    return found
+
+
+def hold_contest(entries: Sequence[Driver], rules: RaceRules, demonstrations: list[RaceResult]) -> Evaluation:
+    """Lets everybody drive all races, and shows how far it is.
+
+    One thread computes, so that sums, and with them races, are the same on every run.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    contestants = []
+    try:
+        with Progress("evaluate", len(entries) * len(rules.seeds), "races") as bar:
+            for entry in entries:
+                races = race(entry.policy, rules, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label))
+                contestants.append(Contestant(entry.key, entry.label, races))
+    finally:
+        torch.set_num_threads(threads)
+    return Evaluation(rules.track, contestants, demonstrations)

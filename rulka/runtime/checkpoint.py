@@ -1,0 +1,139 @@
+"""Live checkpoints: all that a killed run needs to go on.
+
+One file each: a line of JSON with schema, length and SHA-256, then what `torch.save` wrote. A file is written beside
+its place and renamed, so there are only whole ones; the last two are kept, so that one damaged later does not hurt.
+Read with `weights_only=True`: a checkpoint holds numbers and never code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rulka.errors import UserError
+
+SCHEMA_VERSION = 1
+NUM_KEPT = 2
+
+_PATTERN = "checkpoint-*.ckpt"
+_LOGGER = logging.getLogger(__name__)
+
+
+class CheckpointError(UserError):
+    """A live checkpoint could not be written, or none of them can be read."""
+
+
+class Checkpoints:
+    """The live checkpoints of one run.
+
+    Attributes:
+        folder: where they are; made when the first is saved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, env_steps: int, state: Mapping[str, Any]) -> Path:
+        """Writes a checkpoint, all or nothing, and removes those before the last `NUM_KEPT`.
+
+        Args:
+            env_steps: of the run; orders the checkpoints.
+            state: nested dictionaries, lists and tuples of tensors, numbers and texts.
+
+        Raises:
+            CheckpointError: if it cannot be written; those written before are untouched.
+        """
+        path = self.folder / f"checkpoint-{env_steps:012d}.ckpt"
+        try:
+            _write(path, _encode(state))
+        except OSError as error:
+            message = f"cannot write {path.as_posix()}: {error.strerror}; earlier checkpoints are untouched"
+            raise CheckpointError(message) from error
+        for old in self._paths()[NUM_KEPT:]:
+            old.unlink()
+        return path
+
+    def load_newest(self) -> dict[str, Any] | None:
+        """Reads the newest checkpoint that is whole, and says so when it is not the newest; None where there is none.
+
+        Raises:
+            CheckpointError: if there are checkpoints but all of them are damaged.
+        """
+        paths = self._paths()
+        for path in paths:
+            try:
+                state = _decode(path.read_bytes())
+            except (OSError, ValueError, pickle.UnpicklingError) as error:
+                _LOGGER.warning("%s is damaged (%s); trying the one before it", path.as_posix(), error)
+                continue
+            _LOGGER.warning("going on from %s", path.as_posix())
+            return state
+        if paths:
+            message = f"all checkpoints in {self.folder.as_posix()} are damaged"
+            raise CheckpointError(message, hint="Remove that folder to train from the beginning.")
+        return None
+
+    def clear(self) -> None:
+        """Removes all checkpoints."""
+        for path in self._paths():
+            path.unlink()
+
+    def _paths(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.folder.glob(_PATTERN), reverse=True)
+
+
+def _encode(state: Mapping[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    content = buffer.getvalue()
+    digest = hashlib.sha256(content).hexdigest()
+    header = {"schema_version": SCHEMA_VERSION, "num_bytes": len(content), "sha256": digest}
+    return json.dumps(header).encode() + b"\n" + content
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    """Checks and unpacks; raises `ValueError` in words when something does not fit."""
+    line, _, content = data.partition(b"\n")
+    header = json.loads(line)
+    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
+        message = f"its schema version is not {SCHEMA_VERSION}"
+        raise ValueError(message)
+    if header.get("num_bytes") != len(content) or header.get("sha256") != hashlib.sha256(content).hexdigest():
+        message = "its checksum does not match"
+        raise ValueError(message)
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename survive a power cut, where folders can be synchronised."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,75 @@
+"""All connections of a training run, in one function.
+
+    +-------------------- process of the stage --------------------+      +------ process of collector k ------+
+    |                                                              |      |                                    |
+    |  StopSignals ---> LearnerLoop ---> Checkpoints, MetricsLog   |      |   Collector = cars + actor         |
+    |                    |  ^  |  |                                |      |      ^          |                  |
+    |            network |  |  |  +--> GreedyCheck, BestWeights    |      |      |          |                  |
+    |                    v  |  v                                   | pipe |      |          |                  |
+    |                 Learner  CollectorProcesses ---- Fill, Stop ------------->  |          |                  |
+    |                             |  ^      ^  <----- BlockFilled, Heartbeat, Failed        |                  |
+    |                             |  |      |                      |      |      |          |                  |
+    |                  Supervisor |  |      +==== SharedBlocks k ==================== frames, floats, actions  |
+    |         (starts, restarts,  |  +------------------------------------------- + |                          |
+    |          stops processes)   +=========== SharedWeights ====================== version, tensors          |
+    +--------------------------------------------------------------+      +------------------------------------+
+
+`==` is shared memory, `--` are messages. With `train.num_collectors: 0` the `SerialCollectors` take the place of the
+right-hand side, in this process, and a run repeats bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.collectors import CollectorProcesses, SerialCollectors
+from rulka.runtime.greedy_check import GreedyCheck
+from rulka.runtime.learner_loop import LearnerLoop, Outcome, RunState
+from rulka.runtime.metrics import MetricsLog
+from rulka.runtime.specs import RunSpec
+from rulka.runtime.stop import StopSignals
+
+
+@contextmanager
+def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
+    """Builds all parts of a run, goes on from its last checkpoint if there is one, and takes everything down again.
+
+    Args:
+        spec: what the run is made of.
+        stop: tells the loop when somebody wants it to end.
+    """
+    checkpoints = Checkpoints(spec.folder)
+    saved = checkpoints.load_newest()
+    state = RunState(**saved["run"]) if saved else RunState()
+    learner = spec.make_learner()
+    if saved:
+        learner.load_state_dict(saved["learner"])
+    tensors = learner.network.state_dict()
+    with ExitStack() as stack:
+        if spec.train.num_collectors:
+            collectors = CollectorProcesses(spec, tensors, state.env_steps, state.num_starts)
+            stack.callback(collectors.stop)
+            collectors.start()
+        else:
+            collectors = SerialCollectors(spec, state.env_steps, state.num_starts)
+            stack.callback(collectors.stop)
+        check_block = replace(spec.block, num_cars=spec.train.check_races)
+        check_cars = spec.make_cars(check_block.num_cars, start_anywhere=0.0)
+        check = GreedyCheck(check_cars, spec.make_actor(spec.train.seed), check_block, stop.check)
+        stack.callback(check.close)
+        num_bytes = saved["metrics_bytes"] if saved else 0
+        metrics = MetricsLog(spec.folder, env_steps=state.env_steps, num_bytes=num_bytes)
+        stack.callback(metrics.close)
+        loop = LearnerLoop(spec, learner, collectors, check, metrics, checkpoints, stop, state)
+        if saved:
+            loop.load_state(saved)
+        yield loop
+
+
+def train_run(spec: RunSpec) -> Outcome:
+    """Runs a whole training run; Ctrl-C and SIGTERM leave a checkpoint, no process and no shared memory."""
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        return loop.run()

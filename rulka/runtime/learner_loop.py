@@ -1,0 +1,268 @@
+"""The loop around a learner: takes experience in, learns, publishes weights, reports, saves, and knows when to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+
+from rulka.agents.spec import Learner
+from rulka.errors import UserError
+from rulka.progress import Progress
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.collectors import Collectors
+from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck
+from rulka.runtime.metrics import LearningMeans, MetricsLog, RaceStatistics, TimeShares
+from rulka.runtime.specs import RunSpec
+from rulka.runtime.stop import StopRequestedError, StopSignals
+from rulka.runtime.supervisor import CollectorCrashError
+
+WAIT_S = 0.5
+"""Longest wait for experience before looking at signals and clocks again."""
+REPORT_S = 2.0
+CHECK_SEED, CHOICE_SEED = 1, 2
+"""Added to the run's seed, shifted: starts of the greedy checks and of the last choice."""
+
+EndedBy = Literal["max_env_steps", "max_minutes"]
+
+
+class DivergedError(UserError):
+    """Weights are not numbers any more."""
+
+
+class StalledError(RuntimeError):
+    """The learner waits for experience that it does not allow anybody to gather."""
+
+
+@dataclass
+class RunState:
+    """Counters of a run; all of them go into its checkpoints.
+
+    Attributes:
+        env_steps: decisions taken in and learned from, resets included.
+        gradient_steps: optimizer steps.
+        seconds: of training, checks included, waiting to be started again not.
+        num_starts: how often the run was started.
+        next_check_env_steps: when the next greedy check is due.
+    """
+
+    env_steps: int = 0
+    gradient_steps: int = 0
+    seconds: float = 0.0
+    num_starts: int = 0
+    next_check_env_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run leaves.
+
+    Attributes:
+        best: the chosen weights, with the result of their last greedy races.
+        ended_by: which limit ended the run.
+        state: its counters.
+        best_time_s: fastest training race from the start line, or None.
+        precision: in which the network learned.
+    """
+
+    best: Candidate
+    ended_by: EndedBy
+    state: RunState
+    best_time_s: float | None
+    precision: str
+
+
+class LearnerLoop:
+    """One training run in the process of the learner; all parts are handed in, see `rulka.runtime.connect`."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        learner: Learner,
+        collectors: Collectors,
+        check: GreedyCheck,
+        metrics: MetricsLog,
+        checkpoints: Checkpoints,
+        stop: StopSignals,
+        state: RunState,
+    ) -> None:
+        self.spec, self.state = spec, state
+        self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
+        self._learner, self._collectors, self._check = learner, collectors, check
+        self._metrics, self._checkpoints, self._stop = metrics, checkpoints, stop
+        self._shares, self._learning = TimeShares(), LearningMeans()
+        self._published = -1
+        self._has_work = False
+        self._last_check: dict[str, float | None] = {}
+        self._clock_s = self._reported_s = self._saved_s = time.monotonic()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what earlier starts of the run have measured and chosen."""
+        self.races.load_state_dict(state["races"])
+        self.best.load_state_dict(state["best"])
+
+    def run(self) -> Outcome:
+        """Trains until a limit is reached.
+
+        Raises:
+            StopRequestedError: after a signal; a checkpoint was saved.
+            CollectorCrashError: if a collector keeps crashing; a checkpoint was saved.
+            CheckpointError: if a checkpoint cannot be written.
+            DivergedError: if the weights are not finite; the last checkpoint is from before.
+            StalledError: if learner and collectors wait for each other.
+        """
+        self.state.num_starts += 1
+        self._clock_s = self._reported_s = self._saved_s = time.monotonic()
+        total = self.spec.train.max_env_steps
+        with Progress(self.spec.label, total, "env steps", done=self.state.env_steps) as bar:
+            try:
+                ended_by = self._train(bar)
+            except (StopRequestedError, CollectorCrashError):  # the learner is not in the middle of anything
+                self._save()
+                raise
+            self._save()
+            best = self.best.choose(self._check, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
+        self._report()
+        return Outcome(best, ended_by, self.state, self.races.best_time_s, self._learner.precision)
+
+    def _train(self, bar: Progress) -> EndedBy:
+        self._publish()
+        ended_by = self._ended_by()
+        while ended_by is None:
+            self._check_when_due()
+            self._stop.check()
+            num_taken = self._take_experience()
+            self._learn()
+            self._look_for_stall(num_taken)
+            self._tick(bar, num_taken)
+            ended_by = self._ended_by()
+        self._check_weights()
+        return ended_by
+
+    def _ended_by(self) -> EndedBy | None:
+        if self.state.env_steps >= self.spec.train.max_env_steps:
+            return "max_env_steps"
+        if self.state.seconds >= 60.0 * self.spec.train.max_minutes:
+            return "max_minutes"
+        return None
+
+    def _take_experience(self) -> int:
+        """Inserts all blocks that are there, waiting a moment if there is nothing else to do; returns env steps."""
+        allowed = min(self._learner.num_allowed_env_steps(), self.spec.train.max_env_steps)
+        env_steps_before = self.state.env_steps
+        for delivery in self._collectors.collect(allowed, 0.0 if self._has_work else WAIT_S):
+            started_s = time.monotonic()
+            self._learner.insert(delivery.block, delivery.collector, delivery.facts.version)
+            num_env_steps = delivery.block.reward.size
+            self._collectors.release(delivery)
+            self._shares.add_learning(time.monotonic() - started_s)
+            self._shares.add_block(delivery.facts, num_env_steps, self._learner.version)
+            self.races.add(delivery.facts.races)
+            self.state.env_steps += num_env_steps
+        return self.state.env_steps - env_steps_before
+
+    def _learn(self) -> None:
+        started_s = time.monotonic()
+        values = self._learner.update()
+        self._has_work = values is not None
+        if values is not None:
+            self._shares.add_learning(time.monotonic() - started_s)
+            self._learning.add(values)
+            self.state.gradient_steps += int(values.get("gradient_steps", 0))
+            self._publish()
+
+    def _publish(self) -> None:
+        if self._learner.version == self._published:
+            return
+        tensors = self._learner.network.state_dict()
+        wrong = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+        if wrong:
+            message = f"training diverged: after update {self._learner.version}, {wrong[0]!r} holds NaN or infinity"
+            raise DivergedError(message, hint="Lower the learning rate; the last checkpoint is from before.")
+        self._collectors.publish(self._learner.version, tensors)
+        self._published = self._learner.version
+
+    def _look_for_stall(self, num_taken: int) -> None:
+        if num_taken or self._has_work or self._collectors.num_under_way:
+            return
+        allowed = self._learner.num_allowed_env_steps()
+        if allowed <= self.state.env_steps < self.spec.train.max_env_steps:
+            message = (
+                f"the learner waits for experience, but allows {allowed} environment steps, "
+                f"and {self.state.env_steps} were taken"
+            )
+            raise StalledError(message)
+
+    def _tick(self, bar: Progress, num_taken: int) -> None:
+        """Moves the clock and does what is due by it."""
+        now_s = time.monotonic()
+        self.state.seconds += now_s - self._clock_s
+        self._clock_s = now_s
+        self._show(bar, num_taken)
+        if now_s - self._reported_s >= REPORT_S:
+            self._report()
+        if now_s - self._saved_s >= self.spec.train.checkpoint_s:
+            self._save()
+
+    def _show(self, bar: Progress, num_taken: int) -> None:
+        left_s = 60.0 * self.spec.train.max_minutes - self.state.seconds
+        bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + max(0.0, bar.rate * left_s))
+        facts = {name: value for name, value in self.races.values().items() if value is not None}
+        shown = {"finished": "finish_rate", "best s": "best_time_s", "progress m": "mean_progress_m"}
+        bar.advance(
+            num_taken,
+            updates=self._learner.version,
+            **{label: facts[name] for label, name in shown.items() if name in facts},
+        )
+
+    def _report(self) -> None:
+        self._reported_s = time.monotonic()
+        values = {
+            "gradient_steps": self.state.gradient_steps,
+            "minutes": self.state.seconds / 60.0,
+            "version": self._learner.version,
+            "blocks_under_way": self._collectors.num_under_way,
+            "num_restarts": self._collectors.num_restarts,
+        }
+        learned = {name: value for name, value in self._learning.take().items() if name not in values}
+        checked, self._last_check = self._last_check, {}
+        self._metrics.write(
+            self.state.env_steps, values | self.races.values() | self._shares.take() | learned | checked
+        )
+
+    def _check_when_due(self) -> None:
+        if self.state.env_steps >= self.state.next_check_env_steps:
+            self._check_weights()
+            self.state.next_check_env_steps = self.state.env_steps + self.spec.train.check_env_steps
+
+    def _check_weights(self) -> None:
+        """Lets the weights of now race greedily and remembers them if they are among the best."""
+        tensors = self._learner.network.state_dict()
+        result = self._check.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
+        self.best.offer(self.state.env_steps, result, tensors)
+        self._last_check = _named_check(result)
+
+    def _save(self) -> None:
+        self._saved_s = time.monotonic()
+        state = {
+            "learner": self._learner.state_dict(),
+            "run": asdict(self.state),
+            "races": self.races.state_dict(),
+            "best": self.best.state_dict(),
+            "metrics_bytes": self._metrics.num_bytes,
+        }
+        self._checkpoints.save(self.state.env_steps, state)
+
+    def _seed(self, purpose: int) -> int:
+        return (self.spec.train.seed << 8) + purpose
+
+
+def _named_check(result: CheckResult) -> dict[str, float | None]:
+    return {
+        "check_finish_rate": result.finish_rate,
+        "check_mean_time_s": result.mean_time_s,
+        "check_mean_progress_m": result.mean_progress_m,
+    }

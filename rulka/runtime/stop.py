@@ -1,0 +1,59 @@
+"""Stopping a run between two of its steps instead of in the middle of one."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType, TracebackType
+from typing import Self
+
+IMPATIENCE_S = 5.0
+"""A signal that comes this long after the first one is no repetition: somebody wants it to end at once."""
+
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class StopRequestedError(KeyboardInterrupt):
+    """The run was asked to stop, and did so at a moment when nothing was half done."""
+
+
+class StopSignals:
+    """Turns Ctrl-C, SIGTERM and a closed terminal into a request that the run looks at when it can stop cleanly.
+
+    Use as a context manager in the main thread. A second signal `IMPATIENCE_S` later interrupts at once.
+    """
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        self._first_s = 0.0
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for name in _SIGNALS:
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and (name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN):
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._before.clear()
+
+    def check(self) -> None:
+        """Raises if a stop was asked for.
+
+        Raises:
+            StopRequestedError: which ends the stage as Ctrl-C does.
+        """
+        if self.is_requested:
+            message = "asked to stop"
+            raise StopRequestedError(message)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self.is_requested and time.monotonic() - self._first_s > IMPATIENCE_S:
+            raise KeyboardInterrupt
+        if not self.is_requested:
+            self.is_requested, self._first_s = True, time.monotonic()

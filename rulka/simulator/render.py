@@ -1,0 +1,105 @@
+"""Frames from camera poses on a baked track: grey for agents, in colour for people, by the same kernel.
+
+A pose is a car's position and rotation as in an observation's `CAR` row, so simulated cars and recorded ones are drawn
+alike. Dimensions: N frames, H x W pixels, M cars.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.errors import UserError
+from rulka.simulator.camera import people_camera
+from rulka.simulator.palette import RGB_INK
+from rulka.simulator.raster import Scratch, new_scratch, paint_frames
+from rulka.simulator.scene import Scene
+
+POSE_SIZE = 12
+"""Numbers in a pose: position, then rotation row by row."""
+SMOOTHING = 2
+"""Frames for people are drawn this many times larger and averaged."""
+_NO_CARS = np.zeros((0, POSE_SIZE), np.float32)
+_memory = threading.local()
+
+
+class RenderError(UserError):
+    """Arrays that frames cannot be drawn from or into; the message names the array."""
+
+
+def render_frames(
+    poses: NDArray[np.float32],
+    zone_index: NDArray[np.int64],
+    scene: Scene,
+    camera: NDArray[np.float32],
+    out: NDArray[np.uint8],
+) -> None:
+    """Draws what the cars' cameras see, without the cars, in one kernel call.
+
+    A frame depends on its own pose and zone alone, to the bit, not on the rest of the batch.
+
+    Args:
+        poses: [N, 12] position and rotation of every car; longer rows are allowed, and need not be contiguous.
+        zone_index: [N] zone of every car; road is drawn from there ahead and back.
+        scene: from `bake_scene`.
+        camera: from `camera_array`.
+        out: [N, H, W] uint8, contiguous; the frames are written straight into it.
+
+    Raises:
+        RenderError: if an array has a wrong shape, type or layout.
+    """
+    if out.dtype != np.uint8 or out.ndim != 3 or not out.flags.c_contiguous:
+        message = f"frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
+        raise RenderError(message)
+    if poses.dtype != np.float32 or poses.ndim != 2 or len(poses) != len(out) or poses.shape[1] < POSE_SIZE:
+        message = f"{len(out)} frames need float32 poses of {POSE_SIZE} numbers each, got {poses.dtype} {poses.shape}"
+        raise RenderError(message)
+    if zone_index.shape != (len(out),):
+        message = f"{len(out)} frames need as many zones, got {zone_index.shape}"
+        raise RenderError(message)
+    paint_frames(poses, zone_index, scene, camera, _NO_CARS, _scratch(), out)
+
+
+def render_rgb(
+    scene: Scene,
+    pose: NDArray[np.float32],
+    zone_index: int,
+    width: int,
+    height: int,
+    others: NDArray[np.float32] | None = None,
+    camera: NDArray[np.float32] | None = None,
+) -> NDArray[np.uint8]:
+    """Draws one frame for people: the own car from behind, other cars as ghosts of another colour.
+
+    Args:
+        scene: from `bake_scene`.
+        pose: [12] position and rotation of the own car; a longer row is allowed.
+        zone_index: its zone.
+        width: pixels.
+        height: pixels.
+        others: [M, 12] poses of other cars, drawn where they are in view.
+        camera: from `camera_array`; without it, one behind the car that shows it well.
+
+    Returns:
+        [H, W, 3] uint8.
+    """
+    cars = np.asarray(pose, np.float32)[None, :POSE_SIZE]
+    if others is not None:
+        cars = np.concatenate([cars, np.asarray(others, np.float32).reshape(len(others), -1)[:, :POSE_SIZE]])
+    large = np.empty((3, 1, height * SMOOTHING, width * SMOOTHING), np.uint8)
+    lens = people_camera() if camera is None else camera
+    for channel in range(3):
+        tinted = scene._replace(ink=np.ascontiguousarray(RGB_INK[:, channel]))
+        paint_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, _scratch(), large[channel])
+    blocks = large.reshape(3, height, SMOOTHING, width, SMOOTHING)
+    mean = blocks.sum(axis=(2, 4), dtype=np.uint16) // SMOOTHING**2
+    return np.ascontiguousarray(mean.astype(np.uint8).transpose(1, 2, 0))
+
+
+def _scratch() -> Scratch:
+    """Returns this thread's working memory."""
+    if not hasattr(_memory, "scratch"):
+        _memory.scratch = new_scratch()
+    return _memory.scratch

@@ -1,0 +1,186 @@
+"""Small agents and tiny worlds for the agents' tests.
+
+A *probe* is a world so small that its values are known, each made to fail for one fault only. All actors and learners
+are driven through the interface that the runtime uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
+from rulka.observation import Normalisation
+from rulka.params import Algorithm, IqnParams, NetworkParams, ObservationParams, PpoParams
+from rulka.schedule import Schedule
+
+NUM_FLOATS = 4
+SIZE = 34
+NUM_ACTIONS = 3
+
+
+def constant(value: float) -> Schedule:
+    return Schedule(interpolation="linear", points=((0, value),))
+
+
+PPO = PpoParams(
+    steps_per_update=256,
+    epochs=4,
+    encoder_epochs=1,
+    batch_size=64,
+    learning_rate=constant(0.003),
+    gamma=0.5,
+    gae_lambda=0.9,
+    clip=0.2,
+    value_clip=10.0,
+    value_weight=0.5,
+    entropy_weight=constant(0.003),
+    max_grad_norm=0.5,
+    max_versions_behind=0,
+    value_warmup_updates=0,
+    max_kl=1.0,
+)
+IQN = IqnParams(
+    num_quantiles=8,
+    num_quantiles_acting=8,
+    kappa=0.005,
+    n_steps=1,
+    use_double_dqn=True,
+    batch_size=64,
+    learning_rate=constant(0.003),
+    gamma=constant(0.5),
+    epsilon=constant(0.3),
+    target_tau=0.1,
+    buffer_steps=1024,
+    start_steps=256,
+    samples_per_insert=16.0,
+    demonstration_share=0.25,
+    warmup_steps=0,
+    gradient_steps_per_update=8,
+    oversample_long_term=40,
+    oversample_max_term=5,
+    self_loss_clamp_ratio=4.0,
+    weight_decay=0.0,
+    max_grad_norm=30.0,
+)
+
+
+class Step(NamedTuple):
+    """What one decision leads to; `end` is "terminated", "truncated" or nothing."""
+
+    reward: float
+    state: int
+    end: str = ""
+
+
+Probe = Callable[[int, int], Step]
+"""State and action to what follows; races start in state 0 or, if the probe gives it as `starts`, any of those."""
+
+
+class Races:
+    """Races of many cars in a probe world, with gymnasium's next-step autoreset; the state is float 1."""
+
+    def __init__(self, probe: Probe, num_cars: int = 16, starts: tuple[int, ...] = (0,), num_steps: int = 16) -> None:
+        self.probe, self.starts = probe, starts
+        self.spec = BlockSpec(num_steps, num_cars, SIZE, SIZE, NUM_FLOATS)
+        self.rng = np.random.default_rng(0)
+        self.state = self.rng.choice(starts, num_cars)
+        self.is_over = np.zeros(num_cars, np.bool_)
+
+    def drive(self, actor: Actor, *, explore: bool = True) -> ExperienceBlock:
+        block = new_block(self.spec)
+        for t in range(self.spec.num_steps):
+            block.floats[t, :, 1] = self.state
+            decision = actor.act(torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t]), explore=explore)
+            block.action[t], block.is_greedy[t] = decision.action, decision.is_greedy
+            block.log_prob[t], block.value[t] = decision.log_prob, decision.value
+            block.is_reset[t] = self.is_over
+            for car in range(self.spec.num_cars):
+                self._step(block, t, car)
+            self.is_over = block.terminated[t] | block.truncated[t]
+        block.floats[-1, :, 1] = self.state
+        return block
+
+    def _step(self, block: ExperienceBlock, t: int, car: int) -> None:
+        if self.is_over[car]:
+            self.state[car] = self.rng.choice(self.starts)
+            return
+        step = self.probe(int(self.state[car]), int(block.action[t, car]))
+        self.state[car] = step.state
+        block.reward[t, car] = step.reward
+        block.terminated[t, car], block.truncated[t, car] = step.end == "terminated", step.end == "truncated"
+
+
+class Trained(NamedTuple):
+    learner: Learner
+    actor: Actor
+    metrics: dict[str, float]
+
+    def values(self, *states: int) -> list[float]:
+        """The value of each state, at the start of a mini-race: V for PPO, the best mean Q for IQN."""
+        network, tau = self.learner.network, torch.linspace(1 / 64, 63 / 64, 32)
+        image = torch.zeros(len(states), 1, SIZE, SIZE, dtype=torch.uint8)
+        floats = torch.zeros(len(states), NUM_FLOATS)
+        floats[:, 1] = torch.tensor(states)
+        with torch.no_grad():
+            if hasattr(network, "advantages"):
+                return network(image, floats, tau.expand(len(states), -1)).value.mean(dim=1).amax(dim=1).tolist()
+            return network(image, floats).value.tolist()
+
+    def actions(self, *states: int) -> list[int]:
+        image = torch.zeros(len(states), 1, SIZE, SIZE, dtype=torch.uint8)
+        floats = torch.zeros(len(states), NUM_FLOATS)
+        floats[:, 1] = torch.tensor(states)
+        return self.actor.act(image, floats, explore=False).action.tolist()
+
+
+def small_spec(algorithm: Algorithm, **changes: object) -> AgentSpec:
+    """A tiny agent in float32; `changes` go into the parameters of its algorithm."""
+    ppo = PpoParams.model_validate(PPO.model_dump() | changes) if algorithm == "ppo" else PPO
+    iqn = IqnParams.model_validate(IQN.model_dump() | changes) if algorithm == "iqn" else IQN
+    normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
+    network = NetworkParams(float_hidden=32, dense_hidden=64, tau_embedding=16)
+    observation = ObservationParams(height=SIZE, width=SIZE)
+    return AgentSpec(algorithm, observation, network, ppo, iqn, NUM_ACTIONS, normalisation, precision="float32")
+
+
+def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
+    """Serial training as the runtime does it: drive while allowed, learn while possible, publish."""
+    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
+    actor.network.load_state_dict(learner.network.state_dict())
+    metrics: dict[str, float] = {}
+    while learner.version < num_updates:
+        before = learner.num_env_steps, learner.version
+        if learner.num_env_steps < learner.num_allowed_env_steps():
+            actor.set_env_steps(learner.num_env_steps)
+            learner.insert(races.drive(actor), 0, learner.version)
+        latest = learner.update()
+        if latest is not None:
+            metrics = latest
+            actor.network.load_state_dict(learner.network.state_dict())
+        assert before != (learner.num_env_steps, learner.version), "neither side may go on"
+    return Trained(learner, actor, metrics)
+
+
+class Lab(NamedTuple):
+    """What the tests of this folder need."""
+
+    spec: Callable[..., AgentSpec]
+    races: type[Races]
+    train: Callable[[AgentSpec, Races, int], Trained]
+
+
+@pytest.fixture
+def lab() -> Lab:
+    torch.set_num_threads(1)
+    return Lab(small_spec, Races, train)
+
+
+@pytest.fixture
+def step() -> type[Step]:
+    return Step

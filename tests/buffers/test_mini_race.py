@@ -1,0 +1,96 @@
+"""The mini-race rules: clock distribution, lengths, discounts, shaping."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rulka.buffers.mini_race import ClockRule, draw_clocks, place_in_mini_races
+from rulka.buffers.transitions import Transitions
+
+RULE = ClockRule(horizon=140, long_term=40, max_term=5)
+
+
+def transitions(
+    rewards: list[float], *, is_terminal: bool = False, potential: float = 0.0, next_potential: float = 0.0
+) -> Transitions:
+    one = np.zeros(1, np.int64)
+    return Transitions(
+        reward=np.array([[*rewards, *[0.0] * (3 - len(rewards))]], np.float32),
+        num_steps=np.array([len(rewards)]),
+        is_terminal=np.array([is_terminal]),
+        observation=one,
+        next_observation=one,
+        potential=np.array([potential], np.float32),
+        next_potential=np.array([next_potential], np.float32),
+        action=one,
+    )
+
+
+def test_every_clock_has_its_exact_probability():
+    """One uniform number from the middle of each of the 180 equal parts: 11, 30 times 2 and 109 times 1."""
+    clocks = draw_clocks((np.arange(180) + 0.5) / 180, RULE)
+    counts = np.bincount(clocks, minlength=140)
+    assert counts.tolist() == [11] + [2] * 30 + [1] * 109
+    assert draw_clocks(np.array([0.0, np.nextafter(1.0, 0.0)]), RULE).tolist() == [30, 139]
+
+
+@pytest.mark.parametrize(
+    ("clock", "is_terminal", "reward", "discount"),
+    [
+        (0, False, 1.75, 0.125),  # 1 + 0.5 + 0.25, then gamma^3
+        (0, True, 1.75, 0.0),  # finished
+        (136, False, 1.75, 0.125),  # ends at 139: still within
+        (137, False, 1.75, 0.0),  # ends at 140 exactly: over
+        (138, False, 1.5, 0.0),  # only two decisions left
+        (139, True, 1.0, 0.0),
+    ],
+)
+def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, discount: float):
+    race = place_in_mini_races(transitions([1, 1, 1], is_terminal=is_terminal), np.array([clock]), 0.5, 140)
+    assert race.reward.tolist() == [reward]
+    assert race.discount.tolist() == [discount]
+    assert race.clock.tolist() == [clock]
+    assert race.next_clock.tolist() == [clock + 3]
+
+
+@pytest.mark.parametrize(
+    ("clock", "is_terminal", "expected"),
+    [
+        (0, False, 3.0 + 0.25 * 8.0 - 4.0),  # 2 + 0.5 * 2 = 3
+        (0, True, 3.0 - 4.0),
+        (138, False, 3.0 - 4.0),  # over by the clock: no potential follows
+        (139, False, 2.0 - 4.0),
+    ],
+)
+def test_shaping_by_hand(clock: int, is_terminal: bool, expected: float):
+    found = transitions([2, 2], is_terminal=is_terminal, potential=4.0, next_potential=8.0)
+    race = place_in_mini_races(found, np.array([clock]), 0.5, 140)
+    assert race.reward.tolist() == [expected]
+
+
+def test_shaping_telescopes():
+    """Over a whole mini-race only the first potential remains, whatever the others are."""
+    rng = np.random.default_rng(0)
+    gamma, potentials = 0.9, rng.normal(size=141)
+    total, factor = 0.0, 1.0
+    for clock in range(140):
+        found = transitions([0.0], potential=potentials[clock], next_potential=potentials[clock + 1])
+        race = place_in_mini_races(found, np.array([clock]), gamma, 140)
+        total += factor * float(race.reward[0])
+        factor *= float(race.discount[0])
+    assert factor == 0.0
+    assert total == pytest.approx(-potentials[0], abs=1e-5)
+
+
+def test_value_of_a_constant_reward_is_the_time_left():
+    """With gamma 1, iterating the targets in tabular form gives Q(clock) = 140 - clock, for any transition length."""
+    for length in (1, 2, 3):
+        value = np.zeros(150)
+        for _ in range(140):
+            for clock in range(140):
+                race = place_in_mini_races(transitions([1.0] * length), np.array([clock]), 1.0, 140)
+                value[clock] = race.reward[0] + race.discount[0] * value[int(race.next_clock[0])]
+            if np.array_equal(value[:140], np.arange(140, 0, -1)):
+                break
+        np.testing.assert_allclose(value[:140], np.arange(140, 0, -1))

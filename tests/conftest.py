@@ -1,0 +1,63 @@
+"""Fixtures that several rooms share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.actions import action_table
+from rulka.artifacts import observation_contract
+from rulka.datasets.frames import CapturedRace, FrameIndex, FrameWriter
+from rulka.datasets.split import split_races
+from rulka.observation import FLOATS, NUM_FLOATS
+from rulka.params import ObservationParams
+
+NUM_PIXELS = 64
+
+
+def synthetic_race(race_id: str, num_frames: int, seed: int) -> CapturedRace:
+    """A race whose right action can be read off the image: a bright side says where to steer.
+
+    The last previous action among the floats is the action before, as in real frames.
+    """
+    rng = np.random.default_rng(seed)
+    action = np.repeat(rng.choice([0, 1, 2], size=num_frames, p=[0.5, 0.3, 0.2]), 3)[:num_frames]
+    image = rng.integers(60, 120, (num_frames, 1, NUM_PIXELS, NUM_PIXELS)).astype(np.uint8)
+    image[action == 1, :, :, :20] += 120
+    image[action == 2, :, :, -20:] += 120
+    floats = rng.normal(0, 1, (num_frames, NUM_FLOATS)).astype(np.float32)
+    previous = np.concatenate([[0], action[:-1]])
+    floats[:, FLOATS["previous_actions"].stop - 4 : FLOATS["previous_actions"].stop] = action_table(5).keys()[previous]
+    share = np.full((num_frames, 12), 0.0, np.float32)
+    share[np.arange(num_frames), action] = 0.8
+    share[np.arange(num_frames), 3] = 0.2
+    time_ms = 50 * np.arange(num_frames, dtype=np.int32)
+    return CapturedRace(race_id, "driver", image, floats, share, time_ms, 0.5 * time_ms.astype(np.float32))
+
+
+@pytest.fixture
+def write_frames(tmp_path: Path) -> Callable[..., tuple[Path, FrameIndex]]:
+    """Returns a function that writes a synthetic frame dataset of 64 x 64 pixels and returns where."""
+
+    def write(
+        num_races: int = 6, num_frames: int = 40, shard_frames: int = 100, validation_fraction: float = 0.3
+    ) -> tuple[Path, FrameIndex]:
+        folder = tmp_path / "frames"
+        folder.mkdir()
+        race_ids = [f"race-{number}" for number in range(num_races)]
+        writer = FrameWriter(
+            folder,
+            observation=observation_contract(ObservationParams(height=NUM_PIXELS, width=NUM_PIXELS)),
+            actions=action_table(5),
+            map_uid="synthetic",
+            splits=split_races(race_ids, validation_fraction),
+            shard_frames=shard_frames,
+        )
+        for number, race_id in enumerate(race_ids):
+            writer.add(synthetic_race(race_id, num_frames + number, seed=number))
+        return folder, writer.close()
+
+    return write

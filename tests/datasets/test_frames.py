@@ -1,0 +1,178 @@
+"""The frame dataset: what is written is read back, in the order asked for, and other versions are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.actions import action_table
+from rulka.artifacts import observation_contract
+from rulka.datasets.card import card, contact_sheet, write_card
+from rulka.datasets.frames import (
+    INDEX_FILE,
+    CapturedRace,
+    FrameDataError,
+    FrameDataset,
+    FrameIndex,
+    FrameWriter,
+    check_contract,
+    read_index,
+)
+from rulka.observation import NUM_FLOATS
+from rulka.params import ObservationParams
+
+Write = Callable[..., tuple[Path, FrameIndex]]
+
+
+def test_index_round_trip(write_frames: Write) -> None:
+    folder, written = write_frames()
+    assert asdict(read_index(folder)) == asdict(written)
+
+
+def test_every_race_lies_whole_in_one_split_in_time_order(write_frames: Write) -> None:
+    folder, index = write_frames(num_races=7, num_frames=40, shard_frames=90)
+    assert len(index.shards["train"]) > 1
+    seen = {}
+    for split in ("train", "validation"):
+        frames = FrameDataset(folder, split)
+        for race in frames.races:
+            part = slice(race.start, race.start + race.num_frames)
+            np.testing.assert_array_equal(frames.time_ms[part], 50 * np.arange(race.num_frames))
+            names = {index.races[number].race_id for number in frames.race_index[part]}
+            assert names == {race.race_id}
+            seen[race.race_id] = race.num_frames
+    assert seen == {f"race-{number}": 40 + number for number in range(7)}
+
+
+def test_values_survive(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    share = rng.dirichlet(np.ones(12), 5).astype(np.float32)
+    race = CapturedRace(
+        "one",
+        "recording",
+        rng.integers(0, 256, (5, 1, 8, 6)).astype(np.uint8),
+        rng.normal(size=(5, NUM_FLOATS)).astype(np.float32),
+        share,
+        np.arange(5, dtype=np.int32) * 50,
+        rng.normal(size=5).astype(np.float32),
+    )
+    writer = FrameWriter(
+        tmp_path,
+        observation=observation_contract(ObservationParams(height=8, width=6)),
+        actions=action_table(5),
+        map_uid="m",
+        splits={"one": "train"},
+        shard_frames=3,
+    )
+    writer.add(race)
+    writer.close()
+    frames = FrameDataset(tmp_path, "train")
+    for name, stored in [("image", frames.images), ("floats", frames.floats), ("action_share", frames.action_share)]:
+        np.testing.assert_array_equal(stored[:], getattr(race, name))
+        assert stored[:].dtype == getattr(race, name).dtype
+    np.testing.assert_array_equal(frames.action[:], share.argmax(axis=1))
+    np.testing.assert_array_equal(frames.along_m[:], race.along_m)
+    assert len(FrameDataset(tmp_path, "validation")) == 0
+    assert frames.index.statistics["num_frames"] == {"train": 5, "validation": 0}
+    np.testing.assert_allclose(frames.index.statistics["action_share"], share.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(frames.index.statistics["float_std"], race.floats.std(axis=0), atol=1e-5)
+
+
+def test_an_epoch_has_every_frame_once_and_depends_on_nothing_else(write_frames: Write) -> None:
+    folder, _ = write_frames()
+
+    def times(seed: int, epoch: int) -> list[np.ndarray]:
+        frames = FrameDataset(folder, "train")
+        return [batch.floats.numpy() for batch in frames.iterate_batches(seed=seed, epoch=epoch, batch_size=32)]
+
+    frames = FrameDataset(folder, "train")
+    first = np.concatenate(times(1, 0))
+    assert len(first) == len(frames)
+    np.testing.assert_array_equal(np.sort(first[:, 0]), np.sort(frames.floats[:][:, 0]))
+    np.testing.assert_array_equal(first, np.concatenate(times(1, 0)))
+    for other in (times(1, 1), times(2, 0)):
+        assert not np.array_equal(first, np.concatenate(other))
+    assert [len(batch) for batch in times(1, 0)][:-1] == [32] * (len(frames) // 32)
+
+
+def test_batches_hold_matching_rows(write_frames: Write) -> None:
+    folder, _ = write_frames()
+    frames = FrameDataset(folder, "train")
+    rows = np.array([3, 150, 3])
+    batch = frames.batch(rows)
+    np.testing.assert_array_equal(batch.image.numpy(), frames.images[:][rows])
+    np.testing.assert_array_equal(batch.action.numpy(), batch.action_share.argmax(dim=1).numpy())
+    in_order = np.concatenate([batch.floats.numpy() for batch in frames.iterate_in_order(64)])
+    np.testing.assert_array_equal(in_order, frames.floats[:])
+
+
+@pytest.mark.parametrize(("version", "age"), [(0, "older"), (99, "newer")])
+def test_other_versions_are_named(write_frames: Write, version: int, age: str) -> None:
+    folder, _ = write_frames()
+    content = json.loads((folder / INDEX_FILE).read_text())
+    (folder / INDEX_FILE).write_text(json.dumps(content | {"schema_version": version}))
+    with pytest.raises(FrameDataError, match=age) as caught:
+        FrameDataset(folder, "train")
+    assert "dvc repro capture" in caught.value.hint
+
+
+def test_a_missing_index_or_shard_is_named(write_frames: Write) -> None:
+    folder, index = write_frames()
+    (folder / index.shards["train"][0] / "action.npy").unlink()
+    with pytest.raises(FrameDataError, match=re.escape("action.npy")):
+        FrameDataset(folder, "train")
+    (folder / INDEX_FILE).unlink()
+    with pytest.raises(FrameDataError, match=re.escape("index.json is missing")):
+        FrameDataset(folder, "train")
+
+
+def test_a_lost_shard_is_noticed(write_frames: Write) -> None:
+    folder, index = write_frames()
+    path = folder / index.shards["train"][0] / "image.npy"
+    np.save(path, np.load(path)[:-1])
+    with pytest.raises(FrameDataError, match="the index says otherwise"):
+        FrameDataset(folder, "train")
+
+
+def test_a_contract_that_differs_is_named(write_frames: Write) -> None:
+    _, index = write_frames()
+    contract = observation_contract(ObservationParams(height=64, width=64))
+    check_contract(index, contract, action_table(5))
+    with pytest.raises(FrameDataError, match=r"observation.width 64, expected 32"):
+        check_contract(index, replace(contract, width=32), action_table(5))
+    with pytest.raises(FrameDataError, match=r"actions.ticks_per_action 5, expected 1"):
+        check_contract(index, contract, action_table(1))
+
+
+def test_no_frames_are_no_dataset(tmp_path: Path) -> None:
+    contract = observation_contract(ObservationParams(height=8, width=6))
+    writer = FrameWriter(
+        tmp_path, observation=contract, actions=action_table(5), map_uid="m", splits={}, shard_frames=3
+    )
+    with pytest.raises(FrameDataError, match="no frame"):
+        writer.close()
+    assert not (tmp_path / INDEX_FILE).exists()
+
+
+def test_contact_sheet_by_hand() -> None:
+    images = np.stack([np.full((1, 2), value, np.uint8) for value in (10, 20, 30)])
+    gap = [255] * 10
+    expected = [gap, gap, [255, 255, 10, 10, 255, 255, 20, 20, 255, 255], gap, gap]
+    expected += [[255, 255, 30, 30, 255, 255, 255, 255, 255, 255], gap, gap]
+    np.testing.assert_array_equal(contact_sheet(images, num_columns=2), expected)
+
+
+def test_card_counts(write_frames: Write) -> None:
+    folder, index = write_frames(num_races=4, num_frames=30)
+    write_card(folder, index)
+    text = (folder / "README.md").read_text()
+    assert text == card(index)
+    assert "| driver | 4 | 126 |" in text  # 30 + 31 + 32 + 33
+    assert "| 3 | none | 20.0 % |" in text  # one fifth of every synthetic decision
+    assert (folder / "contact_sheet.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,0 +1,141 @@
+"""The race dataset: what is written is read back bit for bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from rulka.datasets.races import (
+    CAR_COLUMNS,
+    META_FILE,
+    QuarantinedFile,
+    Race,
+    RaceDataError,
+    RaceDataset,
+    load_main_track,
+    load_races,
+    track_path,
+    write_races,
+)
+from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.tracks.track import Track, TrackError
+
+
+def make_track(uid: str = "map/1") -> Track:
+    centre = np.stack([np.zeros(41), np.zeros(41), 0.5 * np.arange(41)], axis=1)
+    ones = np.ones(41)
+    return Track(uid, "test", centre, 10 * ones, 0 * ones, (16 * ones).astype(np.uint8), np.array([10.0, 20.0]), "hand")
+
+
+def make_race(race_id: str, num_ticks: int, *, seed: int | None = 3) -> Race:
+    rng = np.random.default_rng(num_ticks)
+    num_states = num_ticks // 5 + 1
+    return Race(
+        race_id=race_id,
+        source="driver" if seed is not None else "recording",
+        file="" if seed is not None else "x.Replay.Gbx",
+        player="" if seed is not None else "Zoë $f00x",
+        map_uid="map/1",
+        race_time_ms=num_ticks * 10 if seed is not None else None,
+        is_finished=seed is not None,
+        checkpoint_times_ms=(100, num_ticks * 10),
+        seed=seed,
+        controls=rng.uniform(-1, 1, (num_ticks, 3)).astype(np.float32),
+        state_time_ms=50 * np.arange(num_states, dtype=np.int64),
+        state=rng.normal(size=(num_states, NUM_CAR_FIELDS)).astype(np.float32),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    races = (make_race("b", 37), make_race("a", 20, seed=None), make_race("c", 5))
+    quarantine = (QuarantinedFile("bad.Gbx", "TruncatedError: it ends", "Get it again."),)
+    write_races(tmp_path, RaceDataset(races, make_track(), quarantine))
+    return tmp_path
+
+
+def test_round_trip(folder: Path) -> None:
+    loaded = load_races(folder)
+    assert [race.race_id for race in loaded.races] == ["a", "b", "c"]
+    for race, expected in zip(
+        loaded.races, [make_race("a", 20, seed=None), make_race("b", 37), make_race("c", 5)], strict=True
+    ):
+        for part in fields(Race):
+            found, wanted = getattr(race, part.name), getattr(expected, part.name)
+            if isinstance(wanted, np.ndarray):
+                np.testing.assert_array_equal(found, wanted)
+                assert found.dtype == wanted.dtype
+            else:
+                assert found == wanted, part.name
+    assert loaded.quarantine == (QuarantinedFile("bad.Gbx", "TruncatedError: it ends", "Get it again."),)
+    np.testing.assert_array_equal(loaded.main_track.centre_m, make_track().centre_m)
+    assert len(loaded.on_main_track()) == 3
+
+
+def test_columns_follow_the_car_row(folder: Path) -> None:
+    assert len(CAR_COLUMNS) == NUM_CAR_FIELDS
+    assert CAR_COLUMNS[CAR["rotation"].start + 2] == "rotation_2"
+    assert CAR_COLUMNS[CAR["rpm"].start] == "rpm"
+    table = pq.read_table(folder / "states.parquet")
+    assert table.column_names == ["race_id", "time_ms", *CAR_COLUMNS]
+    ticks = pq.read_table(folder / "ticks.parquet").to_pandas()
+    race = make_race("b", 37)
+    np.testing.assert_array_equal(ticks[ticks.race_id == "b"].brake.to_numpy(), race.controls[:, 2])
+    np.testing.assert_array_equal(ticks[ticks.race_id == "b"].time_ms, 10 * np.arange(37))
+
+
+def test_same_races_same_bytes(folder: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    again.mkdir()
+    write_races(again, load_races(folder))
+    for name in ("races.parquet", "ticks.parquet", "states.parquet", "quarantine.parquet", META_FILE):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_the_track_alone_can_be_read(folder: Path) -> None:
+    (folder / "ticks.parquet").unlink()
+    assert load_main_track(folder).uid == "map/1"
+    assert track_path(folder, "map/1").name == "map_1.npz"
+
+
+def test_two_races_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RaceDataError, match="same race_id"):
+        write_races(tmp_path, RaceDataset((make_race("a", 5), make_race("a", 6)), make_track(), ()))
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(RaceDataError, match="do not fit"):
+        replace(make_race("a", 20), state_time_ms=np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("name", [META_FILE, "ticks.parquet", "quarantine.parquet"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(RaceDataError, match=name) as caught:
+        load_races(folder)
+    assert "dvc repro races" in caught.value.hint
+
+
+def test_a_missing_track_is_named(folder: Path) -> None:
+    track_path(folder, "map/1").unlink()
+    with pytest.raises(TrackError, match="map_1"):
+        load_races(folder)
+
+
+def test_another_schema_is_refused(folder: Path) -> None:
+    meta = json.loads((folder / META_FILE).read_text())
+    (folder / META_FILE).write_text(json.dumps(meta | {"schema_version": 0}))
+    with pytest.raises(RaceDataError, match="race schema 0"):
+        load_races(folder)
+
+
+def test_lost_ticks_are_noticed(folder: Path) -> None:
+    table = pq.read_table(folder / "ticks.parquet")
+    pq.write_table(table.slice(0, len(table) - 1), folder / "ticks.parquet")
+    with pytest.raises(RaceDataError, match="race c has no states, or not the 5 ticks"):
+        load_races(folder)

@@ -1,0 +1,39 @@
+"""A sharded array behaves like the array it was cut from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rulka.datasets.sharded import ShardedArray
+
+WHOLE = np.arange(60).reshape(20, 3)
+
+
+@pytest.mark.parametrize("cuts", [[], [7], [1, 2, 19], [5, 5, 12]])
+def test_indexing_equals_the_whole(cuts: list[int]) -> None:
+    sharded = ShardedArray(np.split(WHOLE, cuts))
+    rng = np.random.default_rng(1)
+    assert sharded.shape == WHOLE.shape
+    for part in (slice(None), slice(3, 15), slice(0, 20, 6), slice(10, 10), slice(18, 40)):
+        np.testing.assert_array_equal(sharded[part], WHOLE[part])
+    for _ in range(20):
+        rows = rng.integers(0, 20, size=int(rng.integers(0, 30)))
+        np.testing.assert_array_equal(sharded[rows], WHOLE[rows])
+
+
+def test_rows_are_copies() -> None:
+    whole = WHOLE.copy()
+    ShardedArray([whole])[:][0, 0] = 99
+    assert whole[0, 0] == 0
+
+
+@pytest.mark.parametrize("row", [-1, 20])
+def test_a_row_that_does_not_exist_is_refused(row: int) -> None:
+    with pytest.raises(IndexError, match="from 0 to 19"):
+        ShardedArray([WHOLE])[np.array([row])]
+
+
+def test_nothing_at_all() -> None:
+    assert len(ShardedArray([])) == 0
+    assert ShardedArray([])[:].shape == (0,)

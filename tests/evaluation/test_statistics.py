@@ -1,0 +1,113 @@
+"""Statistics against values worked by hand and slow, obvious twins."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from rulka.evaluation.statistics import (
+    Interval,
+    bootstrap_interval,
+    interquartile_mean,
+    median,
+    rank_sum,
+    wilson_interval,
+)
+
+
+def test_wilson_interval_by_hand() -> None:
+    """For 20 of 20, with z^2 = 3.8415: low = 20 / (20 + z^2) = 0.83887, high = 1."""
+    low, high = wilson_interval(20, 20)
+    assert low == pytest.approx(20 / (20 + 3.841458820694124))
+    assert high == 1.0
+
+
+def test_wilson_interval_is_the_set_of_rates_the_score_test_keeps() -> None:
+    """At each end the observed rate lies exactly z standard errors, of that end, away."""
+    for end in wilson_interval(7, 20):
+        assert abs(0.35 - end) / math.sqrt(end * (1 - end) / 20) == pytest.approx(1.959964, rel=1e-5)
+
+
+def test_wilson_interval_mirrors() -> None:
+    low, high = wilson_interval(3, 20)
+    assert wilson_interval(17, 20) == pytest.approx((1 - high, 1 - low))
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(1, 0), (3, 2), (-1, 5)])
+def test_impossible_counts_are_refused(successes: int, trials: int) -> None:
+    with pytest.raises(ValueError, match="impossible"):
+        wilson_interval(successes, trials)
+
+
+def test_interquartile_mean_by_hand() -> None:
+    """Of eight values the two lowest and the two highest go: (3 + 4 + 5 + 6) / 4 = 4.5, whatever the outer ones."""
+    values = np.array([100.0, 3.0, 4.0, -7.0, 5.0, 6.0, 99.0, 0.0])
+    assert interquartile_mean(values) == pytest.approx(4.5)
+    assert interquartile_mean(np.array([1.0, 2.0, 6.0])) == pytest.approx(3.0)  # 3 // 4 = 0: nothing goes
+
+
+def test_bootstrap_interval_of_two_values_is_exact() -> None:
+    """The mean of two draws from {0, 1} is 0, 1/2 or 1, the outer ones a quarter each: the interval is [0, 1]."""
+    assert bootstrap_interval([0.0, 1.0], lambda x: x.mean(axis=-1), seed=1, num_resamples=500) == Interval(0.0, 1.0)
+
+
+def test_bootstrap_interval_matches_the_known_spread() -> None:
+    """The mean of n = 400 uniform values has a standard error of 1 / sqrt(12 n) = 0.01443."""
+    samples = np.random.default_rng(0).uniform(size=400)
+    interval = bootstrap_interval(samples.tolist(), lambda x: x.mean(axis=-1), seed=3, num_resamples=4000)
+    assert interval is not None
+    assert interval.high - interval.low == pytest.approx(2 * 1.96 * samples.std() / 20, rel=0.06)
+    assert interval.low < samples.mean() < interval.high
+
+
+def test_bootstrap_interval_depends_on_its_seed_alone() -> None:
+    samples = [10.0, 10.5, 11.0, 12.0, 15.0]
+    first, again, other = (bootstrap_interval(samples, median, seed=s, num_resamples=50) for s in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert bootstrap_interval([10.0], median, seed=1, num_resamples=50) is None
+
+
+def naive_share_faster(first: list[float | None], second: list[float | None]) -> float:
+    score = 0.0
+    for a, b in itertools.product(first, second):
+        a_s, b_s = (math.inf if x is None else x for x in (a, b))
+        score += 1.0 if a_s < b_s else 0.5 if a_s == b_s else 0.0
+    return score / (len(first) * len(second))
+
+
+def test_rank_sum_agrees_with_counting_pairs() -> None:
+    generator = np.random.default_rng(5)
+    for _ in range(20):
+        first, second = (
+            [None if value > 7 else float(value) for value in generator.integers(0, 10, size=size)] for size in (6, 9)
+        )
+        result = rank_sum(first, second)
+        assert result is not None
+        assert result.share_faster == pytest.approx(naive_share_faster(first, second))
+
+
+def test_rank_sum_p_value_by_hand() -> None:
+    """Three against three, all faster: U = 0, mean 4.5, variance 3 * 3 * 7 / 12 = 5.25.
+
+    With continuity z = 4 / sqrt(5.25) = 1.7457, two-sided p = erfc(z / sqrt 2) = 0.0808.
+    """
+    result = rank_sum([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
+    assert result is not None
+    assert result.share_faster == 1.0
+    assert result.p_value == pytest.approx(math.erfc(4 / math.sqrt(5.25) / math.sqrt(2)))
+    assert result.p_value == pytest.approx(0.0808, abs=1e-4)
+
+
+def test_rank_sum_counts_an_unfinished_race_as_slowest() -> None:
+    result = rank_sum([None, None], [1000.0, 2000.0])
+    assert result is not None
+    assert result.share_faster == 0.0
+
+
+def test_rank_sum_of_equal_or_missing_races_is_unknown() -> None:
+    assert rank_sum([1.0, 1.0], [1.0]) is None
+    assert rank_sum([], [1.0]) is None

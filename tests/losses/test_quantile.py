@@ -1,0 +1,99 @@
+"""The quantile Huber loss and its normalisation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rulka.losses.quantile import SelfLoss, initial_self_loss, quantile_huber_loss, self_loss_weights
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (1.0, 0.125),  # error +1: huber 0.5, weight tau = 0.25
+        (-1.0, 0.375),  # error -1: huber 0.5, weight 1 - tau = 0.75
+        (3.0, 0.625),  # error +3: huber 1 * (3 - 0.5) = 2.5, weight 0.25
+    ],
+)
+def test_single_quantile_by_hand(target: float, expected: float):
+    loss = quantile_huber_loss(torch.zeros(1, 1), torch.tensor([[0.25]]), torch.tensor([[target]]), kappa=1.0)
+    torch.testing.assert_close(loss, torch.tensor([expected]))
+
+
+def test_loss_is_divided_by_kappa():
+    """Error 2 with kappa 0.5: |2| - 0.25 = 1.75; error 0.2: 0.04 / (2 * 0.5) = 0.04; both weighed by 0.5."""
+    half = torch.tensor([[0.5]])
+    for error, expected in ((2.0, 0.875), (0.2, 0.02)):
+        loss = quantile_huber_loss(torch.zeros(1, 1), half, torch.tensor([[error]]), kappa=0.5)
+        torch.testing.assert_close(loss, torch.tensor([expected]))
+
+
+def slow_loss(quantile, tau, target, kappa) -> list[float]:
+    """The formula, one number at a time."""
+    losses = []
+    for row in range(len(quantile)):
+        total = 0.0
+        for j in range(quantile.shape[1]):
+            for i in range(target.shape[1]):
+                error = float(target[row, i]) - float(quantile[row, j])
+                rho = error**2 / (2 * kappa) if abs(error) < kappa else abs(error) - kappa / 2
+                weight = float(tau[row, j]) if error >= 0 else 1 - float(tau[row, j])
+                total += weight * rho / target.shape[1]
+        losses.append(total)
+    return losses
+
+
+@pytest.mark.parametrize("kappa", [0.005, 1.0])
+def test_equals_the_slow_twin(kappa: float):
+    generator = torch.Generator().manual_seed(0)
+    quantile = torch.randn(5, 8, generator=generator)
+    target = torch.randn(5, 6, generator=generator)
+    tau = torch.rand(5, 8, generator=generator)
+    expected = torch.tensor(slow_loss(quantile, tau, target, kappa))
+    torch.testing.assert_close(quantile_huber_loss(quantile, tau, target, kappa), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_gradient_flows_into_the_target():
+    quantile = torch.zeros(1, 2, requires_grad=True)
+    target = torch.ones(1, 2, requires_grad=True)
+    quantile_huber_loss(quantile, torch.full((1, 2), 0.5), target, 1.0).sum().backward()
+    assert target.grad is None
+    assert quantile.grad is not None
+    assert bool((quantile.grad < 0).all())
+
+
+def test_minimum_is_the_quantile():
+    """Gradient descent on the loss finds the quantiles of the targets: uniform on [0, 1], so tau itself."""
+    tau = torch.tensor([[0.1, 0.5, 0.9]])
+    quantile = torch.full((1, 3), 0.3, requires_grad=True)
+    target = torch.linspace(0, 1, 201)[None]
+    for step in range(300):
+        loss = quantile_huber_loss(quantile, tau, target, kappa=0.005).sum()
+        (gradient,) = torch.autograd.grad(loss, quantile)
+        quantile = (quantile - 0.5 / (1 + 0.1 * step) * gradient).detach().requires_grad_()
+    torch.testing.assert_close(quantile.detach(), tau, rtol=0, atol=0.02)
+
+
+def test_self_loss_weight_is_one_when_all_widths_are_typical():
+    running = SelfLoss(0.3, 0.3)
+    weights, after = self_loss_weights(torch.full((6,), 0.09), running, clamp_ratio=4.0)
+    torch.testing.assert_close(weights, torch.ones(6))
+    assert after == pytest.approx(running)
+
+
+def test_self_loss_by_hand():
+    """Widths 0.4 and 0.01; typical 0.99 * 0.2 + 0.01 * 0.205 = 0.20005; floor 0.0500125; so divisors 0.4, 0.0500125;
+    typical divisor 0.99 * 0.2 + 0.01 * 0.22500625 = 0.2002500625.
+    """
+    weights, after = self_loss_weights(torch.tensor([0.16, 0.0001]), SelfLoss(0.2, 0.2), clamp_ratio=4.0)
+    torch.testing.assert_close(weights, torch.tensor([0.2002500625 / 0.4, 0.2002500625 / 0.0500125]))
+    assert after == pytest.approx((0.20005, 0.2002500625))
+
+
+def test_self_loss_of_sure_targets_never_divides_by_zero():
+    running = initial_self_loss()
+    for _ in range(5000):
+        weights, running = self_loss_weights(torch.zeros(4), running, clamp_ratio=4.0)
+    assert bool(torch.isfinite(weights).all())
+    assert float(weights.max()) <= 4.0

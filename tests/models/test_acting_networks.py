@@ -1,0 +1,196 @@
+"""IQN, actor-critic and cloned policy: sizes, names, formulas, precision."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from models.actor_critic import ActorCritic
+from models.iqn import IqnNetwork, IqnSizes, draw_fractions, fixed_fractions
+from models.observer import InputShape, Observer
+from models.policy import ClonePolicy
+
+SMALL = InputShape(34, 34, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0]))
+
+
+def reference_inputs(height: int = 64, width: int = 64) -> InputShape:
+    return InputShape(height, width, torch.zeros(184), torch.ones(184))
+
+
+def small_iqn() -> IqnNetwork:
+    torch.manual_seed(0)
+    return IqnNetwork(SMALL, IqnSizes(8, 16, 4), num_actions=3)
+
+
+def observations(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    return torch.randint(0, 256, (batch, 1, 34, 34), dtype=torch.uint8), torch.randn(batch, 5)
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def assert_orthogonal(layer: nn.Module, gain: float):
+    assert isinstance(layer, nn.Linear)
+    weight = layer.weight if layer.out_features <= layer.in_features else layer.weight.T
+    torch.testing.assert_close(weight @ weight.T, gain**2 * torch.eye(len(weight)), rtol=0, atol=1e-4)
+    assert not layer.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "embedding", "expected"),
+    [(64, 64, 128, 1_051_805), (128, 128, 128, 5_774_493), (128, 128, 256, 6_397_085), (120, 160, 64, 6_578_333)],
+)
+def test_parameter_counts_of_iqn(height: int, width: int, embedding: int, expected: int):
+    assert count(IqnNetwork(reference_inputs(height, width), IqnSizes(256, 1024, embedding), 12)) == expected
+
+
+def test_gains_of_iqn():
+    network = IqnNetwork(reference_inputs(), IqnSizes(256, 1024, 128), 12)
+    for head in (network.float_head, network.advantage_head, network.value_head):
+        assert_orthogonal(head[0], 1.41414)
+    assert_orthogonal(network.float_head[2], 1.41414)
+    assert_orthogonal(network.tau_embed[0], 1.41414 * math.sqrt(2))
+    assert_orthogonal(network.advantage_head[2], 1.0)
+    assert_orthogonal(network.value_head[2], 1.0)
+
+
+def test_iqn_is_its_formula():
+    """Q = V + A - mean A of h(state) * embed(cos(pi i tau)), written out."""
+    network = small_iqn()
+    image, floats = observations(2)
+    tau = torch.tensor([[0.1, 0.9, 0.3], [0.2, 0.5, 0.7]])
+    result = network(image, floats, tau)
+
+    features = network.encoder((image.float() - 128) / 128)
+    hidden = network.float_head((floats - SMALL.float_mean) / SMALL.float_std)
+    state = torch.cat([features, hidden], dim=1)
+    for row in range(2):
+        for column in range(3):
+            cosines = torch.tensor([math.cos(math.pi * i * float(tau[row, column])) for i in (1, 2, 3, 4)])
+            mixed = state[row] * network.tau_embed(cosines)
+            advantage, value = network.advantage_head(mixed), network.value_head(mixed)
+            torch.testing.assert_close(result.value[row, column], value + advantage - advantage.mean())
+    assert result.tau is tau
+
+
+def test_fast_path_prefers_the_same_actions():
+    network = small_iqn()
+    image, floats = observations(7)
+    tau = fixed_fractions(8)
+    slow = network(image, floats, tau.expand(7, -1)).value.mean(dim=1)
+    fast = network.advantages(image, floats, tau)
+    torch.testing.assert_close(fast - fast.mean(dim=1, keepdim=True), slow - slow.mean(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("num_fractions", [2, 8, 32])
+def test_drawn_fractions_are_stratified_and_mirrored(num_fractions: int):
+    tau = draw_fractions(500, num_fractions, torch.Generator().manual_seed(0))
+    half = num_fractions // 2
+    assert tau.shape == (500, num_fractions)
+    assert torch.equal(tau[:, half:], 1 - tau[:, :half])
+    stratum = torch.arange(half)
+    assert bool((tau[:, :half] * num_fractions >= stratum).all())
+    assert bool((tau[:, :half] * num_fractions <= stratum + 1).all())
+    torch.testing.assert_close(tau.double().mean(dim=1), torch.full((500,), 0.5).double(), rtol=0, atol=1e-7)
+    assert float(tau[:, 0].std()) == pytest.approx(1 / num_fractions / math.sqrt(12), rel=0.1)
+
+
+def test_fixed_fractions_are_the_middles():
+    assert sorted(fixed_fractions(4).tolist()) == [0.125, 0.375, 0.625, 0.875]
+    assert float(fixed_fractions(32).mean()) == 0.5
+
+
+@pytest.mark.parametrize("num_fractions", [0, 1, 7])
+def test_odd_numbers_of_fractions_are_refused(num_fractions: int):
+    with pytest.raises(ValueError, match="even"):
+        fixed_fractions(num_fractions)
+
+
+def test_actor_critic_takes_over_the_whole_cloned_policy():
+    torch.manual_seed(0)
+    policy = ClonePolicy(SMALL, 8, 16, 3)
+    nn.init.normal_(policy.policy_head.weight)
+    agent = ActorCritic(SMALL, 8, 16, 3)
+    missing = agent.load_state_dict(policy.state_dict(), strict=False)
+    assert missing.missing_keys == ["value_head.weight", "value_head.bias"]
+    assert missing.unexpected_keys == []
+    image, floats = observations(4)
+    assert torch.equal(agent(image, floats).logits, policy(image, floats))
+
+
+def test_iqn_shares_encoder_and_float_head_with_the_policy_and_nothing_else():
+    policy = {name: x.shape for name, x in ClonePolicy(reference_inputs(), 256, 1024, 12).state_dict().items()}
+    iqn = {
+        name: x.shape for name, x in IqnNetwork(reference_inputs(), IqnSizes(256, 1024, 128), 12).state_dict().items()
+    }
+    shared = {name for name in policy if name in iqn}
+    assert {name.split(".")[0] for name in shared} == {"encoder", "float_head", "float_mean", "float_std"}
+    assert all(policy[name] == iqn[name] for name in shared)
+
+
+def test_state_dict_keys_are_frozen():
+    """Artifacts on disk carry these names."""
+    body = ["float_mean", "float_std"]
+    body += [f"encoder.layers.{i}.{kind}" for i in (0, 2, 4, 6) for kind in ("weight", "bias")]
+    body += [f"float_head.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")]
+    trunk = [f"trunk.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")]
+    policy, value = (["policy_head.weight", "policy_head.bias"], ["value_head.weight", "value_head.bias"])
+    assert list(ClonePolicy(SMALL, 8, 16, 3).state_dict()) == body + trunk + policy
+    assert list(ActorCritic(SMALL, 8, 16, 3).state_dict()) == body + trunk + policy + value
+    heads = ["tau_embed.0.weight", "tau_embed.0.bias"]
+    heads += [f"{h}_head.{i}.{kind}" for h in ("advantage", "value") for i in (0, 2) for kind in ("weight", "bias")]
+    assert list(small_iqn().state_dict()) == body + heads
+
+
+def test_first_policy_is_almost_uniform():
+    torch.manual_seed(0)
+    agent = ActorCritic(SMALL, 8, 16, 3)
+    image, floats = observations(16)
+    probability = functional.softmax(agent(image, floats).logits.detach(), dim=1)
+    assert float((probability - 1 / 3).abs().max()) < 0.05
+
+
+def test_epochs_without_the_encoder_see_the_same_network():
+    torch.manual_seed(0)
+    agent = ActorCritic(SMALL, 8, 16, 3)
+    image, floats = observations(4)
+    whole, later = agent(image, floats), agent.decide(agent.encode(image), floats)
+    assert torch.equal(whole.logits, later.logits)
+    assert torch.equal(whole.value, later.value)
+
+
+@pytest.mark.parametrize(
+    "build", [small_iqn, lambda: ActorCritic(SMALL, 8, 16, 3), lambda: ClonePolicy(SMALL, 8, 16, 3)]
+)
+def test_bfloat16_copy_stays_near_and_keeps_its_outputs_in_float32(build):
+    network: Observer = build()
+    image, floats = observations(32)
+    floats = floats * SMALL.float_std + SMALL.float_mean
+
+    def run(module: Observer) -> torch.Tensor:
+        if isinstance(module, IqnNetwork):
+            return module.advantages(image, floats, fixed_fractions(4))
+        if isinstance(module, ActorCritic):
+            return module(image, floats).value
+        assert isinstance(module, ClonePolicy)
+        return module(image, floats)
+
+    low = copy.deepcopy(network)
+    low.to_bfloat16()
+    with torch.inference_mode():
+        exact, rounded = run(network), run(low)
+        with torch.autocast("cpu", torch.bfloat16):
+            cast = run(network)
+    assert low.encoder.layers[0].weight.dtype == torch.bfloat16
+    assert low.output_layers()[0].weight.dtype == rounded.dtype == cast.dtype == torch.float32
+    spread = float(exact.std())
+    assert float((exact - rounded).abs().max()) < 0.15 * spread
+    assert float((exact - cast).abs().max()) < 0.15 * spread
+    assert float((exact - rounded).abs().max()) > 0, "something must have been rounded"

@@ -1,0 +1,108 @@
+"""The encoder, the decoder and the heads of pretraining: sizes, ranges, initial weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from models.decoder import ConvDecoder
+from models.encoder import ConvEncoder, feature_size, normalise_image
+from models.projector import Projector
+from models.vae import Gaussian, VaeHead, sample
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_parameter_counts_of_the_specification():
+    assert count(ConvEncoder(64, 64)) == 45_456
+    assert count(ConvEncoder(128, 128)) == 45_456
+    assert count(ConvDecoder(512, 64, 64)) == 308_081
+    assert count(Projector(512, 128)) == 164_224
+    assert count(VaeHead(512, 64)) == (512 + 1) * 256 + (256 + 1) * 128
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "expected"), [(64, 64, 512), (128, 128, 4608), (256, 256, 25_088), (120, 160, 5632)]
+)
+def test_number_of_features(height: int, width: int, expected: int):
+    encoder = ConvEncoder(height, width)
+    assert encoder.num_features == expected
+    assert encoder(torch.zeros(2, 1, height, width)).shape == (2, expected)
+
+
+def test_smallest_image():
+    assert feature_size(34) == 1
+    with pytest.raises(ValueError, match="at least 34"):
+        feature_size(33)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_pixel_value_is_normalised_exactly(dtype: torch.dtype, channels: int):
+    image = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).repeat(2, channels, 1, 1)
+    normalised = normalise_image(image, dtype)
+    torch.testing.assert_close(normalised.double(), (image.double() - 128) / 128, rtol=0, atol=0)
+    assert normalised.is_contiguous(memory_format=torch.channels_last)
+    assert normalised.stride(1) == 1, "the convolutions must see channels last"
+    assert image.max() == 255, "the input is untouched"
+
+
+def test_encoder_equals_its_layers_in_the_ordinary_layout():
+    torch.manual_seed(0)
+    encoder = ConvEncoder(34, 36)
+    image = torch.randint(0, 256, (3, 1, 34, 36), dtype=torch.uint8)
+    x = (image.float() - 128) / 128
+    for layer in encoder.layers:
+        if isinstance(layer, nn.Conv2d):
+            x = functional.leaky_relu(functional.conv2d(x, layer.weight, layer.bias, layer.stride), 0.01)
+    torch.testing.assert_close(encoder(normalise_image(image, torch.float32)), x.flatten(1), rtol=1e-5, atol=1e-5)
+
+
+def test_convolutions_are_orthogonal_with_the_gain_of_leaky_relu():
+    for layer in ConvEncoder(64, 64).layers:
+        if isinstance(layer, nn.Conv2d):
+            rows = layer.weight.flatten(1)
+            gram = rows @ rows.T
+            torch.testing.assert_close(gram, 1.41414**2 * torch.eye(len(rows)), rtol=0, atol=1e-4)
+            assert not layer.bias.any()
+
+
+def test_decoder_reaches_the_darkest_and_the_brightest_pixel():
+    """A sigmoid over images in [-1, 1] cannot: uniform pixels would leave an error of 0.161 at least."""
+    torch.manual_seed(0)
+    target = normalise_image(
+        torch.tensor([0, 255]).to(torch.uint8).repeat_interleave(32 * 32).reshape(2, 1, 32, 32), torch.float32
+    )
+    decoder = ConvDecoder(8, 32, 32)
+    features = torch.eye(8)[:2]
+    optimizer = torch.optim.Adam(decoder.parameters(), lr=0.01)
+    for _ in range(60):
+        loss = (decoder(features) - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < 0.01
+
+
+def test_decoder_refuses_sizes_it_cannot_make():
+    with pytest.raises(ValueError, match="divisible by 16"):
+        ConvDecoder(8, 40, 64)
+    assert ConvDecoder(8, 48, 64, num_frames=2)(torch.zeros(1, 8)).shape == (1, 2, 48, 64)
+
+
+def test_latent_samples_follow_mean_and_variance():
+    latent = Gaussian(torch.full((20_000, 1), 3.0), torch.full((20_000, 1), 2.0 * torch.tensor(0.5).log().item()))
+    drawn = sample(latent, torch.Generator().manual_seed(0))
+    assert drawn.mean() == pytest.approx(3.0, abs=0.02)
+    assert drawn.std() == pytest.approx(0.5, abs=0.02)
+
+
+def test_vae_head_splits_mean_and_variance():
+    head = VaeHead(512, 6)
+    mean, log_variance = head(torch.randn(3, 512))
+    assert mean.shape == log_variance.shape == (3, 6)
+    assert not torch.equal(mean, log_variance)
