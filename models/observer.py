@@ -47,6 +47,7 @@ class Observer(nn.Module):
         )
         initialise_all(self.float_head, LEAKY_GAIN)
         self.num_state = self.encoder.num_features + float_hidden
+        self._stored_dtype = torch.float32
 
     def encode(self, image: Tensor) -> Tensor:
         """Maps raw images [B, 1, H, W] uint8 to image features [B, E]."""
@@ -67,12 +68,13 @@ class Observer(nn.Module):
         for parameter in self.parameters():
             if id(parameter) not in outputs:
                 parameter.data = parameter.data.to(torch.bfloat16)
+        self._stored_dtype = torch.bfloat16
 
     def _compute_dtype(self) -> torch.dtype:
         device = self.float_mean.device.type
         if torch.is_autocast_enabled(device):
             return torch.get_autocast_dtype(device)
-        return next(self.encoder.parameters()).dtype
+        return self._stored_dtype
 
 
 def output(layer: nn.Linear, hidden: Tensor) -> Tensor:

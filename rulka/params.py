@@ -189,7 +189,10 @@ class RewardParams(Section):
 
     per_metre: float = Field(description="for each metre of progress along the centreline")
     per_second: float = Field(description="for each second that passes; negative")
-    off_track: float = Field(description="once, on leaving the track; not positive")
+    off_track: float = Field(le=0.0, description="once, on leaving the track")
+    line_distance_potential: NonNegativeFloat = Field(
+        description="shaping potential lost for each metre from the line, between 2 and 25 m; 0 is none"
+    )
 
 
 class TrainParams(Section):
@@ -344,6 +347,17 @@ def read_params(path: Path = PARAMS_FILE) -> Params:
     except ValidationError as error:
         message = f"{path} is wrong:\n" + "\n".join(_problems(error))
         raise ParamsError(message) from error
+
+
+def reference_params() -> Params:
+    """Returns the parameters that come with the package, whatever the current directory.
+
+    In a checkout they are the repository's own `params.yaml`; in an installed wheel, the copy of it that the wheel
+    carries as `rulka/reference_params.yaml`. For environments made without a configuration; stages never use them.
+    """
+    repository = Path(__file__).resolve().parent.parent
+    is_checkout = (repository / "pyproject.toml").is_file()
+    return read_params(repository / PARAMS_FILE if is_checkout else Path(__file__).with_name("reference_params.yaml"))
 
 
 def _problems(error: ValidationError) -> list[str]:

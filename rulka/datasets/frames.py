@@ -3,7 +3,7 @@
     index.json            schema_version, contracts, shards, races with their split, statistics; written last
     <shard>/image.npy     uint8 [N, 1, H, W]
     <shard>/floats.npy    float32 [N, 184], unnormalised
-    <shard>/action.npy    uint8 [N] index of the action that was held longest
+    <shard>/action.npy    uint8 [N] index of the action that was held longest, the earliest of equals
     <shard>/action_share.npy  float32 [N, A] share of the decision for which each action was held; rows sum to 1
     <shard>/time_ms.npy   int32 [N] race time of the frame
     <shard>/along_m.npy   float32 [N] progress along the track's line
@@ -62,6 +62,7 @@ class CapturedRace:
         source: who drove, "recording" or "driver".
         image: [N, 1, H, W] uint8.
         floats: [N, 184] float32.
+        action: [N] uint8.
         action_share: [N, A] float32.
         time_ms: [N] int32.
         along_m: [N] float32.
@@ -71,14 +72,10 @@ class CapturedRace:
     source: str
     image: NDArray[np.uint8]
     floats: NDArray[np.float32]
+    action: NDArray[np.uint8]
     action_share: NDArray[np.float32]
     time_ms: NDArray[np.int32]
     along_m: NDArray[np.float32]
-
-    @property
-    def action(self) -> NDArray[np.uint8]:
-        """[N] action held longest; the lower index where two were held equally long."""
-        return self.action_share.argmax(axis=1).astype(np.uint8)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
     races.parquet       one row a race: race_id, source ("recording" or "driver"), file, player, map_uid, race_time_ms,
                         is_finished, num_ticks, checkpoint_times_ms, seed (of the driver)
-    ticks.parquet       one row a 10 ms tick: race_id, time_ms, steer, gas, brake. The inputs stamped `time_ms` or
-                        before; how many ticks later the car shows them is `capture.label_shift_ticks`.
+    ticks.parquet       one row a 10 ms tick: race_id, time_ms, steer, gas, brake. The controls after all inputs
+                        stamped `time_ms` or before, raw: `capture.label_shift_ticks` later the car shows them.
     states.parquet      one row a sample of the car: race_id, time_ms and the 39 numbers of a `CAR` row, one column
                         each. Recordings have one every 100 ms, driven races one every decision.
     quarantine.parquet  one row a file that is not used: file, error, hint

@@ -71,4 +71,6 @@ def _find_track(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResu
         known = sorted(file.stem for file in (races_dir / "tracks").glob("*.npz"))
         message = f"there is no track {name!r}: it is neither a file nor one of {', '.join(known) or 'no tracks'}"
         raise UnknownTrackError(message, hint="Name a track file, or run `dvc repro races` to make the main track.")
-    return load_track(path), []
+    track = load_track(path)
+    is_main = dataset is not None and track.uid == dataset.main_track.uid
+    return track, demonstration_results(dataset.on_main_track(), track) if dataset and is_main else []

@@ -72,7 +72,9 @@ def hold_contest(entries: Sequence[Driver], rules: RaceRules, demonstrations: li
     try:
         with Progress("evaluate", len(entries) * len(rules.seeds), "races") as bar:
             for entry in entries:
-                races = race(entry.policy, rules, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label))
+                races = race(
+                    entry.policy, rules, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label)
+                )
                 contestants.append(Contestant(entry.key, entry.label, races))
     finally:
         torch.set_num_threads(threads)

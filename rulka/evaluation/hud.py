@@ -144,7 +144,7 @@ def _draw_controls(frame: NDArray[np.uint8], controls: tuple[float, float, float
 
 def _draw_view(frame: NDArray[np.uint8], view: NDArray[np.uint8], scale: float) -> None:
     """Draws the agent's image, enlarged without smoothing, in the lower right corner."""
-    factor = max(1, round(160 * scale / view.shape[0]))
+    factor = max(1, round(180 * scale / view.shape[0]))
     large = np.repeat(np.repeat(view, factor, axis=0), factor, axis=1)
     height, width = large.shape
     border, caption = max(2, round(4 * scale)), round(22 * scale)

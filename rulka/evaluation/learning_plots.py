@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 
 WIDTH_IN = 9.6
 DASHES = ("-", "--", "-.")
-ROWS = (("finish_rate", "races finished"), ("best_time_s", "best time so far (s)"), ("mean_return", "return of a race"))
+ROWS = (
+    ("finish_rate", "check_finish_rate", "races finished"),
+    ("best_time_s", "check_mean_time_s", "race time (s)"),
+    ("mean_return", "", "return of a race"),
+)
+"""Number of training races, number of greedy checks between them, label."""
 COLUMNS = (("minutes", "minutes of training"), ("env_steps", "env steps (decisions of one car)"))
 
 
 def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Theme) -> Figure | None:
-    """Draws finish rate, best time and return over minutes and over env steps.
+    """Draws finish rate, best time and return over minutes and over env steps; dots are greedy checks.
 
     Args:
         logs: one for each algorithm, the agent's first.
@@ -42,12 +47,13 @@ def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Th
     figure, places = plt.subplots(
         len(rows), 2, figsize=size, layout="constrained", sharex="col", sharey="row", squeeze=False
     )
-    for (name, label), row in zip(rows, places, strict=True):
+    for (name, check, label), row in zip(rows, places, strict=True):
         row[0].set_ylabel(label)
         for (axis, _), axes in zip(COLUMNS, row, strict=True):
             for number, log in enumerate(logs):
                 colour = theme.colour("agent") if number == 0 else theme.colour("", number - 1)
                 axes.plot(*log.curve(axis, name), DASHES[number % 3], color=colour, label=log.label)
+                axes.plot(*log.curve(axis, check), "o", color=colour, markersize=4.5)
             if name == "best_time_s":
                 _mark_demonstrations(axes, evaluation, theme)
         if name == "finish_rate":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -13,6 +12,7 @@ from matplotlib.colors import Normalize
 from rulka.evaluation.result import MPS_TO_KMH, RaceResult, best_race
 from rulka.evaluation.summary import Evaluation
 from rulka.evaluation.theme import SPEED_COLOURS
+from rulka.evaluation.top_view import TopView, top_view
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,35 +26,6 @@ WIDTH_IN = 9.6
 MARGIN_M = 14.0
 WIDE = 1.35
 """A track at least this many times as long as high is shown in panels below one another."""
-
-
-@dataclass(frozen=True)
-class TopView:
-    """Where a world point lies on the page: seen from above, turned so that the track lies along the page.
-
-    Attributes:
-        centre_m: [2] world x and z in the middle of the page.
-        axes: [2, 2] page directions in world x and z; never mirrored, so that left turns look left.
-    """
-
-    centre_m: NDArray[np.float64]
-    axes: NDArray[np.float64]
-
-    def __call__(self, position_m: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Maps world positions [..., 3] to page coordinates [..., 2] in metres, right and up."""
-        ground = np.asarray(position_m, dtype=np.float64)[..., [0, 2]]
-        return (ground - self.centre_m) @ self.axes.T
-
-
-def top_view(track: Track) -> TopView:
-    """Returns the view in which a track is widest, its start on the left."""
-    ground = track.centre_m[:, [0, 2]]
-    centre_m = ground.mean(axis=0)
-    direction = np.linalg.eigh(np.cov((ground - centre_m).T))[1][:, -1]
-    if (ground[-1] - ground[0]) @ direction < 0:
-        direction = -direction
-    # From above, with x to the right, z points down the page: up is direction turned by a quarter toward -z.
-    return TopView(centre_m, np.stack([direction, np.array([direction[1], -direction[0]])]))
 
 
 def map_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rulka.errors import UserError
 
 ENCODERS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("libx264", {"crf": "24", "preset": "medium", "threads": "2"}),
+    ("libx264", {"crf": "24", "preset": "veryfast", "threads": "2"}),
     ("libopenh264", {"b": "2500000"}),
     ("libvpx-vp9", {"crf": "36", "b": "0", "deadline": "realtime", "cpu-used": "6"}),
 )
@@ -42,15 +42,16 @@ def write_mp4(path: Path, frames: Iterable[NDArray[np.uint8]], fps: int) -> str:
     """
     name, options = _encoder()
     with av.open(str(path), "w", options={"movflags": "+faststart"}) as file:
-        stream: VideoStream | None = None
+        stream = file.add_stream(name, rate=fps, options=options)
+        assert isinstance(stream, VideoStream)
+        stream.pix_fmt, stream.time_base = "yuv420p", Fraction(1, fps)
+        num_frames = 0
         for image in frames:
-            if stream is None:
-                stream = file.add_stream(name, rate=fps, options=options)
+            if num_frames == 0:
                 stream.height, stream.width = image.shape[:2]
-                stream.pix_fmt = "yuv420p"
-                stream.time_base = Fraction(1, fps)
             file.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")))
-        if stream is None:
+            num_frames += 1
+        if num_frames == 0:
             message = "a video needs at least one frame"
             raise VideoError(message)
         file.mux(stream.encode(None))

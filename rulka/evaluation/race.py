@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.evaluation.result import RaceResult
-from rulka.observation import CAR, NUM_FLOATS
+from rulka.observation import NUM_FLOATS
 from rulka.params import EvaluateParams, ObservationParams, SimulatorParams
 from rulka.simulator.camera import camera_array
 from rulka.simulator.render import render_frames
@@ -27,9 +27,6 @@ from rulka.tracks.track import Track
 
 Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.int64]]
 """Maps images [N, 1, H, W] and raw floats [N, 184] of N cars to N action indices. Row k is always car k."""
-
-POSE = slice(CAR["position"].start, CAR["rotation"].stop)
-"""Position and rotation, which lie side by side in a `CAR` row."""
 
 FINISHED, OFF_TRACK, TOO_LONG, STUCK = "finished", "left the track", "took too long", "stood still"
 MIN_GAIN_M = 0.5
@@ -97,7 +94,7 @@ def race(policy: Policy, rules: RaceRules, on_ended: Callable[[int], None] | Non
     image, floats = np.zeros(size, np.uint8), np.zeros((len(rules.seeds), NUM_FLOATS), np.float32)
     scene, camera = bake_scene(rules.track), camera_array(rules.simulator.camera)
     while log.is_driving.any():
-        render_frames(simulator.cars[:, POSE], simulator.zone_index, scene, camera, image[:, 0])
+        render_frames(simulator.cars, simulator.zone_index, scene, camera, image[:, 0])
         simulator.floats(floats)
         actions = policy(image, floats)
         simulator.step(actions)

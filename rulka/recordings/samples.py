@@ -1,7 +1,7 @@
 """Samples of the car's path as the games up to 2017 store them.
 
 Sample layouts share their beginning: position, packed rotation, packed velocity and angular velocity, then the state
-of the car. Later versions put one byte before the wheels and append fields.
+of the car, which version 8 orders anew and later ones extend at the end.
 """
 
 from __future__ import annotations
@@ -209,28 +209,46 @@ def _packed_vector(rows: NDArray[np.uint8], offset: int) -> NDArray[np.float32]:
     return (magnitude[:, None] * _direction(heading, pitch)).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class _VehicleLayout:
+    """Where the state of the car lies in a sample: offsets of bytes, and distances from wheel to wheel.
+
+    `bits` is the offset of two bytes that hold, from bit `first_bit` on, a slide and a contact bit for each wheel.
+    """
+
+    steer: int
+    turbo: int | None
+    damper: int
+    material: int
+    stride: int
+    bits: int
+    first_bit: int
+    dirt: int | None
+
+
+_OLD_LAYOUT = _VehicleLayout(steer=50, turbo=None, damper=34, material=36, stride=3, bits=46, first_bit=1, dirt=None)
+_LAYOUT_8 = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2, bits=58, first_bit=6, dirt=None)
+_LAYOUT = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2, bits=58, first_bit=6, dirt=60)
+
+
 def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:
-    shift = 1 if version >= 8 else 0  # version 8 puts a byte before the wheels
-    wheels = 48 + shift
+    layout = {7: _OLD_LAYOUT, 8: _LAYOUT_8}.get(version, _LAYOUT)
     byte = rows.astype(np.float32) / 255
-    num = len(rows)
-    slide, contact = np.zeros((num, NUM_WHEELS), dtype=bool), np.zeros((num, NUM_WHEELS), dtype=bool)
-    if version >= 8:
-        bits = rows[:, 58].astype(np.uint16) | (rows[:, 59].astype(np.uint16) << 8)
-        for wheel, place in enumerate((6, 8, 10, 12)):
-            slide[:, wheel] = bits >> place & 1
-            contact[:, wheel] = bits >> (place + 1) & 1
+    absent = np.zeros(len(rows), dtype=np.float32)
+    wheels = layout.stride * np.arange(NUM_WHEELS)
+    bits = rows[:, layout.bits].astype(np.uint16) | (rows[:, layout.bits + 1].astype(np.uint16) << 8)
+    places = layout.first_bit + 2 * np.arange(NUM_WHEELS, dtype=np.uint16)
     return VehicleState(
         forward_speed_mps=(_column(rows, 26, "<u2") / 65535 * 11000 - 1000).astype(np.float32),
         side_speed_mps=(_column(rows, 28, "<u2") / 65535 * 2000 - 1000).astype(np.float32),
         rpm=(_column(rows, 30, "<u2") / 65535 * 30000).astype(np.float32),
-        steer=byte[:, 40] * 2 - 1,
-        gas=byte[:, 41],
-        brake=byte[:, 42],
-        turbo=byte[:, 46 + shift],
-        has_contact=contact,
-        is_sliding=slide,
-        material=rows[:, wheels + 1 : wheels + 8 : 2].copy(),
-        damper_m=byte[:, wheels : wheels + 8 : 2] * 4 - 2,
-        dirt=byte[:, 60] if version >= 9 else np.zeros(num, dtype=np.float32),
+        steer=byte[:, layout.steer] * 2 - 1,
+        gas=byte[:, layout.steer + 1],
+        brake=byte[:, layout.steer + 2],
+        turbo=absent if layout.turbo is None else byte[:, layout.turbo],
+        has_contact=(bits[:, None] >> (places + 1) & 1).astype(bool),
+        is_sliding=(bits[:, None] >> places & 1).astype(bool),
+        material=rows[:, layout.material + wheels],
+        damper_m=byte[:, layout.damper + wheels] * 4 - 2,
+        dirt=absent if layout.dirt is None else byte[:, layout.dirt],
     )

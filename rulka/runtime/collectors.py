@@ -47,7 +47,10 @@ class Delivery:
 class Collectors(Protocol):
     """All collectors of a run."""
 
-    num_restarts: int
+    @property
+    def num_restarts(self) -> int:
+        """How often a collector process was started again."""
+        ...
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Gives weights to all collectors; they take them at the beginning of their next block."""
@@ -184,10 +187,12 @@ class CollectorProcesses:
 
     def stop(self) -> None:
         """Ends the processes and removes the shared memory."""
-        self._supervisor.stop()
-        for blocks in self._blocks:
-            blocks.close()
-        self._weights.close()
+        try:
+            self._supervisor.stop()
+        finally:
+            for blocks in self._blocks:
+                blocks.close()
+            self._weights.close()
 
     def _give_out(self, num_allowed_env_steps: int) -> None:
         while self._env_steps < num_allowed_env_steps:

@@ -97,7 +97,7 @@ class Supervisor:
         """Sends a message; one to a process that is just ending is lost, as `receive` will find out."""
         try:
             self._workers[index].connection.send(message)
-        except ConnectionError:
+        except OSError:  # broken, or closed already
             _LOGGER.debug("collector %d is gone; its message is dropped", index)
 
     def receive(self, timeout_s: float) -> list[tuple[int, BlockFilled]]:

@@ -58,14 +58,16 @@ def run_worker(spec: WorkerSpec, connection: Connection) -> None:
     tie_to_parent(spec.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    code = 0
     try:
         _Worker(spec, connection).run()
-    except (EOFError, ConnectionError):
-        sys.exit(0)
+    except (EOFError, ConnectionError):  # the learner is gone
+        code = 1
     except Exception:
         with suppress(ConnectionError):
             connection.send(Failed(traceback.format_exc()))
-        sys.exit(1)
+        code = 1
+    os._exit(code)  # there is nothing to tidy up, and views into shared memory would complain if one tried
 
 
 def tie_to_parent(parent_pid: int) -> None:
@@ -110,8 +112,6 @@ class _Worker:
             )
             self._connection.send(filled)
         self._collector.close()
-        self._blocks.close()
-        self._weights.close()
 
     def _receive(self) -> Fill | Stop:
         """Waits for the next message, with a sign of life every `HEARTBEAT_S`; blocks in the system, never spins."""

@@ -58,6 +58,7 @@ def test_values_survive(tmp_path: Path) -> None:
         "recording",
         rng.integers(0, 256, (5, 1, 8, 6)).astype(np.uint8),
         rng.normal(size=(5, NUM_FLOATS)).astype(np.float32),
+        share.argmax(axis=1).astype(np.uint8),
         share,
         np.arange(5, dtype=np.int32) * 50,
         rng.normal(size=5).astype(np.float32),

@@ -17,7 +17,7 @@ SETTINGS = ObjectiveSettings(
 TASKS: tuple[Task, ...] = ("autoencoder", "vae", "simclr")
 
 
-def frames(num_frames: int = 16) -> torch.Tensor:
+def frames(num_frames: int = 8) -> torch.Tensor:
     """Frames with a bright square somewhere."""
     generator = torch.Generator().manual_seed(0)
     image = torch.full((num_frames, 1, 64, 64), 40, dtype=torch.uint8)
@@ -33,13 +33,13 @@ def test_the_loss_falls(task: Task) -> None:
     optimizer = torch.optim.Adam(objective.parameters(), 2e-3)
     generator = torch.Generator().manual_seed(0)
     losses = []
-    for _ in range(40):
+    for _ in range(25):
         loss = objective.loss(frames(), generator)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0]
+    assert losses[-1] < 0.8 * losses[0]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -55,7 +55,7 @@ def test_same_generator_same_loss(task: Task) -> None:
 def test_previews_are_images(task: Task) -> None:
     objective = build_objective(task, 64, 64, SETTINGS)
     shown = objective.preview(frames(), torch.Generator().manual_seed(0))
-    assert shown.shape == (16, 1, 64, 64)
+    assert shown.shape == (8, 1, 64, 64)
     assert shown.abs().max() <= 1.0
 
 

@@ -1,0 +1,127 @@
+"""From a race to what an agent would have seen and done in it, by the simulator's camera.
+
+The floats come from the same `build_floats` that simulator and game use; previous actions lie one decision apart, as
+they do when an agent drives. Frames run from the start to the last decision before the finish.
+Dimensions: N decisions, T ticks, A actions, H x W pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import FORWARD, TICK_MS, ActionTable
+from rulka.datasets.frames import CapturedRace
+from rulka.datasets.races import Race
+from rulka.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats
+from rulka.recordings.car_rows import interpolate_rows
+from rulka.recordings.controls import label_shares
+from rulka.simulator.render import render_frames
+from rulka.simulator.scene import Scene
+from rulka.tracks.progress import progress_along
+from rulka.tracks.track import Track
+
+SIMULATED_SHIFT_TICKS = 1
+"""In the simulator an input shows in the state one tick later; nothing is uncertain about that."""
+
+_Labels = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """How races become frames.
+
+    Attributes:
+        height: image height in pixels.
+        width: image width in pixels.
+        table: actions; a frame is made at every decision.
+        label_shift_ticks: ticks from the stamp of a recorded input to the state that shows it.
+        steer_dead_zone: analog steering of at most this size counts as none.
+        camera: from `rulka.simulator.camera.camera_array`.
+    """
+
+    height: int
+    width: int
+    table: ActionTable
+    label_shift_ticks: int
+    steer_dead_zone: float
+    camera: NDArray[np.float32]
+
+
+def capture_race(race: Race, track: Track, scene: Scene, settings: CaptureSettings) -> CapturedRace:
+    """Renders one race and pairs every frame with its floats, its action and its time."""
+    table = settings.table
+    decision_ms = decision_times(race, table.duration_ms)
+    cars = cars_at(race, decision_ms)
+    share, action = labels(race, decision_ms, settings)
+    zone_index, along_m, _ = progress_along(track, cars[:, CAR["position"]])
+    floats = np.empty((len(cars), NUM_FLOATS), np.float32)
+    margin_m = (track.length_m - along_m).astype(np.float32)
+    build_floats(cars, previous_keys(action, table), track.zones, zone_index, margin_m, floats)
+    image = np.empty((len(cars), settings.height, settings.width), np.uint8)
+    render_frames(cars, zone_index, scene, settings.camera, image)
+    return CapturedRace(
+        race_id=race.race_id,
+        source=race.source,
+        image=image[:, None],
+        floats=floats,
+        action=action.astype(np.uint8),
+        action_share=share,
+        time_ms=decision_ms.astype(np.int32),
+        along_m=along_m.astype(np.float32),
+    )
+
+
+def decision_times(race: Race, decision_ms: int) -> NDArray[np.int64]:
+    """Returns [N] the time of every decision before the finish for which the car's state is known."""
+    end_ms = min(race.duration_ms, int(race.state_time_ms[-1]) + 1)
+    return np.arange(0, end_ms, decision_ms, dtype=np.int64)
+
+
+def cars_at(race: Race, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Returns [N, 39] `CAR` rows at the given times: stored ones as they are, others interpolated.
+
+    The gearbox counter is counted afresh, in decisions.
+    """
+    cars = interpolate_rows(race.state_time_ms, race.state, time_ms)
+    stored = np.searchsorted(race.state_time_ms, time_ms)
+    is_stored = race.state_time_ms[np.minimum(stored, len(race.state) - 1)] == time_ms
+    cars[is_stored] = race.state[stored[is_stored]]
+    cars[:, CAR["gearbox_counter"]] = gearbox_counter(cars[:, CAR["gearbox_state"]][:, 0])[:, None]
+    return cars
+
+
+def gearbox_counter(gearbox_state: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns [N] how many decisions in a row, this one included, had a gearbox state [N] other than 0.
+
+    The first decision counts none: nothing has been decided yet.
+    """
+    counter = np.zeros(len(gearbox_state), np.float32)
+    for decision in range(1, len(counter)):
+        counter[decision] = counter[decision - 1] + 1 if gearbox_state[decision] != 0 else 0
+    return counter
+
+
+def labels(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> _Labels:
+    """Returns [N, A] for which share of each decision each action was held, and [N] the one held longest.
+
+    A decision at time t shapes the states after t. Those show the inputs whose stamps lie the label shift earlier: with
+    the usual one tick, the inputs stamped t, t + 10, ...
+    """
+    shift = settings.label_shift_ticks if race.source == "recording" else SIMULATED_SHIFT_TICKS
+    first = np.clip(decision_ms // TICK_MS + 1 - shift, 0, race.num_ticks - 1)
+    return label_shares(race.controls, settings.table, first, settings.steer_dead_zone)
+
+
+def previous_keys(actions: NDArray[np.int64], table: ActionTable) -> NDArray[np.float32]:
+    """Returns [N, 5, 4] the keys of the decisions before each, oldest first; "forward" before the start.
+
+    Args:
+        actions: [N] action of every decision.
+        table: actions.
+    """
+    padded = np.concatenate([np.full(NUM_PREVIOUS_ACTIONS, FORWARD), actions])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, NUM_PREVIOUS_ACTIONS)[: len(actions)]
+    return table.keys()[windows]

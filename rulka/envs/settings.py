@@ -1,0 +1,115 @@
+"""What a race is made of, resolved from the keywords of an environment.
+
+A keyword left out is taken from the reference parameters that come with the package (`reference_params`), so that
+`gymnasium.make("rulka/Race-v0")` works anywhere; there are no defaults in code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from rulka.actions import ActionTable, action_table
+from rulka.errors import UserError
+from rulka.params import ObservationParams, Params, RewardParams, SimulatorParams, reference_params
+from rulka.tracks.generate import generate_track
+from rulka.tracks.track import Track, load_track
+
+
+class SettingsError(UserError):
+    """A keyword of an environment is unknown or out of range; the message names it."""
+
+
+class RaceOptions(TypedDict, total=False):
+    """Keywords of the environments; behind each, the reference parameter that stands in where it is left out."""
+
+    simulator: SimulatorParams | None  # simulator: physics and camera
+    observation: ObservationParams | None  # observation: image size
+    rewards: RewardParams | None  # rewards: weights of the reward
+    ticks_per_action: int | None  # actions.ticks_per_action: 10 ms ticks for which an action is held
+    start_anywhere: float | None  # train.start_anywhere: share of races that begin at rest anywhere on the track
+    start_lateral_m: float | None  # evaluate.start_lateral_m: races begin at most this far beside the line
+    start_heading_deg: float | None  # evaluate.start_heading_deg: and turned by at most this much
+    max_race_s: float | None  # train.max_race_s: a race is cut after this long
+    no_progress_s: float | None  # train.no_progress_s: a race is cut after this long without a further zone
+
+
+@dataclass(frozen=True)
+class RaceSettings:
+    """Everything about a race but who drives.
+
+    Attributes:
+        track: where.
+        table: what an action does.
+        simulator: physics and camera.
+        observation: image size.
+        rewards: what a decision is worth.
+        start_anywhere: share of races that begin at rest anywhere on the track instead of at the start line.
+        start_lateral_m: races begin at most this far beside the line.
+        start_heading_deg: and turned by at most this much.
+        max_race_s: a race is cut after this long.
+        no_progress_s: a race is cut after this long without a further zone.
+    """
+
+    track: Track
+    table: ActionTable
+    simulator: SimulatorParams
+    observation: ObservationParams
+    rewards: RewardParams
+    start_anywhere: float
+    start_lateral_m: float
+    start_heading_deg: float
+    max_race_s: float
+    no_progress_s: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.start_anywhere <= 1.0:
+            message = f"start_anywhere is a share from 0 to 1, got {self.start_anywhere}"
+            raise SettingsError(message)
+        for name in ("start_lateral_m", "start_heading_deg", "max_race_s", "no_progress_s"):
+            if not getattr(self, name) >= 0.0:
+                message = f"{name} must not be negative, got {getattr(self, name)}"
+                raise SettingsError(message)
+
+
+def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> RaceSettings:
+    """Fills in what an environment's keywords leave open.
+
+    Args:
+        track: a track, a track file, or None for the generated track of the reference parameters.
+        options: the other keywords; None counts as left out.
+
+    Raises:
+        SettingsError: if a keyword is unknown or out of range.
+        TrackError: if the track file is missing or none.
+    """
+    unknown = set(options) - set(RaceOptions.__annotations__)
+    if unknown:
+        message = f"unknown keywords {sorted(unknown)}; known are {sorted(RaceOptions.__annotations__)}"
+        raise SettingsError(message)
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if len(given) < len(RaceOptions.__annotations__):
+        given = _reference_options(reference_params()) | given
+    table = action_table(given.pop("ticks_per_action"))
+    return RaceSettings(track=_track(track), table=table, **given)
+
+
+def _reference_options(params: Params) -> dict[str, Any]:
+    return {
+        "simulator": params.simulator,
+        "observation": params.observation,
+        "rewards": params.rewards,
+        "ticks_per_action": params.actions.ticks_per_action,
+        "start_anywhere": params.train.start_anywhere,
+        "start_lateral_m": params.evaluate.start_lateral_m,
+        "start_heading_deg": params.evaluate.start_heading_deg,
+        "max_race_s": params.train.max_race_s,
+        "no_progress_s": params.train.no_progress_s,
+    }
+
+
+def _track(track: Track | Path | str | None) -> Track:
+    if track is None:
+        return generate_track(**reference_params().track.model_dump())
+    return track if isinstance(track, Track) else load_track(Path(track))

@@ -1,0 +1,152 @@
+"""From stored inputs to the controls of every tick, and from those to labels in the action table.
+
+An event stamped s first shows in the car's state at s + 10. `shift_ticks` = 1 therefore gives at row t the controls
+that the state at 10 t has felt; `shift_ticks` = 0 gives those pressed at 10 t, which act on the state after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import TICK_MS, ActionTable
+from rulka.recordings.model import Ghost, InputEvent
+
+FULL_LOCK = 65536
+"""Raw analog value of full lock or full gas."""
+FULL_BYTE = 127
+MAX_TICKS = 10_000_000
+RACE_RUNNING, DONT_INVERT = "_FakeIsRaceRunning", "_FakeDontInverseAxis"
+_FIRST_PATCHED_MARKER, _LAST_PATCHED_MARKER = 2, 3
+_PATCHED_PHASES_MS = {"SteerLeft": (1, 2, 3), "SteerRight": (1, 2, 3), "Steer": (2, 3, 9)}
+"""Sub-tick phases of the stamps that count in recordings of the competition patch; the others repeat them."""
+
+
+def analog_value(raw: int) -> float:
+    """Decodes an analog input: the low 24 bits are a negated signed number; returns [-1, 1], positive right."""
+    signed = ((raw & 0xFFFFFF) ^ 0x800000) - 0x800000
+    return min(1.0, max(-1.0, -signed / FULL_LOCK))
+
+
+@dataclass
+class _Pedals:
+    """The state of every control after an event.
+
+    With both direction keys down the one pressed last counts, as the samples of recordings show.
+    """
+
+    left: bool = False
+    right: bool = False
+    accelerate: bool = False
+    brake: bool = False
+    steer: float = 0.0
+    gas: float = 0.0
+    real_gas: float = 0.0
+    real_brake: float = 0.0
+    last_key: float = 0.0
+
+    def row(self) -> tuple[float, float, float]:
+        """Returns steer in [-1, 1], gas and brake in [0, 1]; a pressed key outweighs an axis."""
+        steer = self.steer
+        if self.left or self.right:
+            steer = self.last_key if self.left and self.right else float(self.right) - float(self.left)
+        gas = max(float(self.accelerate), self.gas, self.real_gas)
+        brake = max(float(self.brake), -self.gas, self.real_brake)
+        return steer, min(1.0, max(0.0, gas)), min(1.0, max(0.0, brake))
+
+    def apply(self, event: InputEvent, sign: float) -> bool:
+        """Takes an event in; returns whether it concerns the driving."""
+        keys = {"SteerLeft": "left", "SteerRight": "right", "Accelerate": "accelerate", "Brake": "brake"}
+        axes = {"Steer": "steer", "Gas": "gas", "AccelerateReal": "real_gas", "BrakeReal": "real_brake"}
+        if event.name in keys:
+            setattr(self, keys[event.name], event.value != 0)
+            if event.value != 0 and event.name.startswith("Steer"):
+                self.last_key = 1.0 if event.name == "SteerRight" else -1.0
+        elif event.name in axes:
+            pull = -1.0 if event.name == "Gas" else 1.0  # the game stores full gas as full lock to the left
+            setattr(self, axes[event.name], pull * sign * analog_value(event.value))
+        elif event.name == "SteerByte":
+            self.steer = max(-1.0, event.value / FULL_BYTE)
+        else:
+            return False
+        return True
+
+
+def inputs_to_controls(
+    ghost: Ghost, *, num_ticks: int | None = None, shift_ticks: int = 1
+) -> NDArray[np.float32]:
+    """Returns the controls that are held in every tick of a ghost's race.
+
+    Args:
+        ghost: a ghost with inputs; one without gives released controls throughout.
+        num_ticks: number of rows; up to and including the race time when None (or the last event if unfinished).
+        shift_ticks: ticks between the stamp of an event and the first row that shows it.
+
+    Returns:
+        [num_ticks, 3] float32 steer in [-1, 1] (positive right), gas and brake in [0, 1]; row t is race time 10 t ms.
+    """
+    return events_to_controls(ghost.events, num_ticks=_num_ticks(ghost, num_ticks), shift_ticks=shift_ticks)
+
+
+def events_to_controls(events: Iterable[InputEvent], *, num_ticks: int, shift_ticks: int) -> NDArray[np.float32]:
+    """Returns the controls held in each of `num_ticks` ticks; see `inputs_to_controls`."""
+    ordered = sorted(_quantised(tuple(events)), key=lambda event: event.time_ms)
+    sign = -1.0 if any(event.name == DONT_INVERT and event.value for event in ordered) else 1.0
+    pedals = _Pedals()
+    first_ticks, rows = [0], [pedals.row()]
+    for event in ordered:
+        tick = max(0, -(-event.time_ms // TICK_MS) + shift_ticks)
+        if pedals.apply(event, sign):
+            first_ticks.append(tick)
+            rows.append(pedals.row())
+    held = np.searchsorted(np.array(first_ticks), np.arange(num_ticks), side="right") - 1
+    return np.array(rows, dtype=np.float32)[held]
+
+
+def _num_ticks(ghost: Ghost, num_ticks: int | None) -> int:
+    if num_ticks is None:
+        last_ms = max((event.time_ms for event in ghost.events), default=0)
+        num_ticks = (last_ms if ghost.race_time_ms is None else ghost.race_time_ms) // TICK_MS + 1
+    return min(max(num_ticks, 0), MAX_TICKS)
+
+
+def _quantised(events: tuple[InputEvent, ...]) -> Iterable[InputEvent]:
+    """Brings recordings of the competition patch, whose marker is 2 or 3, back to whole ticks."""
+    marker = next((event.value for event in events if event.name == RACE_RUNNING), 1)
+    if not _FIRST_PATCHED_MARKER <= marker <= _LAST_PATCHED_MARKER:
+        return events
+    kept = []
+    for event in events:
+        phases = _PATCHED_PHASES_MS.get(event.name)
+        if phases is None:
+            kept.append(event)
+        elif event.time_ms % TICK_MS in phases:
+            kept.append(event._replace(time_ms=-(-event.time_ms // TICK_MS) * TICK_MS))
+    return kept
+
+
+def label_shares(
+    controls: NDArray[np.float32], table: ActionTable, tick: NDArray[np.int64], dead_zone: float
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Labels decisions: which actions of the table were held in the ticks that follow, and for how long.
+
+    Args:
+        controls: [T, 3] steer, gas and brake of every tick, as `inputs_to_controls` returns them.
+        table: the actions; each decision lasts `table.ticks_per_action` ticks.
+        tick: [D] int64 first tick of each decision, in [0, T).
+        dead_zone: steering of at most this size counts as none; in [0, 1).
+
+    Returns:
+        [D, num_actions] float32 share of each action in the decision's ticks, summing to 1, and [D] int64 the action
+        with the largest share, the earliest held of equals. Ticks past the last row count as the last row.
+    """
+    action = table.index_of(controls[:, 1], controls[:, 2], controls[:, 0], dead_zone)
+    rows = np.minimum(tick[:, None] + np.arange(table.ticks_per_action), len(action) - 1)
+    held = action[rows]
+    shares = (held[:, :, None] == np.arange(table.num_actions)).mean(axis=1)
+    share_held = np.take_along_axis(shares, held, axis=1)
+    majority = np.take_along_axis(held, share_held.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return shares.astype(np.float32), majority

@@ -1,0 +1,123 @@
+"""Stage `capture`: renders races to frames and pairs every frame with its floats, its action and its time.
+
+Reads  data/races/          see rulka.datasets.races
+Writes data/frames/         see rulka.datasets.frames; with README.md and contact_sheet.png
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+
+from rulka.actions import action_table
+from rulka.artifacts import observation_contract
+from rulka.datasets.capture import CaptureSettings, capture_race
+from rulka.datasets.card import write_card
+from rulka.datasets.frames import CapturedRace, FrameWriter
+from rulka.datasets.races import Race, RaceDataError, load_races
+from rulka.datasets.split import split_races
+from rulka.params import ActionParams, CaptureParams, ObservationParams, SimulatorParams, read_params
+from rulka.progress import Progress
+from rulka.simulator.camera import camera_array
+from rulka.simulator.scene import Scene, bake_scene
+from rulka.stage import output_folder, require, run_stage
+from rulka.tracks.track import Track
+
+_Job = tuple[Race, Track, Scene, CaptureSettings]
+
+
+def capture(
+    observation: ObservationParams,
+    actions: ActionParams,
+    simulator: SimulatorParams,
+    capture: CaptureParams,
+    *,
+    races_dir: Path,
+    out_dir: Path,
+) -> None:
+    """Captures every race on the main track, several at a time, in an order that never changes.
+
+    Raises:
+        UserError: if the races are missing or none is on the main track.
+    """
+    require(races_dir, "races")
+    dataset = load_races(races_dir)
+    races = dataset.on_main_track()
+    if not races:
+        message = f"{races_dir.as_posix()} holds no race on its main track {dataset.main_track.uid}"
+        raise RaceDataError(message, hint="Run `dvc repro races` again.")
+    table = action_table(actions.ticks_per_action)
+    settings = CaptureSettings(
+        height=observation.height,
+        width=observation.width,
+        table=table,
+        label_shift_ticks=capture.label_shift_ticks,
+        steer_dead_zone=capture.steer_dead_zone,
+        camera=camera_array(simulator.camera),
+    )
+    scene = bake_scene(dataset.main_track)
+    with output_folder(out_dir) as folder:
+        writer = FrameWriter(
+            folder,
+            observation=observation_contract(observation),
+            actions=table,
+            map_uid=dataset.main_track.uid,
+            splits=split_races([race.race_id for race in races], capture.validation_fraction),
+            shard_frames=capture.shard_frames,
+        )
+        jobs = [(race, dataset.main_track, scene, settings) for race in races]
+        total = sum(race.duration_ms // table.duration_ms + 1 for race in races)
+        with Progress("capture", total, "frames") as bar, _captured(jobs, capture.num_workers) as captured:
+            for race in captured:
+                writer.add(race)
+                bar.advance(len(race.image))
+        write_card(folder, writer.close())
+
+
+@contextmanager
+def _captured(jobs: list[_Job], num_workers: int) -> Iterator[Iterator[CapturedRace]]:
+    """Yields the captured races in the order of the jobs; workers are ended with the block, however it ends."""
+    if num_workers == 1 or len(jobs) == 1:
+        yield map(_capture_job, jobs)
+        return
+    with get_context("spawn").Pool(min(num_workers, len(jobs)), initializer=_prepare_worker) as pool:
+        yield pool.imap(_capture_job, jobs)
+
+
+def _capture_job(job: _Job) -> CapturedRace:
+    return capture_race(*job)
+
+
+def _prepare_worker() -> None:
+    """Leaves Ctrl-C to the parent, which ends its workers, and ends the worker should the parent be gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def main() -> None:
+    """Runs the stage with the parameters and folders of the project."""
+    params = read_params()
+    capture(
+        params.observation,
+        params.actions,
+        params.simulator,
+        params.capture,
+        races_dir=Path("data/races"),
+        out_dir=Path("data/frames"),
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

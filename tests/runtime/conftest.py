@@ -1,0 +1,8 @@
+"""Lets spawned collectors import the fakes, which they get by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,231 @@
+"""Cars, actor and learner that take no time and whose every number can be told in advance."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rulka.agents.spec import Decision
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.params import TrainParams, read_params
+from rulka.runtime.specs import RunSpec
+
+HEIGHT, WIDTH, NUM_FLOATS, NUM_ACTIONS = 6, 10, 4, 5
+RACE_STEPS = 7
+"""Decisions of a fake race; car k is cut by a limit instead when k is odd."""
+SPEC = BlockSpec(num_steps=16, num_cars=3, height=HEIGHT, width=WIDTH, num_floats=NUM_FLOATS)
+BLOCK_STEPS = SPEC.num_steps * SPEC.num_cars
+
+
+@dataclass(frozen=True)
+class FakeStep:
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    is_reset: np.ndarray
+    is_finished: np.ndarray
+    is_full_race: np.ndarray
+    progress_m: np.ndarray
+    race_time_ms: np.ndarray
+
+
+class FakeCars:
+    """Observations count decisions: floats are (count, car, seed, decisions of this race)."""
+
+    def __init__(self, num_cars: int, *, start_anywhere: float, step_s: float = 0.0, fault: str = "") -> None:
+        self._num_cars, self._start_anywhere, self._step_s, self._fault = num_cars, start_anywhere, step_s, fault
+        self._count = 0
+        self._seed = 0
+        self._race_steps = np.zeros(num_cars, np.int64)
+        self._has_ended = np.zeros(num_cars, bool)
+
+    def reset_into(self, image_out, floats_out, potential_out, seed: int) -> None:
+        self._count, self._seed = 0, seed % 1000
+        self._race_steps[:] = 0
+        self._has_ended[:] = False
+        self._write(image_out, floats_out, potential_out)
+
+    def step_into(self, actions, image_out, floats_out, potential_out) -> FakeStep:
+        time.sleep(self._step_s)
+        self._count += 1
+        self._misbehave()
+        is_reset = self._has_ended.copy()
+        self._race_steps = np.where(is_reset, 0, self._race_steps + 1)
+        self._has_ended = self._race_steps == RACE_STEPS
+        is_odd = np.arange(self._num_cars) % 2 == 1
+        self._write(image_out, floats_out, potential_out)
+        reward = np.where(is_reset, 0.0, 1.0 + np.asarray(actions)).astype(np.float32)
+        return FakeStep(
+            reward=reward,
+            terminated=self._has_ended & ~is_odd,
+            truncated=self._has_ended & is_odd,
+            is_reset=is_reset,
+            is_finished=self._has_ended & ~is_odd,
+            is_full_race=np.full(self._num_cars, self._start_anywhere == 0.0),
+            progress_m=self._race_steps.astype(np.float32) * 2.0,
+            race_time_ms=self._race_steps * 50 + np.arange(self._num_cars),
+        )
+
+    def close(self) -> None:
+        pass
+
+    def _write(self, image_out, floats_out, potential_out) -> None:
+        cars = np.arange(self._num_cars)
+        image_out[:] = fake_pixel(self._count, cars, self._seed)[:, None, None, None]
+        floats_out[:] = np.stack([np.full_like(cars, self._count), cars, np.full_like(cars, self._seed), cars * 0], 1)
+        floats_out[:, 3] = self._race_steps
+        potential_out[:] = -0.5 * self._race_steps
+
+    def _misbehave(self) -> None:
+        if self._fault == "raise" and self._count == 20:
+            message = "the fake cars broke down"
+            raise RuntimeError(message)
+        if self._fault == "hang" and self._count == 20:
+            signal.pause()
+
+
+def fake_pixel(count, car, seed):
+    return ((13 * np.asarray(count) + 31 * np.asarray(car) + 7 * np.asarray(seed)) % 251).astype(np.uint8)
+
+
+class FakeNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(40_000))  # large enough for a torn read to show
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+
+class FakeActor:
+    """Takes random actions; its value estimate is its weight, so that a block shows what acted in it."""
+
+    def __init__(self, seed: int) -> None:
+        self.network = FakeNetwork().requires_grad_(False)
+        self._generator = np.random.default_rng(seed)
+        self._env_steps = 0
+
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        num_cars = len(floats)
+        action = self._generator.integers(NUM_ACTIONS, size=num_cars) if explore else np.ones(num_cars, np.int64)
+        low, high = float(self.network.weight.min()), float(self.network.weight.max())
+        assert low == high, "torn weights"
+        log_prob = np.full(num_cars, float(self._env_steps), np.float32)
+        return Decision(action, log_prob, np.full(num_cars, low, np.float32), action == 1)
+
+    def set_env_steps(self, env_steps: int) -> None:
+        self._env_steps = env_steps
+
+    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
+        raise AssertionError
+
+
+class FakeLearner:
+    """Every `blocks_per_update` blocks its weight becomes the new version number; `seen` digests all it was given."""
+
+    precision = "float32"
+
+    def __init__(self, *, blocks_per_update: int = 2, ahead: int = 4, update_s: float = 0.0, fault: str = "") -> None:
+        self.network = FakeNetwork()
+        self.version, self.num_env_steps, self._pending = 0, 0, 0
+        self._blocks_per_update, self._ahead, self._update_s, self._fault = blocks_per_update, ahead, update_s, fault
+        self.seen: list[float] = []
+        self.collectors: list[int] = []
+        self.staleness: list[int] = []
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        self.network.load_state_dict(dict(tensors))
+
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        check_intact(block, version)
+        self.seen.append(float(block.reward.sum()) + float(block.floats.sum()))
+        self.collectors.append(collector)
+        self.staleness.append(self.version - version)
+        self.num_env_steps += block.reward.size
+        self._pending += 1
+
+    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
+        raise AssertionError
+
+    def num_allowed_env_steps(self) -> int:
+        if self._fault == "stall":
+            return 2 * BLOCK_STEPS
+        return self.num_env_steps - self._pending * BLOCK_STEPS + self._ahead * BLOCK_STEPS
+
+    def update(self) -> dict[str, float] | None:
+        if self._pending < self._blocks_per_update or self._fault == "stall":
+            return None
+        time.sleep(self._update_s)
+        self._pending = 0
+        self.version += 1
+        value = float("nan") if self._fault == "diverge" and self.version == 2 else float(self.version)
+        with torch.no_grad():
+            self.network.weight.fill_(value)
+        if self._fault == "interrupt" and self.version == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"loss": 1.0 / self.version, "gradient_steps": 3.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"network": self.network.state_dict(), "version": self.version, "num_env_steps": self.num_env_steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self.version, self.num_env_steps, self._pending = state["version"], state["num_env_steps"], 0
+
+
+def check_intact(block: ExperienceBlock, version: int) -> None:
+    """Asserts that every number of a block is what the fake cars and the fake actor must have written."""
+    count, car, seed = block.floats[..., 0], block.floats[..., 1], block.floats[..., 2]
+    assert (np.diff(count, axis=0) == 1).all(), "decisions follow each other"
+    assert (car == np.arange(block.spec.num_cars)).all()
+    assert (seed == seed[0, 0]).all()
+    pixel = fake_pixel(count.astype(np.int64), car.astype(np.int64), seed.astype(np.int64))
+    assert (block.image == pixel[..., None, None, None]).all()
+    assert (block.potential == -0.5 * block.floats[..., 3]).all()
+    assert (block.value == version).all(), "one version in the whole block"
+    assert (block.log_prob == block.log_prob[0, 0]).all()
+    assert (block.reward == np.where(block.is_reset, 0.0, 1.0 + block.action)).all()
+    assert (block.is_greedy == (block.action == 1)).all()
+    ended = block.floats[1:, :, 3] == RACE_STEPS
+    assert (block.terminated == (ended & (car[1:] % 2 == 0))).all()
+    assert (block.truncated == (ended & (car[1:] % 2 == 1))).all()
+    assert (block.is_reset[1:] == ended[:-1]).all()
+
+
+def fake_train(**changes: object) -> TrainParams:
+    """Returns `train` parameters for fakes."""
+    small = {
+        "num_collectors": 0,
+        "cars_per_collector": SPEC.num_cars,
+        "block_steps": SPEC.num_steps,
+        "max_env_steps": 20 * BLOCK_STEPS,
+        "max_minutes": 2.0,
+        "check_env_steps": 8 * BLOCK_STEPS,
+        "check_races": 2,
+        "check_candidates": 2,
+        "final_check_races": 4,
+    }
+    return TrainParams.model_validate(read_params().train.model_dump() | small | changes)
+
+
+def fake_run(
+    folder: Path, *, cars: Mapping[str, Any] | None = None, learner: Mapping[str, Any] | None = None, **train: object
+) -> RunSpec:
+    """Returns a run made of fakes; `cars` and `learner` are arguments of theirs."""
+    return RunSpec(
+        make_cars=partial(FakeCars, **(cars or {})),
+        make_actor=FakeActor,
+        make_learner=partial(FakeLearner, **(learner or {})),
+        block=SPEC,
+        train=fake_train(**train),
+        folder=folder,
+        label="test",
+    )

@@ -1,0 +1,180 @@
+"""The runtime with real processes, and what happens when they die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run
+
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.collectors import CollectorProcesses
+from rulka.runtime.connect import connect
+from rulka.runtime.learner_loop import LearnerLoop
+from rulka.runtime.stop import StopSignals
+from rulka.runtime.supervisor import CollectorCrashError
+
+PATIENCE_S = 120.0
+
+
+def _wait_for(condition: Callable[[], object], what: str) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def _shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob("psm_*")}
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind():
+    memory, children = _shared_memory(), _children()
+    yield
+    assert _children() == children
+    assert _shared_memory() <= memory
+
+
+def test_blocks_arrive_intact_and_fresh(tmp_path: Path) -> None:
+    """The fake learner checks every number; with 4 blocks ahead and 2 an update, nothing is older than 2 versions."""
+    spec = fake_run(tmp_path, num_collectors=2, max_env_steps=60 * BLOCK_STEPS)
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        outcome = loop.run()
+        learner = loop._learner
+    assert outcome.state.env_steps >= 60 * BLOCK_STEPS
+    assert set(learner.collectors) == {0, 1}
+    assert min(learner.staleness) >= 0
+    assert max(learner.staleness) <= 2
+    assert loop._collectors.num_restarts == 0
+
+
+def _during(loop: LearnerLoop, condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
+    """Does something beside the run as soon as a condition holds."""
+
+    def run() -> None:
+        _wait_for(condition, "the moment to act")
+        act()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = fake_run(tmp_path, num_collectors=2, max_env_steps=10**9, cars={"step_s": 0.001})
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        collectors, learner = loop._collectors, loop._learner
+        victim = collectors.pids[1]
+        num_blocks = []
+
+        def kill() -> None:
+            os.kill(victim, signal.SIGKILL)
+            _wait_for(lambda: collectors.num_restarts == 1, "the restart")
+            num_blocks.append(len(learner.collectors))
+            _wait_for(lambda: 1 in learner.collectors[num_blocks[0] :], "blocks of its successor")
+            loop.state.seconds = 1e9  # over
+
+        _during(loop, lambda: 1 in learner.collectors, kill)
+        assert loop.run().ended_by == "max_minutes"
+        assert collectors.pids[1] != victim
+        assert "collector 1 was ended by signal 9; starting it again" in caplog.text
+
+
+def test_repeated_crashes_end_the_run_with_the_traceback(tmp_path: Path) -> None:
+    spec = fake_run(tmp_path, num_collectors=1, cars={"fault": "raise"})
+    with pytest.raises(CollectorCrashError, match=r"(?s)crashed 3 times.*the fake cars broke down"):
+        with StopSignals() as stop, connect(spec, stop) as loop:
+            loop.run()
+    assert Checkpoints(tmp_path).load_newest() is not None
+
+
+def test_silent_collector_is_replaced(tmp_path: Path) -> None:
+    spec = fake_run(tmp_path, num_collectors=1, cars={"step_s": 0.001})
+    collectors = CollectorProcesses(spec, FakeNetwork().state_dict(), env_steps=0, num_starts=0)
+    try:
+        collectors.start()
+        collectors.publish(0, FakeNetwork().state_dict())
+        _collect_until(collectors, lambda delivered: delivered > 0)
+        os.kill(collectors.pids[0], signal.SIGSTOP)
+        collectors._supervisor._silence_limit_s = 3.0
+        _collect_until(collectors, lambda _: collectors.num_restarts == 1)
+        collectors._supervisor._silence_limit_s = PATIENCE_S
+        _collect_until(collectors, lambda delivered: delivered > 3)  # more than were under way
+    finally:
+        collectors.stop()
+
+
+def _collect_until(collectors: CollectorProcesses, is_enough: Callable[[int], bool]) -> None:
+    delivered, give_up_s = 0, time.monotonic() + PATIENCE_S
+    while not is_enough(delivered):
+        assert time.monotonic() < give_up_s
+        for delivery in collectors.collect(10**9, 0.2):
+            collectors.release(delivery)
+            delivered += 1
+
+
+def _start_stage(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, str(Path(__file__).parent / "fake_main.py"), str(folder), "2"]
+    stage = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    before = _newest_env_steps(folder)
+    _wait_for(lambda: _newest_env_steps(folder) > before or stage.poll() is not None, "a checkpoint")
+    assert stage.poll() is None, stage.communicate()[0]
+    return stage
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: signal.Signals) -> None:
+    before = _shared_memory()
+    stage = _start_stage(tmp_path)
+    family = _family(stage.pid)
+    assert len(family) >= 3
+    assert _shared_memory() - before, "the check below would prove nothing"
+    stage.send_signal(number)
+    text, _ = stage.communicate(timeout=PATIENCE_S)
+    assert stage.returncode == 130, text
+    assert "Traceback" not in text
+    _wait_for(lambda: not any(process.is_running() for process in family), "the children to end")
+    saved = Checkpoints(tmp_path).load_newest()
+    assert saved is not None
+    assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_killed_run_takes_its_collectors_with_it_and_resumes(tmp_path: Path) -> None:
+    stage = _start_stage(tmp_path)
+    family = _family(stage.pid)
+    stage.kill()
+    stage.communicate(timeout=PATIENCE_S)
+    _wait_for(lambda: not any(process.is_running() for process in family), "the children to end")
+    saved = Checkpoints(tmp_path).load_newest()
+    assert saved is not None
+    again = _start_stage(tmp_path)
+    again.send_signal(signal.SIGINT)
+    text, _ = again.communicate(timeout=PATIENCE_S)
+    assert "going on from" in text
+    resumed = Checkpoints(tmp_path).load_newest()
+    assert resumed is not None
+    assert resumed["run"]["num_starts"] == saved["run"]["num_starts"] + 1
+    assert resumed["run"]["seconds"] > saved["run"]["seconds"]
+
+
+def _newest_env_steps(folder: Path) -> int:
+    return max((int(path.stem.split("-")[1]) for path in folder.glob("checkpoint-*.ckpt")), default=0)

@@ -1,0 +1,109 @@
+"""The whole runtime in one process, with fakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime_fakes import BLOCK_STEPS, RACE_STEPS, SPEC, FakeActor, FakeCars, check_intact, fake_run
+
+from rulka.buffers.experience import new_block
+from rulka.runtime.collector import Collector
+from rulka.runtime.connect import connect
+from rulka.runtime.learner_loop import DivergedError, StalledError
+from rulka.runtime.metrics import read_metrics
+from rulka.runtime.stop import StopSignals
+
+
+def _train(spec, during=lambda loop: None):
+    """Runs a spec and returns its outcome and its learner."""
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        during(loop)
+        return loop.run(), loop._learner
+
+
+def test_blocks_follow_each_other() -> None:
+    """The first observation of a block is the last one of the block before, and nothing is overwritten in between."""
+    collector = Collector(0, FakeCars(SPEC.num_cars, start_anywhere=0.5), FakeActor(1), SPEC, seed=5)
+    first, second = new_block(SPEC), new_block(SPEC)
+    collector.fill(first, 0)
+    kept = first.image[-1].copy(), first.floats[-1].copy(), first.potential[-1].copy()
+    for name in ("image", "floats", "potential"):
+        getattr(first, name)[:] = 99  # the slot is given to somebody else
+    collector.fill(second, BLOCK_STEPS)
+    for name, value in zip(("image", "floats", "potential"), kept, strict=True):
+        np.testing.assert_array_equal(getattr(second, name)[0], value)
+    check_intact(second, version=0)
+    assert (second.log_prob == BLOCK_STEPS).all(), "the actor was told how many env steps were taken"
+
+
+def test_races_by_hand() -> None:
+    """A race lasts 7 decisions and one reset: in 16 decisions each of 3 cars ends two, with known sums of rewards."""
+    collector = Collector(4, FakeCars(SPEC.num_cars, start_anywhere=0.0), FakeActor(1), SPEC, seed=5)
+    collector.version = 3
+    block = new_block(SPEC)
+    races = collector.fill(block, 0)
+    assert len(races) == 6
+    assert [race.is_finished for race in races] == [True, False, True] * 2
+    assert {race.time_ms for race in races[:3]} == {350, 351, 352}
+    assert {(race.collector, race.version, race.progress_m) for race in races} == {(4, 3, 2.0 * RACE_STEPS)}
+    second_of_car_1 = block.reward[RACE_STEPS + 1 : 2 * RACE_STEPS + 1, 1].sum()
+    assert races[4].total_reward == pytest.approx(second_of_car_1)
+
+
+def test_serial_run_repeats_bit_by_bit(tmp_path: Path) -> None:
+    first, learner = _train(fake_run(tmp_path / "a"))
+    second, twin = _train(fake_run(tmp_path / "b"))
+    other, stranger = _train(fake_run(tmp_path / "c", seed=2))
+    assert learner.seen == twin.seen
+    assert len(learner.seen) == 20
+    assert learner.seen != stranger.seen
+    assert first.best.result == second.best.result
+    assert first.state.env_steps == other.state.env_steps == 20 * BLOCK_STEPS
+
+
+def test_ends_by_env_steps_and_says_so(tmp_path: Path) -> None:
+    outcome, learner = _train(fake_run(tmp_path, max_env_steps=5 * BLOCK_STEPS + 1))
+    assert outcome.ended_by == "max_env_steps"
+    assert outcome.state.env_steps == 6 * BLOCK_STEPS == learner.num_env_steps
+    assert outcome.state.gradient_steps == 3 * learner.version
+
+
+def test_ends_by_minutes_and_says_so(tmp_path: Path) -> None:
+    outcome, _ = _train(fake_run(tmp_path, max_env_steps=10**9, max_minutes=0.02, cars={"step_s": 0.002}))
+    assert outcome.ended_by == "max_minutes"
+    assert 0 < outcome.state.env_steps < 10**6
+
+
+def test_metrics_hold_what_the_report_needs(tmp_path: Path) -> None:
+    outcome, _ = _train(fake_run(tmp_path, start_anywhere=0.0))
+    last = read_metrics(tmp_path / "metrics.jsonl")[-1]
+    needed = "env_steps gradient_steps minutes finish_rate mean_return best_time_s mean_progress_m loss versions_behind"
+    assert set(needed.split()) <= set(last)
+    assert last["env_steps"] == outcome.state.env_steps
+    assert last["finish_rate"] == pytest.approx(2 / 3)  # cars 0 and 2 of 3 finish
+    assert last["best_time_s"] == 0.350
+    assert last["check_finish_rate"] == 0.5  # one car of two
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_races_down_the_track_are_no_records(tmp_path: Path) -> None:
+    outcome, _ = _train(fake_run(tmp_path, start_anywhere=0.5))
+    assert outcome.best_time_s is None
+
+
+def test_limiter_keeps_serial_experience_fresh(tmp_path: Path) -> None:
+    _, learner = _train(fake_run(tmp_path))
+    assert set(learner.staleness) == {0}
+
+
+def test_stall_is_an_error_that_names_the_numbers(tmp_path: Path) -> None:
+    with pytest.raises(StalledError, match=rf"allows {2 * BLOCK_STEPS} .* {2 * BLOCK_STEPS} were taken"):
+        _train(fake_run(tmp_path, learner={"fault": "stall"}))
+
+
+def test_divergence_is_noticed_and_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="'weight' holds NaN"):
+        _train(fake_run(tmp_path, learner={"fault": "diverge"}))
+    assert not list(tmp_path.glob("checkpoint-*"))
