@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -34,6 +35,14 @@ class ParamsError(UserError):
     """`params.yaml` is missing or wrong; the message names every offending key."""
 
 
+def _rising(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    speeds = [speed for speed, _ in points]
+    if speeds != sorted(set(speeds)):
+        message = f"speeds of a curve must rise, got {speeds}"
+        raise ValueError(message)
+    return points
+
+
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values are immutable."""
 
@@ -53,35 +62,60 @@ class ActionParams(Section):
     ticks_per_action: PositiveInt = Field(description="10 ms ticks for which one action is held; 5 in the game")
 
 
+Five = tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat]
+Four = tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat]
+Curve = Annotated[tuple[tuple[NonNegativeFloat, PositiveFloat], ...], Field(min_length=1), AfterValidator(_rising)]
+"""Points [speed in m/s, value], speeds rising; straight between them, constant before the first and after the last."""
+
+
 class PhysicsParams(Section):
     """The simulator's car; see `rulka.simulator.physics`."""
 
-    engine_mps2: PositiveFloat = Field(description="push of the engine at standstill; falls to 0 at the top speed")
-    top_speed_mps: PositiveFloat = Field(description="speed at which the engine has no push left")
-    drag_per_m: NonNegativeFloat = Field(description="air drag: deceleration is this times speed squared")
-    rolling_mps2: NonNegativeFloat = Field(description="deceleration of rolling wheels")
-    brake_mps2: PositiveFloat = Field(description="deceleration of the brake, as far as the grip carries it")
     gravity_mps2: PositiveFloat
-    grip_mps2: PositiveFloat = Field(description="sideways acceleration the tyres bear at low speed")
-    grip_per_m: NonNegativeFloat = Field(description="downforce: grip grows by this times speed squared")
-    grass_grip: Share = Field(description="share of grip and push left on grass")
-    grass_drag_mps2: NonNegativeFloat = Field(description="further deceleration on grass")
-    turn_radius_m: PositiveFloat = Field(description="radius of the tightest turn at walking pace")
-    turn_radius_s: NonNegativeFloat = Field(description="how much that radius grows for each m/s")
-    overturn: PositiveFloat = Field(description="how far steering may ask for more than the grip can turn; above 1 slides")
-    steer_per_s: PositiveFloat = Field(description="how fast the wheels follow a key, full locks a second")
-    yaw_response_s: PositiveFloat = Field(description="time constant of the heading")
-    slip_response_s: PositiveFloat = Field(description="time constant of sideways speed below the grip limit")
-    scrub: Share = Field(description="share of the tyres' sideways force that slows the car")
-    slide_mps: PositiveFloat = Field(description="sideways speed above which the wheels count as sliding")
-    off_road_m: NonNegativeFloat = Field(description="the track ends this far beyond the edge of the road")
-    fall_m: PositiveFloat = Field(description="and this far below its surface")
-    shift_ms: NonNegativeFloat = Field(description="duration of a gear change")
+    gear_push_mps2: Five = Field(description="push of the engine in each gear, full gas")
+    gear_up_mps: Four = Field(description="speeds at which gears 1 to 4 shift up")
+    gear_down_mps: Four = Field(description="speeds below which gears 2 to 5 shift down")
+    gear_rpm_per_mps: Five = Field(description="engine revolutions a minute for each m/s")
+    shift_ms: NonNegativeFloat = Field(description="duration of a gear change, without push")
     idle_rpm: PositiveFloat
     max_rpm: PositiveFloat
-    gear_speed_mps: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat] = Field(
-        description="speeds at which gears 1 to 4 shift up"
-    )
+    engine_brake_per_s: NonNegativeFloat = Field(description="off the gas: deceleration is this times speed")
+    coast_delay_s: NonNegativeFloat = Field(description="time from letting the gas go to that deceleration")
+    rolling_mps2: NonNegativeFloat = Field(description="deceleration of rolling wheels")
+    drag_per_m: NonNegativeFloat = Field(description="air drag: deceleration is this times speed squared")
+    brake_mps2: PositiveFloat = Field(description="deceleration of the brake")
+    brake_with_gas: Share = Field(description="share of it left while the gas is pressed too")
+    turn_radius_m: Curve = Field(description="radius driven at full lock")
+    steer_per_s: PositiveFloat = Field(description="how fast the wheels follow a key, full locks a second")
+    yaw_response_s: PositiveFloat = Field(description="time constant of the yaw rate")
+    grip_mps2: PositiveFloat = Field(description="acceleration that the tyres bear at standstill, on the road")
+    grip_per_s: NonNegativeFloat = Field(description="how much more for each m/s")
+    slide_grip: PositiveFloat = Field(le=1, description="share of the grip left while sliding")
+    slip_response_s: PositiveFloat = Field(description="time constant of sideways speed below the grip limit")
+    overturn: PositiveFloat = Field(description="how far the front may turn the car beyond what the grip can follow")
+    max_slip_rad: PositiveFloat = Field(description="angle of slip at which the front wheels turn the car no further")
+    scrub: Share = Field(description="share of the tyres' sideways force that slows the car")
+    dirt_grip: PositiveFloat = Field(description="grip on dirt, road 1")
+    dirt_push: PositiveFloat = Field(description="push on dirt, road 1")
+    grass_grip: PositiveFloat
+    grass_push: PositiveFloat
+    turbo_mps2: Curve = Field(description="further push on a turbo pad")
+    turbo_decay_s: PositiveFloat = Field(description="time in which it fades behind the pad")
+    rest_m: PositiveFloat = Field(description="how far the springs give under the car's weight")
+    travel_m: PositiveFloat = Field(description="how far they give at most")
+    damping_ratio: NonNegativeFloat = Field(description="1 is critical")
+    align_s: PositiveFloat = Field(description="time constant with which the body follows the road's slope")
+    air_spin_loss_per_s: NonNegativeFloat = Field(description="how fast rotation fades in the air")
+    off_road_m: NonNegativeFloat = Field(description="the track ends this far beyond the edge of the road")
+    fall_m: PositiveFloat = Field(description="and this far below or above its surface")
+    crash_deg: float = Field(gt=0, le=180, description="a car that touches the road tilted by more has crashed")
+
+    @model_validator(mode="after")
+    def _check(self) -> PhysicsParams:
+        if any(down >= up for down, up in zip(self.gear_down_mps, self.gear_up_mps, strict=True)):
+            message = f"each gear must shift down below the speed at which it is reached, got {self.gear_down_mps}"
+            raise ValueError(message)
+        return self
 
 
 class CameraParams(Section):
@@ -113,9 +147,9 @@ class TrackParams(Section):
 class DriverParams(Section):
     """The field of built-in drivers; see `rulka.simulator.driver`."""
 
-    grip_share_low: Share = Field(description="share of the grip that the most careful driver uses")
-    grip_share_high: Share = Field(description="and the boldest")
-    slip_chance: Share = Field(description="chance that a decision is left as it was, for the weakest driver")
+    pace_low: PositiveFloat = Field(le=1, description="share of what the car can do that the most careful driver uses")
+    pace_high: PositiveFloat = Field(le=1, description="and the boldest")
+    slip_chance: Share = Field(description="chance that a decision is left as it was, at most")
     line_m: NonNegativeFloat = Field(description="drivers aim at a line at most this far beside the centre")
     max_race_s: PositiveFloat = Field(description="a demonstration is cut after this long")
 
@@ -181,7 +215,8 @@ class CloneParams(FitParams):
 class TransferParams(Section):
     """Stage `transfer`: what the RL network takes over."""
 
-    seed: NonNegativeInt
+    iqn_encoder: Literal["cloned", "pretrained"] = Field(description="whose encoder IQN takes: Level 1 or Level 0")
+    seed: NonNegativeInt = Field(description="of the weights that start fresh")
 
 
 class RewardParams(Section):
@@ -206,7 +241,10 @@ class TrainParams(Section):
     num_collectors: NonNegativeInt = Field(description="collector processes; 0 runs everything in this process")
     cars_per_collector: PositiveInt
     block_steps: PositiveInt = Field(description="decisions of every car in one block of experience")
+    precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster at start")
     start_anywhere: Share = Field(description="share of training races that start anywhere on the track")
+    start_lateral_m: NonNegativeFloat = Field(description="a race starts at most this far beside the line")
+    start_heading_deg: NonNegativeFloat = Field(description="and turned by at most this much")
     max_race_s: PositiveFloat = Field(description="a race is cut after this long")
     no_progress_s: PositiveFloat = Field(description="a race is cut after this long without a further zone")
     checkpoint_s: PositiveFloat = Field(description="seconds between live checkpoints")

@@ -24,7 +24,7 @@ from rulka.params import Algorithm, NetworkParams, ObservationParams
 Preference = Callable[[Tensor, Tensor], Tensor]
 """Maps images [N, 1, H, W] uint8 and raw floats [N, F] to a number for every action [N, A]; the largest is taken."""
 
-DRIVING_KINDS = ("agent", "policy", "agent_init")
+DRIVING_KINDS = ("agent", "policy")
 
 
 class GreedyPolicy:

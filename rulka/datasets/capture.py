@@ -16,7 +16,7 @@ from rulka.actions import FORWARD, TICK_MS, ActionTable
 from rulka.datasets.frames import CapturedRace
 from rulka.datasets.races import Race
 from rulka.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats
-from rulka.recordings.car_rows import interpolate_rows
+from rulka.recordings.car_rows import MAX_EXTRAPOLATION_MS, interpolate_rows
 from rulka.recordings.controls import label_shares
 from rulka.simulator.render import render_frames
 from rulka.simulator.scene import Scene
@@ -76,7 +76,7 @@ def capture_race(race: Race, track: Track, scene: Scene, settings: CaptureSettin
 
 def decision_times(race: Race, decision_ms: int) -> NDArray[np.int64]:
     """Returns [N] the time of every decision before the finish for which the car's state is known."""
-    end_ms = min(race.duration_ms, int(race.state_time_ms[-1]) + 1)
+    end_ms = min(race.duration_ms, int(race.state_time_ms[-1]) + MAX_EXTRAPOLATION_MS)
     return np.arange(0, end_ms, decision_ms, dtype=np.int64)
 
 

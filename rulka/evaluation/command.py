@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def evaluate_agent(
     table = action_table(params.actions.ticks_per_action)
     rules = RaceRules(where, table, params.simulator, params.observation, evaluate)
     driver = agent_driver(agent_dir, rules)
-    evaluation = hold_contest([driver], rules, demonstrations)
+    evaluation = hold_contest([driver], rules, demonstrations, stream=sys.stderr)  # standard output is for JSON
     metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))
     return metrics | {"races": [result.to_json() for result in evaluation.contestants[0].races]}
 

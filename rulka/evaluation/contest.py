@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import torch
 
 from rulka.agents.load import load_policy
 from rulka.artifacts import META_FILE
+from rulka.evaluation.facts import COMPARED
 from rulka.evaluation.race import Policy, RaceRules, RandomPolicy, race
 from rulka.evaluation.result import RaceResult
 from rulka.evaluation.summary import Contestant, Evaluation
 from rulka.progress import Progress
 
-COMPARED = "compared"
-"""Folder inside the agent's with one artifact for each further algorithm that was trained."""
 NAMES = {"ppo": "PPO", "iqn": "IQN", "cloning": "cloning"}
 
 
@@ -61,16 +61,24 @@ def drivers(agent_dir: Path, policy_dir: Path, rules: RaceRules) -> list[Driver]
     return found
 
 
-def hold_contest(entries: Sequence[Driver], rules: RaceRules, demonstrations: list[RaceResult]) -> Evaluation:
+def hold_contest(
+    entries: Sequence[Driver], rules: RaceRules, demonstrations: list[RaceResult], stream: TextIO | None = None
+) -> Evaluation:
     """Lets everybody drive all races, and shows how far it is.
 
     One thread computes, so that sums, and with them races, are the same on every run.
+
+    Args:
+        entries: who takes part, the agent first.
+        rules: of every race.
+        demonstrations: on the same track.
+        stream: where progress is shown; standard output when None.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     contestants = []
     try:
-        with Progress("evaluate", len(entries) * len(rules.seeds), "races") as bar:
+        with Progress("evaluate", len(entries) * len(rules.seeds), "races", stream=stream) as bar:
             for entry in entries:
                 races = race(
                     entry.policy, rules, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label)

@@ -21,6 +21,13 @@ from rulka.evaluation.summary import Evaluation
 from rulka.params import EvaluateParams
 
 REPORTED_PACKAGES = ("rulka", "torch", "numpy", "numba", "gymnasium", "matplotlib", "av", "dvc", "prefect")
+PRECISIONS = {
+    "bf16": "bfloat16 arithmetic",
+    "bfloat16": "bfloat16 arithmetic",
+    "float32": "float32 arithmetic",
+}
+COMPARED = "compared"
+"""Folder inside the agent's with one artifact for each further algorithm that was trained."""
 Json = dict[str, Any]
 
 
@@ -41,12 +48,14 @@ class Origins:
         policy: of Level 1.
         agent_init: of the transfer.
         agent: of the trained agent.
+        compared: of the agents of other algorithms, in the order of their names.
     """
 
     encoder: Json
     policy: Json
     agent_init: Json
     agent: Json
+    compared: tuple[Json, ...]
 
     def parameters(self) -> Json:
         """Returns every parameter section that made the agent; where stages differ, the later one's."""
@@ -54,11 +63,6 @@ class Origins:
         for meta in (self.encoder, self.policy, self.agent_init, self.agent):
             merged |= meta.get("provenance", {}).get("parameters", {})
         return merged
-
-    @property
-    def training(self) -> Json:
-        """What the training itself reports about its run."""
-        return self.agent.get("provenance", {}).get("training", {})
 
 
 def read_origins(encoder_dir: Path, policy_dir: Path, agent_init_dir: Path, agent_dir: Path) -> Origins:
@@ -68,7 +72,9 @@ def read_origins(encoder_dir: Path, policy_dir: Path, agent_init_dir: Path, agen
         ArtifactError: if the metadata of one is damaged.
     """
     folders = (encoder_dir, policy_dir, agent_init_dir, agent_dir)
-    return Origins(*(read_meta(folder) if (folder / META_FILE).exists() else {} for folder in folders))
+    metas = [read_meta(folder) if (folder / META_FILE).exists() else {} for folder in folders]
+    compared = tuple(read_meta(path.parent) for path in sorted((agent_dir / COMPARED).glob(f"*/{META_FILE}")))
+    return Origins(*metas, compared=compared)
 
 
 def facts_of(
@@ -89,10 +95,12 @@ def facts_of(
         Fact("Demonstrations", _demonstrations(demonstrations)),
         Fact("Pretraining", _pretraining(parameters, origins)),
         Fact("Transfer", transfer),
-        Fact("Training", _training(parameters, origins.training)),
+        Fact("Training", _training(origins.agent)),
+        Fact("Also trained", " ".join(_training(meta) for meta in origins.compared)),
         Fact("Help on the way", _help(parameters)),
+        Fact("Choice of weights", _choice(parameters)),
         Fact("Evaluation", _evaluation(evaluate)),
-        Fact("Machine", _machine(origins.training)),
+        Fact("Machine", _machine(_training_run(origins.agent))),
         Fact("Software", _software(origins)),
     ]
     return [fact for fact in facts if fact.text]
@@ -131,19 +139,24 @@ def _pretraining(parameters: Json, origins: Origins) -> str:
     return " ".join(parts)
 
 
-def _training(parameters: Json, training: Json) -> str:
-    train = parameters.get("train")
+def _training_run(meta: Json) -> Json:
+    """Returns what a training run reports about itself."""
+    return meta.get("provenance", {}).get("training", {})
+
+
+def _training(meta: Json) -> str:
+    training, train = _training_run(meta), meta.get("provenance", {}).get("parameters", {}).get("train")
     if not train or not training:
         return ""
     num_collectors, cars = training.get("num_collectors", train["num_collectors"]), train["cars_per_collector"]
     who = f"{_count(num_collectors, 'collector process', 'collector processes')} with {cars} cars each and one learner"
     if not num_collectors:
         who = f"one process with {cars} cars"
-    precision = {"bf16": "bfloat16 where it is faster", "float32": "float32"}.get(training.get("precision", ""), "")
     parts = [
-        f"{train['algorithm'].upper()}, {who}: {training['env_steps']:,} env steps (decisions of one car) and "
-        f"{training['gradient_steps']:,} gradient steps in {training['minutes']:.1f} minutes",
-        f"arithmetic in {precision}" if precision else "",
+        f"{str(meta.get('config', {}).get('algorithm', train['algorithm'])).upper()}, {who}: "
+        f"{training['env_steps']:,} env steps (decisions of one car) and {training['gradient_steps']:,} gradient steps "
+        f"in {training['minutes']:.1f} minutes",
+        PRECISIONS.get(training.get("precision", ""), ""),
         f"seed {train['seed']}",
     ]
     return ", ".join(part for part in parts if part) + "."
@@ -154,16 +167,28 @@ def _help(parameters: Json) -> str:
     train, iqn = parameters.get("train"), parameters.get("iqn")
     if not train:
         return ""
-    algorithm = train["algorithm"]
-    parts = ["The network starts from the cloned policy, not from scratch."]
+    parts = ["PPO starts as the cloned policy."]
+    if train["algorithm"] == "iqn":
+        parts = ["IQN starts with the pretrained encoder."]
+    if train["algorithm"] == "iqn" and iqn and iqn.get("warmup_steps"):
+        parts.append(f"Its first {iqn['warmup_steps']:,} decisions are those of the frozen cloned policy.")
+    if train["algorithm"] == "iqn" and iqn and iqn.get("demonstration_share"):
+        parts.append(f"{iqn['demonstration_share']:.0%} of every batch comes from demonstrations.")
     if train.get("start_anywhere"):
         parts.append(f"{train['start_anywhere']:.0%} of the training races start anywhere on the track.")
-    if algorithm == "iqn" and iqn and iqn.get("demonstration_share"):
-        parts.append(f"{iqn['demonstration_share']:.0%} of every batch comes from demonstrations.")
-    if algorithm == "iqn" and iqn and iqn.get("warmup_steps"):
-        parts.append(f"The first {iqn['warmup_steps']:,} decisions are those of the frozen cloned policy.")
     parts.append("Training and evaluation use the same track and the same simulator.")
     return " ".join(parts)
+
+
+def _choice(parameters: Json) -> str:
+    train = parameters.get("train", {})
+    if not train.get("check_races"):
+        return ""
+    return (
+        f"Every {train['check_env_steps']:,} env steps the weights drive {_count(train['check_races'], 'greedy race')} "
+        f"on this track; of the best {train['check_candidates']} those are taken that do best in "
+        f"{_count(train['final_check_races'], 'further race')}. Their starts are not those of this evaluation."
+    )
 
 
 def _evaluation(evaluate: EvaluateParams) -> str:
@@ -208,12 +233,13 @@ def transfer_summary(agent_init_dir: Path) -> str:
     if not path.exists():
         return ""
     report = json.loads(path.read_text(encoding="utf-8"))
-    tensors = report["tensors"] if isinstance(report, dict) else report
-    counts = {name: sum(tensor["action"] == name for tensor in tensors) for name in ("copied", "kept", "refused")}
-    return (
-        f"Of {len(tensors)} tensors of the agent's network {counts['copied']} were copied from the pretrained "
-        f"ones, {counts['kept']} start fresh, {counts['refused']} were refused."
+    actions = [tensor["action"] for tensor in report["tensors"]]
+    num_copied, num_kept, num_refused = (actions.count(name) for name in ("copied", "kept", "refused"))
+    text = (
+        f"{num_copied} of the {num_copied + num_kept} tensors of the agent's network were copied from what was learned"
     )
+    text += f" before, {num_kept} start fresh" if num_kept else " before"
+    return f"{text}; refused: {_count(num_refused, 'tensor')} of the cloned policy." if num_refused else f"{text}."
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:

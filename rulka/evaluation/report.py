@@ -57,6 +57,7 @@ class Report:
         video_caption: what the video shows.
         facts: what was used.
         durations: of the stages, may be empty.
+        is_from_game: whether demonstrations were driven in the game, not in the simulator.
         parameters: all parameters as text, may be empty.
     """
 
@@ -67,6 +68,7 @@ class Report:
     video_caption: str
     facts: list[Fact]
     durations: list[StageDuration]
+    is_from_game: bool
     parameters: str
 
 
@@ -92,7 +94,7 @@ def render_report(report: Report) -> str:
         *(_plot(plot) for plot in report.plots),
         _used(report.facts),
         _durations(report.durations),
-        _limits(evaluation),
+        _limits(report.is_from_game),
         _details(report),
         f"<footer>Made by the stage <code>evaluate</code>, {created}.</footer>",
     ]
@@ -281,14 +283,14 @@ def _durations(durations: Sequence[StageDuration]) -> str:
     )
 
 
-def _limits(evaluation: Evaluation) -> str:
+def _limits(is_from_game: bool) -> str:
     points = [
         "One agent from one training seed: the intervals say how sure its races are, not how lucky its training was. "
         "A claim about a method needs several seeds.",
         "Races differ only in their starts; the simulator itself is deterministic.",
         "The rank-sum test compares all races with all demonstrations, unfinished ones counted as slowest.",
     ]
-    if evaluation.track.source.lower().startswith("recording") or "recording" in evaluation.track.source.lower():
+    if is_from_game:
         points.append(
             "The demonstrations were driven in the game. The simulator is not the game: its car accelerates, slides "
             "and lands differently, so times of agent and players are not on equal terms."

@@ -75,9 +75,7 @@ class _Pedals:
         return True
 
 
-def inputs_to_controls(
-    ghost: Ghost, *, num_ticks: int | None = None, shift_ticks: int = 1
-) -> NDArray[np.float32]:
+def inputs_to_controls(ghost: Ghost, *, num_ticks: int | None = None, shift_ticks: int = 1) -> NDArray[np.float32]:
     """Returns the controls that are held in every tick of a ghost's race.
 
     Args:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import Samples, VehicleState
-from rulka.recordings.samples import decode_motion, inflate
+from rulka.recordings.samples import as_float32, decode_motion, inflate, unit_bytes
 from rulka.recordings.stream import Cursor
 
 VEHICLE_CLASS = 0x0A018000
@@ -142,24 +142,26 @@ def _decode(records: _Records, version: int) -> Samples:
     )
 
 
-def _decode_vehicle(rows: NDArray[np.uint8], position: NDArray[np.float32], velocity: NDArray[np.float32]) -> VehicleState:
+def _decode_vehicle(
+    rows: NDArray[np.uint8], position: NDArray[np.float32], velocity: NDArray[np.float32]
+) -> VehicleState:
     num = len(rows)
-    byte = rows.astype(np.float32) / 255
+    byte = unit_bytes(rows)
     slide_bits = rows[:, 32].astype(np.uint16) | (rows[:, 33].astype(np.uint16) << 8)
     slide = np.stack([slide_bits >> place & 1 for place in (6, 8, 10, 12)], axis=1).astype(bool)
     ground = (rows[:, 89] & 1).astype(bool)
     side = np.ascontiguousarray(rows[:, 2:4]).view("<u2")[:, 0]
     return VehicleState(
-        forward_speed_mps=np.linalg.norm(velocity, axis=1).astype(np.float32),
-        side_speed_mps=((side / 65536 - 0.5) * 2000).astype(np.float32),
-        rpm=rows[:, 5].astype(np.float32),
-        steer=byte[:, 14] * 2 - 1,
-        gas=np.clip(byte[:, 15] + byte[:, 18], 0, 1),
+        forward_speed_mps=as_float32(np.linalg.norm(velocity, axis=1)),
+        side_speed_mps=as_float32((side / 65536 - 0.5) * 2000),
+        rpm=as_float32(rows[:, 5]),
+        steer=as_float32(byte[:, 14] * 2 - 1),
+        gas=as_float32(np.clip(byte[:, 15] + byte[:, 18], 0, 1)),
         brake=byte[:, 18],
         turbo=byte[:, 21],
         has_contact=np.repeat(ground[:, None], 4, axis=1),
         is_sliding=slide,
         material=rows[:, list(WHEEL_MATERIAL)],
-        damper_m=byte[:, list(WHEEL_DAMPER)] * 4 - 2,
+        damper_m=as_float32(byte[:, list(WHEEL_DAMPER)] * 4 - 2),
         dirt=np.zeros(num, dtype=np.float32),
     )

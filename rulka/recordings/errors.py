@@ -43,5 +43,9 @@ class NoInputsError(RecordingError):
     """The recording holds no inputs, so that nothing can be learned from it."""
 
 
+class NoSamplesError(RecordingError):
+    """The ghost holds no samples of the car's path, or none that can be read."""
+
+
 class UnlimiterMapError(RecordingError):
     """A map made with TMUnlimiter: its real blocks are private, the plain game cannot load it."""

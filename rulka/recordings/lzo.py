@@ -61,13 +61,25 @@ def _extended(source: NDArray[np.uint8], at: int, base: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def _literals(source: NDArray[np.uint8], at: int, out: NDArray[np.uint8], to: int, count: int) -> int:
-    """Copies `count` bytes; returns the kind of problem or 0."""
-    if count > source.shape[0] - at:
+    """Copies `count` bytes from the stream; returns 0 or the kind of problem. A negative count is one."""
+    if count < 0 or count > source.shape[0] - at:
         return 1
     if count > out.shape[0] - to:
         return 2
     for i in range(count):
         out[to + i] = source[at + i]
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _repeat(out: NDArray[np.uint8], to: int, length: int, distance: int) -> int:
+    """Copies `length` bytes from `distance` before, which may overlap; returns 0 or the kind of problem."""
+    if distance > to:
+        return 3
+    if length > out.shape[0] - to:
+        return 2
+    for i in range(length):
+        out[to + i] = out[to + i - distance]
     return 0
 
 
@@ -114,28 +126,18 @@ def _decompress(source: NDArray[np.uint8], out: NDArray[np.uint8]) -> tuple[int,
     while at < source.shape[0]:
         token = int(source[at])
         if token < 16 and run == 0:
+            length, distance = 0, 0
             count, at = (token + 3, at + 1) if token > 0 else _extended(source, at + 1, 18)
-            if count < 0:
-                return 1, to
-            problem = _literals(source, at, out, to, count)
-            if problem != 0:
-                return problem, to
-            at, to, run = at + count, to + count, 4
-            continue
-        length, distance, trailing, at = _match(source, at, run)
-        if length < 0:
-            return 1, to
-        if distance == 0:
-            return 0, to
-        if distance > to:
-            return 3, to
-        if length > out.shape[0] - to:
-            return 2, to
-        for i in range(length):
-            out[to + i] = out[to + i - distance]
-        to += length
-        problem = _literals(source, at, out, to, trailing)
+            run = 4
+        else:
+            length, distance, count, at = _match(source, at, run)
+            run = count
+            if distance == 0:
+                return (0 if length > 0 else 1), to
+        problem = _repeat(out, to, length, distance)
+        if problem == 0:
+            problem = _literals(source, at, out, to + length, count)
         if problem != 0:
             return problem, to
-        at, to, run = at + trailing, to + trailing, trailing
+        at, to = at + count, to + length + count
     return 1, to

@@ -159,7 +159,7 @@ def _skip_extras(cursor: Cursor, nodes: Nodes, flags: int) -> None:
 
 
 def _read_collectors(cursor: Cursor, nodes: Nodes) -> object:
-    def stock(part: Cursor, _: None, __: Nodes) -> None:
+    def stock(part: Cursor, target: None, nodes: Nodes) -> None:
         for _ in range(part.count(16)):
             part.ident()
             part.skip(4)
@@ -174,14 +174,14 @@ def _read_node(cursor: Cursor, nodes: Nodes, chunks: dict[int, ChunkReader[None]
 
 
 def _skip(num_bytes: int) -> ChunkReader[None]:
-    def chunk(cursor: Cursor, _: None, __: Nodes) -> None:
+    def chunk(cursor: Cursor, target: None, nodes: Nodes) -> None:
         cursor.skip(num_bytes)
 
     return chunk
 
 
 def _strings(count: int, num_files: int = 0) -> ChunkReader[None]:
-    def chunk(cursor: Cursor, _: None, __: Nodes) -> None:
+    def chunk(cursor: Cursor, target: None, nodes: Nodes) -> None:
         for _ in range(count):
             cursor.string()
         for _ in range(num_files):
@@ -191,7 +191,7 @@ def _strings(count: int, num_files: int = 0) -> ChunkReader[None]:
 
 
 def _read_skin(cursor: Cursor, nodes: Nodes) -> object:
-    def secondary(part: Cursor, _: None, __: Nodes) -> None:
+    def secondary(part: Cursor, target: None, nodes: Nodes) -> None:
         part.skip(4)
         part.file_reference()
 
@@ -200,7 +200,7 @@ def _read_skin(cursor: Cursor, nodes: Nodes) -> object:
 
 
 def _read_waypoint(cursor: Cursor, nodes: Nodes) -> object:
-    def properties(part: Cursor, _: None, __: Nodes) -> None:
+    def properties(part: Cursor, target: None, nodes: Nodes) -> None:
         if part.u32() >= 2:
             part.string()
         else:
@@ -214,7 +214,7 @@ def _read_parameters(cursor: Cursor, nodes: Nodes) -> object:
     """Reads the map's parameters and returns its four medal times."""
     medals: tuple[int | None, ...] = (None, None, None, None)
 
-    def times(part: Cursor, _: None, __: Nodes) -> None:
+    def times(part: Cursor, target: None, nodes: Nodes) -> None:
         nonlocal medals
         medals = tuple(optional(part.u32()) for _ in range(4))
 
@@ -226,10 +226,10 @@ def _read_parameters(cursor: Cursor, nodes: Nodes) -> object:
         part.string()
         times(part, target, inner)
 
-    def items(part: Cursor, _: None, __: Nodes) -> None:
+    def items(part: Cursor, target: None, nodes: Nodes) -> None:
         part.skip(4 * part.count(4))
 
-    def author_ghost(part: Cursor, _: None, inner: Nodes) -> None:
+    def author_ghost(part: Cursor, target: None, inner: Nodes) -> None:
         inner.reference(part, {0x03092000: read_ghost})
 
     chunks: dict[int, ChunkReader[None]] = {

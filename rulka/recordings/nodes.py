@@ -26,7 +26,8 @@ class Nodes:
     """The nodes of one body, by index: read once where first referred to, shared afterwards."""
 
     def __init__(self, external: frozenset[int] = frozenset()) -> None:
-        self.known: dict[int, object] = dict.fromkeys(external)
+        self.known: dict[int, object] = {}
+        self.known.update(dict.fromkeys(external))
         self.depth = 0
 
     def reference(self, cursor: Cursor, readers: Mapping[int, NodeReader]) -> object | None:

@@ -192,7 +192,8 @@ def _world_record(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
         nodes.reference(cursor, {})
         read_entity_record(cursor, ghost, nodes)
     except UnsupportedGenerationError as error:
-        raise _UnreadNode("the record of the map") from error
+        what = "the record of the map"
+        raise _UnreadNode(what) from error
 
 
 REPLAY_CHUNKS: dict[int, ChunkReader[_Replay]] = {

@@ -196,6 +196,16 @@ def decode_motion(
     return position, quaternion.astype(np.float32), _packed_vector(rows, 18), _packed_vector(rows, 22)
 
 
+def as_float32(values: NDArray) -> NDArray[np.float32]:
+    """Returns the values as 32-bit floats."""
+    return np.asarray(values, dtype=np.float32)
+
+
+def unit_bytes(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Returns bytes as numbers in [0, 1]."""
+    return as_float32(rows) / np.float32(255)
+
+
 def _direction(heading: NDArray[np.float64], pitch: NDArray[np.float64]) -> NDArray[np.float64]:
     flat = np.cos(pitch)
     return np.stack([flat * np.cos(heading), flat * np.sin(heading), np.sin(pitch)], axis=1)
@@ -233,22 +243,22 @@ _LAYOUT = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2, b
 
 def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:
     layout = {7: _OLD_LAYOUT, 8: _LAYOUT_8}.get(version, _LAYOUT)
-    byte = rows.astype(np.float32) / 255
+    byte = unit_bytes(rows)
     absent = np.zeros(len(rows), dtype=np.float32)
     wheels = layout.stride * np.arange(NUM_WHEELS)
     bits = rows[:, layout.bits].astype(np.uint16) | (rows[:, layout.bits + 1].astype(np.uint16) << 8)
     places = layout.first_bit + 2 * np.arange(NUM_WHEELS, dtype=np.uint16)
     return VehicleState(
-        forward_speed_mps=(_column(rows, 26, "<u2") / 65535 * 11000 - 1000).astype(np.float32),
-        side_speed_mps=(_column(rows, 28, "<u2") / 65535 * 2000 - 1000).astype(np.float32),
-        rpm=(_column(rows, 30, "<u2") / 65535 * 30000).astype(np.float32),
-        steer=byte[:, layout.steer] * 2 - 1,
+        forward_speed_mps=as_float32(_column(rows, 26, "<u2") / 65535 * 11000 - 1000),
+        side_speed_mps=as_float32(_column(rows, 28, "<u2") / 65535 * 2000 - 1000),
+        rpm=as_float32(_column(rows, 30, "<u2") / 65535 * 30000),
+        steer=as_float32(byte[:, layout.steer] * 2 - 1),
         gas=byte[:, layout.steer + 1],
         brake=byte[:, layout.steer + 2],
         turbo=absent if layout.turbo is None else byte[:, layout.turbo],
         has_contact=(bits[:, None] >> (places + 1) & 1).astype(bool),
         is_sliding=(bits[:, None] >> places & 1).astype(bool),
         material=rows[:, layout.material + wheels],
-        damper_m=byte[:, layout.damper + wheels] * 4 - 2,
+        damper_m=as_float32(byte[:, layout.damper + wheels] * 4 - 2),
         dirt=absent if layout.dirt is None else byte[:, layout.dirt],
     )

@@ -17,8 +17,9 @@ OLD_VERSION, NEW_VERSION = 11, 12
 STATE_BITS = {OLD_VERSION: 33, NEW_VERSION: 34}
 _RESPAWN_BITS = (31, 33)
 _HORN_BIT = 6
-_OK, _ENDED = 0, 1
-_STATE, _SHORT, _MOUSE, _VEHICLE, _CHARACTER = range(5)
+_OK = 0
+_STATE, _SHORT, _VEHICLE = 0, 1, 3
+"""Kinds of stored changes; 2 is the mouse, 4 a driver on foot."""
 
 
 def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
@@ -89,6 +90,9 @@ def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
 
 @njit(cache=True, nogil=True)
 def _take(bits: NDArray[np.uint8], at: int, count: int) -> int:
+    """Returns `count` bits from bit `at` on, -1 when they reach beyond the end."""
+    if at + count > 8 * bits.shape[0]:
+        return -1
     value = 0
     for i in range(count):
         place = at + i
@@ -97,47 +101,44 @@ def _take(bits: NDArray[np.uint8], at: int, count: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _change(bits: NDArray[np.uint8], at: int, width: int, row: NDArray[np.int64]) -> int:
+    """Reads "same as before" or a value of `width` bits into `row[2]`; returns the next bit, -1 beyond the end.
+
+    `row[2]` stays -1 where nothing changed.
+    """
+    row[2] = -1
+    if width == 0 or at >= 8 * bits.shape[0]:
+        return at
+    if _take(bits, at, 1) == 1:
+        return at + 1
+    row[2] = _take(bits, at + 1, width)
+    return at + 1 + width if row[2] >= 0 else -1
+
+
+@njit(cache=True, nogil=True)
 def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int]:
     """Reads every tick into rows of (tick, kind, value); returns (problem, number of rows).
 
-    The last ticks may be missing as a whole, as the game leaves them out when nothing changes.
+    The last ticks may be missing as a whole, as the game leaves them out when nothing changes. A driver is in vehicle
+    mode when the low bits of the last full state say 2, 3 or 4, on foot when they say 1.
     """
-    end = 8 * bits.shape[0]
     at, num_rows, mode = 0, 0, 0
+    row = np.zeros(3, dtype=np.int64)
     for tick in range(num_ticks):
-        if at >= end:
-            return 0, num_rows
-        is_same = _take(bits, at, 1)
-        at += 1
-        if is_same == 0:
-            if at >= end:
+        is_short = _take(bits, at + 1, 1) == 1
+        for group in range(3):
+            if group == 0:
+                kind, width = (1, 3) if is_short else (0, 1 + state_bits)
+            elif group == 1:
+                kind, width = 2, 32
+            else:
+                kind, width = (3, 10) if 2 <= mode <= 4 else (4, 8 if mode == 1 else 0)
+            at = _change(bits, at, width, row)
+            if at < 0:
                 return 1, num_rows
-            is_short = _take(bits, at, 1)
-            count = 2 if is_short else state_bits
-            at += 1
-            if at + count > end:
-                return 1, num_rows
-            value = _take(bits, at, count)
-            at += count
-            if is_short == 0:
-                mode = value & 15
-            rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, 1 if is_short else 0, value
-            num_rows += 1
-        for kind in range(2, 4):
-            is_vehicle = mode >= 2 and mode <= 4
-            if kind == 3 and not is_vehicle and mode != 1:
-                continue
-            if at >= end:
-                return 0, num_rows
-            is_same = _take(bits, at, 1)
-            at += 1
-            if is_same:
-                continue
-            count = 32 if kind == 2 else (10 if is_vehicle else 8)
-            if at + count > end:
-                return 1, num_rows
-            stored = kind if kind == 2 or is_vehicle else 4
-            rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, stored, _take(bits, at, count)
-            num_rows += 1
-            at += count
+            if row[2] >= 0:
+                value = row[2] >> 1 if group == 0 else row[2]  # the lowest bit says which of the two states it is
+                mode = value & 15 if kind == 0 else mode
+                rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, kind, value
+                num_rows += 1
     return 0, num_rows

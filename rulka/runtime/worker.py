@@ -60,7 +60,8 @@ def run_worker(spec: WorkerSpec, connection: Connection) -> None:
     torch.set_num_threads(1)
     code = 0
     try:
-        _Worker(spec, connection).run()
+        worker = _Worker(spec, connection)
+        worker.run()
     except (EOFError, ConnectionError):  # the learner is gone
         code = 1
     except Exception:

@@ -70,11 +70,11 @@ def record_demonstrations(
     Returns:
         One race for each driver, finished or not.
     """
-    rng = np.random.default_rng(seed)
-    skills = sample_skills(num_races, driver, rng)
+    skills = sample_skills(num_races, driver, seed)
     cars = Simulator(track, num_races, simulator, table)
-    cars.reset(np.ones(num_races, np.bool_), lateral_m=rng.uniform(-1.0, 1.0, num_races))
-    pilot = PurePursuitDriver(track, simulator.physics, skills, rng)
+    starts = [np.random.default_rng([seed, k, 1]).uniform(-1.0, 1.0) for k in range(num_races)]
+    cars.reset(np.ones(num_races, np.bool_), lateral_m=np.array(starts))
+    pilot = PurePursuitDriver(track, simulator.physics, skills, seed)
     actions, rows, times = [], [cars.cars.copy()], [cars.time_ms.copy()]
     lasts = np.zeros(num_races, np.int64)
     for decision in range(int(max_race_s * 1000.0 / table.duration_ms)):

@@ -1,8 +1,10 @@
-"""The built-in driver: pure pursuit of the centreline with a planned speed, more or less skilled.
+"""The built-in driver: pure pursuit of a line beside the centre, at a speed planned ahead, more or less skilled.
 
-It makes the demonstrations where there are no recordings. A skill says how much of the grip a driver dares to use,
-how far ahead it looks, how late it reacts and how often its hand slips, so that a field of drivers spreads like a
-field of people. Source of pure pursuit: Coulter 1992, CMU-RI-TR-92-01.
+It makes the demonstrations where there are no recordings. A skill says how near to the limit a driver dares to go, how
+far ahead it looks, which line it takes and how often its hand slips, so that a field of drivers spreads like a field
+of people. It knows nothing of racing lines: who does can beat it. Source of pure pursuit: Coulter 1992, CMU-RI-TR-92-01.
+
+Dimensions: N cars, Z zones.
 """
 
 from __future__ import annotations
@@ -15,7 +17,19 @@ from numpy.typing import NDArray
 from rulka.observation import CAR, ZONE_SPACING_M
 from rulka.params import DriverParams, PhysicsParams
 from rulka.simulator.simulator import Simulator
+from rulka.tracks.progress import all_zones, line_frames
 from rulka.tracks.track import Track
+
+Floats = NDArray[np.float64]
+
+SLOWEST_MPS = 8.0
+"""No plan is slower than this, whatever the bend."""
+BEND_REACH = 8
+"""A bend is measured over this many zones each way: 4 m."""
+COAST_MPS, BRAKE_MPS = 0.5, 2.0
+"""Lets the gas go this far above the planned speed, and brakes above that."""
+REACTION_S = 0.12
+"""Drives now for where it will be by then."""
 
 
 @dataclass(frozen=True)
@@ -23,84 +37,126 @@ class Skills:
     """How well each of N drivers drives.
 
     Attributes:
-        grip_share: [N] share of the tyres' grip that the speed plan uses.
+        pace: [N] share of what the car can turn and brake that the speed plan uses; below 1.
         look_ahead_s: [N] seconds of driving at which the pursued point lies ahead.
         slip_chance: [N] chance that a decision is left as it was.
         line_m: [N] how far left of the centreline the driver aims.
     """
 
-    grip_share: NDArray[np.float64]
-    look_ahead_s: NDArray[np.float64]
-    slip_chance: NDArray[np.float64]
-    line_m: NDArray[np.float64]
+    pace: Floats
+    look_ahead_s: Floats
+    slip_chance: Floats
+    line_m: Floats
 
 
-def sample_skills(num_drivers: int, driver: DriverParams, rng: np.random.Generator) -> Skills:
-    """Draws a field of drivers between the weakest and the strongest that the parameters allow."""
-    talent = rng.beta(2.0, 2.0, num_drivers)
+def sample_skills(num_drivers: int, driver: DriverParams, seed: int) -> Skills:
+    """Draws a field of drivers; driver k depends on the seed and on k alone."""
+    draws = np.array([np.random.default_rng([seed, k]).uniform(size=4) for k in range(num_drivers)]).reshape(-1, 4).T
+    talent, look, hand, line = draws
     return Skills(
-        grip_share=driver.grip_share_low + talent * (driver.grip_share_high - driver.grip_share_low),
-        look_ahead_s=rng.uniform(0.35, 0.55, num_drivers),
-        slip_chance=driver.slip_chance * (1.0 - 0.5 * talent),
-        line_m=rng.uniform(-driver.line_m, driver.line_m, num_drivers),
+        pace=driver.pace_low + talent * (driver.pace_high - driver.pace_low),
+        look_ahead_s=0.3 + 0.2 * look,
+        slip_chance=driver.slip_chance * hand,
+        line_m=driver.line_m * (2.0 * line - 1.0),
     )
 
 
 class PurePursuitDriver:
-    """Drives a batch of cars; each has its own skill and its own slips."""
+    """Drives a batch of cars, each with its own skill and slips; what car k does is independent of the others."""
 
-    def __init__(self, track: Track, physics: PhysicsParams, skills: Skills, rng: np.random.Generator) -> None:
-        self._skills, self._rng = skills, rng
-        self._zones = track.zones.astype(np.float64)
-        self._curvature = _curvature(self._zones)
+    def __init__(self, track: Track, physics: PhysicsParams, skills: Skills, seed: int) -> None:
+        num_drivers = len(skills.pace)
+        self._skills = skills
+        self._zones = all_zones(track)
+        self._left = line_frames(self._zones)[1]
+        self._half_width_m = np.pad(track.width_m / 2.0, (0, len(self._zones) - track.num_zones), mode="edge")
         self._physics = physics
-        self._plans = np.stack([speed_plan(self._curvature, physics, share) for share in skills.grip_share])
-        self._last = np.zeros(len(skills.grip_share), np.int64)
+        self._plans = np.stack([speed_plan(track, physics, float(pace)) for pace in skills.pace])
+        self._last = np.zeros(num_drivers, np.int64)
+        self._rest = np.zeros(num_drivers)
+        self._key = _mixed(np.arange(num_drivers, dtype=np.uint64) + _mixed(np.array([seed], np.uint64)))
+        self._decision = 0
 
     def actions(self, simulator: Simulator) -> NDArray[np.int64]:
-        """Returns [N] action indices for the cars as they stand."""
-        position = simulator.cars[:, CAR["position"]].astype(np.float64)
-        rotation = simulator.cars[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
-        velocity = simulator.cars[:, CAR["velocity"]].astype(np.float64)
-        speed = np.linalg.norm(velocity, axis=1)
-        target = self._target(simulator.zone_index, speed)
-        local = np.einsum("nij,ni->nj", rotation, target - position)
-        angle = np.arctan2(local[:, 0], np.maximum(local[:, 2], 1e-3))
-        # A key is all or nothing: press it only when the wanted turn is a fair share of what the car would do.
-        wanted = 2.0 * np.sin(angle) / np.maximum(np.linalg.norm(local, axis=1), 1.0)
-        able = 1.0 / (self._physics.turn_radius_m + self._physics.turn_radius_s * speed)
-        steer = np.where(np.abs(wanted) > 0.35 * able, -np.sign(wanted), 0.0)
-        ahead = np.minimum(simulator.zone_index + (0.1 * speed / ZONE_SPACING_M).astype(np.int64), len(self._zones) - 1)
-        planned = self._plans[np.arange(len(speed)), ahead]
-        index = simulator.table.index_of(speed < planned, speed > planned + 1.5, steer, 0.5)
-        slips = self._rng.random(len(speed)) < self._skills.slip_chance
+        """Returns [N] action indices for the cars as they stand, to be held for the next decision."""
+        speed = np.linalg.norm(simulator.cars[:, CAR["velocity"]].astype(np.float64), axis=1)
+        soon = self._zone_ahead(simulator.zone_index, REACTION_S * speed)
+        excess = speed - self._plans[np.arange(len(speed)), soon]
+        steer = self._steer(simulator, speed)
+        index = simulator.table.index_of(excess < COAST_MPS, excess > BRAKE_MPS, steer, 0.5)
+        slips = _uniform(self._key, self._decision) < self._skills.slip_chance
+        self._decision += 1
         self._last = np.where(slips, self._last, index)
         return self._last
 
-    def _target(self, zone_index: NDArray[np.int64], speed: NDArray[np.float64]) -> NDArray[np.float64]:
-        ahead_m = 5.0 + self._skills.look_ahead_s * speed
-        zone = np.minimum(zone_index + (ahead_m / ZONE_SPACING_M).astype(np.int64), len(self._zones) - 2)
-        along = self._zones[zone + 1] - self._zones[zone]
-        left = np.stack([along[:, 2], np.zeros(len(along)), -along[:, 0]], axis=1)
-        left /= np.linalg.norm(left, axis=1, keepdims=True)
-        return self._zones[zone] + self._skills.line_m[:, None] * left
+    def _steer(self, simulator: Simulator, speed: Floats) -> Floats:
+        """Returns [N] -1, 0 or 1 (right), which over several decisions amounts to the bend that is wanted.
+
+        A key is all or nothing, so what a decision steers too much or too little is carried to the next.
+        """
+        position = simulator.cars[:, CAR["position"]].astype(np.float64)
+        rotation = simulator.cars[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
+        target = self._target(simulator.zone_index, speed)
+        local = np.einsum("nij,ni->nj", rotation, target - position)
+        distance = np.maximum(np.hypot(local[:, 0], local[:, 2]), 1.0)
+        bend = 2.0 * local[:, 0] / distance**2
+        able = 1.0 / np.interp(speed, *np.array(self._physics.turn_radius_m).T)
+        wanted = np.clip(-bend / able, -1.0, 1.0) + self._rest
+        steer = np.where(np.abs(wanted) > 0.5, np.sign(wanted), 0.0)
+        self._rest = np.clip(wanted - steer, -0.5, 0.5)
+        return steer
+
+    def _target(self, zone_index: NDArray[np.int64], speed: Floats) -> Floats:
+        zone = self._zone_ahead(zone_index, 6.0 + self._skills.look_ahead_s * speed)
+        room = np.maximum(self._half_width_m[zone] - 2.0, 0.0)
+        aside = np.clip(self._skills.line_m, -room, room)
+        return self._zones[zone] + aside[:, None] * self._left[zone]
+
+    def _zone_ahead(self, zone_index: NDArray[np.int64], distance_m: Floats) -> NDArray[np.int64]:
+        return np.minimum(zone_index + (distance_m / ZONE_SPACING_M).astype(np.int64), len(self._zones) - 1)
 
 
-def speed_plan(curvature: NDArray[np.float64], physics: PhysicsParams, grip_share: float) -> NDArray[np.float64]:
-    """Returns [Z] the speed at each zone that bends ahead allow: grip in the bend, braking before it."""
-    grip = grip_share * physics.grip_mps2
-    bend = np.maximum(np.abs(curvature) - grip_share * physics.grip_per_m, 1e-6)
-    speed = np.minimum(np.sqrt(grip / bend), physics.top_speed_mps)
-    gain = 2.0 * ZONE_SPACING_M * 0.8 * grip_share * physics.brake_mps2
-    for zone in range(len(speed) - 2, -1, -1):
-        speed[zone] = min(speed[zone], np.sqrt(speed[zone + 1] ** 2 + gain))
-    return speed
+def speed_plan(track: Track, physics: PhysicsParams, pace: float) -> Floats:
+    """Plans how fast to be where.
+
+    Args:
+        track: the track.
+        physics: what the car can do.
+        pace: share of it that is used, in turning, in braking and in staying on the ground over crests.
+
+    Returns:
+        [Z] m/s at each zone: what the bend there allows, and what braking for the bends ahead allows.
+    """
+    turn, rise = bends(track)
+    speeds, radii = np.arange(256.0), np.interp(np.arange(256.0), *np.array(physics.turn_radius_m).T)
+    radii = np.maximum.accumulate(radii)
+    plan = np.interp(pace / np.maximum(np.abs(turn), 1e-6), radii, speeds)
+    crest = np.sqrt(pace * 1.5 * physics.gravity_mps2 / np.maximum(-rise, 1e-6))
+    plan = np.maximum(np.minimum(plan, crest), SLOWEST_MPS)
+    for zone in range(len(plan) - 2, -1, -1):
+        after = plan[zone + 1]
+        slowing = pace * (0.7 * physics.brake_mps2 + physics.engine_brake_per_s * after)
+        plan[zone] = min(plan[zone], np.sqrt(after**2 + 2.0 * ZONE_SPACING_M * slowing))
+    return plan
 
 
-def _curvature(zones: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [Z] horizontal curvature (1/m) from headings 4 m apart."""
-    heading = np.unwrap(np.arctan2(*np.diff(zones[:, [0, 2]], axis=0).T))
-    reach = 8
-    turned = np.zeros(len(zones))
-    turned[reach:-reach] = heading[2 * reach - 1 :] - heading[: -2 * reach + 1]
-    return turned / (2 * reach * ZONE_SPACING_M)
+def bends(track: Track) -> tuple[Floats, Floats]:
+    """Returns [Z] each: how the line turns left within the road and up out of it, 1/m, averaged over 8 m."""
+    tangent, left, normal = line_frames(all_zones(track))
+    change = np.zeros_like(tangent)
+    change[BEND_REACH:-BEND_REACH] = tangent[2 * BEND_REACH :] - tangent[: -2 * BEND_REACH]
+    change /= 2 * BEND_REACH * ZONE_SPACING_M
+    return (change * left).sum(axis=1), (change * normal).sum(axis=1)
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scrambles integers (splitmix64, Steele et al. 2014): a random number for each, without a state."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _uniform(key: NDArray[np.uint64], count: int) -> Floats:
+    """Returns a number in [0, 1) for each key and count."""
+    return (_mixed(key ^ _mixed(np.array([count], np.uint64))) >> np.uint64(11)) * 2.0**-53

@@ -52,12 +52,12 @@ STRIP, GATE, BOX = 0, 1, 2
 CAR_BOXES = np.array([[-0.9, 0.05, -1.7, 0.9, 0.6, 1.9], [-0.6, 0.6, -1.3, 0.6, 1.05, 0.5]], np.float32)
 """Body and cabin: least lateral, up and forward, then greatest, in metres from the car's position."""
 LINE_M, LINE_PIXELS, MAX_LINE_SHARE = np.float32(0.6), np.float32(1.8), np.float32(0.3)
-SOFT, CROSS_HARD, HARD = 0, 1, 2
-"""Which borders are widened to whole pixels, so that no seam shows between neighbours."""
+PAD_PIXELS = np.float32(0.5)
+"""Terrain and cars are widened by this much, so that no seam shows beside them."""
 NOWHERE = np.float32(1e9)
 
 
-LAYERS = np.array([[WING_LEFT, LANE_LEFT], [LANE_RIGHT, WING_RIGHT], [EDGE_LEFT, EDGE_RIGHT], [LANE_LEFT, LANE_RIGHT]])
+LAYERS = np.array([[WING_LEFT, EDGE_LEFT], [EDGE_RIGHT, WING_RIGHT], [EDGE_LEFT, EDGE_RIGHT], [LANE_LEFT, LANE_RIGHT]])
 """Quadrilaterals of a strip in the order of painting."""
 
 
@@ -106,11 +106,10 @@ def paint_frames(
     for n in range(poses.shape[0]):
         place_camera(poses, n, camera, height, width, scratch.lens)
         paint_background(out[n], scratch.lens, scene.ink)
-        num_items = collect_road(scene, zone_index[n], height, width, scratch)
+        num_items = collect_road(scene, zone_index[n], width, scratch)
         num_items = collect_objects(scene, cars, num_items, scratch)
         sort_near_to_far(scratch.key, scratch.order, num_items)
-        for k in range(num_items - 1, -1, -1):
-            paint_item(out[n], scene, cars, scratch, scratch.order[k])
+        paint_items(out[n], scene, cars, num_items, scratch)
 
 
 @kernel
@@ -148,21 +147,23 @@ def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
 
 
 @kernel
-def collect_road(scene: Scene, zone: int, height: int, width: int, scratch: Scratch) -> int:
+def collect_road(scene: Scene, zone: int, width: int, scratch: Scratch) -> int:
     """Adds the strips ahead, behind and near in space; returns the number of items."""
     num_sections = scene.sections.shape[0]
     here = min(max(zone + scene.num_before, 0), num_sections - 1)
-    scratch.item[0, 0] = height  # handed to add_strip through the next free item
-    num_slots, num_items = add_run(scene, here, width, 1, 0, 0, scratch)
-    num_slots, num_items = add_run(scene, here, width, -1, num_slots, num_items, scratch)
+    num_slots, num_items = 0, 0
+    for sign in (1, -1):
+        num_slots, num_items = add_run(scene, here, width, sign, num_slots, num_items, scratch)
     chunk = min(here // NEIGHBOUR_SECTIONS, scene.neighbours.shape[0] - 1)
     for k in range(scene.neighbours.shape[1]):
-        section = scene.neighbours[chunk, k]
+        section = np.int64(scene.neighbours[chunk, k])
         if section < 0 or num_slots + 2 > MAX_SLOTS:
             break
-        add_section(scene.sections, section, scratch.lens, scratch.point, num_slots)
-        add_section(scene.sections, section + NEIGHBOUR_SECTIONS, scratch.lens, scratch.point, num_slots + 1)
-        num_items = add_strip(num_slots, num_slots + 1, section, NEIGHBOUR_SECTIONS, num_items, scratch)
+        for end in range(2):
+            at = section + end * NEIGHBOUR_SECTIONS
+            add_section(scene.sections, at, scratch.lens, scratch.point, num_slots + end)
+        step = np.int64(NEIGHBOUR_SECTIONS)  # a bare constant would be compiled into a kernel of its own
+        num_items = add_strip(num_slots, num_slots + 1, section, step, num_items, scratch)
         num_slots += 2
     return num_items
 
@@ -247,19 +248,21 @@ def to_camera(lens: Floats, x: float, y: float, z: float, out: Floats) -> None:
 @small_kernel
 def add_strip(a: int, b: int, section: int, step: int, num_items: int, scratch: Scratch) -> int:
     """Adds the strip between two sections unless no row of the image can show it."""
-    point, height = scratch.point, TWO * scratch.lens[CENTRE_Y]
+    point, width, height = scratch.point, TWO * scratch.lens[CENTRE_X], TWO * scratch.lens[CENTRE_Y]
     nearest, deepest = point[a, 0, Z], point[a, 0, Z]
     top, bottom = point[a, 0, PIXEL_Y], point[a, 0, PIXEL_Y]
+    left, right = point[a, 0, PIXEL_X], point[a, 0, PIXEL_X]
     for k in range(POINTS):
         nearest = min(nearest, min(point[a, k, Z], point[b, k, Z]))
         deepest = max(deepest, max(point[a, k, Z], point[b, k, Z]))
         top = min(top, min(point[a, k, PIXEL_Y], point[b, k, PIXEL_Y]))
         bottom = max(bottom, max(point[a, k, PIXEL_Y], point[b, k, PIXEL_Y]))
+        left = min(left, min(point[a, k, PIXEL_X], point[b, k, PIXEL_X]))
+        right = max(right, max(point[a, k, PIXEL_X], point[b, k, PIXEL_X]))
     if deepest <= NEAR_M:
         return num_items
-    if nearest > NEAR_M and (
-        bottom <= HALF or top >= height - HALF or np.ceil(top - HALF) >= np.ceil(bottom - HALF)
-    ):
+    is_between_rows = row_after(top, height) >= row_after(bottom, height)
+    if nearest > NEAR_M and (is_between_rows or right <= ZERO or left >= width):
         return num_items
     x = point[a, EDGE_LEFT, X] + point[b, EDGE_RIGHT, X]
     y = point[a, EDGE_LEFT, Y] + point[b, EDGE_RIGHT, Y]
@@ -320,17 +323,19 @@ def sort_near_to_far(key: Floats, order: Indices, count: int) -> None:
         order[j + 1] = chosen
 
 
-@small_kernel
-def paint_item(frame: Bytes, scene: Scene, cars: Floats, scratch: Scratch, index: int) -> None:
-    """Paints one strip, gate or car."""
-    kind, first = scratch.item[index, 0] & 3, scratch.item[index, 1]
-    haze = min(max(scratch.key[index] / np.float32(scene.view_m), ZERO), ONE) * np.float32(0.8)
-    if kind == STRIP:
-        paint_strip(frame, scene, scratch, index, haze)
-    elif kind == GATE:
-        paint_gate(frame, scene, scratch, first, haze)
-    else:
-        paint_car(frame, scene.ink, scratch, cars, first)
+@kernel
+def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: int, scratch: Scratch) -> None:
+    """Paints strips, gates and cars, the farthest first."""
+    for k in range(num_items - 1, -1, -1):
+        index = scratch.order[k]
+        kind = scratch.item[index, 0] & 3
+        haze = min(max(scratch.key[index] / np.float32(scene.view_m), ZERO), ONE) * np.float32(0.8)
+        if kind == STRIP:
+            paint_strip(frame, scene, scratch, index, haze)
+        elif kind == GATE:
+            paint_gate(frame, scene, scratch, scratch.item[index, 1], haze)
+        else:
+            paint_car(frame, scene.ink, scratch, cars, scratch.item[index, 1])
 
 
 @small_kernel
@@ -357,7 +362,7 @@ def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: int, haze: 
             value = road
             if not is_road_seen:
                 continue
-        paint_between(frame, scratch, a, b, left, right, value)
+        paint_between(frame, scratch, a, b, left, right, value, PAD_PIXELS if layer < 2 else ZERO)
 
 
 @small_kernel
@@ -385,24 +390,24 @@ def is_seen_from_above(point: Floats, a: int, b: int, left: int, right: int) -> 
 
 
 @small_kernel
-def paint_between(frame: Bytes, scratch: Scratch, a: int, b: int, left: int, right: int, value: float) -> None:
+def paint_between(frame: Bytes, scratch: Scratch, a: int, b: int, left: int, right: int, value: float, pad: float) -> None:
     """Paints the quadrilateral between two lines of points and two sections."""
     point, corner = scratch.point, scratch.corner
     if min(min(point[a, left, Z], point[a, right, Z]), min(point[b, left, Z], point[b, right, Z])) > NEAR_M:
         for k in range(2):
             corner[0, k], corner[1, k] = point[a, left, PIXEL_X + k], point[a, right, PIXEL_X + k]
             corner[2, k], corner[3, k] = point[b, right, PIXEL_X + k], point[b, left, PIXEL_X + k]
-        fill_quad(frame, corner, value, CROSS_HARD)
+        fill_quad(frame, corner, value, pad)
         return
     polygon = scratch.polygon
     for k in range(3):
         polygon[0, 0, k], polygon[0, 1, k] = point[a, left, k], point[a, right, k]
         polygon[0, 2, k], polygon[0, 3, k] = point[b, right, k], point[b, left, k]
-    paint_polygon(frame, scratch, value, HARD)
+    paint_polygon(frame, scratch, value, pad)
 
 
 @kernel
-def paint_polygon(frame: Bytes, scratch: Scratch, value: float, hard: int) -> None:
+def paint_polygon(frame: Bytes, scratch: Scratch, value: float, pad: float) -> None:
     """Clips the four points in `scratch.polygon[0]` at the near plane, projects and fills them."""
     polygon, lens, corner = scratch.polygon, scratch.lens, scratch.corner
     kept = 0
@@ -427,25 +432,26 @@ def paint_polygon(frame: Bytes, scratch: Scratch, value: float, hard: int) -> No
         if fan == 1:
             for k in range(2):
                 corner[1, k], corner[2, k], corner[3, k] = corner[3, k], corner[4, k], corner[4, k]
-        fill_quad(frame, corner, value, hard)
+        fill_quad(frame, corner, value, pad)
 
 
 @small_kernel
-def fill_quad(frame: Bytes, corner: Floats, value: float, hard: int) -> None:
+def fill_quad(frame: Bytes, corner: Floats, value: float, pad: float) -> None:
     """Fills a convex quadrilateral: rows whose centre lies in it, columns by the part covered.
 
-    Branches cost more than arithmetic here, so every row looks at all four edges.
+    Branches cost more than arithmetic here, so every row looks at all four edges. Edges 0 and 2, which lie across the
+    road, are widened to whole pixels: half-covered ones would let the strip beyond show through as a seam.
 
     Args:
         frame: [H, W].
         corner: [>= 4, 2] pixels, in order around it. Edges 0 and 2 lie across the road, 1 and 3 along it.
         value: brightness, 0 to 255.
-        hard: SOFT smooths all borders, CROSS_HARD widens those across the road to whole pixels, HARD all.
+        pad: pixels by which edges 1 and 3 are moved outward.
     """
     height, width = np.float32(frame.shape[0]), np.float32(frame.shape[1])
     x0, x1, x2, x3 = corner[0, 0], corner[1, 0], corner[2, 0], corner[3, 0]
     y0, y1, y2, y3 = corner[0, 1], corner[1, 1], corner[2, 1], corner[3, 1]
-    if max(max(x0, x1), max(x2, x3)) <= ZERO or min(min(x0, x1), min(x2, x3)) >= width:
+    if max(max(x0, x1), max(x2, x3)) <= -ONE or min(min(x0, x1), min(x2, x3)) >= width + ONE:
         return
     first = row_after(min(min(y0, y1), min(y2, y3)), height)
     last = row_after(max(max(y0, y1), max(y2, y3)), height)
@@ -455,35 +461,29 @@ def fill_quad(frame: Bytes, corner: Floats, value: float, hard: int) -> None:
     slope2, slope3 = (x3 - x2) / (y3 - y2), (x0 - x3) / (y0 - y3)
     for row in range(first, last):
         y = np.float32(row) + HALF
-        at0 = at_row(y, x0, y0, y1, slope0)
-        at1 = at_row(y, x1, y1, y2, slope1)
-        at2 = at_row(y, x2, y2, y3, slope2)
-        at3 = at_row(y, x3, y3, y0, slope3)
-        left_cross, left = min(at0, at2), min(at1, at3)
-        right_cross, right = max(mirrored(at0), mirrored(at2)), max(mirrored(at1), mirrored(at3))
-        left = min(left, np.floor(left_cross) if hard > SOFT else left_cross)
-        right = max(right, np.ceil(right_cross) if hard > SOFT else right_cross)
-        if hard == HARD:
-            left, right = np.floor(left), np.ceil(right)
-        fill_row(frame, np.uint64(row), max(left, ZERO), min(right, width), value)
+        at0, at1, at2, at3 = x0 + (y - y0) * slope0, x1 + (y - y1) * slope1, x2 + (y - y2) * slope2, x3 + (y - y3) * slope3
+        on0, on1, on2, on3 = is_on(y, y0, y1), is_on(y, y1, y2), is_on(y, y2, y3), is_on(y, y3, y0)
+        left = min(at1 if on1 else NOWHERE, at3 if on3 else NOWHERE) - pad
+        right = max(at1 if on1 else -NOWHERE, at3 if on3 else -NOWHERE) + pad
+        left = min(left, np.floor(min(at0 if on0 else NOWHERE, at2 if on2 else NOWHERE)))
+        right = max(right, np.ceil(max(at0 if on0 else -NOWHERE, at2 if on2 else -NOWHERE)))
+        left = left if left > ZERO else ZERO  # written so that a number that is none stays inside the image
+        right = right if right < width else width
+        fill_row(frame, np.uint64(row), left, right, value)
 
 
 @small_kernel
-def at_row(y: float, x0: float, y0: float, y1: float, slope: float) -> float:
-    """Where an edge crosses the height `y`, or NOWHERE."""
-    return x0 + (y - y0) * slope if (y >= min(y0, y1)) & (y < max(y0, y1)) else NOWHERE
-
-
-@small_kernel
-def mirrored(x: float) -> float:
-    """Makes NOWHERE lose against every place when looking for the rightmost."""
-    return x if x < NOWHERE else -NOWHERE
+def is_on(y: float, y0: float, y1: float) -> bool:
+    """Whether an edge from `y0` to `y1` crosses the height `y`."""
+    return (y >= min(y0, y1)) & (y < max(y0, y1))
 
 
 @small_kernel
 def row_after(y: float, height: float) -> int:
     """The first row whose centre is not above `y`, between 0 and the height."""
-    return np.int64(np.ceil(min(max(y, HALF), height) - HALF))
+    y = y if y > HALF else HALF  # written so that a number that is none stays inside the image
+    y = y if y < height else height
+    return np.int64(np.ceil(y - HALF))
 
 
 @small_kernel
@@ -548,7 +548,7 @@ def paint_upright(
         polygon[0, 1, axis] = base[axis] + side[axis] * right + up * low
         polygon[0, 2, axis] = base[axis] + side[axis] * right + up * high
         polygon[0, 3, axis] = base[axis] + side[axis] * left + up * high
-    paint_polygon(frame, scratch, value, SOFT)
+    paint_polygon(frame, scratch, value, ZERO)
 
 
 @kernel
@@ -585,4 +585,4 @@ def paint_box(
         for k in range(3):
             outward += polygon[0, 0, k] * axes[axis, k]
         if (outward < ZERO) == (is_upper == 1):
-            paint_polygon(frame, scratch, ink[inks + axis], HARD)
+            paint_polygon(frame, scratch, ink[inks + axis], PAD_PIXELS)

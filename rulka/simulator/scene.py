@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rulka.observation import ASPHALT_IDS, DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.simulator.palette import GREY_INK, INK
+from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track
 
 BEFORE_SECTIONS = 96
@@ -31,12 +32,12 @@ WING_M = 60.0
 """Width of the terrain beside the road, where nothing else needs the place."""
 WING_SLOPE = 0.04
 """The terrain falls by this share of its width, so that the road stands out a little."""
-SMOOTH_SECTIONS = 6
-"""Directions are means over this many sections before and behind: driven paths are not smooth."""
+SMOOTH_SECTIONS = 4
+"""Directions are means over this many sections before and behind."""
 PROBE_STEP = 4
 """Every so many sections are compared when looking for road near in space."""
 GATE_START, GATE_CHECKPOINT, GATE_FINISH = 0, 1, 2
-UP = np.array([0.0, 1.0, 0.0])
+UP, FLAT = np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 1.0])
 
 
 class Scene(NamedTuple):
@@ -69,66 +70,57 @@ class Scene(NamedTuple):
 
 def bake_scene(track: Track) -> Scene:
     """Prepares a track for rendering; deterministic, and independent of camera and image size."""
-    centre = _extended(track.centre_m)
-    widths, banks, materials = (_padded(values) for values in (track.width_m, track.bank_rad, track.material))
-    tangent = _smooth_direction(centre)
-    flat_left = _flat_left(tangent)
-    left = flat_left * np.cos(banks)[:, None] + np.cross(tangent, flat_left) * np.sin(banks)[:, None]
-    half = widths / 2.0
-    reach = _wing_reach(centre, tangent, flat_left, half)
+    centre = _extended(track)
+    tangent, left, normal = (_padded_frames(track, k) for k in range(3))
+    half = _padded(track.width_m) / 2.0
+    outward = _unit(left * FLAT)
+    reach = _wing_reach(centre, tangent, outward, half) * _level_share(normal)[:, None]
     sections = np.empty((len(centre), 14), np.float32)
     sections[:, 0:3], sections[:, 3:6], sections[:, 6] = centre, left, half
-    sections[:, 7:10] = centre + left * half[:, None] + _wing(flat_left, reach[:, 0])
-    sections[:, 10:13] = centre - left * half[:, None] + _wing(-flat_left, reach[:, 1])
-    sections[:, 13] = _light(tangent, left)
+    sections[:, 7:10] = centre + left * half[:, None] + _wing(outward, reach[:, 0])
+    sections[:, 10:13] = centre - left * half[:, None] + _wing(-outward, reach[:, 1])
+    sections[:, 13] = _light(normal)
     return Scene(
-        sections,
-        _surface_ink(materials),
-        _neighbours(centre),
-        _gates(track),
-        GREY_INK.copy(),
-        BEFORE_SECTIONS,
-        VIEW_M,
+        sections=sections,
+        surface=_surface_ink(_padded(track.material)),
+        neighbours=_neighbours(centre),
+        gates=_gates(track),
+        ink=GREY_INK.copy(),
+        num_before=BEFORE_SECTIONS,
+        view_m=VIEW_M,
     )
 
 
-def _extended(centre_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Adds straight road before the start and past the finish."""
-    first, last = centre_m[1] - centre_m[0], centre_m[-1] - centre_m[-2]
-    before = centre_m[0] - np.arange(BEFORE_SECTIONS, 0, -1)[:, None] * first
-    after = centre_m[-1] + np.arange(1, AFTER_SECTIONS + 1)[:, None] * last
-    return np.concatenate([before, centre_m, after])
+def _extended(track: Track) -> NDArray[np.float64]:
+    """Adds straight road before the start and past the finish to the zone centres."""
+    first = track.centre_m[1] - track.centre_m[0]
+    before = track.centre_m[0] - np.arange(BEFORE_SECTIONS, 0, -1)[:, None] * first
+    return np.concatenate([before, track.zones[: track.num_zones + AFTER_SECTIONS]])
 
 
 def _padded(values: NDArray) -> NDArray:
     return np.pad(values, (BEFORE_SECTIONS, AFTER_SECTIONS), mode="edge")
 
 
-def _smooth_direction(centre: NDArray[np.float64]) -> NDArray[np.float64]:
-    index = np.arange(len(centre))
-    ahead = centre[np.minimum(index + SMOOTH_SECTIONS, len(centre) - 1)]
-    behind = centre[np.maximum(index - SMOOTH_SECTIONS, 0)]
-    return _unit(ahead - behind)
+def _padded_frames(track: Track, axis: int) -> NDArray[np.float64]:
+    """Returns one axis of the road's frames, the physics' own, smoothed: driven paths are not."""
+    frames = zone_frames(track)[: track.num_zones + AFTER_SECTIONS, 3 * axis : 3 * axis + 3]
+    padded = np.pad(frames, ((BEFORE_SECTIONS + SMOOTH_SECTIONS, SMOOTH_SECTIONS), (0, 0)), mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * SMOOTH_SECTIONS + 1, axis=0)
+    return _unit(windows.mean(axis=2))
 
 
-def _flat_left(tangent: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Horizontal direction to the left; where the road is vertical, that of the section before."""
-    left = np.cross(UP, tangent)
-    is_steep = np.linalg.norm(left, axis=1) < 0.05
-    if is_steep.all():
-        return np.tile([1.0, 0.0, 0.0], (len(tangent), 1))
-    known = np.flatnonzero(~is_steep)
-    nearest = known[np.clip(np.searchsorted(known, np.arange(len(left)), side="right") - 1, 0, None)]
-    return _unit(left[nearest])
+def _level_share(normal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[S] 1 where the road lies flat enough for terrain beside it, 0 on walls and in loops."""
+    return np.clip((normal[:, 1] - 0.4) / 0.4, 0.0, 1.0)
 
 
 def _wing(outward: NDArray[np.float64], reach_m: NDArray[np.float64]) -> NDArray[np.float64]:
     return (outward - WING_SLOPE * UP) * reach_m[:, None]
 
 
-def _light(tangent: NDArray[np.float64], left: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sun from ahead of +z and above: slopes differ in brightness by at most a fifth."""
-    normal = np.cross(tangent, left)
+def _light(normal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sun from above and ahead of +z: slopes differ in brightness by at most a fifth."""
     sun = _unit(np.array([[0.35, 0.8, 0.5]]))[0]
     return np.clip(1.0 + 0.45 * (normal @ sun - sun[1]), 0.8, 1.2)
 
@@ -154,7 +146,7 @@ def _room_beside(
     probe = np.arange(0, len(centre), PROBE_STEP)
     for i in probe:
         offset = centre[probe] - centre[i]
-        beside, along = offset @ left[i], offset @ _unit(tangent[i] * (1.0 - UP))
+        beside, along = offset @ left[i], offset @ _unit(tangent[i] * FLAT)
         is_far_along = np.abs(probe - i) * ZONE_SPACING_M > np.maximum(40.0, 1.8 * np.hypot(beside, along))
         is_near = is_far_along & (np.abs(along) < 6.0) & (np.abs(beside) < 2 * WING_M + 40.0)
         gap = np.maximum(np.abs(beside) - half[i] - half[probe], 0.0) / 2.0

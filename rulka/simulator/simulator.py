@@ -1,22 +1,24 @@
 """A batch of cars on one track: reset, drive, describe, save and restore. Deterministic to the bit.
 
-A car's path depends on its own start and inputs alone, not on how many cars share the batch.
+A car's path depends on its own start and inputs alone, not on how many cars share the batch. A car that has finished
+or left the track stays where it is, and its clock stands still.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from rulka.actions import TICK_MS, ActionTable
-from rulka.observation import GRASS_IDS, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats
+from rulka.actions import FORWARD, TICK_MS, ActionTable
+from rulka.errors import UserError
+from rulka.observation import NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, build_floats
 from rulka.params import SimulatorParams
 from rulka.simulator import physics
-from rulka.tracks.progress import zone_frames
+from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
 from rulka.tracks.track import Track
 
 
-class SimulatorError(ValueError):
+class SimulatorError(UserError):
     """Inputs that no car can be driven with; the message says what is wrong."""
 
 
@@ -26,93 +28,73 @@ class Simulator:
     Attributes:
         track: the road they share.
         table: what each discrete action does.
-        cars: [N, NUM_CAR_FIELDS] float32 `CAR` rows, fresh after every reset and step.
-        race: progress and clocks; see `rulka.simulator.physics.Race`.
+        num_cars: N.
+        cars: [N, NUM_CAR_FIELDS] float32 `CAR` rows, fresh after every reset, step and restore, like all that follow.
+        zone_index: [N] int64 zone each car passed last.
+        along_m: [N] float64 metres along the centreline.
+        lateral_m: [N] float64 metres left of it.
+        time_ms: [N] int64 milliseconds since the start, in whole ticks.
+        gate_index: [N] int64 gates passed.
+        gate_time_ms: [N, G] int64 time at each gate passed, interpolated to the millisecond; 0 where not passed.
+        is_finished: [N] the last gate is passed.
+        is_off_track: [N] the car is too far beyond the edge of the road, too far from its surface, or on its roof.
         previous_keys: [N, 5, 4] float32 keys of the last decisions, oldest first.
     """
 
     def __init__(self, track: Track, num_cars: int, simulator: SimulatorParams, table: ActionTable) -> None:
+        if num_cars < 1:
+            message = f"a simulator needs at least one car, got {num_cars}"
+            raise SimulatorError(message)
         self.track, self.table, self.num_cars = track, table, num_cars
-        self._constants = physics.constants(simulator.physics, TICK_MS / 1000.0, ZONE_SPACING_M)
-        self._road = _road(track)
+        self._constants = constant_array(simulator.physics, TICK_MS / 1000.0)
+        self._tables = table_array(simulator.physics)
+        self._road = road_array(track)
+        self._gate_m = np.ascontiguousarray(track.gate_m, np.float64)
         self._keys, self._controls = table.keys(), table.analog()
-        num_gates = len(track.gate_m)
-        self._state = np.zeros((num_cars, physics.NUM_STATE))
-        self.race = physics.Race(
-            zone_index=np.zeros(num_cars, np.int64),
-            along_m=np.zeros(num_cars),
-            lateral_m=np.zeros(num_cars),
-            height_m=np.zeros(num_cars),
-            time_ms=np.zeros(num_cars, np.int64),
-            gate_index=np.zeros(num_cars, np.int64),
-            gate_time_ms=np.zeros((num_cars, num_gates), np.int64),
-            is_finished=np.zeros(num_cars, np.bool_),
-            is_off_track=np.zeros(num_cars, np.bool_),
-        )
+        self._state = np.zeros((num_cars, physics.NUM_STATE + len(self._gate_m)))
+        self._progress = np.zeros((2, num_cars))
+        self._marks = np.zeros((3 + len(self._gate_m), num_cars), np.int64)
+        self._margin_m = np.zeros(num_cars, np.float32)
         self.cars = np.zeros((num_cars, NUM_CAR_FIELDS), np.float32)
         self.previous_keys = np.zeros((num_cars, NUM_PREVIOUS_ACTIONS, 4), np.float32)
+        self.along_m, self.lateral_m = self._progress
+        self.zone_index, self.time_ms, self.gate_index = self._marks[:3]
+        self.gate_time_ms = self._marks[3:].T
+        self.is_finished, self.is_off_track = np.zeros(num_cars, np.bool_), np.zeros(num_cars, np.bool_)
         self.reset(np.ones(num_cars, np.bool_))
-
-    @property
-    def zone_index(self) -> NDArray[np.int64]:
-        """[N] zone each car is in."""
-        return self.race.zone_index
-
-    @property
-    def along_m(self) -> NDArray[np.float64]:
-        """[N] metres along the centreline."""
-        return self.race.along_m
-
-    @property
-    def lateral_m(self) -> NDArray[np.float64]:
-        """[N] metres left of the centreline."""
-        return self.race.lateral_m
-
-    @property
-    def time_ms(self) -> NDArray[np.int64]:
-        """[N] milliseconds since the start."""
-        return self.race.time_ms
-
-    @property
-    def gate_index(self) -> NDArray[np.int64]:
-        """[N] gates passed."""
-        return self.race.gate_index
-
-    @property
-    def gate_time_ms(self) -> NDArray[np.int64]:
-        """[N, G] time at each gate passed, interpolated to the millisecond; 0 where not passed."""
-        return self.race.gate_time_ms
-
-    @property
-    def is_finished(self) -> NDArray[np.bool_]:
-        """[N] the last gate is passed."""
-        return self.race.is_finished
-
-    @property
-    def is_off_track(self) -> NDArray[np.bool_]:
-        """[N] the car is too far beyond the edge of the road, or far below it."""
-        return self.race.is_off_track
 
     def reset(
         self,
         which: NDArray[np.bool_],
-        along_m: NDArray | float = 0.0,
-        lateral_m: NDArray | float = 0.0,
-        heading_rad: NDArray | float = 0.0,
-        speed_mps: NDArray | float = 0.0,
+        along_m: ArrayLike = 0.0,
+        lateral_m: ArrayLike = 0.0,
+        heading_rad: ArrayLike = 0.0,
+        speed_mps: ArrayLike = 0.0,
     ) -> None:
-        """Puts chosen cars on the road with their clocks at 0.
+        """Puts chosen cars on the road, springs at rest, clocks at 0; gates behind them count as passed.
 
         Args:
             which: [N] cars to place; the others are left alone.
-            along_m: metres from the start, one for all or [N].
+            along_m: metres from the start, one for all or [N], within the track.
             lateral_m: metres left of the centreline.
             heading_rad: turned left of the road's direction by this much.
-            speed_mps: forward speed.
+            speed_mps: forward speed, not negative.
+
+        Raises:
+            SimulatorError: if a place is not on the track or a number is not finite.
         """
-        wide = [np.broadcast_to(np.asarray(x, np.float64), self.num_cars) for x in (along_m, lateral_m, heading_rad, speed_mps)]
-        physics.place(self._state, which, *map(np.ascontiguousarray, wide), self.race, self._road, self._constants)
-        self.previous_keys[which] = self._keys[0]
+        wide = np.empty((4, self.num_cars))
+        for row, value in zip(wide, (along_m, lateral_m, heading_rad, speed_mps), strict=True):
+            row[:] = value
+        places = wide[:, which]
+        if not np.isfinite(places).all() or (places[0] < 0).any() or (places[0] >= self.track.length_m).any():
+            message = f"cars are placed from 0 to less than {self.track.length_m:g} m, got {places[0]!r:.120}"
+            raise SimulatorError(message)
+        if (places[3] < 0).any():
+            message = "cars are placed with a forward speed of 0 or more"
+            raise SimulatorError(message)
+        self._state[which] = place_on_road(self._road, self._constants, self._gate_m, *places)
+        self.previous_keys[which] = self._keys[FORWARD]
         self._describe()
 
     def step(self, actions: NDArray) -> None:
@@ -124,8 +106,12 @@ class Simulator:
         Raises:
             SimulatorError: if an action is not in the table.
         """
-        if actions.shape != (self.num_cars,) or (actions < 0).any() or (actions >= self.table.num_actions).any():
-            message = f"actions must be {self.num_cars} indices from 0 to {self.table.num_actions - 1}, got {actions!r:.120}"
+        actions = np.asarray(actions)
+        if actions.shape != (self.num_cars,) or actions.dtype.kind not in "iu":
+            message = f"actions must be {self.num_cars} whole numbers, got {actions.dtype} of shape {actions.shape}"
+            raise SimulatorError(message)
+        if actions.min() < 0 or actions.max() >= self.table.num_actions:
+            message = f"actions must be from 0 to {self.table.num_actions - 1}, got {actions!r:.120}"
             raise SimulatorError(message)
         self._drive(self._controls[actions], self._keys[actions])
 
@@ -138,47 +124,57 @@ class Simulator:
         Raises:
             SimulatorError: if a control is out of range or not a number.
         """
-        if controls.shape != (self.num_cars, 3) or not (np.abs(controls) <= 1.0).all() or (controls[:, 1:] < 0).any():
+        controls = np.ascontiguousarray(controls, np.float32)
+        is_shaped = controls.shape == (self.num_cars, 3)
+        if not is_shaped or not (np.abs(controls) <= 1.0).all() or (controls[:, 1:] < 0).any():
             message = f"controls must be {self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
             raise SimulatorError(message)
         steer, gas, brake = controls.T
         keys = np.stack([gas > 0.5, brake > 0.5, steer < 0.0, steer > 0.0], axis=1)
-        self._drive(np.ascontiguousarray(controls, np.float32), keys.astype(np.float32))
+        self._drive(controls, keys.astype(np.float32))
 
     def floats(self, out: NDArray[np.float32]) -> None:
         """Writes the float observations of all cars into `out` [N, 184]."""
-        margin = (self.track.length_m - self.race.along_m).astype(np.float32)
-        build_floats(self.cars, self.previous_keys, self.track.zones, self.race.zone_index, margin, out)
+        self._margin_m[:] = self.track.length_m - self.along_m
+        build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self._margin_m, out)
 
-    def save(self) -> dict[str, NDArray]:
-        """Returns copies of everything that the future of the cars depends on, one array of N rows each."""
-        saved = {name: array.copy() for name, array in self.race._asdict().items()}
-        return saved | {"state": self._state.copy(), "previous_keys": self.previous_keys.copy()}
+    def save(self) -> NDArray[np.float64]:
+        """Returns [N, K] a copy of everything that the future of each car depends on."""
+        return np.concatenate([self._state, self.previous_keys.reshape(self.num_cars, -1)], axis=1)
 
-    def restore(self, saved: dict[str, NDArray], which: NDArray[np.bool_] | None = None) -> None:
-        """Puts cars back to what `save` returned, bit for bit; all cars, or those chosen by `which` [N]."""
+    def restore(self, saved: NDArray[np.float64], which: NDArray[np.bool_] | None = None) -> None:
+        """Puts cars back to what `save` returned, bit for bit.
+
+        Args:
+            saved: [N, K] rows of `save`, of this or another simulator of the same track; row k goes to car k.
+            which: [N] cars to put back; all where not given.
+
+        Raises:
+            SimulatorError: if the rows are not of this track or batch.
+        """
+        width = self._state.shape[1]
+        if saved.shape != (self.num_cars, width + self.previous_keys[0].size):
+            message = f"saved states of shape {saved.shape} do not fit {self.num_cars} cars on {self.track.name!r}"
+            raise SimulatorError(message)
         chosen = np.ones(self.num_cars, np.bool_) if which is None else which
-        arrays = self.race._asdict() | {"state": self._state, "previous_keys": self.previous_keys}
-        for name, array in arrays.items():
-            array[chosen] = saved[name][chosen]
+        self._state[chosen] = saved[chosen, :width]
+        self.previous_keys[chosen] = saved[chosen, width:].reshape(-1, *self.previous_keys.shape[1:])
         self._describe()
 
     def _drive(self, controls: NDArray[np.float32], keys: NDArray[np.float32]) -> None:
-        physics.drive(self._state, controls, self.table.ticks_per_action, self.race, self._road, self._constants)
-        self.previous_keys[:, :-1] = self.previous_keys[:, 1:].copy()
-        self.previous_keys[:, -1] = keys
+        physics.remember_keys(self._state, keys, self.previous_keys)
+        physics.drive(
+            self._state,
+            controls,
+            self.table.ticks_per_action,
+            self._road,
+            self._gate_m,
+            self._constants,
+            self._tables,
+        )
         self._describe()
 
     def _describe(self) -> None:
-        physics.describe(self._state, self.race, self._road, self._constants, GRASS_IDS[0], self.cars)
-
-
-def _road(track: Track) -> physics.Road:
-    extra = len(track.zones) - track.num_zones
-    return physics.Road(
-        centre=track.zones.astype(np.float64),
-        frames=zone_frames(track),
-        half_width_m=np.pad(track.width_m / 2.0, (0, extra), mode="edge"),
-        material=np.pad(track.material, (0, extra), mode="edge"),
-        gate_m=np.ascontiguousarray(track.gate_m, np.float64),
-    )
+        physics.describe(self._state, self._road, self._constants, self.cars, self._progress, self._marks)
+        np.greater(self._state[:, physics.FINISHED], 0.0, out=self.is_finished)
+        np.greater(self._state[:, physics.OFF_TRACK], 0.0, out=self.is_off_track)

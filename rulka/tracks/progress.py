@@ -1,7 +1,11 @@
-"""Where a car is on a track: local search for the nearest zone, then distance along, beside and above the line.
+"""Where something is on a track: distance along, beside and above the line, by local search.
 
-The search starts at the last known zone and walks downhill, so that a crossing, a bridge or a parallel straight is
-never mistaken for progress.
+Every zone has a plane across the road. A position lies between the planes of two neighbouring zones, and its share of
+the way between them is its progress; so progress never jumps, and driving on never lowers it, in a bend as little as
+on a straight. The search starts at the last known zone and walks plane by plane, so that a crossing, a bridge or a
+parallel straight is never mistaken for progress.
+
+Dimensions: Z zones, those extrapolated past the finish included; S samples of a path.
 """
 
 from __future__ import annotations
@@ -13,115 +17,123 @@ from numpy.typing import NDArray
 from rulka.observation import ZONE_SPACING_M
 from rulka.tracks.track import Track
 
-FRAME_COLUMNS = 9
+PATH_SEARCH_ZONES = 400
+"""Zones searched between two samples of a driven path: 200 m, more than any car covers in 100 ms."""
+STEEPEST_TANGENT = 0.999
+"""A line rising more steeply than this (as a sine) has no direction on the map; it keeps the last one."""
+
+
+def line_frames(centre_m: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Returns the axes of a line without bank: a road whose left edge is level.
+
+    Args:
+        centre_m: [Z, 3] points along the line, no two neighbours alike.
+
+    Returns:
+        [Z, 3] each: unit tangent (central difference), left (horizontal), and normal = tangent x left.
+    """
+    tangent = np.gradient(np.asarray(centre_m, np.float64), axis=0)
+    tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
+    level = np.stack([tangent[:, 2], np.zeros(len(tangent)), -tangent[:, 0]], axis=1)
+    known = np.abs(tangent[:, 1]) < STEEPEST_TANGENT
+    if not known[0]:
+        level[0], known[0] = (1.0, 0.0, 0.0), True
+    level = level[np.maximum.accumulate(np.where(known, np.arange(len(level)), 0))]
+    level -= (level * tangent).sum(axis=1, keepdims=True) * tangent
+    level /= np.linalg.norm(level, axis=1, keepdims=True)
+    return tangent, level, np.cross(tangent, level)
 
 
 def zone_frames(track: Track) -> NDArray[np.float64]:
-    """Returns [Z + extra, 9]: unit tangent, left and normal of the road at every zone, world coordinates.
-
-    Left is horizontal but for the bank, which lifts it where positive; the normal completes the frame
-    (normal = tangent x left). The tangent is the central difference of the zone centres.
-    """
-    zones = np.asarray(track.zones, np.float64)
-    tangent = np.gradient(zones, axis=0)
-    tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
-    flat_left = np.stack([tangent[:, 2], np.zeros(len(zones)), -tangent[:, 0]], axis=1)
-    flat_left /= np.maximum(np.linalg.norm(flat_left, axis=1, keepdims=True), 1e-9)
-    flat_normal = np.cross(tangent, flat_left)
-    bank = np.concatenate([track.bank_rad, np.full(len(zones) - track.num_zones, track.bank_rad[-1])])[:, None]
-    left = np.cos(bank) * flat_left + np.sin(bank) * flat_normal
+    """Returns [Z, 9]: unit tangent, left and normal of the road at every zone, bank included, world coordinates."""
+    zones = all_zones(track)
+    tangent, level, upright = line_frames(zones)
+    bank = np.pad(track.bank_rad, (0, len(zones) - track.num_zones), mode="edge")[:, None]
+    left = np.cos(bank) * level + np.sin(bank) * upright
     return np.ascontiguousarray(np.concatenate([tangent, left, np.cross(tangent, left)], axis=1))
 
 
-@njit(cache=True, nogil=True)
-def nearest_zone(
-    x: float, y: float, z: float, centre: NDArray[np.float64], last_index: int, max_steps: int
-) -> int:
-    """Walks from `last_index` to the next local minimum of the distance to a zone centre.
-
-    Args:
-        x: world position, metres; likewise `y` and `z`.
-        y: see `x`.
-        z: see `x`.
-        centre: [Z, 3] zone centres.
-        last_index: zone to start from.
-        max_steps: zones walked at most; bounds the work where the car has jumped far away.
-
-    Returns:
-        Index of the zone.
-    """
-    index = last_index
-    here = (centre[index, 0] - x) ** 2 + (centre[index, 1] - y) ** 2 + (centre[index, 2] - z) ** 2
-    for step in (1, -1):
-        for _ in range(max_steps):
-            other = index + step
-            if other < 0 or other >= centre.shape[0]:
-                break
-            there = (centre[other, 0] - x) ** 2 + (centre[other, 1] - y) ** 2 + (centre[other, 2] - z) ** 2
-            if there >= here:
-                break
-            index, here = other, there
-        if index != last_index:
-            break
-    return index
+def all_zones(track: Track) -> NDArray[np.float64]:
+    """Returns [Z, 3] zone centres in full precision, extrapolated past the finish like `Track.zones`."""
+    zones = track.zones.astype(np.float64)
+    zones[: track.num_zones] = track.centre_m
+    ahead = track.centre_m[-1] - track.centre_m[-2]
+    zones[track.num_zones :] = (
+        track.centre_m[-1] + np.arange(1, len(zones) - track.num_zones + 1)[:, None] * ahead
+    )
+    return zones
 
 
 @njit(cache=True, nogil=True)
 def locate(
-    x: float,
-    y: float,
-    z: float,
+    position: NDArray[np.float64],
     centre: NDArray[np.float64],
     frames: NDArray[np.float64],
     last_index: int,
     max_steps: int,
     spacing_m: float,
 ) -> tuple[int, float, float, float]:
-    """Finds a position in road coordinates.
+    """Finds a position in road coordinates. `rulka.simulator.physics` holds the same search for moving cars.
 
     Args:
-        x: world position, metres; likewise `y` and `z`.
-        y: see `x`.
-        z: see `x`.
-        centre: [Z, 3] zone centres.
+        position: [3] world, metres.
+        centre: [Z, 3] zone centres, at least two.
         frames: [Z, 9] from `zone_frames`.
-        last_index: zone found before.
-        max_steps: see `nearest_zone`.
+        last_index: zone found before, where the search starts.
+        max_steps: zones walked at most; bounds the work where the position has jumped.
         spacing_m: distance between zones.
 
     Returns:
-        Zone index; metres along the line, left of it, and above the road's surface along its normal.
+        The zone last passed; metres along the line, left of it, and above the road's surface along its normal.
     """
-    index = nearest_zone(x, y, z, centre, last_index, max_steps)
-    dx, dy, dz = x - centre[index, 0], y - centre[index, 1], z - centre[index, 2]
-    frame = frames[index]
-    along = index * spacing_m + dx * frame[0] + dy * frame[1] + dz * frame[2]
-    lateral = dx * frame[3] + dy * frame[4] + dz * frame[5]
-    height = dx * frame[6] + dy * frame[7] + dz * frame[8]
-    return index, along, lateral, height
+    index, last = min(max(last_index, 0), centre.shape[0] - 2), centre.shape[0] - 2
+    here, ahead = _beyond(position, centre, frames, index), _beyond(position, centre, frames, index + 1)
+    for _ in range(max_steps):
+        if ahead >= 0.0 and index < last:
+            index += 1
+            here, ahead = ahead, _beyond(position, centre, frames, index + 1)
+        elif here < 0.0 and index > 0:
+            index -= 1
+            here, ahead = _beyond(position, centre, frames, index), here
+        else:
+            break
+    between = here - ahead
+    share = here / between if between > 1e-9 else 0.0
+    lateral, height = 0.0, 0.0
+    for k in range(3):
+        away = position[k] - centre[index, k] - share * (centre[index + 1, k] - centre[index, k])
+        lateral += away * (frames[index, 3 + k] + share * (frames[index + 1, 3 + k] - frames[index, 3 + k]))
+        height += away * (frames[index, 6 + k] + share * (frames[index + 1, 6 + k] - frames[index, 6 + k]))
+    return index, (index + share) * spacing_m, lateral, height
+
+
+@njit(cache=True, nogil=True)
+def _beyond(
+    position: NDArray[np.float64], centre: NDArray[np.float64], frames: NDArray[np.float64], zone: int
+) -> float:
+    """Returns how far a position lies past the plane of a zone, metres."""
+    return (
+        (position[0] - centre[zone, 0]) * frames[zone, 0]
+        + (position[1] - centre[zone, 1]) * frames[zone, 1]
+        + (position[2] - centre[zone, 2]) * frames[zone, 2]
+    )
 
 
 @njit(cache=True, nogil=True)
 def _walk(
-    positions: NDArray[np.float64],
+    position: NDArray[np.float64],
     centre: NDArray[np.float64],
     frames: NDArray[np.float64],
     start_index: int,
     max_steps: int,
     spacing_m: float,
 ) -> NDArray[np.float64]:
-    out = np.empty((positions.shape[0], 3))
+    out = np.empty((position.shape[0], 3))
     index = start_index
-    for i in range(positions.shape[0]):
-        index, along, lateral, _height = locate(
-            positions[i, 0], positions[i, 1], positions[i, 2], centre, frames, index, max_steps, spacing_m
-        )
+    for i in range(position.shape[0]):
+        index, along, lateral, _height = locate(position[i], centre, frames, index, max_steps, spacing_m)
         out[i, 0], out[i, 1], out[i, 2] = index, along, lateral
     return out
-
-
-PATH_SEARCH_ZONES = 400
-"""Zones searched between two samples of a driven path: 200 m, more than any car covers in 100 ms."""
 
 
 def progress_along(
@@ -135,14 +147,8 @@ def progress_along(
         start_index: zone at which the search starts.
 
     Returns:
-        [S] zone indices, [S] metres along the line, [S] metres left of it.
+        [S] zone last passed, [S] metres along the line, [S] metres left of it.
     """
-    found = _walk(
-        np.ascontiguousarray(position_m, np.float64),
-        track.zones.astype(np.float64),
-        zone_frames(track),
-        start_index,
-        PATH_SEARCH_ZONES,
-        ZONE_SPACING_M,
-    )
+    position = np.ascontiguousarray(position_m, np.float64)
+    found = _walk(position, all_zones(track), zone_frames(track), start_index, PATH_SEARCH_ZONES, ZONE_SPACING_M)
     return found[:, 0].astype(np.int64), found[:, 1], found[:, 2]

@@ -173,12 +173,13 @@ class Lab(NamedTuple):
     spec: Callable[..., AgentSpec]
     races: type[Races]
     train: Callable[[AgentSpec, Races, int], Trained]
+    constant: Callable[[float], Schedule]
 
 
 @pytest.fixture
 def lab() -> Lab:
     torch.set_num_threads(1)
-    return Lab(small_spec, Races, train)
+    return Lab(small_spec, Races, train, constant)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def make_report(evaluation: Evaluation, video: Path | None = None) -> Report:
         video_caption="the best race",
         facts=[Fact("Track", "<script>alert(1)</script>")],
         durations=[StageDuration("train", 75.0, 1500.0, "now")],
+        is_from_game=False,
         parameters="seed: 1 <2>",
     )
 
@@ -132,3 +134,9 @@ def test_page_and_figures_when_nobody_finishes(
     save_figures(tmp_path / "plots", figures)
     assert (tmp_path / "plots" / "speed.png").read_bytes().startswith(b"\x89PNG")
     assert "The agent finished none of 2 races." in render_report(make_report(evaluation))
+
+
+def test_page_warns_when_demonstrations_are_from_the_game(track: Track, make_race: MakeRace) -> None:
+    report = make_report(make_evaluation(track, make_race))
+    assert "The simulator is not the game" not in render_report(report)
+    assert "The simulator is not the game" in render_report(replace(report, is_from_game=True))

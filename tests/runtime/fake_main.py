@@ -13,7 +13,11 @@ from rulka.stage import run_stage
 
 def main() -> None:
     spec = fake_run(
-        Path(sys.argv[1]), num_collectors=int(sys.argv[2]), max_env_steps=10**9, cars={"step_s": 0.002}, checkpoint_s=0.2
+        Path(sys.argv[1]),
+        num_collectors=int(sys.argv[2]),
+        max_env_steps=10**9,
+        cars={"step_s": 0.002},
+        checkpoint_s=0.2,
     )
     train_run(spec)
 

@@ -1,0 +1,224 @@
+"""Recording files to races: which can be used, why the others cannot, and the track that they were driven on."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rulka.actions import TICK_MS
+from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
+from rulka.errors import UserError
+from rulka.observation import CAR
+from rulka.recordings import Ghost, Recording, inputs_to_controls, parse_map, read_recording, require_inputs
+from rulka.recordings.car_rows import car_rows
+from rulka.recordings.errors import RecordingError
+from rulka.tracks.from_paths import DrivenPath, track_from_paths
+from rulka.tracks.track import Track
+
+SUFFIX = ".gbx"
+NUM_SHOWN_REASONS = 10
+_CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])")
+
+
+class UnusableRecordingError(UserError):
+    """A recording that can be read, but that nothing can be learned from."""
+
+
+class UnfinishedError(UnusableRecordingError):
+    """The race was not driven to its finish."""
+
+
+class RespawnError(UnusableRecordingError):
+    """The player went back to a checkpoint during the race."""
+
+
+class NoMapUidError(UnusableRecordingError):
+    """The recording does not say which map it was driven on."""
+
+
+class DuplicateError(UnusableRecordingError):
+    """The same race is in another file."""
+
+
+class OtherMapError(UnusableRecordingError):
+    """The race was driven on another map than the one that is used."""
+
+
+class NoUsableRecordingError(UserError):
+    """There are recordings, but not one that can be used."""
+
+
+@dataclass(frozen=True)
+class _Usable:
+    """A race that can be learned from, and the map it was driven on."""
+
+    race: Race
+    map_name: str
+
+
+def find_recordings(folder: Path) -> list[Path]:
+    """Returns all `.Gbx` files below a folder, whatever the case of the ending, sorted; none if it does not exist."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() == SUFFIX and path.is_file())
+
+
+def read_race_dataset(
+    folder: Path, files: Sequence[Path], map_uid: str | None, on_file: Callable[[], None]
+) -> RaceDataset:
+    """Reads recordings and builds the track of the map that is used.
+
+    Args:
+        folder: where the recordings lie; files are named relative to it.
+        files: recordings to read.
+        map_uid: map to use; None takes the one with most usable recordings, the first by name of equals.
+        on_file: called after every file.
+
+    Raises:
+        NoUsableRecordingError: if no recording of that map can be used; the message gives the reasons.
+        TrackError: if the driven paths make no track.
+    """
+    usable: dict[str, _Usable] = {}
+    quarantine: list[QuarantinedFile] = []
+    for path in files:
+        name = path.relative_to(folder).as_posix()
+        try:
+            found = _read_race(path, name)
+            _refuse_duplicate(found.race, usable)
+            usable[found.race.race_id] = found
+        except (RecordingError, UnusableRecordingError) as error:
+            quarantine.append(_quarantined(name, error))
+        on_file()
+    uid = _choose_map([found.race.map_uid for found in usable.values()], map_uid, quarantine)
+    chosen = [found for found in usable.values() if found.race.map_uid == uid]
+    quarantine += [_of_other_map(found.race, uid) for found in usable.values() if found.race.map_uid != uid]
+    races = tuple(found.race for found in chosen)
+    quarantine.sort(key=lambda item: item.file)
+    return RaceDataset(races, _track(uid, chosen[0].map_name, races), tuple(quarantine))
+
+
+def race_of_ghost(ghost: Ghost, file: str, map_uid: str) -> Race:
+    """Returns the race of a finished ghost.
+
+    The samples are kept up to the first one at or after the finish, so that every moment before it lies between two.
+
+    Args:
+        ghost: a ghost with inputs, samples and a race time.
+        file: name of the recording.
+        map_uid: map it was driven on.
+
+    Raises:
+        UnfinishedError: if it has no race time.
+        RespawnError: if the player respawned.
+        RecordingError: if the ghost has no samples.
+    """
+    if ghost.race_time_ms is None:
+        message = "the race was not finished"
+        raise UnfinishedError(message, hint="Use a recording of a finished race.")
+    if ghost.respawns:
+        message = f"the player respawned {ghost.respawns} times"
+        raise RespawnError(message, hint="Use a recording without respawns: its path has no jumps.")
+    time_ms, rows = car_rows(ghost)
+    num_samples = int(np.searchsorted(time_ms, ghost.race_time_ms)) + 1
+    num_ticks = -(-ghost.race_time_ms // TICK_MS)
+    controls = inputs_to_controls(ghost, num_ticks=num_ticks, shift_ticks=0)
+    state = rows[:num_samples]
+    return Race(
+        race_id=_race_id(controls, state),
+        source="recording",
+        file=file,
+        player=ghost.nickname,
+        map_uid=map_uid,
+        race_time_ms=ghost.race_time_ms,
+        is_finished=True,
+        checkpoint_times_ms=tuple(time for time in ghost.checkpoint_times_ms if time is not None),
+        seed=None,
+        controls=controls,
+        state_time_ms=time_ms[:num_samples],
+        state=state,
+    )
+
+
+def _read_race(path: Path, name: str) -> _Usable:
+    recording = read_recording(path)
+    require_inputs(recording)
+    if not recording.map_uid:
+        message = "the recording does not say which map it was driven on"
+        raise NoMapUidError(message, hint="Save the recording again with the game.")
+    if not recording.ghosts:
+        message = "the recording holds no ghost"
+        raise UnusableRecordingError(message, hint="Use a recording of TrackMania Forever, United or a later game.")
+    race = race_of_ghost(recording.ghosts[0], name, recording.map_uid)
+    return _Usable(race, _map_name(recording))
+
+
+def _map_name(recording: Recording) -> str:
+    """Returns the name of the embedded map, or its UID where there is no map or it cannot be read."""
+    try:
+        return plain_text(parse_map(recording.map_data).name) or recording.map_uid
+    except RecordingError:
+        return recording.map_uid
+
+
+def plain_text(name: str) -> str:
+    """Returns a name of the game without its colour and style codes, such as `$f00` and `$o`."""
+    return _CODES.sub("", name).replace("$$", "$").strip()
+
+
+def _race_id(controls: np.ndarray, state: np.ndarray) -> str:
+    """Names a race by its content, so that the same race in another file has the same name."""
+    digest = hashlib.sha256(np.ascontiguousarray(controls).tobytes() + np.ascontiguousarray(state).tobytes())
+    return f"recording-{digest.hexdigest()[:16]}"
+
+
+def _refuse_duplicate(race: Race, usable: dict[str, _Usable]) -> None:
+    if race.race_id in usable:
+        message = f"the same race is in {usable[race.race_id].race.file}"
+        raise DuplicateError(message, hint="One of the two files can be deleted.")
+
+
+def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[QuarantinedFile]) -> str:
+    counts = Counter(uids)
+    if wanted is None and counts:
+        return min(counts, key=lambda uid: (-counts[uid], uid))
+    if wanted is not None and wanted in counts:
+        return wanted
+    if counts:
+        maps = ", ".join(f"{uid} ({count})" for uid, count in counts.most_common(NUM_SHOWN_REASONS))
+        message = f"no recording of the map {wanted!r} can be used; usable ones are of {maps}"
+        raise NoUsableRecordingError(message, hint="Set races.map_uid in params.yaml to one of these, or to null.")
+    reasons = [f"  {item.file}: {item.error} {item.hint}" for item in quarantine[:NUM_SHOWN_REASONS]]
+    rest = len(quarantine) - len(reasons)
+    more = [f"  and {rest} more"] if rest else []
+    message = "none of the recordings can be used:\n" + "\n".join(reasons + more)
+    raise NoUsableRecordingError(message, hint="Add other recordings, or remove all to let the built-in driver race.")
+
+
+def _of_other_map(race: Race, uid: str) -> QuarantinedFile:
+    message = f"driven on {race.map_uid}, the map that is used is {uid}"
+    hint = f"Set races.map_uid in params.yaml to {race.map_uid} to use this map instead."
+    return _quarantined(race.file, OtherMapError(message, hint=hint))
+
+
+def _quarantined(file: str, error: UserError) -> QuarantinedFile:
+    return QuarantinedFile(file, f"{type(error).__name__}: {error}", error.hint)
+
+
+def _track(uid: str, name: str, races: Sequence[Race]) -> Track:
+    return track_from_paths(uid, name, [_path(race) for race in races])
+
+
+def _path(race: Race) -> DrivenPath:
+    return DrivenPath(
+        time_ms=race.state_time_ms,
+        position=race.state[:, CAR["position"]],
+        velocity=race.state[:, CAR["velocity"]],
+        up=race.state[:, CAR["rotation"]].reshape(-1, 3, 3)[:, :, 1],
+        checkpoint_times_ms=race.checkpoint_times_ms,
+        race_time_ms=race.race_time_ms,
+        has_contact=race.state[:, CAR["has_contact"]] > 0,
+    )

@@ -1,0 +1,95 @@
+"""What is in a file, as plain values for a command or a table; never raises for a bad file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rulka.recordings.errors import RecordingError
+from rulka.recordings.model import Ghost, MapInfo, Recording, RecordingHeader
+from rulka.recordings.reader import read_header, read_map, read_recording
+
+KEYS = (
+    "file",
+    "kind",
+    "error",
+    "map_uid",
+    "environment",
+    "player_login",
+    "race_time_ms",
+    "checkpoint_times_ms",
+    "respawns",
+    "stunts",
+    "num_inputs",
+    "num_samples",
+    "sample_period_ms",
+)
+"""Keys of a summary, and of each entry of its `ghosts`."""
+
+
+def inspect_file(path: Path | str) -> dict[str, Any]:
+    """Reads a file and says what is in it.
+
+    Args:
+        path: any file.
+
+    Returns:
+        The keys of `KEYS` for the first ghost, and `ghosts` with the same keys for each. `kind` is recording, map,
+        ghost or unknown. `error` is None, or the class of the error and its message; what the header says is given
+        all the same. Text is empty and everything else None where the file does not say.
+    """
+    summary = _empty(Path(path).name)
+    try:
+        header = read_header(path)
+        _take_header(summary, header)
+        if header.kind == "map":
+            _take_map(summary, read_map(path))
+        else:
+            _take_recording(summary, read_recording(path))
+    except RecordingError as error:
+        summary["error"] = f"{type(error).__name__}: {error}"
+        summary["map_uid"] = summary["map_uid"] or getattr(error, "map_uid", "")
+    return summary
+
+
+def _empty(file: str) -> dict[str, Any]:
+    summary: dict[str, Any] = dict.fromkeys(KEYS)
+    texts = {"file": file, "kind": "unknown", "map_uid": "", "environment": "", "player_login": ""}
+    return summary | texts | {"checkpoint_times_ms": [], "num_inputs": 0, "num_samples": 0, "ghosts": []}
+
+
+def _take_header(summary: dict[str, Any], header: RecordingHeader) -> None:
+    summary |= {
+        "kind": header.kind,
+        "map_uid": header.map_uid,
+        "environment": header.environment,
+        "player_login": header.login,
+        "race_time_ms": header.race_time_ms,
+        "respawns": header.respawns,
+        "stunts": header.stunts,
+    }
+
+
+def _take_map(summary: dict[str, Any], found: MapInfo) -> None:
+    summary |= {"map_uid": found.uid, "environment": found.environment}
+
+
+def _take_recording(summary: dict[str, Any], recording: Recording) -> None:
+    common = {"file": summary["file"], "kind": recording.kind, "error": None}
+    common |= {"map_uid": recording.map_uid, "environment": recording.environment}
+    summary["ghosts"] = [common | _ghost_values(ghost) for ghost in recording.ghosts]
+    summary |= summary["ghosts"][0] if summary["ghosts"] else common
+
+
+def _ghost_values(ghost: Ghost) -> dict[str, Any]:
+    samples = ghost.samples
+    return {
+        "player_login": ghost.login,
+        "race_time_ms": ghost.race_time_ms,
+        "checkpoint_times_ms": list(ghost.checkpoint_times_ms),
+        "respawns": ghost.respawns,
+        "stunts": ghost.stunts,
+        "num_inputs": ghost.num_inputs,
+        "num_samples": 0 if samples is None else len(samples),
+        "sample_period_ms": None if samples is None else samples.period_ms,
+    }

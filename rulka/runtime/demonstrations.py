@@ -1,0 +1,121 @@
+"""Captured races as experience: rewards by the same functions that training uses, over progress on the same track.
+
+Dimensions: T decisions, H x W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.buffers.demonstrations import as_block
+from rulka.buffers.experience import ExperienceBlock
+from rulka.datasets.frames import CapturedRace, FrameDataError, FrameDataset
+from rulka.datasets.races import RaceDataset
+from rulka.envs.rewards import decision_reward, potential
+from rulka.observation import FLOATS
+from rulka.params import RewardParams
+
+SHORTEST_DECISIONS = 2
+
+
+@dataclass(frozen=True)
+class TrackEnd:
+    """How a race reached the finish.
+
+    Attributes:
+        length_m: of the track.
+        time_ms: of the race.
+    """
+
+    length_m: float
+    time_ms: int
+
+
+def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardParams) -> list[ExperienceBlock]:
+    """Turns every captured training race into a block of one car.
+
+    Args:
+        frames_dir: the frame dataset.
+        races: the races that the frames were captured from.
+        rewards: weights of the reward.
+
+    Raises:
+        FrameDataError: if the frames show another track, or a race that is not in the dataset.
+    """
+    frames = FrameDataset(frames_dir, "train")
+    if frames.index.map_uid != races.main_track.uid:
+        message = f"the frames show track {frames.index.map_uid!r}, training is on {races.main_track.uid!r}"
+        raise FrameDataError(message, hint="Run `dvc repro capture` again.")
+    times_ms = {race.race_id: race.race_time_ms for race in races.races}
+    blocks = []
+    for entry in frames.races:
+        if entry.race_id not in times_ms:
+            message = f"race {entry.race_id} was captured but is not among the races any more"
+            raise FrameDataError(message, hint="Run `dvc repro capture` again.")
+        if entry.num_frames < SHORTEST_DECISIONS:
+            continue
+        shown = slice(entry.start, entry.start + entry.num_frames)
+        race = CapturedRace(
+            race_id=entry.race_id,
+            source=entry.source,
+            image=frames.images[shown],
+            floats=frames.floats[shown],
+            action=frames.action[shown],
+            action_share=frames.action_share[shown],
+            time_ms=frames.time_ms[shown],
+            along_m=frames.along_m[shown],
+        )
+        time_ms = times_ms[entry.race_id]
+        blocks.append(race_block(race, TrackEnd(races.main_track.length_m, time_ms) if time_ms else None, rewards))
+    return blocks
+
+
+def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) -> ExperienceBlock:
+    """Turns one captured race into a block of one car.
+
+    The frames are those before each decision. The last decision of a race that finished leads over the line: its
+    observation after does not exist and does not matter, as no value follows. Of a race that did not finish, the last
+    frame only says what the decision before it led to; it counts as cut there.
+
+    Args:
+        race: at least two frames.
+        end: how it finished, or None if it did not.
+        rewards: weights of the reward.
+    """
+    after = slice(None) if end else slice(None, -1)
+    along_m, time_ms = race.along_m.astype(np.float64), race.time_ms.astype(np.float64)
+    if end:
+        along_m, time_ms = np.append(along_m, end.length_m), np.append(time_ms, float(end.time_ms))
+    num_steps = len(along_m) - 1
+    is_last = np.arange(num_steps) == num_steps - 1
+    reward = decision_reward(np.diff(along_m), np.diff(time_ms) / 1000.0, np.zeros(num_steps, np.bool_), rewards)
+    observations = {
+        "image": race.image,
+        "floats": race.floats,
+        "potential": potential(_distance_to_line_m(race.floats), rewards),
+    }
+    if end:
+        observations = {name: np.concatenate([values, values[-1:]]) for name, values in observations.items()}
+    decisions = {
+        "action": race.action[after],
+        "reward": reward,
+        "terminated": is_last & (end is not None),
+        "truncated": is_last & (end is None),
+    }
+    return as_block(observations, decisions)
+
+
+def count_decisions(blocks: Sequence[ExperienceBlock]) -> int:
+    """Returns how many decisions there are in blocks."""
+    return sum(block.num_transitions for block in blocks)
+
+
+def _distance_to_line_m(floats: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Returns [T] distance to the centre of the current zone, which is the first waypoint, seen from the car."""
+    first = FLOATS["waypoints"].start
+    return np.linalg.norm(floats[:, first : first + 3].astype(np.float64), axis=1)

@@ -1,0 +1,105 @@
+"""Builds the parts of real runs; module-level functions of picklable arguments, for every process to call itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rulka.actions import ActionTable
+from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
+from rulka.artifacts import Artifact, load_artifact
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.envs.vector import RaceVectorEnv
+from rulka.observation import NUM_FLOATS
+from rulka.params import ObservationParams, RewardParams, SimulatorParams, TrainParams
+
+
+@dataclass(frozen=True)
+class RaceSpec:
+    """What collectors race on; picklable.
+
+    Attributes:
+        track: track file.
+        simulator: physics and camera.
+        observation: image size.
+        rewards: weights of the reward.
+        ticks_per_action: length of a decision.
+        train: starts and limits of races.
+    """
+
+    track: Path
+    simulator: SimulatorParams
+    observation: ObservationParams
+    rewards: RewardParams
+    ticks_per_action: int
+    train: TrainParams
+
+
+def build_cars(spec: RaceSpec, num_cars: int, *, start_anywhere: float) -> RaceVectorEnv:
+    """Builds an environment; see `rulka.runtime.specs.MakeCars`."""
+    return RaceVectorEnv(
+        num_cars,
+        track=spec.track,
+        simulator=spec.simulator,
+        observation=spec.observation,
+        rewards=spec.rewards,
+        ticks_per_action=spec.ticks_per_action,
+        start_anywhere=start_anywhere,
+        start_lateral_m=spec.train.start_lateral_m,
+        start_heading_deg=spec.train.start_heading_deg,
+        max_race_s=spec.train.max_race_s,
+        no_progress_s=spec.train.no_progress_s,
+    )
+
+
+def build_actor(spec: AgentSpec, warmup_dir: Path | None, seed: int) -> Actor:
+    """Builds an actor, with the frozen cloned policy where it has one.
+
+    Args:
+        spec: of the agent.
+        warmup_dir: artifact of the cloned policy; None where the spec has no policy network.
+        seed: of its exploration.
+    """
+    actor = make_actor(spec, seed)
+    if warmup_dir is not None:
+        actor.load_policy(load_artifact(warmup_dir, "policy", observation=spec.observation).tensors)
+    return actor
+
+
+def build_learner(spec: AgentSpec, initial: Artifact, seed: int, demonstrations: Sequence[ExperienceBlock]) -> Learner:
+    """Builds a learner that starts from the weights of an initial agent.
+
+    Args:
+        spec: of the agent.
+        initial: artifact of kind "agent_init".
+        seed: of the order in which it learns.
+        demonstrations: what it is shown; empty for algorithms that take none.
+    """
+    learner = make_learner(spec, seed)
+    learner.load_network(initial.tensors)
+    if demonstrations:
+        learner.insert_demonstrations(demonstrations)
+    return learner
+
+
+def block_spec(observation: ObservationParams, train: TrainParams) -> BlockSpec:
+    """Returns the shape of the blocks of a run."""
+    return BlockSpec(
+        num_steps=train.block_steps,
+        num_cars=train.cars_per_collector,
+        height=observation.height,
+        width=observation.width,
+        num_floats=NUM_FLOATS,
+    )
+
+
+def agent_config(spec: AgentSpec, table: ActionTable) -> dict[str, Any]:
+    """Returns plain JSON from which the network of an agent can be rebuilt; `config` of its artifact."""
+    return {
+        "algorithm": spec.algorithm,
+        "num_actions": table.num_actions,
+        "network": spec.network.model_dump(mode="json"),
+        spec.algorithm: getattr(spec, spec.algorithm).model_dump(mode="json"),
+    }

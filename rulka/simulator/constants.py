@@ -1,0 +1,139 @@
+"""What the physics kernels are given: parameters and a track as plain arrays.
+
+Kernels take every constant as an argument, since numba's cache would keep the old value of an imported one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.observation import DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
+from rulka.params import PhysicsParams
+from rulka.simulator import physics
+from rulka.tracks.progress import all_zones, zone_frames
+from rulka.tracks.track import Track
+
+NUM_SPEEDS = 256
+"""Length of a curve: a value at 0, 1, ... 255 m/s."""
+
+
+def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
+    """Returns [NUM_CONSTANTS] the scalar constants at their places in the kernels' array."""
+    c = np.zeros(physics.NUM_CONSTANTS)
+    spring = params.gravity_mps2 / params.rest_m
+    values = {
+        physics.TICK_S: tick_s,
+        physics.SPACING_M: ZONE_SPACING_M,
+        physics.GRAVITY: params.gravity_mps2,
+        physics.GRIP: params.grip_mps2,
+        physics.GRIP_PER_SPEED: params.grip_per_s,
+        physics.SLIDE_GRIP: params.slide_grip,
+        physics.OVERTURN: params.overturn,
+        physics.MAX_SLIP: params.max_slip_rad,
+        physics.SLIP_S: params.slip_response_s,
+        physics.SCRUB: params.scrub,
+        physics.ENGINE_BRAKE: params.engine_brake_per_s,
+        physics.COAST_DELAY_S: params.coast_delay_s,
+        physics.ROLLING: params.rolling_mps2,
+        physics.DRAG: params.drag_per_m,
+        physics.BRAKE: params.brake_mps2,
+        physics.BRAKE_WITH_GAS: params.brake_with_gas,
+        physics.STEER_PER_S: params.steer_per_s,
+        physics.YAW_S: params.yaw_response_s,
+        physics.TURBO_DECAY_S: params.turbo_decay_s,
+        physics.SPRING: spring,
+        physics.DAMPING: 2.0 * params.damping_ratio * np.sqrt(spring),
+        physics.REST_M: params.rest_m,
+        physics.MAX_M: params.travel_m,
+        physics.ALIGN_S: params.align_s,
+        physics.AIR_SPIN: params.air_spin_loss_per_s,
+        physics.OFF_ROAD_M: params.off_road_m,
+        physics.FALL_M: params.fall_m,
+        physics.CRASH_COSINE: np.cos(np.radians(params.crash_deg)),
+        physics.SHIFT_TIME_S: params.shift_ms / 1000.0,
+        physics.IDLE_RPM: params.idle_rpm,
+        physics.MAX_RPM: params.max_rpm,
+    }
+    c[list(values)] = list(values.values())
+    c[physics.GEAR_PUSH : physics.GEAR_PUSH + physics.NUM_GEARS] = params.gear_push_mps2
+    c[physics.GEAR_UP : physics.GEAR_UP + physics.NUM_GEARS - 1] = params.gear_up_mps
+    c[physics.GEAR_DOWN : physics.GEAR_DOWN + physics.NUM_GEARS - 1] = params.gear_down_mps
+    c[physics.GEAR_RPM : physics.GEAR_RPM + physics.NUM_GEARS] = params.gear_rpm_per_mps
+    return c
+
+
+def table_array(params: PhysicsParams) -> NDArray[np.float64]:
+    """Returns [NUM_TABLES, 256] curves by speed in m/s, and properties of surfaces by material id."""
+    tables = np.zeros((physics.NUM_TABLES, NUM_SPEEDS))
+    speed = np.arange(NUM_SPEEDS)
+    tables[physics.TURN_RADIUS] = np.interp(speed, *np.array(params.turn_radius_m).T)
+    tables[physics.TURBO_PUSH] = np.interp(speed, *np.array(params.turbo_mps2).T)
+    tables[physics.SURFACE_GRIP], tables[physics.SURFACE_PUSH] = 1.0, 1.0
+    tables[physics.SURFACE_GRIP, DIRT_IDS], tables[physics.SURFACE_PUSH, DIRT_IDS] = params.dirt_grip, params.dirt_push
+    tables[physics.SURFACE_GRIP, GRASS_IDS], tables[physics.SURFACE_PUSH, GRASS_IDS] = (
+        params.grass_grip,
+        params.grass_push,
+    )
+    tables[physics.SURFACE_TURBO, TURBO_IDS] = 1.0
+    return tables
+
+
+def road_array(track: Track) -> NDArray[np.float64]:
+    """Returns [Z, NUM_ROAD] zones with their axes, half width and material, those past the finish included."""
+    centre, frames = all_zones(track), zone_frames(track)
+    road = np.zeros((len(centre), physics.NUM_ROAD))
+    road[:, physics.CENTRE : physics.CENTRE + 3] = centre
+    road[:, physics.TANGENT : physics.TANGENT + 9] = frames
+    extra = (0, len(centre) - track.num_zones)
+    road[:, physics.HALF_WIDTH] = np.pad(track.width_m / 2.0, extra, mode="edge")
+    road[:, physics.MATERIAL] = np.pad(track.material, extra, mode="edge")
+    return road
+
+
+def place_on_road(
+    road: NDArray[np.float64],
+    c: NDArray[np.float64],
+    gate_m: NDArray[np.float64],
+    along_m: NDArray[np.float64],
+    lateral_m: NDArray[np.float64],
+    heading_rad: NDArray[np.float64],
+    speed_mps: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Makes the states of cars that stand or roll on the road with their springs at rest and their clocks at 0.
+
+    Gates that lie behind a car count as passed, at time 0.
+
+    Args:
+        road: [Z, NUM_ROAD].
+        c: [NUM_CONSTANTS].
+        gate_m: [G].
+        along_m: [M] metres from the start; kept within the road.
+        lateral_m: [M] metres left of the line.
+        heading_rad: [M] turned left of the road's direction by this much.
+        speed_mps: [M] forward speed, not negative.
+
+    Returns:
+        [M, S + G].
+    """
+    state = np.zeros((len(along_m), physics.NUM_STATE + len(gate_m)))
+    zone = np.clip((along_m / ZONE_SPACING_M).astype(np.int64), 0, len(road) - 2)
+    share = np.clip(along_m / ZONE_SPACING_M - zone, 0.0, 1.0)[:, None]
+    here = road[zone, : physics.HALF_WIDTH] * (1.0 - share) + road[zone + 1, : physics.HALF_WIDTH] * share
+    up = _unit(here[:, physics.NORMAL : physics.NORMAL + 3])
+    left = _unit(np.cross(up, here[:, physics.TANGENT : physics.TANGENT + 3]))
+    ahead = np.cross(left, up)
+    forward = np.cos(heading_rad)[:, None] * ahead + np.sin(heading_rad)[:, None] * left
+    position = here[:, physics.CENTRE : physics.CENTRE + 3] + lateral_m[:, None] * here[:, physics.LEFT : physics.LEFT + 3]
+    state[:, physics.X : physics.X + 3] = position
+    state[:, physics.VX : physics.VX + 3] = speed_mps[:, None] * forward
+    state[:, physics.FX : physics.FX + 3], state[:, physics.UX : physics.UX + 3] = forward, up
+    state[:, physics.CONTACT], state[:, physics.LOAD] = 1.0, c[physics.GRAVITY] * up[:, 1]
+    state[:, physics.GEAR] = 1 + (speed_mps[:, None] > c[physics.GEAR_UP : physics.GEAR_UP + 4]).sum(axis=1)
+    state[:, physics.ZONE], state[:, physics.ALONG], state[:, physics.LATERAL] = zone, along_m, lateral_m
+    state[:, physics.GATE] = (gate_m[None, :-1] <= along_m[:, None]).sum(axis=1)
+    return state
+
+
+def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -1,0 +1,213 @@
+"""Stage `evaluate`: greedy races from fixed seeds, compared with cloning, chance and the demonstrations.
+
+Reads  data/agent/          the agent, its training log, and compared/<algorithm>/ with further ones
+       data/races/          track and demonstrations
+       data/policy/         the cloned policy and its metrics
+       data/agent_init/, data/encoder/    their metadata, to say what was used
+       runs/stage_durations.jsonl         how long the stages took; where it is missing, the report says nothing of it
+Writes data/evaluation/
+         report.html        one page that opens offline
+         race.mp4           the agent's best race
+         metrics.json       see rulka.evaluation.metrics
+         races.json         every race: start, end, time, gates
+         plots/*.png
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from rulka.actions import action_table
+from rulka.artifacts import META_FILE
+from rulka.datasets.races import Race, load_races
+from rulka.evaluation.contest import NAMES, drivers, hold_contest
+from rulka.evaluation.demonstrations import demonstration_results
+from rulka.evaluation.durations import read_durations
+from rulka.evaluation.facts import COMPARED, facts_of, read_origins, transfer_summary
+from rulka.evaluation.figures import draw_figures, save_figures
+from rulka.evaluation.hud import HudTexts
+from rulka.evaluation.metrics import format_metrics, metrics_of
+from rulka.evaluation.race import RaceRules
+from rulka.evaluation.report import Report, write_report
+from rulka.evaluation.result import best_race
+from rulka.evaluation.summary import Evaluation
+from rulka.evaluation.training import LOG_FILE, TrainingLog, read_training_log
+from rulka.evaluation.video import VideoRace, write_video
+from rulka.params import ActionParams, EvaluateParams, ObservationParams, SimulatorParams, read_params
+from rulka.progress import Progress
+from rulka.stage import DURATIONS_FILE, output_folder, require, run_stage
+
+REPORT_FILE, VIDEO_FILE, METRICS_FILE, RACES_FILE, PLOTS_FOLDER = (
+    "report.html",
+    "race.mp4",
+    "metrics.json",
+    "races.json",
+    "plots",
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where the stage reads.
+
+    Attributes:
+        agent: `data/agent`.
+        races: `data/races`.
+        policy: `data/policy`.
+        agent_init: `data/agent_init`.
+        encoder: `data/encoder`.
+        durations: file with the durations of the stages; may be missing.
+    """
+
+    agent: Path
+    races: Path
+    policy: Path
+    agent_init: Path
+    encoder: Path
+    durations: Path
+
+
+def evaluate(
+    observation: ObservationParams,
+    actions: ActionParams,
+    simulator: SimulatorParams,
+    evaluate: EvaluateParams,
+    *,
+    inputs: Inputs,
+    out_dir: Path,
+) -> None:
+    """Races, compares, draws, films and writes it all down.
+
+    Raises:
+        UserError: if an input is missing, damaged, or made for other observations or actions.
+    """
+    require(inputs.agent, "train")
+    require(inputs.policy, "clone")
+    require(inputs.races, "races")
+    dataset = load_races(inputs.races)
+    demonstrations = dataset.on_main_track()
+    table = action_table(actions.ticks_per_action)
+    rules = RaceRules(dataset.main_track, table, simulator, observation, evaluate)
+    entries = drivers(inputs.agent, inputs.policy, rules)
+    evaluation = hold_contest(entries, rules, demonstration_results(demonstrations, rules.track))
+    metrics = metrics_of(evaluation, evaluate.seed, getattr(entries[0].policy, "algorithm", "agent"))
+    with output_folder(out_dir) as folder:
+        _write_json(folder / METRICS_FILE, metrics)
+        _write_json(folder / RACES_FILE, {c.key: [r.to_json() for r in c.races] for c in evaluation.contestants})
+        caption = _film(folder / VIDEO_FILE, evaluation, rules)
+        _write_pages(folder, evaluation, demonstrations, rules, inputs, caption)
+    _say_where(out_dir, metrics)
+
+
+def _film(path: Path, evaluation: Evaluation, rules: RaceRules) -> str:
+    """Writes the video of the agent's best race; returns its caption."""
+    agent, ghost = evaluation.contestants[0], evaluation.best_demonstration
+    best = best_race(agent.races)
+    assert best is not None
+    ghost_text = f"ghost: best demonstration, {ghost.time_s:.2f} s" if ghost and ghost.time_s is not None else ""
+    texts = HudTexts(agent.label, f"{rules.track.name[:28]}, start {best.seed}", ghost_text)
+    shown = VideoRace(best, ghost, rules.track, texts)
+    with Progress("video", None, "frames") as bar:
+
+        def on_frame(_number: int, total: int) -> None:
+            bar.total = total
+            bar.advance()
+
+        write_video(path, shown, rules.simulator.camera, rules.observation, rules.evaluate, on_frame)
+    ending = f"{best.time_s:.2f} s" if best.time_s is not None else f"{best.end} after {best.progress_m:.0f} m"
+    beside = " The blue car is the best demonstration, started at the same moment." if ghost else ""
+    return f"The agent’s best race of {len(agent.races)}: {ending}, from start {best.seed}.{beside}"  # noqa: RUF001
+
+
+def _write_pages(
+    folder: Path,
+    evaluation: Evaluation,
+    demonstrations: list[Race],
+    rules: RaceRules,
+    inputs: Inputs,
+    caption: str,
+) -> None:
+    cloning = _read_json(inputs.policy / METRICS_FILE)
+    confusion = np.array(cloning["confusion"], dtype=np.float64) if "confusion" in cloning else None
+    figures = draw_figures(evaluation, _training_logs(inputs.agent), confusion, cloning.get("validation_accuracy"))
+    save_figures(folder / PLOTS_FOLDER, figures)
+    origins = read_origins(inputs.encoder, inputs.policy, inputs.agent_init, inputs.agent)
+    transfer = transfer_summary(inputs.agent_init)
+    parameters = origins.parameters() | {"evaluate": rules.evaluate.model_dump(mode="json")}
+    report = Report(
+        evaluation=evaluation,
+        seed=rules.evaluate.seed,
+        plots=list(figures.values()),
+        video=folder / VIDEO_FILE,
+        video_caption=caption,
+        facts=facts_of(evaluation, demonstrations, origins, transfer, rules.evaluate),
+        durations=read_durations(inputs.durations),
+        is_from_game=any(race.source == "recording" for race in demonstrations),
+        parameters=yaml.safe_dump(parameters, sort_keys=False),
+    )
+    write_report(folder / REPORT_FILE, report)
+
+
+def _training_logs(agent_dir: Path) -> list[TrainingLog]:
+    """Returns the training logs that are there, the agent's own first, labelled by algorithm."""
+    folders = [agent_dir, *sorted((agent_dir / COMPARED).glob("*/"))]
+    logs = []
+    for folder in folders:
+        if (folder / LOG_FILE).exists():
+            algorithm = str(_read_json(folder / META_FILE).get("config", {}).get("algorithm", folder.name))
+            logs.append(read_training_log(folder / LOG_FILE, NAMES.get(algorithm, algorithm)))
+    return logs
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _say_where(out_dir: Path, metrics: dict[str, Any]) -> None:
+    lines = [
+        "",
+        format_metrics(metrics),
+        "",
+        f"report  {(out_dir / REPORT_FILE).as_posix()}",
+        f"plots   {(out_dir / PLOTS_FOLDER).as_posix()}",
+        f"video   {(out_dir / VIDEO_FILE).as_posix()}",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Runs the stage with the parameters and folders of the project."""
+    params = read_params()
+    data = Path("data")
+    inputs = Inputs(
+        agent=data / "agent",
+        races=data / "races",
+        policy=data / "policy",
+        agent_init=data / "agent_init",
+        encoder=data / "encoder",
+        durations=DURATIONS_FILE,
+    )
+    evaluate(
+        params.observation,
+        params.actions,
+        params.simulator,
+        params.evaluate,
+        inputs=inputs,
+        out_dir=data / "evaluation",
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

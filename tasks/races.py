@@ -1,0 +1,89 @@
+"""Stage `races`: recordings of people, or demonstrations by the built-in driver, as one dataset with their track.
+
+Reads  data/recordings/     `*.Gbx` files at any depth; may be empty
+Writes data/races/          see rulka.datasets.races
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rulka.actions import action_table
+from rulka.datasets.demonstrations import race_of_driver
+from rulka.datasets.from_recordings import find_recordings, read_race_dataset
+from rulka.datasets.races import RaceDataError, RaceDataset, write_races
+from rulka.params import ActionParams, RaceParams, SimulatorParams, TrackParams, read_params
+from rulka.progress import Progress
+from rulka.simulator.demonstrations import record_demonstrations
+from rulka.stage import output_folder, run_stage
+from rulka.tracks.generate import generate_track
+
+
+def races(
+    actions: ActionParams,
+    simulator: SimulatorParams,
+    track: TrackParams,
+    races: RaceParams,
+    *,
+    recordings_dir: Path,
+    out_dir: Path,
+) -> None:
+    """Reads the recordings where there are any, and otherwise lets the built-in driver race on a generated track.
+
+    Raises:
+        UserError: if there are recordings but none can be used, or if no driver reached the finish.
+    """
+    files = find_recordings(recordings_dir)
+    if files:
+        with Progress("races: reading recordings", len(files), "files") as bar:
+            dataset = read_race_dataset(recordings_dir, files, races.map_uid, bar.advance)
+    else:
+        dataset = _demonstrate(actions, simulator, track, races)
+    with output_folder(out_dir) as folder:
+        write_races(folder, dataset)
+
+
+def _demonstrate(
+    actions: ActionParams, simulator: SimulatorParams, track: TrackParams, races: RaceParams
+) -> RaceDataset:
+    """Returns the finished races of a field of drivers; a race that did not finish shows nothing worth copying."""
+    road = generate_track(**track.model_dump())
+    table = action_table(actions.ticks_per_action)
+    with Progress("races: driving demonstrations", None, "decisions") as bar:
+        driven = record_demonstrations(
+            road,
+            simulator,
+            table,
+            races.driver,
+            races.num_demonstrations,
+            races.seed,
+            races.driver.max_race_s,
+            on_decision=bar.advance,
+        )
+    finished = tuple(race_of_driver(race, road.uid, table) for race in driven if race.is_finished)
+    if not finished:
+        furthest_m = max((race.progress_m for race in driven), default=0.0)
+        message = (
+            f"there are no recordings, and none of {len(driven)} built-in drivers finished track {road.uid}"
+            f" ({road.length_m:.0f} m); the furthest came {furthest_m:.0f} m"
+        )
+        hint = "Raise races.num_demonstrations or races.driver.max_race_s, or take another track.seed, in params.yaml."
+        raise RaceDataError(message, hint=hint)
+    return RaceDataset(finished, road, ())
+
+
+def main() -> None:
+    """Runs the stage with the parameters and folders of the project."""
+    params = read_params()
+    races(
+        params.actions,
+        params.simulator,
+        params.track,
+        params.races,
+        recordings_dir=Path("data/recordings"),
+        out_dir=Path("data/races"),
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,307 @@
+"""Stage `train`: reinforcement learning with many processes, one run for each algorithm.
+
+Reads  data/agent_init/     initial agents, and for IQN the cloned policy that drives first
+       data/races/          the main track
+       data/frames/         demonstrations, for algorithms that learn from them
+Writes data/agent/          an artifact of kind "agent" for `train.algorithm`, see rulka.artifacts
+         training.jsonl     how the run went, one JSON object a line
+         compared/<algorithm>/   the same for each of `train.compared`, trained with the same budget
+Live   runs/train/<algorithm>-<fingerprint>/   checkpoints, metrics.jsonl, TensorBoard events
+
+The fingerprint is a hash of parameters and inputs. A killed run goes on from its last checkpoint; one whose parameters
+or inputs have changed has another fingerprint and starts afresh.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+
+from rulka.actions import ActionTable, action_table
+from rulka.agents.agent import AgentSpec
+from rulka.agents.speed import keep_freed_memory
+from rulka.artifacts import META_FILE, Artifact, load_artifact, observation_contract, read_meta, save_artifact
+from rulka.buffers.experience import ExperienceBlock
+from rulka.datasets.frames import INDEX_FILE
+from rulka.datasets.races import load_races, track_path
+from rulka.datasets.races import read_meta as read_races_meta
+from rulka.errors import UserError
+from rulka.params import (
+    ActionParams,
+    Algorithm,
+    IqnParams,
+    NetworkParams,
+    ObservationParams,
+    PpoParams,
+    RewardParams,
+    SimulatorParams,
+    TrainParams,
+    read_params,
+)
+from rulka.provenance import hash_json, hash_path, provenance
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.connect import train_run
+from rulka.runtime.demonstrations import demonstration_blocks
+from rulka.runtime.learner_loop import Outcome
+from rulka.runtime.metrics import METRICS_FILE
+from rulka.runtime.parts import (
+    RaceSpec,
+    agent_config,
+    block_spec,
+    build_actor,
+    build_cars,
+    build_learner,
+)
+from rulka.runtime.specs import RunSpec
+from rulka.stage import output_folder, require, run_stage
+from tasks.transfer import COMPARED_FOLDER, WARMUP_FOLDER
+
+FINAL_FOLDER = "final"
+LOG_FILE = "training.jsonl"
+RUN_SCHEMA_VERSION = 1
+"""Part of every fingerprint; raised when checkpoints of earlier code must not be gone on from."""
+
+
+class TrainInputError(UserError):
+    """The initial agent was made for other parameters; the message names what differs."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where the stage reads and writes.
+
+    Attributes:
+        agent_init: `data/agent_init`.
+        races: `data/races`.
+        frames: `data/frames`.
+        runs: `runs/train`, for live checkpoints and metrics.
+        out: `data/agent`.
+    """
+
+    agent_init: Path
+    races: Path
+    frames: Path
+    runs: Path
+    out: Path
+
+
+@dataclass(frozen=True)
+class Sections:
+    """All parameter sections that training reads, as one value."""
+
+    observation: ObservationParams
+    actions: ActionParams
+    simulator: SimulatorParams
+    network: NetworkParams
+    rewards: RewardParams
+    train: TrainParams
+    ppo: PpoParams
+    iqn: IqnParams
+
+    def of(self, algorithm: Algorithm) -> dict[str, BaseModel]:
+        """Returns the sections that matter to one algorithm, by name."""
+        other = "iqn" if algorithm == "ppo" else "ppo"
+        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != other}
+
+
+def train(  # noqa: PLR0913 - a stage takes exactly the sections it reads
+    observation: ObservationParams,
+    actions: ActionParams,
+    simulator: SimulatorParams,
+    network: NetworkParams,
+    rewards: RewardParams,
+    train: TrainParams,
+    ppo: PpoParams,
+    iqn: IqnParams,
+    *,
+    folders: Folders,
+) -> None:
+    """Trains every algorithm with the same budget and keeps the best weights of each.
+
+    Raises:
+        UserError: if an input is missing or damaged or does not fit the parameters.
+        CollectorCrashError: if a collector keeps crashing.
+    """
+    require(folders.agent_init, "transfer")
+    require(folders.races, "races")
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    sections = Sections(observation, actions, simulator, network, rewards, train, ppo, iqn)
+    algorithms: list[Algorithm] = [train.algorithm, *train.compared]
+    runs = {algorithm: AgentRun(algorithm, sections, folders) for algorithm in algorithms}
+    for run in runs.values():
+        run.finish()
+    with output_folder(folders.out) as out:
+        for algorithm, run in runs.items():
+            inside = out if algorithm == train.algorithm else out / COMPARED_FOLDER / algorithm
+            shutil.copytree(run.final_dir, inside, dirs_exist_ok=True)
+            shutil.copyfile(run.folder / METRICS_FILE, inside / LOG_FILE)
+    for run in runs.values():
+        run.forget()
+
+
+class AgentRun:
+    """The training of one algorithm.
+
+    Attributes:
+        folder: `runs/train/<algorithm>-<fingerprint>`.
+        final_dir: the trained agent, as soon as there is one.
+    """
+
+    def __init__(self, algorithm: Algorithm, sections: Sections, folders: Folders) -> None:
+        """Finds out which run it is.
+
+        Raises:
+            UserError: if the initial agent is missing, damaged or made for other parameters.
+        """
+        self._algorithm: Algorithm = algorithm
+        self._sections, self._folders = sections, folders
+        self._table: ActionTable = action_table(sections.actions.ticks_per_action)
+        is_main = algorithm == sections.train.algorithm
+        self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED_FOLDER / algorithm
+        require(self._init_dir / META_FILE, "transfer")
+        self._track = track_path(folders.races, read_races_meta(folders.races)["main_track"])
+        self.folder = folders.runs / f"{algorithm}-{self._fingerprint()[:16]}"
+        self.final_dir = self.folder / FINAL_FOLDER
+
+    def finish(self) -> None:
+        """Trains, or goes on training, until there is a trained agent in `final_dir`."""
+        if (self.final_dir / META_FILE).exists():  # a later algorithm was interrupted
+            return
+        initial = self._initial()
+        outcome = train_run(self._run_spec(initial))
+        save_artifact(self.final_dir, self._trained(initial, outcome))
+
+    def forget(self) -> None:
+        """Removes what is only needed to go on; metrics stay."""
+        Checkpoints(self.folder).clear()
+        shutil.rmtree(self.final_dir)
+
+    def _fingerprint(self) -> str:
+        """Returns a hash of everything that decides how the run goes."""
+        sections = {name: part.model_dump(mode="json") for name, part in self._sections.of(self._algorithm).items()}
+        for name in ("algorithm", "compared"):  # which other algorithms are trained makes no difference
+            del sections["train"][name]
+        meta = read_meta(self._init_dir)
+        inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
+        if self._algorithm == "iqn":
+            inputs["warmup"] = read_meta(self._init_dir / WARMUP_FOLDER)["weights_sha256"]
+            inputs["frames"] = hash_path(require(self._folders.frames / INDEX_FILE, "capture"))
+        return hash_json([RUN_SCHEMA_VERSION, self._algorithm, sections, inputs])
+
+    def _initial(self) -> Artifact:
+        initial = load_artifact(
+            self._init_dir, "agent_init", observation=self._sections.observation, actions=self._table
+        )
+        expected = self._sections.network.model_dump(mode="json")
+        for name, value in {"algorithm": self._algorithm, "network": expected}.items():
+            if initial.config.get(name) != value:
+                message = f"{self._init_dir.as_posix()} has {name} {initial.config.get(name)}, expected {value}"
+                raise TrainInputError(message, hint="Run `dvc repro transfer` again.")
+        return initial
+
+    def _run_spec(self, initial: Artifact) -> RunSpec:
+        sections = self._sections
+        spec = self._agent_spec(initial)
+        races = RaceSpec(
+            track=self._track,
+            simulator=sections.simulator,
+            observation=sections.observation,
+            rewards=sections.rewards,
+            ticks_per_action=sections.actions.ticks_per_action,
+            train=sections.train,
+        )
+        warmup_dir = self._init_dir / WARMUP_FOLDER if spec.has_policy_network else None
+        return RunSpec(
+            make_cars=partial(build_cars, races),
+            make_actor=partial(build_actor, spec, warmup_dir),
+            make_learner=lambda: build_learner(spec, initial, sections.train.seed, self._demonstrations()),
+            block=block_spec(sections.observation, sections.train),
+            train=sections.train,
+            folder=self.folder,
+            label=f"train {self._algorithm}",
+        )
+
+    def _agent_spec(self, initial: Artifact) -> AgentSpec:
+        sections = self._sections
+        return AgentSpec(
+            algorithm=self._algorithm,
+            observation=sections.observation,
+            network=sections.network,
+            ppo=sections.ppo,
+            iqn=sections.iqn,
+            num_actions=self._table.num_actions,
+            normalisation=initial.normalisation,
+            has_policy_network=self._algorithm == "iqn",
+            precision=sections.train.precision,
+        )
+
+    def _demonstrations(self) -> list[ExperienceBlock]:
+        """Returns what the agent is shown; nothing where its algorithm learns from its own experience alone."""
+        if self._algorithm != "iqn" or not self._sections.iqn.demonstration_share:
+            return []
+        require(self._folders.frames, "capture")
+        return demonstration_blocks(self._folders.frames, load_races(self._folders.races), self._sections.rewards)
+
+    def _trained(self, initial: Artifact, outcome: Outcome) -> Artifact:
+        inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}
+        origin = provenance(self._sections.of(self._algorithm), inputs)
+        return Artifact(
+            kind="agent",
+            tensors=outcome.best.tensors,
+            config=agent_config(self._agent_spec(initial), self._table),
+            observation=observation_contract(self._sections.observation),
+            actions=self._table,
+            normalisation=initial.normalisation,
+            provenance=origin | {"training": _training(outcome, self._sections.train)},
+        )
+
+
+def _training(outcome: Outcome, train: TrainParams) -> dict[str, Any]:
+    """Returns what a report needs to say honestly what was done."""
+    return {
+        "env_steps": outcome.state.env_steps,
+        "gradient_steps": outcome.state.gradient_steps,
+        "minutes": round(outcome.state.seconds / 60.0, 3),
+        "num_starts": outcome.state.num_starts,
+        "ended_by": outcome.ended_by,
+        "best_time_s": outcome.best_time_s,
+        "weights_of_env_steps": outcome.best.env_steps,
+        "last_check": asdict(outcome.best.result),
+        "precision": {"bfloat16": "bf16"}.get(outcome.precision, outcome.precision),
+        "num_collectors": train.num_collectors,
+        "cars": max(1, train.num_collectors) * train.cars_per_collector,
+    }
+
+
+def main() -> None:
+    """Runs the stage with the parameters and folders of the project."""
+    params = read_params()
+    data = Path("data")
+    train(
+        params.observation,
+        params.actions,
+        params.simulator,
+        params.network,
+        params.rewards,
+        params.train,
+        params.ppo,
+        params.iqn,
+        folders=Folders(
+            agent_init=data / "agent_init",
+            races=data / "races",
+            frames=data / "frames",
+            runs=Path("runs/train"),
+            out=data / "agent",
+        ),
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

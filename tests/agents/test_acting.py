@@ -1,0 +1,78 @@
+"""The bfloat16 copy of an actor, and the choice between it and float32."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.agents.agent import make_actor
+from rulka.agents.speed import faster_precision, keep_freed_memory
+
+
+def views(num_cars: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randint(0, 256, (num_cars, 1, 34, 34), generator=generator, dtype=torch.uint8)
+    return image, torch.randn(num_cars, 4, generator=generator)
+
+
+def load(network, tensors):
+    network.load_state_dict(tensors)
+
+
+def write_in_place(network, tensors):
+    for name, tensor in network.state_dict().items():
+        tensor.copy_(tensors[name])
+
+
+def write_as_memory(network, tensors):
+    for name, tensor in network.state_dict().items():
+        tensor.numpy()[...] = tensors[name].numpy()
+
+
+def replace_data(network, tensors):
+    for name, parameter in network.named_parameters():
+        parameter.data = tensors[name].clone()
+
+
+@pytest.mark.parametrize("write", [load, write_in_place, write_as_memory, replace_data])
+def test_bfloat16_actor_follows_its_weights(lab, write):
+    """However they are written, the very next decision uses them."""
+    spec = replace(lab.spec("ppo"), precision="bfloat16")
+    actor, other = make_actor(spec, seed=0), make_actor(spec, seed=5)
+    image, floats = views(20)
+    before = actor.act(image, floats, explore=False).value
+    write(actor.network, other.network.state_dict())
+    after = actor.act(image, floats, explore=False).value
+    np.testing.assert_array_equal(after, other.act(image, floats, explore=False).value)
+    assert np.abs(after - before).max() > 0.1
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+def test_precisions_prefer_the_same_actions(lab, algorithm):
+    spec = lab.spec(algorithm)
+    exact, rounded = (make_actor(replace(spec, precision=p), seed=0) for p in ("float32", "bfloat16"))
+    image, floats = views(400)
+    same = exact.act(image, floats, explore=False).action == rounded.act(image, floats, explore=False).action
+    assert float(same.mean()) > 0.97, "untrained: differences between actions are as small as they get"
+
+
+def test_measured_precision_works_from_the_first_batch(lab):
+    actor = make_actor(replace(lab.spec("ppo"), precision="measured"), seed=0)
+    image, floats = views(16)
+    few = actor.act(image[:2], floats[:2], explore=False)
+    many = actor.act(image, floats, explore=False)
+    np.testing.assert_allclose(few.value, many.value[:2], atol=0.1)
+
+
+def test_faster_precision_is_the_faster_one():
+    for slow, expected in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        assert faster_precision(lambda precision, slow=slow: time.sleep(0.02 * (precision == slow))) == expected
+
+
+def test_keeping_freed_memory_is_offered_on_linux():
+    assert keep_freed_memory() is True
+    assert torch.ones(10_000_000).sum() == 10_000_000

@@ -1,0 +1,189 @@
+"""IQN's actor and learner: exploration, targets, limiter, demonstrations, resume."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.agents.agent import AgentError, make_actor, make_learner
+from rulka.agents.networks import build_clone_policy
+from rulka.buffers.sampler import Batch
+
+
+@pytest.fixture
+def races(lab, step):
+    return lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else ""))
+
+
+def weights(network) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def views(num_cars: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(num_cars, 1, 34, 34, dtype=torch.uint8), torch.zeros(num_cars, 4)
+
+
+def filled_learner(spec, races, num_blocks: int = 2):
+    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
+    for _ in range(num_blocks):
+        learner.insert(races.drive(actor), 0, 0)
+    return learner
+
+
+def test_epsilon_is_the_share_of_random_actions(lab):
+    """A third of the random actions are the greedy one by chance."""
+    spec = lab.spec("iqn", epsilon={"interpolation": "linear", "points": [[0, 1.0], [1000, 0.3]]})
+    actor = make_actor(spec, seed=0)
+    greedy = int(actor.act(*views(1), explore=False).action[0])
+    for env_steps, epsilon in ((0, 1.0), (500, 0.65), (10_000, 0.3)):
+        actor.set_env_steps(env_steps)
+        decision = actor.act(*views(3000), explore=True)
+        assert float((decision.action != greedy).mean()) == pytest.approx(epsilon * 2 / 3, abs=0.03)
+        np.testing.assert_array_equal(decision.is_greedy, decision.action == greedy)
+    assert (actor.act(*views(50), explore=False).action == greedy).all()
+
+
+def test_cloned_policy_drives_during_the_warm_up_only(lab):
+    spec = replace(lab.spec("iqn", warmup_steps=100, epsilon=lab.constant(0.0)), has_policy_network=True)
+    policy = build_clone_policy(spec.observation, spec.network, spec.normalisation, spec.num_actions)
+    torch.nn.init.zeros_(policy.policy_head.weight)
+    with torch.no_grad():
+        policy.policy_head.bias.copy_(torch.tensor([0.2, 0.5, 0.3]).log())
+    actor = make_actor(spec, seed=0)
+    with pytest.raises(AgentError, match="load_policy"):
+        actor.act(*views(1), explore=True)
+    actor.load_policy(policy.state_dict())
+    decision = actor.act(*views(4000), explore=True)
+    np.testing.assert_allclose(np.bincount(decision.action) / 4000, [0.2, 0.5, 0.3], atol=0.03)
+    np.testing.assert_array_equal(decision.is_greedy, decision.action == 1)
+    own = actor.act(*views(4), explore=False).action
+    actor.set_env_steps(100)
+    np.testing.assert_array_equal(actor.act(*views(4), explore=True).action, own)
+
+
+def test_without_a_policy_network_none_is_loaded(lab):
+    with pytest.raises(AgentError, match="has_policy_network"):
+        make_actor(lab.spec("iqn"), 0).load_policy({})
+
+
+def test_target_moves_softly_towards_the_new_weights(lab, races):
+    learner = filled_learner(lab.spec("iqn", target_tau=0.25, gradient_steps_per_update=1), races)
+    before = weights(learner.target)
+    learner.update()
+    for name, online in learner.network.named_parameters():
+        torch.testing.assert_close(
+            dict(learner.target.named_parameters())[name], 0.75 * before[name] + 0.25 * online.detach()
+        )
+        assert not torch.equal(online, before[name]), name
+
+
+def test_loading_a_network_sets_the_target_too(lab):
+    learner, other = make_learner(lab.spec("iqn"), seed=0), make_learner(lab.spec("iqn"), seed=1)
+    learner.load_network(other.network.state_dict())
+    for network in (learner.network, learner.target):
+        assert all(torch.equal(a, b) for a, b in zip(network.parameters(), other.network.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("use_double_dqn", [True, False])
+def test_targets_by_their_formula(lab, use_double_dqn):
+    """r + gamma' Z(s', a*) at each fraction; a* is the online choice, or the best of the target at each fraction."""
+    learner = make_learner(lab.spec("iqn", batch_size=6, use_double_dqn=use_double_dqn), seed=0)
+    torch.manual_seed(0)
+    for parameter in learner.target.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    generator = torch.Generator().manual_seed(0)
+    batch = Batch(
+        image=views(6)[0],
+        floats=views(6)[1],
+        action=torch.zeros(6, dtype=torch.int64),
+        reward=torch.randn(6, generator=generator),
+        discount=torch.tensor([0.0, 0.5, 0.5, 0.9, 0.9, 1.0]),
+        next_image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
+        next_floats=torch.randn(6, 4, generator=generator),
+    )
+    targets, tau = learner._targets(batch)
+    with torch.no_grad():
+        target_value = learner.target(batch.next_image, batch.next_floats, tau).value
+        fixed = torch.tensor([(j + 0.5) / 8 for j in range(8)]).expand(6, -1)
+        choice = learner.network(batch.next_image, batch.next_floats, fixed).value.mean(dim=1).argmax(dim=1)
+    differs = 0
+    for b in range(6):
+        for s in range(8):
+            double = target_value[b, s, choice[b]]
+            best = target_value[b, s].max()
+            differs += bool(double != best)
+            expected = batch.reward[b] + batch.discount[b] * (double if use_double_dqn else best)
+            torch.testing.assert_close(targets[b, s], expected)
+    assert differs > 0, "the two rules must be told apart"
+
+
+def test_samples_per_insert_is_kept(lab, races):
+    spec = lab.spec("iqn", samples_per_insert=4.0, batch_size=16, gradient_steps_per_update=2, buffer_steps=4096)
+    trained = lab.train(spec, races, 100)
+    learned = 100 * 2 * 16
+    assert trained.learner.num_env_steps - 256 == pytest.approx(learned / 4.0, abs=256 + 256)
+    assert trained.metrics["samples_per_insert"] == pytest.approx(4.0, rel=0.4)
+
+
+def test_nothing_is_learned_before_the_start(lab, races):
+    learner = make_learner(lab.spec("iqn", start_steps=300), seed=0)
+    actor = make_actor(lab.spec("iqn"), seed=1)
+    assert learner.update() is None
+    learner.insert(races.drive(actor), 0, 0)
+    assert learner.update() is None
+    learner.insert(races.drive(actor), 0, 0)
+    assert learner.update() is not None
+
+
+def test_demonstrations_fill_their_share(lab, step, races):
+    learner = filled_learner(lab.spec("iqn", demonstration_share=0.25), races)
+    shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
+    learner.insert_demonstrations([shown])
+    batch = learner._draw(learner._buffer)
+    assert (batch.floats[:24, 1] < 7).all()
+    assert (batch.floats[24:, 1] == 7).all()
+    assert learner._num_learned == 24, "demonstrations are not counted"
+
+
+def test_resume_is_exact_and_needs_no_pickle(lab, races):
+    spec = lab.spec("iqn")
+    actor = make_actor(spec, seed=1)
+    blocks = [races.drive(actor) for _ in range(3)]
+    learner = make_learner(spec, seed=0)
+    for block in blocks:
+        learner.insert(block, 0, 0)
+    learner.update()
+    file = io.BytesIO()
+    torch.save(learner.state_dict(), file)
+    file.seek(0)
+    resumed = make_learner(spec, seed=99)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert resumed.update() is None, "the buffer is empty"
+    assert resumed.num_env_steps < resumed.num_allowed_env_steps(), "and may be filled"
+    for block in blocks:
+        resumed.insert(block, 0, 1)
+    assert learner.update() is not None
+    assert resumed.update() is not None
+    for network in ("network", "target"):
+        ours, theirs = weights(getattr(learner, network)), weights(getattr(resumed, network))
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert learner.state_dict()["self_loss"] == resumed.state_dict()["self_loss"]
+
+
+def test_same_seed_same_weights(lab, races):
+    results = [weights(filled_learner(lab.spec("iqn"), copy.deepcopy(races)).network) for _ in range(2)]
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def test_specs_travel_to_other_processes(lab):
+    for algorithm in ("ppo", "iqn"):
+        spec = lab.spec(algorithm)
+        copied = pickle.loads(pickle.dumps(spec))  # what a spawned process receives
+        first, second = (make_actor(one, 3).act(*views(5), explore=True) for one in (spec, copied))
+        np.testing.assert_array_equal(first.action, second.action)

@@ -1,0 +1,212 @@
+"""PPO's actor and learner: what must not change, what is counted, and that nothing is lost on resume."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.agents.agent import AgentError, make_actor, make_learner
+from rulka.agents.networks import build_clone_policy
+from rulka.agents.rollouts import evaluate_block
+from rulka.buffers.experience import BlockSpec, new_block
+
+
+@pytest.fixture
+def coin_races(lab, step):
+    """Each decision pays its action; a race lasts three decisions."""
+    return lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else ""))
+
+
+def weights(learner) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in learner.network.state_dict().items()}
+
+
+def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
+
+
+def learner_and_actor(spec):
+    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
+    actor.network.load_state_dict(learner.network.state_dict())
+    return learner, actor
+
+
+def test_starts_as_exactly_the_cloned_policy(lab):
+    spec = lab.spec("ppo")
+    torch.manual_seed(3)
+    policy = build_clone_policy(spec.observation, spec.network, spec.normalisation, spec.num_actions)
+    torch.nn.init.normal_(policy.policy_head.weight)
+    learner, actor = learner_and_actor(spec)
+    learner.load_network({**learner.network.state_dict(), **policy.state_dict()})
+    actor.network.load_state_dict(learner.network.state_dict())
+    image, floats = torch.randint(0, 256, (9, 1, 34, 34), dtype=torch.uint8), torch.randn(9, 4)
+    decision = actor.act(image, floats, explore=False)
+    with torch.no_grad():
+        log_probs = policy(image, floats).log_softmax(dim=1)
+    assert decision.action.tolist() == log_probs.argmax(dim=1).tolist()
+    torch.testing.assert_close(torch.from_numpy(decision.log_prob), log_probs.amax(dim=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"value_warmup_updates": 1}, {"value_head"}),
+        ({"encoder_epochs": 0}, {"float_head", "trunk", "policy_head", "value_head"}),
+        ({"encoder_epochs": 4}, {"encoder", "float_head", "trunk", "policy_head", "value_head"}),
+    ],
+)
+def test_what_an_update_changes(lab, coin_races, changes, expected):
+    learner, actor = learner_and_actor(lab.spec("ppo", **changes))
+    before = weights(learner)
+    learner.insert(coin_races.drive(actor), 0, 0)
+    assert learner.update() is not None
+    assert changed(before, weights(learner)) == expected
+    assert learner.version == 1
+
+
+def test_warm_up_brings_the_values_near_and_then_ends(lab, step):
+    learner, actor = learner_and_actor(lab.spec("ppo", value_warmup_updates=3, learning_rate=lab.constant(0.01)))
+    races = lab.races(lambda _state, _action: step(5.0, 0, "terminated"))
+    errors = []
+    for _ in range(4):
+        before = weights(learner)
+        actor.network.load_state_dict(learner.network.state_dict())
+        learner.insert(races.drive(actor), 0, learner.version)
+        errors.append(learner.update()["value_loss"])
+    assert errors[2] < 0.2 * errors[0]
+    assert "trunk" in changed(before, weights(learner)), "the fourth update trains everything"
+
+
+def test_behaviour_and_learner_agree_before_the_first_step(lab, coin_races):
+    learner, actor = learner_and_actor(lab.spec("ppo", epochs=1, encoder_epochs=1, batch_size=256))
+    learner.insert(coin_races.drive(actor), 0, 0)
+    metrics = learner.update()
+    assert metrics["gradient_steps"] == 1
+    assert abs(metrics["approx_kl"]) < 1e-6
+    assert metrics["clip_fraction"] == 0.0
+    assert metrics["entropy"] == pytest.approx(np.log(3), abs=0.01)
+
+
+def test_update_ends_when_the_policy_has_moved_far_enough(lab, coin_races):
+    changes = {"learning_rate": lab.constant(0.01), "max_kl": 1e-3, "batch_size": 32}
+    learner, actor = learner_and_actor(lab.spec("ppo", **changes))
+    learner.insert(coin_races.drive(actor), 0, 0)
+    metrics = learner.update()
+    assert 2 <= metrics["gradient_steps"] < 4 * 8, "all four epochs would be 32 or fewer by resets alone"
+    assert metrics["gradient_steps"] < 8
+
+
+def test_limiter_counts_decisions_with_resets(lab, coin_races):
+    """256 decisions an update, one update ahead: 512 at first; blocks hold 256 and use themselves up."""
+    learner, actor = learner_and_actor(lab.spec("ppo", max_versions_behind=1))
+    assert learner.num_allowed_env_steps() == 512
+    assert learner.update() is None
+    for _ in range(2):
+        learner.insert(coin_races.drive(actor), 0, 0)
+    assert learner.num_env_steps == learner.num_allowed_env_steps() == 512
+    metrics = learner.update()
+    assert learner.num_allowed_env_steps() == 512 + 512
+    assert metrics["num_decisions"] < 512, "resets are no decisions"
+    assert learner.update() is None, "experience is used once"
+
+
+@pytest.mark.parametrize("block_steps", [3, 50])
+def test_blocks_that_do_not_fit_evenly_never_stall(lab, step, block_steps):
+    """Blocks of 48 and 800 decisions for updates of 256."""
+    races = lab.races(lambda _state, _action: step(0.0, 0), num_steps=block_steps)
+    trained = lab.train(lab.spec("ppo", epochs=1), races, 4)  # `train` fails if neither side may go on
+    assert trained.learner.version == 4
+
+
+def test_staleness_is_reported(lab, coin_races):
+    learner, actor = learner_and_actor(lab.spec("ppo", steps_per_update=512))
+    learner.insert(coin_races.drive(actor), 0, 0)
+    learner.insert(coin_races.drive(actor), 1, -3)
+    assert learner.update()["versions_behind"] == 1.5
+
+
+def test_inserted_blocks_are_copied(lab, coin_races):
+    results = []
+    for spoil in (False, True):
+        learner, actor = learner_and_actor(lab.spec("ppo"))
+        races = copy.deepcopy(coin_races)
+        block = races.drive(actor)
+        learner.insert(block, 0, 0)
+        if spoil:
+            for name in block.spec.layout():
+                getattr(block, name)[...] = 1
+        learner.update()
+        results.append(weights(learner))
+    assert changed(*results) == set()
+
+
+def test_resume_is_exact_and_needs_no_pickle(lab, coin_races):
+    learner, actor = learner_and_actor(lab.spec("ppo"))
+    blocks = [coin_races.drive(actor) for _ in range(3)]
+    learner.insert(blocks[0], 0, 0)
+    learner.update()
+    file = io.BytesIO()
+    torch.save(learner.state_dict(), file)
+    file.seek(0)
+    resumed = make_learner(lab.spec("ppo"), seed=99)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert (resumed.version, resumed.num_env_steps) == (1, 256)
+    assert resumed.num_allowed_env_steps() == learner.num_allowed_env_steps()
+    for one in (learner, resumed):
+        for block in blocks[1:]:
+            one.insert(block, 0, 1)
+        one.update()
+    assert changed(weights(learner), weights(resumed)) == set()
+
+
+def test_exploring_follows_the_policy_and_its_seed(lab):
+    spec = lab.spec("ppo")
+    image, floats = torch.zeros(4000, 1, 34, 34, dtype=torch.uint8), torch.zeros(4000, 4)
+    actors = [make_actor(spec, seed) for seed in (1, 1, 2)]
+    with torch.no_grad():
+        actors[0].network.policy_head.bias.copy_(torch.tensor([0.1, 0.6, 0.3]).log())
+        actors[0].network.policy_head.weight.zero_()
+    for actor in actors[1:]:
+        actor.network.load_state_dict(actors[0].network.state_dict())
+    first, same, other = (actor.act(image, floats, explore=True) for actor in actors)
+    np.testing.assert_allclose(np.bincount(first.action) / 4000, [0.1, 0.6, 0.3], atol=0.03)
+    np.testing.assert_allclose(np.exp(first.log_prob), np.array([0.1, 0.6, 0.3])[first.action], rtol=1e-5)
+    np.testing.assert_array_equal(first.is_greedy, first.action == 1)
+    np.testing.assert_array_equal(first.action, same.action)
+    assert (first.action != other.action).any()
+    assert (actors[0].act(image, floats, explore=False).action == 1).all()
+
+
+def test_block_evaluation_by_hand():
+    """gamma 0.5, lambda 1, one car: decision 0 is cut, 1 is its reset, 2 goes on past the block.
+
+    Decision 0: 1 + 0.5 * V(last observation, seen by the reset row: 6) - 2 = 2. Decision 2: 1 + 0.5 * 8 - 3 = 2.
+    """
+    block = new_block(BlockSpec(3, 1, 34, 34, 4))
+    block.reward[...] = 1
+    block.value[:, 0] = [2, 6, 3]
+    block.truncated[0], block.is_reset[1] = True, True
+    block.action[:, 0] = [4, 5, 6]
+    rollout = evaluate_block(block, np.array([8], np.float32), discount=0.5, trace_decay=1.0)
+    assert rollout.advantage.tolist() == [2, 2]
+    assert rollout.returns.tolist() == [4, 5]
+    assert rollout.action.tolist() == [4, 6]
+    assert rollout.image.shape == (2, 1, 34, 34)
+
+
+def test_ppo_refuses_what_it_has_no_use_for(lab):
+    learner, actor = learner_and_actor(lab.spec("ppo"))
+    with pytest.raises(AgentError, match="demonstrations"):
+        learner.insert_demonstrations([])
+    with pytest.raises(AgentError, match="no separate policy"):
+        actor.load_policy({})
+
+
+@pytest.mark.parametrize("changes", [{"encoder_epochs": 5}, {"batch_size": 257}])
+def test_impossible_settings_are_refused(lab, changes):
+    with pytest.raises(ValueError, match="is larger than"):
+        lab.spec("ppo", **changes)

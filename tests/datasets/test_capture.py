@@ -1,0 +1,185 @@
+"""Captured races show exactly what an agent in the simulator would have seen and done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rulka.actions import action_table
+from rulka.datasets.capture import (
+    CaptureSettings,
+    capture_race,
+    cars_at,
+    decision_times,
+    gearbox_counter,
+    labels,
+    previous_keys,
+)
+from rulka.datasets.demonstrations import race_of_driver
+from rulka.datasets.races import Race
+from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
+from rulka.params import read_params
+from rulka.simulator.camera import camera_array
+from rulka.simulator.demonstrations import DrivenRace
+from rulka.simulator.driver import PurePursuitDriver, sample_skills
+from rulka.simulator.render import render_frames
+from rulka.simulator.scene import bake_scene
+from rulka.simulator.simulator import Simulator
+from rulka.tracks.generate import generate_track
+
+PARAMS = read_params()
+TABLE = action_table(5)
+TRACK = generate_track(seed=3, length_m=250.0, width_m=16.0, max_slope=0.12, gate_spacing_m=100.0)
+SETTINGS = CaptureSettings(
+    height=64,
+    width=64,
+    table=TABLE,
+    label_shift_ticks=1,
+    steer_dead_zone=0.0153,
+    camera=camera_array(PARAMS.simulator.camera),
+)
+
+
+def race_with(**changes: object) -> Race:
+    controls = np.zeros((40, 3), np.float32)
+    controls[:, 1] = 1.0
+    race = Race(
+        race_id="x",
+        source="recording",
+        file="x.Gbx",
+        player="",
+        map_uid=TRACK.uid,
+        race_time_ms=395,
+        is_finished=True,
+        checkpoint_times_ms=(395,),
+        seed=None,
+        controls=controls,
+        state_time_ms=np.array([0, 100, 200, 300]),
+        state=np.tile(np.eye(1, NUM_CAR_FIELDS, 3, dtype=np.float32), (4, 1)),
+    )
+    return replace(race, **changes)
+
+
+def drive() -> tuple[DrivenRace, np.ndarray, np.ndarray, np.ndarray]:
+    """Lets one driver race and also returns what an agent sees before each decision: floats, frames and zones."""
+    rng = np.random.default_rng(0)
+    simulator = Simulator(TRACK, 1, PARAMS.simulator, TABLE)
+    simulator.reset(np.ones(1, np.bool_), lateral_m=1.5)
+    driver = PurePursuitDriver(TRACK, PARAMS.simulator.physics, sample_skills(1, PARAMS.races.driver, rng), rng)
+    scene = bake_scene(TRACK)
+    rows, times = [simulator.cars[0].copy()], [0]
+    actions, floats, frames, zones = [], [], [], []
+    while not simulator.is_finished[0]:
+        out = np.empty((1, NUM_FLOATS), np.float32)
+        simulator.floats(out)
+        image = np.empty((1, 64, 64), np.uint8)
+        render_frames(simulator.cars, simulator.zone_index, scene, SETTINGS.camera, image)
+        action = driver.actions(simulator)
+        floats.append(out[0])
+        frames.append(image)
+        zones.append(simulator.zone_index[0])
+        actions.append(action[0])
+        simulator.step(action)
+        rows.append(simulator.cars[0].copy())
+        times.append(int(simulator.time_ms[0]))
+        assert len(actions) < 2000, "the driver did not finish"
+    gates = tuple(int(time) for time in simulator.gate_time_ms[0])
+    driven = DrivenRace(
+        0, 0, np.array(actions), np.array(rows), np.array(times), gates, gates[-1], float(simulator.along_m[0])
+    )
+    return driven, np.array(floats), np.array(frames), np.array(zones)
+
+
+def test_a_simulated_race_is_captured_as_the_agent_saw_it() -> None:
+    driven, floats, frames, zones = drive()
+    captured = capture_race(race_of_driver(driven, TRACK.uid, TABLE), TRACK, bake_scene(TRACK), SETTINGS)
+    np.testing.assert_array_equal(captured.action, driven.actions)
+    np.testing.assert_array_equal(captured.action_share, np.eye(12, dtype=np.float32)[driven.actions])
+    np.testing.assert_array_equal(captured.time_ms, 50 * np.arange(len(driven.actions)))
+    # The zone is found from the stored position in float32, so that a car between two zones may count to the other.
+    found_zones = captured.along_m / 0.5
+    is_same = np.abs(found_zones - zones) < 0.49
+    assert is_same.mean() > 0.9
+    exact = [name for name in FLOATS if name not in ("waypoints", "margin")]
+    for name in exact:
+        np.testing.assert_array_equal(captured.floats[:, FLOATS[name]], floats[:, FLOATS[name]], err_msg=name)
+    np.testing.assert_allclose(captured.floats[is_same], floats[is_same], atol=1e-3, rtol=0)
+    # In the neighbouring zone every waypoint lies one zone (0.5 m) further or nearer.
+    np.testing.assert_allclose(captured.floats[:, FLOATS["waypoints"]], floats[:, FLOATS["waypoints"]], atol=0.51)
+    np.testing.assert_allclose(captured.floats[:, FLOATS["margin"]], floats[:, FLOATS["margin"]], atol=0.01)
+    assert (captured.image[is_same] == frames[is_same]).mean() > 0.999
+    assert len(np.unique(captured.image)) > 10
+
+
+def test_decisions_run_to_the_finish() -> None:
+    assert decision_times(race_with(), 50).tolist() == [0, 50, 100, 150, 200, 250, 300, 350]
+    assert decision_times(race_with(race_time_ms=350), 50)[-1] == 300
+    # Nothing is known of the car 200 ms after its last sample.
+    assert decision_times(race_with(race_time_ms=None, controls=np.zeros((99, 3), np.float32)), 50)[-1] == 450
+
+
+@pytest.mark.parametrize(
+    ("shift", "first", "second"),
+    [
+        (1, {0: 1.0}, {0: 0.4, 1: 0.6}),  # ticks 0-4, 5-9: the key goes down at tick 7
+        (0, {0: 1.0}, {0: 0.2, 1: 0.8}),  # ticks 1-5, 6-10
+        (3, {0: 1.0}, {0: 0.8, 1: 0.2}),  # ticks 0-4 (there are none before 0), 3-7
+    ],
+)
+def test_labels_by_hand(shift: int, first: dict[int, float], second: dict[int, float]) -> None:
+    race = race_with()
+    race.controls[7:, 0] = -1.0
+    settings = replace(SETTINGS, label_shift_ticks=shift)
+    share, action = labels(race, np.array([0, 50]), settings)
+    for row, expected in zip(share, (first, second), strict=True):
+        np.testing.assert_allclose(row, [expected.get(index, 0.0) for index in range(12)], atol=1e-6)
+    assert action.tolist() == [0, max(second, key=lambda index: second[index])]
+
+
+def test_the_shift_of_recordings_does_not_touch_simulated_races() -> None:
+    race = race_with(source="driver", seed=1)
+    race.controls[7:, 0] = -1.0
+    share, _ = labels(race, np.array([50]), replace(SETTINGS, label_shift_ticks=0))
+    assert share[0, 1] == pytest.approx(0.6)
+
+
+def test_steering_inside_the_dead_zone_is_none() -> None:
+    race = race_with()
+    race.controls[:, 0] = 0.015
+    assert labels(race, np.array([0]), SETTINGS)[1].tolist() == [0]
+    race.controls[:, 0] = 0.016
+    assert labels(race, np.array([0]), SETTINGS)[1].tolist() == [2]
+
+
+def test_previous_keys_are_a_decision_apart_and_begin_with_forward() -> None:
+    keys = previous_keys(np.array([6, 1, 2]), TABLE)
+    forward, brake, left = [1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0]
+    assert keys[0].tolist() == [forward] * 5
+    assert keys[1].tolist() == [forward] * 4 + [brake]
+    assert keys[2].tolist() == [forward] * 3 + [brake, left]
+
+
+def test_gearbox_counter_by_hand() -> None:
+    assert gearbox_counter(np.array([2, 1, 1, 0, 1, 2, 0], np.float32)).tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_stored_samples_are_taken_as_they_are_and_others_lie_between() -> None:
+    race = race_with()
+    rng = np.random.default_rng(0)
+    race.state[:, CAR["velocity"]] = rng.normal(size=(4, 3))
+    race.state[:, CAR["position"]] = np.cumsum(rng.normal(size=(4, 3)), axis=0)
+    race.state[:, CAR["rotation"]] = np.eye(3).ravel()
+    race.state[:, CAR["rpm"]] = np.array([[1000.0], [2000.0], [3000.0], [4000.0]])
+    cars = cars_at(race, np.array([0, 50, 100, 250, 300]))
+    np.testing.assert_array_equal(cars[[0, 2, 4]], race.state[[0, 1, 3]])
+    np.testing.assert_allclose(cars[[1, 3], CAR["rpm"].start], [1500.0, 3500.0])
+
+
+def test_images_follow_the_size_asked_for() -> None:
+    race = race_with(state=np.repeat(np.zeros((1, NUM_CAR_FIELDS), np.float32), 4, axis=0))
+    race.state[:, CAR["rotation"]] = np.eye(3).ravel()
+    race.state[:, CAR["position"]] = TRACK.centre_m[10]
+    captured = capture_race(race, TRACK, bake_scene(TRACK), replace(SETTINGS, height=48, width=80))
+    assert captured.image.shape == (8, 1, 48, 80)

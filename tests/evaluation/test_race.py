@@ -1,0 +1,132 @@
+"""Races in the simulator: starts, ends, and that a car's race does not depend on the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from rulka.actions import FORWARD, action_table
+from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, RaceRules, RandomPolicy, race, start_offsets
+from rulka.evaluation.result import RaceResult
+from rulka.observation import CAR, NUM_FLOATS
+from rulka.params import EvaluateParams, read_params
+from rulka.tracks.track import Track
+
+COAST, LEFT = 3, 1
+"""Actions: no key; gas and left."""
+
+
+def make_rules(track: Track, num_races: int = 3, **changes: float) -> RaceRules:
+    params = read_params()
+    settings = {"num_races": num_races, "seed": 5, "max_race_s": 30.0, "no_progress_s": 2.0, **changes}
+    evaluate = params.evaluate.model_copy(update=settings)
+    return RaceRules(track, action_table(5), params.simulator, params.observation, evaluate)
+
+
+def always(action: int) -> Callable[..., np.ndarray]:
+    return lambda image, floats: np.full(len(floats), action, np.int64)
+
+
+def test_full_throttle_on_a_straight_road_finishes(track: Track) -> None:
+    ended: list[int] = []
+    rules = make_rules(track, start_heading_deg=0.5)
+    results = race(always(FORWARD), rules, on_ended=ended.append)
+    assert sum(ended) == 3
+    for seed, result in zip((5, 6, 7), results, strict=True):
+        assert (result.seed, result.end, result.progress_m) == (seed, FINISHED, track.length_m)
+        assert result.time_ms == result.gate_times_ms[-1]
+        assert (np.diff(result.gate_times_ms) > 0).all()
+        assert result.sample_ms[-2] < result.time_ms <= result.sample_ms[-1]
+        assert result.speed_mps[0] == pytest.approx(0.0, abs=0.1)  # a standing start
+        np.testing.assert_array_equal(result.controls[0], [0.0, 1.0, 0.0])
+
+
+def test_cars_start_where_their_seeds_say(track: Track) -> None:
+    """The road runs along z with left at +x, so the lateral offset is x, and heading turns z toward x."""
+    rules = make_rules(track, num_races=6)
+    lateral_m, heading_rad = start_offsets(rules.evaluate, rules.seeds)
+    assert np.abs(lateral_m).max() <= rules.evaluate.start_lateral_m
+    assert np.abs(heading_rad).max() <= np.radians(rules.evaluate.start_heading_deg)
+    assert len(set(lateral_m.tolist())) == 6
+    first = np.stack([result.cars[0] for result in race(always(COAST), rules)])
+    np.testing.assert_allclose(first[:, CAR["position"].start], lateral_m, atol=1e-3)
+    ahead_x = first[:, CAR["rotation"]].reshape(-1, 3, 3)[:, 0, 2]
+    np.testing.assert_allclose(np.arcsin(ahead_x), heading_rad, atol=1e-3)
+
+
+def same_race(first: RaceResult, second: RaceResult) -> bool:
+    return (
+        first.end == second.end
+        and first.time_ms == second.time_ms
+        and np.array_equal(first.cars, second.cars)
+        and np.array_equal(first.controls, second.controls)
+    )
+
+
+def test_a_race_is_repeatable_and_independent_of_the_batch(track: Track) -> None:
+    few, many = make_rules(track, 2), make_rules(track, 5)
+    alone = race(RandomPolicy(few.seeds, 12), few)
+    together = race(RandomPolicy(many.seeds, 12), many)
+    assert all(same_race(a, b) for a, b in zip(alone, together, strict=False))
+    assert not same_race(together[0], together[1])
+
+
+@pytest.mark.parametrize(
+    ("action", "changes", "end"),
+    [
+        (LEFT, {}, OFF_TRACK),
+        (COAST, {}, STUCK),
+        (COAST, {"no_progress_s": 99.0, "max_race_s": 1.0}, TOO_LONG),
+    ],
+)
+def test_races_that_do_not_finish_say_why(track: Track, action: int, changes: dict[str, float], end: str) -> None:
+    for result in race(always(action), make_rules(track, **changes)):
+        assert (result.end, result.time_ms, result.is_finished) == (end, None, False)
+        assert result.gate_times_ms[-1] == 0
+
+
+def test_a_stuck_race_ends_after_the_limit(track: Track) -> None:
+    """Nobody moves, so the last progress was at 0 ms and the race is cut at the first decision from 2 s on."""
+    assert {int(result.sample_ms[-1]) for result in race(always(COAST), make_rules(track))} == {2000}
+
+
+def test_gates_passed_after_a_race_was_cut_do_not_count(track: Track) -> None:
+    """Car 0 is cut after 1 s of standing still, then drives on while car 1 waits for its own end."""
+    rules = make_rules(track, num_races=2, no_progress_s=1.0)
+    decision = -1
+
+    def late_start(image: np.ndarray, floats: np.ndarray) -> np.ndarray:
+        nonlocal decision
+        decision += 1
+        return np.array([FORWARD if decision >= 21 else COAST, FORWARD if decision < 10 else COAST])
+
+    first, second = race(late_start, rules)
+    assert (first.end, int(first.sample_ms[-1])) == (STUCK, 1000)
+    assert int(second.sample_ms[-1]) > 4000
+    assert (first.gate_times_ms == 0).all()
+
+
+def test_policies_see_images_and_floats_of_the_right_shape(track: Track) -> None:
+    seen = []
+
+    def look(image: np.ndarray, floats: np.ndarray) -> np.ndarray:
+        seen.append((image.copy(), floats.copy()))
+        return np.zeros(len(floats), np.int64)
+
+    race(look, make_rules(track))
+    image, floats = seen[0]
+    assert (image.shape, image.dtype, floats.shape, floats.dtype) == (
+        (3, 1, 64, 64),
+        np.uint8,
+        (3, NUM_FLOATS),
+        np.float32,
+    )
+    assert image.std() > 10  # a road and a sky, not an empty buffer
+    assert not np.array_equal(seen[0][0], seen[10][0])
+
+
+def test_evaluate_section_of_the_project_is_sound() -> None:
+    evaluate: EvaluateParams = read_params().evaluate
+    assert evaluate.num_races >= 20

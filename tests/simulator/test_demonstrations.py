@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+
+from rulka.actions import action_table
+from rulka.params import Params
+from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.simulator import Simulator
+from rulka.tracks.generate import generate_track
+
+TABLE = action_table(5)
+
+
+def field(params: Params, num_races: int, seed: int) -> list:
+    track = generate_track(**params.track.model_dump())
+    return record_demonstrations(track, params.simulator, TABLE, params.races.driver, num_races, seed, 60.0)
+
+
+def test_the_field_finishes_and_spreads(params: Params) -> None:
+    races = field(params, 24, seed=5)
+    times = np.array([race.race_time_ms for race in races if race.is_finished])
+    assert len(times) >= 23
+    assert times.max() > 1.1 * times.min()
+
+
+def test_equal_seeds_drive_equal_races(params: Params) -> None:
+    one, other = field(params, 4, seed=9), field(params, 4, seed=9)
+    for a, b in zip(one, other, strict=True):
+        assert np.array_equal(a.car_rows, b.car_rows)
+    assert not np.array_equal(one[0].actions, field(params, 4, seed=10)[0].actions)
+
+
+def test_a_race_holds_what_was_driven(params: Params) -> None:
+    race = field(params, 2, seed=5)[0]
+    assert len(race.car_rows) == len(race.time_ms) == len(race.actions) + 1
+    assert race.race_time_ms == race.gate_times_ms[-1]
+    assert list(race.gate_times_ms) == sorted(race.gate_times_ms)
+    track = generate_track(**params.track.model_dump())
+    simulator = Simulator(track, 1, params.simulator, TABLE)
+    rng = np.random.default_rng(5)
+    rng.beta(2.0, 2.0, 2), rng.uniform(size=2), rng.uniform(size=2)  # what the skills of two drivers draw
+    simulator.reset(np.ones(1, bool), lateral_m=rng.uniform(-1.0, 1.0, 2)[0])
+    for action in race.actions:
+        simulator.step(np.array([action]))
+    assert np.array_equal(simulator.cars[0], race.car_rows[-1])

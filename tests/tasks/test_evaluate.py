@@ -1,0 +1,181 @@
+"""The stage `evaluate` and the command on a tiny track, with agents that learned nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+
+from rulka.actions import FORWARD, action_table
+from rulka.agents.load import load_policy
+from rulka.agents.networks import build_agent_network, build_clone_policy
+from rulka.artifacts import Artifact, ArtifactError, observation_contract, save_artifact
+from rulka.datasets.races import Race, RaceDataset, track_path, write_races
+from rulka.errors import UserError
+from rulka.evaluation.command import evaluate_agent, format_evaluation
+from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
+from rulka.params import NetworkParams, Params, read_params
+from rulka.stage import StageInputError
+from rulka.tracks.track import Track
+from tasks.evaluate import Inputs, evaluate
+
+NETWORK = NetworkParams(float_hidden=8, dense_hidden=16, tau_embedding=4)
+TABLE = action_table(5)
+
+
+def small_params() -> Params:
+    params = read_params()
+    changes = {"num_races": 2, "no_progress_s": 1.0, "video_width": 160, "video_height": 90, "video_fps": 5}
+    return params.model_copy(update={"evaluate": params.evaluate.model_copy(update=changes)})
+
+
+def short_track(uid: str = "tiny") -> Track:
+    centre_m = np.zeros((121, 3))
+    centre_m[:, 2] = np.arange(121) * 0.5
+    width_m, zeros = np.full(121, 12.0), np.zeros(121)
+    return Track(uid, uid, centre_m, width_m, zeros, zeros.astype(np.uint8), np.array([30.0, 60.0]), "by hand")
+
+
+def demonstration(number: int, speed_mps: float) -> Race:
+    """A race at constant speed over 60 m, sampled every 50 ms."""
+    race_time_ms = round(60_000 / speed_mps)
+    time_ms = np.arange(0, race_time_ms + 50, 50)
+    state = np.zeros((len(time_ms), NUM_CAR_FIELDS), np.float32)
+    state[:, CAR["position"].stop - 1] = time_ms / 1000 * speed_mps
+    state[:, CAR["rotation"]] = np.eye(3).ravel()
+    state[:, CAR["velocity"].stop - 1] = speed_mps
+    controls = np.tile(np.array([0.0, 1.0, 0.0], np.float32), (race_time_ms // 10, 1))
+    gates = (race_time_ms // 2, race_time_ms)
+    return Race(f"race-{number}", "driver", "", "", "tiny", race_time_ms, True, gates, number, controls, time_ms, state)
+
+
+def save_driver(folder: Path, kind: str, algorithm: str, favourite: int) -> None:
+    """Writes an artifact whose network always prefers one action."""
+    params, normalisation = read_params(), reference_normalisation()
+    torch.manual_seed(1)
+    if kind == "policy":
+        network = build_clone_policy(params.observation, NETWORK, normalisation, 12)
+    else:
+        network = build_agent_network(algorithm, params.observation, NETWORK, normalisation, 12)  # pyright: ignore
+    bias = network.output_layers()[0].bias
+    with torch.no_grad():
+        bias[favourite] += 100.0
+    config = {"network": NETWORK.model_dump(), "num_actions": 12, "iqn": {"num_quantiles_acting": 8}}
+    if kind == "agent":
+        config["algorithm"] = algorithm
+    contract = observation_contract(params.observation)
+    sections = {"train": params.train.model_dump(mode="json")}
+    training = {"env_steps": 1000, "gradient_steps": 10, "minutes": 0.5, "precision": "bf16", "num_collectors": 2}
+    provenance = {"parameters": sections, "training": training, "commit": None}
+    save_artifact(folder, Artifact(kind, network.state_dict(), config, contract, TABLE, normalisation, provenance))
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Inputs:
+    save_driver(tmp_path / "agent", "agent", "ppo", FORWARD)
+    save_driver(tmp_path / "agent" / "compared" / "iqn", "agent", "iqn", 3)
+    save_driver(tmp_path / "policy", "policy", "", 1)
+    log = {"env_steps": 100, "minutes": 0.1, "finish_rate": None, "best_time_s": None, "mean_return": -1.0}
+    (tmp_path / "agent" / "training.jsonl").write_text(json.dumps(log) + "\n")
+    confusion = (np.eye(12) * 3).tolist()
+    (tmp_path / "policy" / "metrics.json").write_text(json.dumps({"confusion": confusion, "validation_accuracy": 0.5}))
+    (tmp_path / "races").mkdir()
+    races = tuple(demonstration(number, speed) for number, speed in enumerate((6.0, 8.0, 10.0)))
+    write_races(tmp_path / "races", RaceDataset(races, short_track(), ()))
+    (tmp_path / "durations.jsonl").write_text('{"stage": "train", "seconds": 1, "ended_at": "now"}\ncut off {')
+    missing = tmp_path / "missing"
+    return Inputs(
+        tmp_path / "agent", tmp_path / "races", tmp_path / "policy", missing, missing, tmp_path / "durations.jsonl"
+    )
+
+
+def run(inputs: Inputs, out_dir: Path) -> None:
+    params = small_params()
+    evaluate(params.observation, params.actions, params.simulator, params.evaluate, inputs=inputs, out_dir=out_dir)
+
+
+def test_stage_writes_everything_and_says_where(
+    inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out_dir = tmp_path / "evaluation"
+    run(inputs, out_dir)
+    metrics = json.loads((out_dir / "metrics.json").read_text())
+    for name in ("agent", "cloned", "random", "demonstrations"):
+        assert {"races", "finish_rate", "best_time_s", "median_time_s", "mean_progress_m"} <= set(metrics[name])
+    assert (metrics["agent"]["algorithm"], metrics["agent"]["finish_rate"]) == ("ppo", 1.0)  # full throttle
+    assert (metrics["algorithms"]["iqn"]["finish_rate"], metrics["cloned"]["finish_rate"]) == (0.0, 0.0)
+    assert metrics["demonstrations"]["best_time_s"] == 6.0  # 60 m at 10 m/s
+    assert metrics["demonstrations"]["median_time_s"] == 7.5
+    assert set(metrics["algorithms"]) == {"ppo", "iqn"}
+    races = json.loads((out_dir / "races.json").read_text())
+    assert [len(races[name]) for name in ("agent", "iqn", "cloned", "random")] == [2, 2, 2, 2]
+    page = (out_dir / "report.html").read_text()
+    for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bfloat16", "mixes up"):
+        assert text in page
+    plots = {path.name for path in (out_dir / "plots").iterdir()}
+    assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "speed", "times", "training", "cloning")}
+    with av.open(str(out_dir / "race.mp4")) as video:
+        assert (video.streams.video[0].width, video.streams.video[0].height) == (160, 90)
+    said = capsys.readouterr().out
+    assert all((out_dir / name).as_posix() in said for name in ("report.html", "plots", "race.mp4"))
+
+
+def test_same_seed_same_metrics(inputs: Inputs, tmp_path: Path) -> None:
+    contents = []
+    for name in ("first", "second"):
+        run(inputs, tmp_path / name)
+        contents.append([(tmp_path / name / file).read_bytes() for file in ("metrics.json", "races.json")])
+    assert contents[0] == contents[1]
+
+
+def test_missing_agent_names_the_stage_to_run(inputs: Inputs, tmp_path: Path) -> None:
+    with pytest.raises(StageInputError, match="dvc repro train"):
+        run(replace(inputs, agent=tmp_path / "nothing"), tmp_path / "evaluation")
+    assert not (tmp_path / "evaluation").exists()
+
+
+def test_agent_for_other_actions_is_refused(inputs: Inputs, tmp_path: Path) -> None:
+    params = small_params()
+    actions = params.actions.model_copy(update={"ticks_per_action": 7})
+    with pytest.raises(ArtifactError, match="ticks_per_action"):
+        evaluate(
+            params.observation, actions, params.simulator, params.evaluate, inputs=inputs, out_dir=tmp_path / "out"
+        )
+
+
+@pytest.mark.parametrize(("folder", "action"), [("agent", FORWARD), ("agent/compared/iqn", 3), ("policy", 1)])
+def test_loaded_policies_take_what_their_network_prefers(inputs: Inputs, folder: str, action: int) -> None:
+    policy = load_policy(inputs.agent.parent / folder)
+    actions = policy(np.zeros((5, 1, 64, 64), np.uint8), np.zeros((5, 184), np.float32))
+    assert actions.dtype == np.int64
+    assert actions.tolist() == [action] * 5
+
+
+def test_command_gives_the_metrics_of_one_agent(inputs: Inputs, capsys: pytest.CaptureFixture[str]) -> None:
+    result = evaluate_agent(inputs.agent, params=small_params(), track=None, num_races=3, races_dir=inputs.races)
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert (result["agent"]["races"], len(result["races"]), result["agent"]["finish_rate"]) == (3, 3, 1.0)
+    assert result["demonstrations"]["races"] == 3
+    text = format_evaluation(result)
+    assert "agent (ppo)" in text
+    assert "3/3" in text
+    assert capsys.readouterr().out == ""  # standard output is left to the JSON object
+
+
+def test_command_on_another_track_has_no_demonstrations(inputs: Inputs) -> None:
+    short_track("other").save(track_path(inputs.races, "other"))
+    result = evaluate_agent(inputs.agent, params=small_params(), track="other", num_races=None, races_dir=inputs.races)
+    assert (result["track"]["uid"], result["demonstrations"]["races"], result["agent"]["races"]) == ("other", 0, 2)
+    assert "other" in format_evaluation(result)
+
+
+def test_command_names_the_tracks_it_knows(inputs: Inputs) -> None:
+    with pytest.raises(UserError, match="neither a file nor one of tiny"):
+        evaluate_agent(inputs.agent, params=small_params(), track="nowhere", num_races=None, races_dir=inputs.races)
+    with pytest.raises(UserError, match="too few"):
+        evaluate_agent(inputs.agent, params=small_params(), track=None, num_races=0, races_dir=inputs.races)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.observation import ZONE_SPACING_M
+from rulka.tracks.generate import generate_track
+from rulka.tracks.progress import progress_along, zone_frames
+from rulka.tracks.track import Track, TrackError, load_track
+
+SHAPE = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_generated_tracks_hold_what_they_promise(seed: int) -> None:
+    track = generate_track(seed, **SHAPE)
+    steps = np.linalg.norm(np.diff(track.centre_m, axis=0), axis=1)
+    assert steps == pytest.approx(ZONE_SPACING_M, abs=1e-9)
+    assert track.length_m == pytest.approx(600.0)
+    assert track.gate_m.tolist() == [120.0, 240.0, 360.0, 480.0, 600.0]
+    slope = np.diff(track.centre_m[:, 1]) / ZONE_SPACING_M
+    assert np.abs(slope).max() == pytest.approx(0.12, abs=0.01)
+    assert slope[:30] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_seed_decides_the_track() -> None:
+    assert np.array_equal(generate_track(3, **SHAPE).centre_m, generate_track(3, **SHAPE).centre_m)
+    assert not np.array_equal(generate_track(3, **SHAPE).centre_m, generate_track(4, **SHAPE).centre_m)
+
+
+def test_frames_are_right_handed_and_level() -> None:
+    frames = zone_frames(generate_track(3, **SHAPE))
+    tangent, left, normal = frames[:, :3], frames[:, 3:6], frames[:, 6:]
+    assert np.abs(np.einsum("ij,ij->i", tangent, left)).max() < 1e-12
+    assert np.allclose(np.cross(normal, tangent), left)
+    assert left[:, 1] == pytest.approx(0.0)
+    assert (normal[:, 1] > 0.98).all()
+
+
+def test_bank_lifts_the_left_edge() -> None:
+    flat = generate_track(3, **SHAPE)
+    banked = Track(**{**{name: getattr(flat, name) for name in Track.__dataclass_fields__},
+                      "bank_rad": np.full(flat.num_zones, 0.2)})  # fmt: skip
+    assert zone_frames(banked)[:30, 4] == pytest.approx(np.sin(0.2), abs=1e-9)
+
+
+def naive_along(track: Track, position: np.ndarray) -> float:
+    """Progress by looking at every zone: right wherever the track does not come near itself."""
+    index = int(np.argmin(np.linalg.norm(track.centre_m - position, axis=1)))
+    return index * ZONE_SPACING_M + float((position - track.centre_m[index]) @ zone_frames(track)[index, :3])
+
+
+def test_progress_agrees_with_looking_everywhere() -> None:
+    track, rng = generate_track(3, **SHAPE), np.random.default_rng(0)
+    frames = zone_frames(track)
+    zones = np.arange(4, track.num_zones - 4, 5)
+    offset = rng.uniform(-5, 5, len(zones))
+    path = track.centre_m[zones] + offset[:, None] * frames[zones, 3:6]
+    _index, along, lateral = progress_along(track, path)
+    assert along == pytest.approx([naive_along(track, position) for position in path], abs=1e-4)
+    assert lateral == pytest.approx(offset, abs=0.3)
+
+
+def test_progress_is_monotone_along_the_line() -> None:
+    track = generate_track(5, **SHAPE)
+    _index, along, _lateral = progress_along(track, track.centre_m)
+    assert along == pytest.approx(np.arange(track.num_zones) * ZONE_SPACING_M, abs=1e-4)  # zones are float32
+
+
+def test_a_crossing_is_not_mistaken_for_progress() -> None:
+    """A figure of eight passes its own start again: the nearest zone anywhere would jump, the walk does not."""
+    turn = np.linspace(0, 4 * np.pi, 6000)
+    raw = np.stack([60 * np.sin(turn), np.zeros_like(turn), 60 * np.sin(turn) * np.cos(turn)], axis=1)[:2900]
+    distance = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(raw, axis=0), axis=1))])
+    at = np.arange(0, distance[-1], ZONE_SPACING_M)
+    centre = np.stack([np.interp(at, distance, raw[:, k]) for k in range(3)], axis=1)
+    size = len(centre)
+    track = Track("eight", "eight", centre, np.full(size, 8.0), np.zeros(size), np.zeros(size, np.uint8),
+                  np.array([(size - 1) * ZONE_SPACING_M]), "made by a test")  # fmt: skip
+    _index, along, _lateral = progress_along(track, centre)
+    assert np.diff(along).min() > 0.3
+    assert np.diff(along).max() < 0.7
+
+
+def test_track_files_round_trip_and_refuse_damage(tmp_path: Path) -> None:
+    track = generate_track(2, **SHAPE)
+    path = tmp_path / "track.npz"
+    track.save(path)
+    again = load_track(path)
+    for name in Track.__dataclass_fields__:
+        assert np.array_equal(getattr(again, name), getattr(track, name)), name
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(TrackError, match="not a readable track file"):
+        load_track(path)
+    with pytest.raises(TrackError, match="not a readable track file"):
+        load_track(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("centre_m", np.zeros((1, 3)), "at least two points"),
+        ("centre_m", np.full((1201, 3), np.nan), "not finite"),
+        ("width_m", np.full(1201, 1.0), "m wide somewhere"),
+        ("width_m", np.full(3, 9.0), "one value for each"),
+        ("gate_m", np.array([300.0]), "not at the finish"),
+        ("gate_m", np.array([300.0, 200.0, 600.0]), "one after another"),
+    ],
+)
+def test_impossible_tracks_are_refused(field: str, value: np.ndarray, says: str) -> None:
+    good = generate_track(2, **SHAPE)
+    fields = {name: getattr(good, name) for name in Track.__dataclass_fields__}
+    with pytest.raises(TrackError, match=says):
+        Track(**{**fields, field: value})
