@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 from prefect import flow, get_run_logger, task
@@ -11,8 +12,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.process import CommandError, run_in_group
+from flows.process import run_in_group
 from rulka.errors import UserError
+from rulka.stage import require
 
 GRAPH_FILE = Path("dvc.yaml")
 HOUR_S = 3600.0
@@ -29,8 +31,9 @@ def reproduce(stage: str, force: bool, timeout_h: float) -> State:
     """
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), stage]
     try:
+        check_inputs(stage)
         run_in_group(command, get_run_logger().info, timeout_h * HOUR_S)
-    except CommandError as error:
+    except UserError as error:
         return Failed(message=str(error))
     return Completed(message=f"{stage} is up to date")
 
@@ -51,15 +54,33 @@ def pipeline(stages: list[str] | None = None, force: bool = False, timeout_h: fl
     return Completed(message="every stage is up to date")
 
 
+def check_inputs(stage: str) -> None:
+    """Checks that what other stages write for this one exists.
+
+    Raises:
+        StageInputError: naming the stage to run first; DVC would only name the path.
+    """
+    graph = read_graph()
+    writers = {path: writer for writer, parts in graph.items() for path in parts["outs"]}
+    for path in graph[stage].get("deps", ()):
+        if path in writers:
+            require(Path(path), writers[path])
+
+
 def chosen_stages(names: list[str] | None) -> list[str]:
     """Returns the named stages in the order of `dvc.yaml`; all of them when `names` is None.
 
     Raises:
         UserError: if a name is no stage.
     """
-    stages = list(yaml.safe_load(GRAPH_FILE.read_text(encoding="utf-8"))["stages"])
+    stages = list(read_graph())
     unknown = sorted(set(names or ()) - set(stages))
     if unknown:
         message = f"no stage is called {', '.join(unknown)}; the stages are {', '.join(stages)}"
         raise UserError(message)
     return [stage for stage in stages if names is None or stage in names]
+
+
+def read_graph() -> dict[str, Any]:
+    """Returns the stages of `dvc.yaml` by name, in the order of the file, which is an order to run them in."""
+    return yaml.safe_load(GRAPH_FILE.read_text(encoding="utf-8"))["stages"]

@@ -19,7 +19,6 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 AsJson = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(name="json")]
 
 BENCHMARKS_DIR = Path("benchmarks")
-SUMMARY_COLUMNS = ("file", "kind", "map_uid", "player_login", "race_time_ms", "num_inputs", "num_samples", "error")
 
 
 def run(stages: Names = (), /, force: Flag = False) -> None:
@@ -57,10 +56,8 @@ def inspect(path: OnePath, /, as_json: AsJson = False) -> None:
     summaries = [inspect_file(file) for file in files]
     if as_json:
         _say_json(summaries if path.is_dir() else summaries[0])
-    elif path.is_dir():
-        _say_table(summaries, SUMMARY_COLUMNS)
     else:
-        _say_table([{"field": name, "value": value} for name, value in summaries[0].items()], ("field", "value"))
+        _say("\n".join(map(_line, summaries)) if path.is_dir() else _lines(summaries[0]))
     if not path.is_dir() and summaries[0]["error"]:
         sys.exit(EXIT_USER_ERROR)
 
@@ -154,14 +151,18 @@ def _say_json(value: Any) -> None:
     _say(json.dumps(value, ensure_ascii=False))
 
 
-def _say_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _line(summary: dict[str, Any]) -> str:
+    """One file of many: its race, or what is wrong with it."""
+    race_ms = summary["race_time_ms"]
+    race = f"{race_ms / 1000:8.2f} s" if race_ms is not None else " " * 10
+    counts = f"{summary['num_inputs']:6,} inputs {summary['num_samples']:6,} samples"
+    return f"{summary['kind'] or '?':10}{race}  {summary['error'] or counts}  {summary['file']}"
 
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*("" if row.get(column) is None else str(row[column]) for column in columns))
-    Console().print(table)
+
+def _lines(summary: dict[str, Any]) -> str:
+    """One file alone, field by field; ghosts hold the same fields."""
+    shown = {**summary, "ghosts": len(summary["ghosts"])}
+    return "\n".join(f"{name:21}{'' if value is None else value}" for name, value in shown.items())
 
 
 if __name__ == "__main__":

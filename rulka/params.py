@@ -147,7 +147,7 @@ class TrackParams(Section):
 class DriverParams(Section):
     """The field of built-in drivers; see `rulka.simulator.driver`."""
 
-    pace_low: PositiveFloat = Field(le=1, description="share of what the car can do that the most careful driver uses")
+    pace_low: PositiveFloat = Field(le=1, description="share of the possible speed that the most careful driver drives")
     pace_high: PositiveFloat = Field(le=1, description="and the boldest")
     slip_chance: Share = Field(description="chance that a decision is left as it was, at most")
     line_m: NonNegativeFloat = Field(description="drivers aim at a line at most this far beside the centre")

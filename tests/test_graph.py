@@ -4,10 +4,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from dvc.repo import Repo
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("races", "capture", "pretrain", "clone", "transfer", "train", "evaluate")
@@ -51,14 +51,29 @@ def test_a_second_run_does_nothing(project: Path) -> None:
 
 
 @pytest.mark.parametrize("section", sorted(yaml.safe_load((ROOT / "params.yaml").read_text())))
-def test_a_changed_parameter_reruns_exactly_the_stages_that_read_it(project: Path, section: str) -> None:
-    file = project / "params.yaml"
-    params: dict[str, Any] = yaml.safe_load(file.read_text())
-    params[section]["changed"] = params[section].get("changed", 0) + 1
-    file.write_text(yaml.safe_dump(params))
-    readers = [name for name in STAGES if section in GRAPH["stages"][name]["params"]]
+def test_a_changed_parameter_touches_exactly_the_stages_that_read_it(
+    project: Path, section: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    readers = {name for name in STAGES if section in GRAPH["stages"][name]["params"]}
     assert readers
-    assert reproduce(project) == readers
+    file = project / "params.yaml"
+    before = file.read_text()
+    params = yaml.safe_load(before)
+    params[section]["changed"] = True
+    file.write_text(yaml.safe_dump(params))
+    try:
+        assert set(Repo().status()) == readers
+    finally:
+        file.write_text(before)
+
+
+def test_a_changed_parameter_reruns_the_stages_that_read_it(project: Path) -> None:
+    file = project / "params.yaml"
+    params = yaml.safe_load(file.read_text())
+    params["evaluate"]["seed"] += 1
+    file.write_text(yaml.safe_dump(params))
+    assert reproduce(project) == ["evaluate"]
 
 
 def test_a_new_recording_reruns_races(project: Path) -> None:

@@ -46,8 +46,13 @@ def tracked_files() -> list[Path]:
     return [path for path in files if "data" not in path.parts or "recordings" in path.parts]
 
 
-def own_sources(*packages: str) -> list[Path]:
-    return [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+def own_sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+@cache
+def nodes_of(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text())))
 
 
 # What a stage imports -------------------------------------------------------------------------------------------------
@@ -64,7 +69,7 @@ def module_file(name: str) -> Path | None:
 def imported_names(file: Path) -> set[str]:
     """Every module a file may import, at the top or inside a function, and the packages around it."""
     names = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes_of(file):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -116,6 +121,20 @@ def test_dependencies_hold_nothing_the_stage_does_not_import(stage: str) -> None
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_data_folders_are_those_the_stage_names(stage: str) -> None:
+    """`Path("data/races")` and `data / "races"` both name a folder."""
+    named = set()
+    for node in nodes_of(ROOT / "tasks" / f"{stage}.py"):
+        match node:
+            case ast.Call(func=ast.Name("Path"), args=[ast.Constant(str(path))]) if path.startswith("data/"):
+                named.add(path)
+            case ast.BinOp(ast.Name("data"), ast.Div(), ast.Constant(str(name))):
+                named.add(f"data/{name}")
+    listed = {path for path in GRAPH[stage]["deps"] if path.startswith("data/")} | set(GRAPH[stage]["outs"])
+    assert named == listed
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_parameters_are_those_of_the_signature(stage: str) -> None:
     function = getattr(importlib.import_module(f"tasks.{stage}"), stage)
     parameters = inspect.signature(function, eval_str=True).parameters.values()
@@ -147,8 +166,10 @@ def test_parameters_have_no_defaults_in_code(section: type[BaseModel]) -> None:
 
 
 def test_every_parameter_is_read_by_some_code() -> None:
-    nodes = [node for file in own_sources(*PACKAGES) for node in ast.walk(ast.parse(file.read_text()))]
+    """As an attribute, or by name where a section is unpacked into a function's arguments."""
+    nodes = [node for file in own_sources() for node in nodes_of(file)]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    read |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     names = {name for section in sections_of(Params) for name in section.model_fields}
     assert sorted(names - read) == []
 
@@ -200,7 +221,7 @@ def test_constraints_pin_names_to_versions_and_nothing_else() -> None:
 
 
 def test_source_files_use_no_relative_imports_and_no_catch_all_names() -> None:
-    names = {path.stem for path in own_sources(*PACKAGES)}
+    names = {path.stem for path in own_sources()}
     assert names & {"utils", "common", "helpers", "misc"} == set()
-    nodes = [(file, node) for file in own_sources(*PACKAGES) for node in ast.walk(ast.parse(file.read_text()))]
+    nodes = [(file, node) for file in own_sources() for node in nodes_of(file)]
     assert [str(file) for file, node in nodes if isinstance(node, ast.ImportFrom) and node.level > 0] == []

@@ -147,7 +147,19 @@ class IqnLearner:
         self.num_env_steps += block.is_reset.size
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
-        """Stores demonstrations, `demonstration_share` of every batch from now on; replaces earlier ones."""
+        """Stores demonstrations, `demonstration_share` of every batch from now on; replaces earlier ones.
+
+        Raises:
+            AgentError: if they show something else than the agent sees.
+            ValueError: if there are none.
+        """
+        _, _, height, width = self._sampler.batch.image.shape
+        expected = (height, width, self._sampler.batch.floats.shape[1])
+        for block in blocks:
+            found = (block.spec.height, block.spec.width, block.spec.num_floats)
+            if found != expected:
+                message = f"demonstrations have (height, width, floats) {found}, the agent sees {expected}"
+                raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
         self._demonstrations = demonstration_buffer(blocks)
 
     def num_allowed_env_steps(self) -> int:

@@ -161,20 +161,39 @@ class PpoLearner:
         standard = (rollout.advantage - rollout.advantage.mean()) / (rollout.advantage.std() + 1e-8)
         rollout = rollout._replace(advantage=standard)
         scale = return_scale(rollout.returns)
-        num_encoder_epochs = self._params.encoder_epochs
-        for index in self._minibatches(len(rollout.action), num_encoder_epochs):
-            with computing_in(self.precision):
-                decided = self.network(rollout.image[index], rollout.floats[index])
-            if self._learn(decided, rollout.rows(index), scale, means):
-                return
-        if num_encoder_epochs == self._params.epochs:
+        num_encoder_epochs, num_epochs = self._params.encoder_epochs, self._params.epochs
+        if (
+            self._run_epochs(rollout, self.network, num_encoder_epochs, scale, means)
+            or num_encoder_epochs == num_epochs
+        ):
             return
-        encoded = self._in_chunks(lambda part: self.network.encode(part.image), rollout)
-        for index in self._minibatches(len(rollout.action), self._params.epochs - num_encoder_epochs):
+        encoded = rollout._replace(image=self._in_chunks(lambda part: self.network.encode(part.image), rollout))
+        self._run_epochs(encoded, self.network.decide, num_epochs - num_encoder_epochs, scale, means)
+
+    def _run_epochs(
+        self,
+        rollout: Rollout,
+        decide: Callable[[Tensor, Tensor], PolicyAndValue],
+        num_epochs: int,
+        scale: float,
+        means: MetricMeans,
+    ) -> bool:
+        """Makes the gradient steps of some epochs and returns whether the policy has moved too far to go on.
+
+        Args:
+            rollout: what to learn from; `image` holds what `decide` takes first, images or their features.
+            decide: the network, or its part behind the encoder.
+            num_epochs: how often to go through the rollout.
+            scale: unit of the values.
+            means: where metrics go.
+        """
+        for index in self._minibatches(len(rollout.action), num_epochs):
+            part = rollout.rows(index)
             with computing_in(self.precision):
-                decided = self.network.decide(encoded[index], rollout.floats[index])
-            if self._learn(decided, rollout.rows(index), scale, means):
-                return
+                decided = decide(part.image, part.floats)
+            if self._learn(decided, part, scale, means):
+                return True
+        return False
 
     def _learn(self, decided: PolicyAndValue, part: Rollout, scale: float, means: MetricMeans) -> bool:
         """Makes one gradient step and returns whether the policy has moved too far to go on."""

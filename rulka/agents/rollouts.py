@@ -1,6 +1,6 @@
 """What PPO learns from: the decisions of some blocks, with the advantages of their actions.
 
-Dimensions: M decisions, T decisions of a block, N cars, H x W pixels, F floats.
+Dimensions: M decisions, T decisions of a block, N cars, H x W pixels, F floats, E image features.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rollout(NamedTuple):
     """Decisions to learn from, resets left out: what happened, and what it was worth.
 
     Attributes:
-        image: [M, 1, H, W] uint8.
+        image: [M, 1, H, W] uint8; or image features [M, E], where the encoder stands still.
         floats: [M, F] float32 raw.
         action: [M] int64.
         log_prob: [M] float32 of the action when it was chosen.

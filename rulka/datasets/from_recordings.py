@@ -14,11 +14,10 @@ import numpy as np
 from rulka.actions import TICK_MS
 from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
 from rulka.errors import UserError
-from rulka.observation import CAR
 from rulka.recordings import Ghost, Recording, inputs_to_controls, parse_map, read_recording, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
-from rulka.tracks.from_paths import DrivenPath, track_from_paths
+from rulka.tracks.from_paths import path_from_rows, track_from_paths
 from rulka.tracks.track import Track
 
 SUFFIX = ".gbx"
@@ -209,16 +208,5 @@ def _quarantined(file: str, error: UserError) -> QuarantinedFile:
 
 
 def _track(uid: str, name: str, races: Sequence[Race]) -> Track:
-    return track_from_paths(uid, name, [_path(race) for race in races])
-
-
-def _path(race: Race) -> DrivenPath:
-    return DrivenPath(
-        time_ms=race.state_time_ms,
-        position=race.state[:, CAR["position"]],
-        velocity=race.state[:, CAR["velocity"]],
-        up=race.state[:, CAR["rotation"]].reshape(-1, 3, 3)[:, :, 1],
-        checkpoint_times_ms=race.checkpoint_times_ms,
-        race_time_ms=race.race_time_ms,
-        has_contact=race.state[:, CAR["has_contact"]] > 0,
-    )
+    paths = [path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms) for race in races]
+    return track_from_paths(uid, name, paths)

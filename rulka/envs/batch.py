@@ -119,9 +119,7 @@ class RaceBatch:
     ) -> None:
         """Writes images [N, 1, H, W], floats [N, F] and shaping potentials [N] of all cars."""
         simulator = self.simulator
-        render_frames(
-            simulator.cars[:, :POSE_SIZE], simulator.zone_index, self.scene, self._camera, image_out[:, 0]
-        )
+        render_frames(simulator.cars[:, :POSE_SIZE], simulator.zone_index, self.scene, self._camera, image_out[:, 0])
         simulator.floats(floats_out)
         place = simulator.cars[:, CAR["position"]].astype(np.float64)
         distance_m = np.linalg.norm(place - self.settings.track.zones[simulator.zone_index], axis=1)

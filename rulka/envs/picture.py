@@ -19,12 +19,9 @@ Colour = tuple[int, int, int]
 PAPER: Colour = (245, 246, 248)
 PANEL: Colour = (18, 21, 27)
 UNPRESSED: Colour = (62, 69, 80)
-PRESSED: dict[str, Colour] = {
-    "left": (86, 180, 233),
-    "gas": (47, 195, 154),
-    "brake": (240, 140, 60),
-    "right": (86, 180, 233),
-}
+GAS, BRAKE, STEER = (47, 195, 154), (240, 140, 60), (86, 180, 233)
+KEYS: tuple[tuple[str, int, Colour], ...] = (("<", 2, STEER), ("^", 0, GAS), ("v", 1, BRAKE), (">", 3, STEER))
+"""Sign, place among the keys of the observation, and colour when pressed, from left to right."""
 
 _GLYPHS = {
     "0": "01110 10001 10011 10101 11001 10001 01110",
@@ -43,6 +40,10 @@ _GLYPHS = {
     "m": "00000 00000 11010 10101 10101 10001 10001",
     "h": "10000 10000 10110 11001 10001 10001 10001",
     "s": "00000 00000 01110 10000 01110 00001 11110",
+    "<": "00010 00100 01000 10000 01000 00100 00010",
+    ">": "01000 00100 00010 00001 00010 00100 01000",
+    "^": "00100 01110 10101 00100 00100 00100 00100",
+    "v": "00100 00100 00100 00100 10101 01110 00100",
     " ": "00000 00000 00000 00000 00000 00000 00000",
 }
 
@@ -63,20 +64,27 @@ def race_picture(batch: RaceBatch, car: int) -> NDArray[np.uint8]:
     speed_kmh = float(np.linalg.norm(row[CAR["velocity"]])) * MPS_TO_KMH
     _write(picture, f"{speed_kmh:3.0f} km/h", 16, HEIGHT - 46)
     _write(picture, f"{batch.race_time_ms[car] / 1000.0:6.2f} s", WIDTH - 170, 16)
-    gas, brake, left, right = simulator.previous_keys[car, -1]
-    for number, (name, is_pressed) in enumerate(
-        (("left", left), ("gas", gas), ("brake", brake), ("right", right))
-    ):
-        _fill(picture, WIDTH - 160 + 36 * number, HEIGHT - 46, 32, 30, PANEL)
-        _fill(picture, WIDTH - 156 + 36 * number, HEIGHT - 42, 24, 22, PRESSED[name] if is_pressed else UNPRESSED)
+    for number, (sign, key, colour) in enumerate(KEYS):
+        x, y = WIDTH - 160 + 36 * number, HEIGHT - 46
+        _fill(picture, x, y, 32, 32, PANEL)
+        _fill(picture, x + 3, y + 3, 26, 26, colour if simulator.previous_keys[car, -1, key] else UNPRESSED)
+        _stamp(picture, _mask(sign, 2), x + 11, y + 9)
     return picture
 
 
 def _write(picture: NDArray[np.uint8], text: str, x: int, y: int) -> None:
     """Writes a line of text, 21 pixels high, on a dark panel; x and y are its upper left corner."""
-    mask = np.concatenate([_glyph(letter) for letter in text], axis=1)
-    mask = np.repeat(np.repeat(mask, 3, axis=0), 3, axis=1)
+    mask = _mask(text, 3)
     _fill(picture, x - 6, y - 4, mask.shape[1] + 9, mask.shape[0] + 8, PANEL)
+    _stamp(picture, mask, x, y)
+
+
+def _mask(text: str, scale: int) -> NDArray[np.bool_]:
+    mask = np.concatenate([_glyph(letter) for letter in text], axis=1)
+    return np.repeat(np.repeat(mask, scale, axis=0), scale, axis=1)
+
+
+def _stamp(picture: NDArray[np.uint8], mask: NDArray[np.bool_], x: int, y: int) -> None:
     picture[y : y + mask.shape[0], x : x + mask.shape[1]][mask] = PAPER
 
 

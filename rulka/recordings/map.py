@@ -15,6 +15,9 @@ from rulka.recordings.stream import Cursor, Ident
 PARAMETERS, COLLECTORS, SKIN, WAYPOINT = 0x0305B000, 0x0301B000, 0x03059000, 0x2E009000
 BLOCKS_CHUNK = MAP | 0x01F
 OLD_BLOCKS_CHUNK = MAP | 0x013
+MAX_BLOCKS_VERSION = 6
+RAISED_VERSION = 6
+"""Version of the games since 2013, whose coordinates begin elsewhere."""
 UNLIMITER = "TMUnlimiter"
 BLOCK_SIZES_M = {
     "Speed": (32.0, 16.0, 32.0),
@@ -26,6 +29,9 @@ BLOCK_SIZES_M = {
 }
 DEFAULT_BLOCK_SIZE_M = (32.0, 8.0, 32.0)
 """Size of one block, metres; that of Stadium, and of every environment not listed above."""
+RAISED_GROUND = ("Stadium", "26")
+"""Environments in which games since 2013 count heights from 8 blocks below the ground."""
+RAISED_BLOCKS = 8
 _UNUSED_FLAGS = (0xFFFFFFFF, 0xFFFF)
 _HAS_SKIN, _HAS_DECAL, _HAS_CARD, _HAS_CHARACTER, _HAS_WAYPOINT = (1 << bit for bit in (15, 17, 18, 19, 20))
 _MIN_BLOCK_BYTES = 10
@@ -94,13 +100,10 @@ def _blocks(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
     cursor.ident()
     cursor.skip(16)
     version = cursor.u32()
-    if version > _MAX_BLOCKS_VERSION:
-        message = f"the blocks are stored in version {version}; known are 0 to {_MAX_BLOCKS_VERSION}"
+    if version > MAX_BLOCKS_VERSION:
+        message = f"the blocks are stored in version {version}; known are 0 to {MAX_BLOCKS_VERSION}"
         raise UnsupportedGenerationError(message)
     _read_blocks(cursor, target, nodes, version)
-
-
-_MAX_BLOCKS_VERSION = 6
 
 
 def _old_blocks(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
@@ -136,10 +139,12 @@ def _read_block(cursor: Cursor, nodes: Nodes, version: int, target: _Map) -> Blo
         nodes.reference(cursor, {SKIN: _read_skin})
     if version >= 2:
         _skip_extras(cursor, nodes, flags)
-    if version >= 6:
+    if version >= RAISED_VERSION:
         x, z = x - 1, z - 1
-    size = BLOCK_SIZES_M.get(target.ident.collection, DEFAULT_BLOCK_SIZE_M)
-    position = (x * size[0] + size[0] / 2, y * size[1], z * size[2] + size[2] / 2)
+    environment = target.ident.collection
+    size = BLOCK_SIZES_M.get(environment, DEFAULT_BLOCK_SIZE_M)
+    ground = RAISED_BLOCKS if version >= RAISED_VERSION and environment in RAISED_GROUND else 0
+    position = (x * size[0] + size[0] / 2, (y - ground) * size[1], z * size[2] + size[2] / 2)
     return Block(name, (x, y, z), turns & 3, flags, position)
 
 

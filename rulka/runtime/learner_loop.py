@@ -208,8 +208,9 @@ class LearnerLoop:
             self._save()
 
     def _show(self, bar: Progress, num_taken: int) -> None:
-        left_s = 60.0 * self.spec.train.max_minutes - self.state.seconds
-        bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + max(0.0, bar.rate * left_s))
+        left_s = max(0.0, 60.0 * self.spec.train.max_minutes - self.state.seconds)
+        if bar.rate:  # whichever limit comes first
+            bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + bar.rate * left_s)
         facts = {name: value for name, value in self.races.values().items() if value is not None}
         shown = {"finished": "finish_rate", "best s": "best_time_s", "progress m": "mean_progress_m"}
         bar.advance(

@@ -28,6 +28,9 @@ BEND_REACH = 8
 """A bend is measured over this many zones each way: 4 m."""
 COAST_MPS, BRAKE_MPS = 0.5, 2.0
 """Lets the gas go this far above the planned speed, and brakes above that."""
+LOCK_SHARE, CREST_SHARE, BRAKE_SHARE = 0.95, 1.5, 0.8
+"""At full pace: share of full lock that the tightest part of a bend asks for, of gravity that a crest takes off the
+wheels (above 1 the car flies), and of the brake's power."""
 REACTION_S = 0.12
 """Drives now for where it will be by then."""
 
@@ -37,7 +40,7 @@ class Skills:
     """How well each of N drivers drives.
 
     Attributes:
-        pace: [N] share of what the car can turn and brake that the speed plan uses; below 1.
+        pace: [N] share of the possible speed in bends, and of the possible braking, that the plan uses.
         look_ahead_s: [N] seconds of driving at which the pursued point lies ahead.
         slip_chance: [N] chance that a decision is left as it was.
         line_m: [N] how far left of the centreline the driver aims.
@@ -122,7 +125,7 @@ def speed_plan(track: Track, physics: PhysicsParams, pace: float) -> Floats:
     Args:
         track: the track.
         physics: what the car can do.
-        pace: share of it that is used, in turning, in braking and in staying on the ground over crests.
+        pace: share of the possible speed, and of the possible braking, that is used.
 
     Returns:
         [Z] m/s at each zone: what the bend there allows, and what braking for the bends ahead allows.
@@ -130,12 +133,12 @@ def speed_plan(track: Track, physics: PhysicsParams, pace: float) -> Floats:
     turn, rise = bends(track)
     speeds, radii = np.arange(256.0), np.interp(np.arange(256.0), *np.array(physics.turn_radius_m).T)
     radii = np.maximum.accumulate(radii)
-    plan = np.interp(pace / np.maximum(np.abs(turn), 1e-6), radii, speeds)
-    crest = np.sqrt(pace * 1.5 * physics.gravity_mps2 / np.maximum(-rise, 1e-6))
-    plan = np.maximum(np.minimum(plan, crest), SLOWEST_MPS)
+    plan = np.interp(LOCK_SHARE / np.maximum(np.abs(turn), 1e-6), radii, speeds)
+    crest = np.sqrt(CREST_SHARE * physics.gravity_mps2 / np.maximum(-rise, 1e-6))
+    plan = np.maximum(pace * np.minimum(plan, crest), SLOWEST_MPS)
     for zone in range(len(plan) - 2, -1, -1):
         after = plan[zone + 1]
-        slowing = pace * (0.7 * physics.brake_mps2 + physics.engine_brake_per_s * after)
+        slowing = pace * (BRAKE_SHARE * physics.brake_mps2 + physics.engine_brake_per_s * after)
         plan[zone] = min(plan[zone], np.sqrt(after**2 + 2.0 * ZONE_SPACING_M * slowing))
     return plan
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int32]
+Real = Any  # a float32 scalar: numba would turn a plain float into a float64 one
+Pixel = Any  # an unsigned pixel index
 
 kernel = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 small_kernel = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
@@ -42,18 +44,29 @@ X, Y, Z, PIXEL_X, PIXEL_Y = 0, 1, 2, 3, 4
 
 # Inks, see palette.py.
 SKY_ZENITH, SKY_HORIZON, GROUND_HORIZON, GROUND_NEAR, TERRAIN, LINE, UNDERSIDE, POST = 0, 1, 2, 3, 4, 16, 18, 19
-BANNER, FINISH_DARK, CAR, OTHER = 20, 23, 24, 30
+BANNER, FINISH_DARK, CAR, OTHER = 20, 23, 24, 33
 
 MAX_SLOTS = 1024
 """Sections in one frame; further ones are left out."""
-BAND_SECTIONS = 16
-NEIGHBOUR_SECTIONS = 16
-STRIP, GATE, BOX = 0, 1, 2
-CAR_BOXES = np.array([[-0.9, 0.05, -1.7, 0.9, 0.6, 1.9], [-0.6, 0.6, -1.3, 0.6, 1.05, 0.5]], np.float32)
-"""Body and cabin: least lateral, up and forward, then greatest, in metres from the car's position."""
+BAND_SECTIONS, NEIGHBOUR_SECTIONS = np.int64(16), np.int64(16)
+STRIP, GATE, BOX, NONE = np.int64(0), np.int64(1), np.int64(2), np.int64(0)
+CAR_PARTS = np.array(
+    [
+        [-0.80, 0.18, -1.90, 0.80, 0.55, 1.60, 0],  # body
+        [-0.40, 0.20, 1.60, 0.40, 0.45, 2.20, 0],  # nose
+        [-0.55, 0.55, -1.20, 0.55, 0.95, 0.50, 1],  # cabin
+        [-0.85, 0.85, -2.00, 0.85, 0.95, -1.60, 0],  # rear wing
+        [0.80, 0.00, -1.75, 1.10, 0.66, -1.05, 2],  # wheels
+        [-1.10, 0.00, -1.75, -0.80, 0.66, -1.05, 2],
+        [0.80, 0.00, 0.95, 1.10, 0.60, 1.60, 2],
+        [-1.10, 0.00, 0.95, -0.80, 0.60, 1.60, 2],
+    ],
+    np.float32,
+)
+"""Boxes of a car: least lateral, up and forward, then greatest, metres from its position; paint, cabin or tyre."""
 LINE_M, LINE_PIXELS, MAX_LINE_SHARE = np.float32(0.6), np.float32(1.8), np.float32(0.3)
 PAD_PIXELS = np.float32(0.5)
-"""Terrain and cars are widened by this much, so that no seam shows beside them."""
+"""Terrain is widened by this much, so that no seam shows between it and the road."""
 NOWHERE = np.float32(1e9)
 
 
@@ -90,9 +103,17 @@ def new_scratch() -> Scratch:
 
 @kernel
 def paint_frames(
-    poses: Floats, zone_index: NDArray[np.int64], scene: Scene, camera: Floats, cars: Floats, scratch: Scratch, out: Bytes
-) -> None:
+    poses: Floats,
+    zone_index: NDArray[np.int64],
+    scene: Scene,
+    camera: Floats,
+    cars: Floats,
+    scratch: Scratch,
+    out: Bytes,
+) -> int:
     """Paints every pose; see `render.render_frames`, which checks the arguments.
+
+    Returns the first pose that holds a value that is not finite, where it stops, or -1.
 
     Args:
         poses: [N, >= 12] position and rotation of each car.
@@ -100,16 +121,29 @@ def paint_frames(
         scene: from `bake_scene`.
         camera: from `camera_array`.
         cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
+        scratch: from `new_scratch`, of one thread.
         out: [N, H, W], C-contiguous, overwritten.
     """
     height, width = out.shape[1], out.shape[2]
     for n in range(poses.shape[0]):
+        if not is_finite(poses, n):
+            return n
         place_camera(poses, n, camera, height, width, scratch.lens)
         paint_background(out[n], scratch.lens, scene.ink)
         num_items = collect_road(scene, zone_index[n], width, scratch)
         num_items = collect_objects(scene, cars, num_items, scratch)
         sort_near_to_far(scratch.key, scratch.order, num_items)
         paint_items(out[n], scene, cars, num_items, scratch)
+    return -1
+
+
+@small_kernel
+def is_finite(poses: Floats, n: int) -> bool:
+    """Whether all of a pose is numbers."""
+    total = ZERO
+    for k in range(12):
+        total += poses[n, k] * ZERO
+    return total == ZERO
 
 
 @kernel
@@ -151,19 +185,18 @@ def collect_road(scene: Scene, zone: int, width: int, scratch: Scratch) -> int:
     """Adds the strips ahead, behind and near in space; returns the number of items."""
     num_sections = scene.sections.shape[0]
     here = min(max(zone + scene.num_before, 0), num_sections - 1)
-    num_slots, num_items = 0, 0
-    for sign in (1, -1):
+    num_slots, num_items = NONE, NONE
+    for sign in (np.int64(1), np.int64(-1)):
         num_slots, num_items = add_run(scene, here, width, sign, num_slots, num_items, scratch)
     chunk = min(here // NEIGHBOUR_SECTIONS, scene.neighbours.shape[0] - 1)
     for k in range(scene.neighbours.shape[1]):
         section = np.int64(scene.neighbours[chunk, k])
         if section < 0 or num_slots + 2 > MAX_SLOTS:
             break
-        for end in range(2):
+        for end in range(NONE, NONE + 2):
             at = section + end * NEIGHBOUR_SECTIONS
             add_section(scene.sections, at, scratch.lens, scratch.point, num_slots + end)
-        step = np.int64(NEIGHBOUR_SECTIONS)  # a bare constant would be compiled into a kernel of its own
-        num_items = add_strip(num_slots, num_slots + 1, section, step, num_items, scratch)
+        num_items = add_strip(num_slots, num_slots + 1, section, NEIGHBOUR_SECTIONS, num_items, scratch)
         num_slots += 2
     return num_items
 
@@ -174,11 +207,11 @@ def add_run(
 ) -> tuple[int, int]:
     """Adds sections outward from `here`, in one direction, and the strips between them."""
     last, reach, detail = scene.sections.shape[0] - 1, int(scene.view_m * TWO), max(1, width // 64)
-    index = here & ~3
+    index = here & ~7
     is_ahead = add_section(scene.sections, index, scratch.lens, scratch.point, num_slots)
     num_slots += 1
     while abs(index - here) < reach and num_slots < MAX_SLOTS:
-        step = strip_length(abs(index - here), detail) if is_ahead else 32
+        step = strip_length(abs(index - here), detail) if is_ahead else 64
         while index & (step - 1):
             step >>= 1
         following = index + sign * step
@@ -194,14 +227,14 @@ def add_run(
 
 @small_kernel
 def strip_length(distance: int, detail: int) -> int:
-    """Sections in a strip at a distance in sections: 2 m near, doubling three times; finer for larger images."""
-    if distance < 16 * detail:
+    """Sections in a strip at a distance in sections: 4 m near, doubling three times; finer for larger images."""
+    if distance < 32 * (detail - 1):
         return 4
     if distance < 64 * detail:
         return 8
     if distance < 200 * detail:
         return 16
-    return 32
+    return 32 if distance < 400 * detail else 64
 
 
 @kernel
@@ -238,7 +271,7 @@ def add_section(sections: Floats, index: int, lens: Floats, point: Floats, slot:
 
 
 @small_kernel
-def to_camera(lens: Floats, x: float, y: float, z: float, out: Floats) -> None:
+def to_camera(lens: Floats, x: Real, y: Real, z: Real, out: Floats) -> None:
     """Moves a world point into camera space."""
     dx, dy, dz = x - lens[EYE], y - lens[EYE + 1], z - lens[EYE + 2]
     for axis in range(3):
@@ -295,7 +328,7 @@ def collect_objects(scene: Scene, cars: Floats, num_items: int, scratch: Scratch
 
 
 @small_kernel
-def add_object(kind: int, index: int, distance: float, num_items: int, scratch: Scratch) -> int:
+def add_object(kind: int, index: int, distance: Real, num_items: int, scratch: Scratch) -> int:
     """Adds one gate or car."""
     if num_items >= scratch.key.shape[0]:
         return num_items
@@ -306,7 +339,7 @@ def add_object(kind: int, index: int, distance: float, num_items: int, scratch: 
 
 
 @small_kernel
-def length(vector: Floats) -> float:
+def length(vector: Floats) -> Real:
     """Length of a vector of three."""
     return np.sqrt(vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2])
 
@@ -339,17 +372,18 @@ def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: int, scratc
 
 
 @small_kernel
-def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: int, haze: float) -> None:
+def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: int, haze: Real) -> None:
     """Paints terrain, edge lines and road between two sections."""
-    step, a, b = scratch.item[index, 0] >> 2, scratch.item[index, 1], scratch.item[index, 2]
-    section = scratch.item[index, 3]
+    item = scratch.item
+    step, section = np.int64(item[index, 0] >> 2), np.int64(item[index, 3])
+    a, b = np.int64(item[index, 1]), np.int64(item[index, 2])
     ink, light = scene.ink, scene.sections[section, 13]
     band = (section // BAND_SECTIONS) & 1
-    ground = shade(banded(ink, TERRAIN, band, step), light, haze, ink)
-    road = shade(banded(ink, scene.surface[section], band, step), light, haze, ink)
+    ground = shade(banded(ink, np.int64(TERRAIN), band, step), light, haze, ink)
+    road = shade(banded(ink, np.int64(scene.surface[section]), band, step), light, haze, ink)
     line = shade(ink[LINE], ONE, haze * HALF, ink)
     underside = shade(ink[UNDERSIDE], ONE, haze, ink)
-    is_road_seen = is_seen_from_above(scratch.point, a, b, EDGE_LEFT, EDGE_RIGHT)
+    is_road_seen = is_seen_from_above(scratch.point, a, b, LAYERS[2, 0], LAYERS[2, 1])
     for layer in range(4):
         left, right = LAYERS[layer, 0], LAYERS[layer, 1]
         if layer < 2:
@@ -366,7 +400,7 @@ def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: int, haze: 
 
 
 @small_kernel
-def banded(ink: Floats, first: int, band: int, step: int) -> float:
+def banded(ink: Floats, first: int, band: int, step: int) -> Real:
     """Alternating shade along the road; strips longer than a band take the mean."""
     if step > BAND_SECTIONS:
         return (ink[first] + ink[first + 1]) * HALF
@@ -374,7 +408,7 @@ def banded(ink: Floats, first: int, band: int, step: int) -> float:
 
 
 @small_kernel
-def shade(value: float, light: float, haze: float, ink: Floats) -> float:
+def shade(value: Real, light: Real, haze: Real, ink: Floats) -> Real:
     """Brightness after slope and distance: far things fade into the horizon."""
     lit = value * light
     return min(max(lit + haze * (ink[GROUND_HORIZON] - lit), ZERO), np.float32(255.0))
@@ -390,25 +424,30 @@ def is_seen_from_above(point: Floats, a: int, b: int, left: int, right: int) -> 
 
 
 @small_kernel
-def paint_between(frame: Bytes, scratch: Scratch, a: int, b: int, left: int, right: int, value: float, pad: float) -> None:
+def paint_between(
+    frame: Bytes, scratch: Scratch, a: int, b: int, left: int, right: int, value: Real, pad: Real
+) -> None:
     """Paints the quadrilateral between two lines of points and two sections."""
     point, corner = scratch.point, scratch.corner
     if min(min(point[a, left, Z], point[a, right, Z]), min(point[b, left, Z], point[b, right, Z])) > NEAR_M:
         for k in range(2):
             corner[0, k], corner[1, k] = point[a, left, PIXEL_X + k], point[a, right, PIXEL_X + k]
             corner[2, k], corner[3, k] = point[b, right, PIXEL_X + k], point[b, left, PIXEL_X + k]
-        fill_quad(frame, corner, value, pad)
+        fill_quad(frame, corner, value, pad, False)
         return
     polygon = scratch.polygon
     for k in range(3):
         polygon[0, 0, k], polygon[0, 1, k] = point[a, left, k], point[a, right, k]
         polygon[0, 2, k], polygon[0, 3, k] = point[b, right, k], point[b, left, k]
-    paint_polygon(frame, scratch, value, pad)
+    paint_polygon(frame, scratch, value, True)
 
 
 @kernel
-def paint_polygon(frame: Bytes, scratch: Scratch, value: float, pad: float) -> None:
-    """Clips the four points in `scratch.polygon[0]` at the near plane, projects and fills them."""
+def paint_polygon(frame: Bytes, scratch: Scratch, value: Real, is_snapped: bool) -> None:
+    """Clips the four points in `scratch.polygon[0]` at the near plane, projects and fills them.
+
+    Clipping changes which edges lie across the road, so ground is widened to whole pixels all around (`is_snapped`).
+    """
     polygon, lens, corner = scratch.polygon, scratch.lens, scratch.corner
     kept = 0
     for i in range(4):
@@ -432,11 +471,11 @@ def paint_polygon(frame: Bytes, scratch: Scratch, value: float, pad: float) -> N
         if fan == 1:
             for k in range(2):
                 corner[1, k], corner[2, k], corner[3, k] = corner[3, k], corner[4, k], corner[4, k]
-        fill_quad(frame, corner, value, pad)
+        fill_quad(frame, corner, value, ZERO, is_snapped)
 
 
 @small_kernel
-def fill_quad(frame: Bytes, corner: Floats, value: float, pad: float) -> None:
+def fill_quad(frame: Bytes, corner: Floats, value: Real, pad: Real, is_snapped: bool) -> None:
     """Fills a convex quadrilateral: rows whose centre lies in it, columns by the part covered.
 
     Branches cost more than arithmetic here, so every row looks at all four edges. Edges 0 and 2, which lie across the
@@ -447,6 +486,7 @@ def fill_quad(frame: Bytes, corner: Floats, value: float, pad: float) -> None:
         corner: [>= 4, 2] pixels, in order around it. Edges 0 and 2 lie across the road, 1 and 3 along it.
         value: brightness, 0 to 255.
         pad: pixels by which edges 1 and 3 are moved outward.
+        is_snapped: whether all edges are widened to whole pixels.
     """
     height, width = np.float32(frame.shape[0]), np.float32(frame.shape[1])
     x0, x1, x2, x3 = corner[0, 0], corner[1, 0], corner[2, 0], corner[3, 0]
@@ -461,25 +501,32 @@ def fill_quad(frame: Bytes, corner: Floats, value: float, pad: float) -> None:
     slope2, slope3 = (x3 - x2) / (y3 - y2), (x0 - x3) / (y0 - y3)
     for row in range(first, last):
         y = np.float32(row) + HALF
-        at0, at1, at2, at3 = x0 + (y - y0) * slope0, x1 + (y - y1) * slope1, x2 + (y - y2) * slope2, x3 + (y - y3) * slope3
+        at0, at1, at2, at3 = (
+            x0 + (y - y0) * slope0,
+            x1 + (y - y1) * slope1,
+            x2 + (y - y2) * slope2,
+            x3 + (y - y3) * slope3,
+        )
         on0, on1, on2, on3 = is_on(y, y0, y1), is_on(y, y1, y2), is_on(y, y2, y3), is_on(y, y3, y0)
         left = min(at1 if on1 else NOWHERE, at3 if on3 else NOWHERE) - pad
         right = max(at1 if on1 else -NOWHERE, at3 if on3 else -NOWHERE) + pad
         left = min(left, np.floor(min(at0 if on0 else NOWHERE, at2 if on2 else NOWHERE)))
         right = max(right, np.ceil(max(at0 if on0 else -NOWHERE, at2 if on2 else -NOWHERE)))
+        if is_snapped:
+            left, right = np.floor(left), np.ceil(right)
         left = left if left > ZERO else ZERO  # written so that a number that is none stays inside the image
         right = right if right < width else width
         fill_row(frame, np.uint64(row), left, right, value)
 
 
 @small_kernel
-def is_on(y: float, y0: float, y1: float) -> bool:
+def is_on(y: Real, y0: Real, y1: Real) -> bool:
     """Whether an edge from `y0` to `y1` crosses the height `y`."""
     return (y >= min(y0, y1)) & (y < max(y0, y1))
 
 
 @small_kernel
-def row_after(y: float, height: float) -> int:
+def row_after(y: Real, height: Real) -> int:
     """The first row whose centre is not above `y`, between 0 and the height."""
     y = y if y > HALF else HALF  # written so that a number that is none stays inside the image
     y = y if y < height else height
@@ -487,7 +534,7 @@ def row_after(y: float, height: float) -> int:
 
 
 @small_kernel
-def fill_row(frame: Bytes, y: Any, left: float, right: float, value: float) -> None:
+def fill_row(frame: Bytes, y: Pixel, left: Real, right: Real, value: Real) -> None:
     """Fills from `left` to `right`, mixing the two border pixels by the part covered."""
     if right <= left:
         return
@@ -501,17 +548,17 @@ def fill_row(frame: Bytes, y: Any, left: float, right: float, value: float) -> N
 
 
 @small_kernel
-def blend(frame: Bytes, y: Any, x: Any, cover: float, value: float) -> None:
+def blend(frame: Bytes, y: Pixel, x: Pixel, cover: Real, value: Real) -> None:
     """Mixes one pixel with a value."""
     old = np.float32(frame[y, x])
     frame[y, x] = np.uint8(np.int32(old + cover * (value - old) + HALF))
 
 
 @kernel
-def paint_gate(frame: Bytes, scene: Scene, scratch: Scratch, gate: int, haze: float) -> None:
+def paint_gate(frame: Bytes, scene: Scene, scratch: Scratch, gate: int, haze: Real) -> None:
     """Paints two posts and a banner across the road; the finish is chequered."""
     section, kind = scene.gates[gate, 0], scene.gates[gate, 1]
-    ink, lens, at, place = scene.ink, scratch.lens, scene.sections, scratch.corner
+    ink, lens, at = scene.ink, scratch.lens, scene.sections
     base, side = scratch.frame[0], scratch.frame[1]
     to_camera(lens, at[section, 0], at[section, 1], at[section, 2], base)
     for axis in range(3):
@@ -537,7 +584,7 @@ def paint_gate(frame: Bytes, scene: Scene, scratch: Scratch, gate: int, haze: fl
 
 @kernel
 def paint_upright(
-    frame: Bytes, scratch: Scratch, base: Floats, side: Floats, extent: tuple[float, float, float, float], value: float
+    frame: Bytes, scratch: Scratch, base: Floats, side: Floats, extent: tuple[Real, Real, Real, Real], value: Real
 ) -> None:
     """Paints an upright rectangle across the road: `extent` is left, right, low, high in metres."""
     polygon, lens = scratch.polygon, scratch.lens
@@ -548,12 +595,12 @@ def paint_upright(
         polygon[0, 1, axis] = base[axis] + side[axis] * right + up * low
         polygon[0, 2, axis] = base[axis] + side[axis] * right + up * high
         polygon[0, 3, axis] = base[axis] + side[axis] * left + up * high
-    paint_polygon(frame, scratch, value, ZERO)
+    paint_polygon(frame, scratch, value, False)
 
 
 @kernel
 def paint_car(frame: Bytes, ink: Floats, scratch: Scratch, cars: Floats, m: int) -> None:
-    """Paints a car as a body and, on top of it, a cabin."""
+    """Paints a car: boxes, the farthest first."""
     lens = scratch.lens
     middle, axes = scratch.frame[3], scratch.frame
     to_camera(lens, cars[m, 0], cars[m, 1], cars[m, 2], middle)
@@ -561,16 +608,34 @@ def paint_car(frame: Bytes, ink: Floats, scratch: Scratch, cars: Floats, m: int)
         for axis in range(3):
             row = RIGHT + 3 * axis
             axes[k, axis] = cars[m, 3 + k] * lens[row] + cars[m, 6 + k] * lens[row + 1] + cars[m, 9 + k] * lens[row + 2]
-    for part in range(2):
-        paint_box(frame, ink, scratch, middle, axes, CAR_BOXES[part], CAR + 3 * part if m == 0 else OTHER)
+    painted = 0
+    for _ in range(CAR_PARTS.shape[0]):
+        part = farthest_part(middle, axes, painted)
+        painted |= 1 << part
+        tone = CAR + 3 * int(CAR_PARTS[part, 6])
+        paint_box(frame, ink, scratch, middle, axes, part, OTHER if m > 0 and tone == CAR else tone)
 
 
 @kernel
-def paint_box(
-    frame: Bytes, ink: Floats, scratch: Scratch, middle: Floats, axes: Floats, box: Floats, inks: int
-) -> None:
+def farthest_part(middle: Floats, axes: Floats, painted: int) -> int:
+    """The farthest box of a car that is not painted yet."""
+    best, farthest = 0, -ONE
+    for part in range(CAR_PARTS.shape[0]):
+        distance = ZERO
+        for k in range(3):
+            place = middle[k]
+            for axis in range(3):
+                place += axes[axis, k] * (CAR_PARTS[part, axis] + CAR_PARTS[part, axis + 3]) * HALF
+            distance += place * place
+        if not (painted >> part) & 1 and distance > farthest:
+            best, farthest = part, distance
+    return best
+
+
+@kernel
+def paint_box(frame: Bytes, ink: Floats, scratch: Scratch, middle: Floats, axes: Floats, part: int, inks: int) -> None:
     """Paints the faces of a box that look at the eye; a convex body's faces do not hide each other."""
-    polygon = scratch.polygon
+    polygon, box = scratch.polygon, CAR_PARTS[part]
     for face in range(6):
         axis, is_upper = face >> 1, face & 1
         one, two = (axis + 1) % 3, (axis + 2) % 3
@@ -585,4 +650,4 @@ def paint_box(
         for k in range(3):
             outward += polygon[0, 0, k] * axes[axis, k]
         if (outward < ZERO) == (is_upper == 1):
-            paint_polygon(frame, scratch, ink[inks + axis], PAD_PIXELS)
+            paint_polygon(frame, scratch, ink[inks + axis], True)

@@ -46,7 +46,7 @@ def render_frames(
         out: [N, H, W] uint8, contiguous; the frames are written straight into it.
 
     Raises:
-        RenderError: if an array has a wrong shape, type or layout.
+        RenderError: if an array has a wrong shape, type or layout, or a pose is not finite.
     """
     if out.dtype != np.uint8 or out.ndim != 3 or not out.flags.c_contiguous:
         message = f"frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
@@ -57,7 +57,7 @@ def render_frames(
     if zone_index.shape != (len(out),):
         message = f"{len(out)} frames need as many zones, got {zone_index.shape}"
         raise RenderError(message)
-    paint_frames(poses, zone_index, scene, camera, _NO_CARS, _scratch(), out)
+    _check_painted(paint_frames(poses, zone_index, scene, camera, _NO_CARS, _scratch(), out))
 
 
 def render_rgb(
@@ -84,6 +84,9 @@ def render_rgb(
 
     Returns:
         [H, W, 3] uint8.
+
+    Raises:
+        RenderError: if the own pose is not finite.
     """
     cars = np.asarray(pose, np.float32)[None, :POSE_SIZE]
     if others is not None:
@@ -92,10 +95,16 @@ def render_rgb(
     lens = people_camera() if camera is None else camera
     for channel in range(3):
         tinted = scene._replace(ink=np.ascontiguousarray(RGB_INK[:, channel]))
-        paint_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, _scratch(), large[channel])
+        _check_painted(paint_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, _scratch(), large[channel]))
     rows = large[:, 0, 0::2].astype(np.uint16) + large[:, 0, 1::2]
     mean = (rows[:, :, 0::2] + rows[:, :, 1::2]) // 4
     return np.ascontiguousarray(mean.astype(np.uint8).transpose(1, 2, 0))
+
+
+def _check_painted(bad_pose: int) -> None:
+    if bad_pose >= 0:
+        message = f"pose {bad_pose} holds a value that is not finite"
+        raise RenderError(message)
 
 
 def _scratch() -> Scratch:

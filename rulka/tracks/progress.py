@@ -58,9 +58,7 @@ def all_zones(track: Track) -> NDArray[np.float64]:
     zones = track.zones.astype(np.float64)
     zones[: track.num_zones] = track.centre_m
     ahead = track.centre_m[-1] - track.centre_m[-2]
-    zones[track.num_zones :] = (
-        track.centre_m[-1] + np.arange(1, len(zones) - track.num_zones + 1)[:, None] * ahead
-    )
+    zones[track.num_zones :] = track.centre_m[-1] + np.arange(1, len(zones) - track.num_zones + 1)[:, None] * ahead
     return zones
 
 

@@ -13,6 +13,7 @@ import torch
 
 from rulka.agents.agent import AgentError, make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
+from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.sampler import Batch
 
 
@@ -149,6 +150,11 @@ def test_demonstrations_fill_their_share(lab, step, races):
     assert (batch.floats[:24, 1] < 7).all()
     assert (batch.floats[24:, 1] == 7).all()
     assert learner._num_learned == 24, "demonstrations are not counted"
+
+
+def test_demonstrations_of_another_shape_are_refused(lab):
+    with pytest.raises(AgentError, match=r"\(64, 64, 184\), the agent sees \(34, 34, 4\)"):
+        make_learner(lab.spec("iqn")).insert_demonstrations([new_block(BlockSpec(3, 1, 64, 64, 184))])
 
 
 def test_resume_is_exact_and_needs_no_pickle(lab, races):

@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.pipeline import chosen_stages, pipeline
+from flows.pipeline import check_inputs, chosen_stages, pipeline
 from rulka.errors import UserError
+from rulka.stage import StageInputError
 
 RAN = {"racing", "capturing", "evaluating"}
 """What the commands of the toy project write."""
@@ -25,6 +26,12 @@ def test_stages_come_in_the_order_of_the_graph(toy_project: Path) -> None:
 def test_an_unknown_stage_is_named(toy_project: Path) -> None:
     with pytest.raises(UserError, match="no stage is called rases; the stages are races, capture, evaluate"):
         chosen_stages(["rases"])
+
+
+def test_a_missing_input_names_the_stage_to_run_first(toy_project: Path) -> None:
+    check_inputs("races")
+    with pytest.raises(StageInputError, match="data/races is missing or incomplete: run `dvc repro races` first"):
+        check_inputs("capture")
 
 
 @pytest.mark.usefixtures("prefect_server")

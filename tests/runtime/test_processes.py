@@ -17,7 +17,7 @@ from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run
 
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import CollectorProcesses
-from rulka.runtime.connect import connect
+from rulka.runtime.connect import connect, train_run
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import CollectorCrashError
@@ -96,8 +96,7 @@ def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_repeated_crashes_end_the_run_with_the_traceback(tmp_path: Path) -> None:
     spec = fake_run(tmp_path, num_collectors=1, cars={"fault": "raise"})
     with pytest.raises(CollectorCrashError, match=r"(?s)crashed 3 times.*the fake cars broke down"):
-        with StopSignals() as stop, connect(spec, stop) as loop:
-            loop.run()
+        train_run(spec)
     assert Checkpoints(tmp_path).load_newest() is not None
 
 

@@ -1,17 +1,19 @@
-"""Tracks and physics that the simulator's tests share."""
+"""Tracks of simple shape, and the parameters of the repository."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from rulka.observation import ZONE_SPACING_M
-from rulka.params import Params, read_params
+from rulka.actions import ActionTable, action_table
+from rulka.params import Params, SimulatorParams, read_params
+from rulka.tracks.generate import lay_line
 from rulka.tracks.track import Track
 
 ROOT = Path(__file__).resolve().parents[2]
+TrackMaker = Callable[..., Track]
 
 
 @pytest.fixture(scope="session")
@@ -19,35 +21,53 @@ def params() -> Params:
     return read_params(ROOT / "params.yaml")
 
 
-def track_of(heights_m: np.ndarray, heading_rad: np.ndarray | float = 0.0, width_m: float = 16.0) -> Track:
-    """A track along +z (heading 0) with given heights, zones exactly half a metre apart."""
-    num = len(heights_m)
-    heading = np.broadcast_to(np.asarray(heading_rad, float), num)[:-1]
-    rise = np.diff(heights_m)
-    run = np.sqrt(ZONE_SPACING_M**2 - rise**2)
-    steps = np.stack([run * np.sin(heading), rise, run * np.cos(heading)], axis=1)
-    centre = np.concatenate([np.zeros((1, 3)), np.cumsum(steps, axis=0)])
-    centre[:, 1] += heights_m[0]
-    length = (num - 1) * ZONE_SPACING_M
+@pytest.fixture(scope="session")
+def simulator_params(params: Params) -> SimulatorParams:
+    return params.simulator
+
+
+@pytest.fixture(scope="session")
+def table() -> ActionTable:
+    return action_table(5)
+
+
+@pytest.fixture(scope="session")
+def make_track() -> TrackMaker:
+    """Makes a track from curvature (1/m, positive left), slope (rise for each metre) and bank along it."""
+
+    def make(
+        length_m: float = 400.0,
+        curvature: Callable[[NDArray], NDArray] = np.zeros_like,
+        slope: Callable[[NDArray], NDArray] = np.zeros_like,
+        bank_rad: float = 0.0,
+        width_m: float = 16.0,
+        gates: tuple[float, ...] = (),
+    ) -> Track:
+        zones = round(length_m / 0.5) + 1
+        along = np.arange(zones) * 0.5
+        return Track(
+            uid="test",
+            name="test",
+            centre_m=lay_line(curvature(along), slope(along)),
+            width_m=np.full(zones, width_m),
+            bank_rad=np.full(zones, bank_rad),
+            material=np.full(zones, 16, np.uint8),
+            gate_m=np.array([*gates, length_m]),
+            source="test",
+        )
+
+    return make
+
+
+def mirrored(track: Track) -> Track:
+    """Returns the track seen in a mirror: x turned around, bank too."""
     return Track(
-        "test",
-        "test",
-        centre,
-        np.full(num, width_m),
-        np.zeros(num),
-        np.full(num, 16, np.uint8),
-        np.array([length / 2, length]),
-        "made by a test",
+        uid=track.uid,
+        name=track.name,
+        centre_m=track.centre_m * np.array([-1.0, 1.0, 1.0]),
+        width_m=track.width_m,
+        bank_rad=-track.bank_rad,
+        material=track.material,
+        gate_m=track.gate_m,
+        source=track.source,
     )
-
-
-@pytest.fixture
-def straight() -> Track:
-    return track_of(np.zeros(801))
-
-
-@pytest.fixture
-def crest() -> Track:
-    """Flat for 100 m, then a parabolic hill that drops away with a radius of curvature of 50 m at its top."""
-    along = np.arange(801) * ZONE_SPACING_M
-    return track_of(10.0 - np.clip(along - 100.0, 0.0, 20.0) ** 2 / 100.0 - 0.3 * np.clip(along - 120.0, 0.0, None))

@@ -37,9 +37,7 @@ def test_a_race_holds_what_was_driven(params: Params) -> None:
     assert list(race.gate_times_ms) == sorted(race.gate_times_ms)
     track = generate_track(**params.track.model_dump())
     simulator = Simulator(track, 1, params.simulator, TABLE)
-    rng = np.random.default_rng(5)
-    rng.beta(2.0, 2.0, 2), rng.uniform(size=2), rng.uniform(size=2)  # what the skills of two drivers draw
-    simulator.reset(np.ones(1, bool), lateral_m=rng.uniform(-1.0, 1.0, 2)[0])
+    simulator.reset(np.ones(1, bool), lateral_m=race.car_rows[0, 0] - track.centre_m[0, 0])  # the track starts along z
     for action in race.actions:
         simulator.step(np.array([action]))
-    assert np.array_equal(simulator.cars[0], race.car_rows[-1])
+    np.testing.assert_allclose(simulator.cars[0], race.car_rows[-1], rtol=1e-4, atol=1e-3)

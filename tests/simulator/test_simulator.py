@@ -1,206 +1,243 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
-from rulka.observation import CAR, FLOATS, NUM_FLOATS
-from rulka.params import Params
+
+from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS
+from rulka.simulator import physics
 from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.tracks.generate import generate_track
-from rulka.tracks.track import Track
-from tests.simulator.conftest import track_of
-
-TABLE = action_table(5)
-FORWARD, LEFT, RIGHT, COAST, BRAKE = 0, 1, 2, 3, 6
+from tests.simulator.conftest import mirrored
 
 
-def cars(track: Track, params: Params, num: int = 1, **start: float | np.ndarray) -> Simulator:
-    simulator = Simulator(track, num, params.simulator, TABLE)
-    simulator.reset(np.ones(num, bool), **start)
-    return simulator
+@pytest.fixture(scope="module")
+def track(params):
+    return generate_track(**params.track.model_dump())
 
 
-def speed_of(simulator: Simulator) -> np.ndarray:
-    return np.linalg.norm(simulator.cars[:, CAR["velocity"]], axis=1)
+def everyone(simulator: Simulator) -> np.ndarray:
+    return np.ones(simulator.num_cars, bool)
 
 
-def drive(simulator: Simulator, action: int, decisions: int) -> None:
-    for _ in range(decisions):
-        simulator.step(np.full(simulator.num_cars, action))
+def spread(simulator: Simulator, seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    n = simulator.num_cars
+    places = rng.uniform(0, 500, n), rng.uniform(-5, 5, n), rng.uniform(-0.2, 0.2, n), rng.uniform(0, 50, n)
+    simulator.reset(everyone(simulator), *places)
 
 
-def test_full_throttle_goes_straight_and_gains_speed(straight: Track, params: Params) -> None:
-    simulator = cars(straight, params)
-    drive(simulator, FORWARD, 40)
-    assert speed_of(simulator)[0] == pytest.approx(27.0, abs=3.0)  # 2 s of 16 m/s2, falling with speed
-    assert simulator.lateral_m[0] == pytest.approx(0.0, abs=1e-9)
-    assert simulator.time_ms[0] == 2000
+def test_rows_have_the_observations_columns() -> None:
+    names = ["position", "rotation", "velocity", "angular_velocity", "is_sliding", "has_contact", "damper", "material"]
+    names += ["gearbox_state", "gear", "rpm", "gearbox_counter", "is_free_wheeling"]
+    kernel = "POSITION ROTATION VELOCITY SPIN SLIDING CONTACT DAMPER MATERIAL GEARBOX GEAR RPM COUNTER FREE_WHEELING"
+    assert [CAR[name].start for name in names] == [getattr(physics, f"R_{name}") for name in kernel.split()]
+    assert physics.R_FREE_WHEELING + 1 == NUM_CAR_FIELDS
 
 
-def test_coasting_on_the_flat_never_gains_energy(straight: Track, params: Params) -> None:
-    simulator = cars(straight, params, speed_mps=30.0)
-    last = 30.0
-    for _ in range(60):
-        drive(simulator, COAST, 1)
-        now = float(speed_of(simulator)[0])
-        assert now < last
-        last = now
+def test_a_car_does_not_depend_on_its_batch(track, simulator_params, table) -> None:
+    """Car 5 of 9, alone, and as car 0 of 2: bit-identical rows, floats, progress and gate times."""
+    many = Simulator(track, 9, simulator_params, table)
+    spread(many)
+    start = many.save()[5:6]
+    one, two = (Simulator(track, n, simulator_params, table) for n in (1, 2))
+    one.restore(start)
+    two.restore(np.repeat(start, 2, axis=0))
+    rng = np.random.default_rng(3)
+    floats = [np.empty((n, 184), np.float32) for n in (9, 1, 2)]
+    for _ in range(120):
+        actions = rng.integers(0, 12, 9)
+        for simulator, chosen in ((many, actions), (one, actions[5:6]), (two, np.repeat(actions[5], 2))):
+            simulator.step(chosen)
+        for simulator, out in zip((many, one, two), floats, strict=True):
+            simulator.floats(out)
+        for k, simulator in ((0, one), (0, two), (1, two)):
+            assert many.save()[5].tobytes() == simulator.save()[k].tobytes()
+            assert many.cars[5].tobytes() == simulator.cars[k].tobytes()
+    assert floats[0][5].tobytes() == floats[1][0].tobytes() == floats[2][1].tobytes()
 
 
-def test_brake_stops_the_car_and_holds_it(straight: Track, params: Params) -> None:
-    simulator = cars(straight, params, speed_mps=20.0)
-    drive(simulator, BRAKE, 40)
-    assert speed_of(simulator)[0] == 0.0
-    assert simulator.along_m[0] == pytest.approx(20.0**2 / (2 * 21.0), rel=0.2)  # grip bounds the brake near 20 m/s2
-
-
-def test_positive_steering_turns_right(straight: Track, params: Params) -> None:
-    simulator = cars(straight, params, num=2, speed_mps=20.0)
-    for _ in range(10):
-        simulator.step(np.array([LEFT, RIGHT]))
-    assert simulator.lateral_m[0] > 0.5
-    assert simulator.lateral_m[1] == pytest.approx(-simulator.lateral_m[0], abs=1e-9)
-
-
-def test_mirrored_track_and_inputs_mirror_the_path(params: Params) -> None:
-    heading = np.sin(np.arange(801) / 80.0)
-    height = 3.0 * np.sin(np.arange(801) / 60.0)
-    one = cars(track_of(height, heading), params, lateral_m=1.0, speed_mps=15.0)
-    other = cars(track_of(height, -heading), params, lateral_m=-1.0, speed_mps=15.0)
-    mirror = {FORWARD: FORWARD, LEFT: RIGHT, RIGHT: LEFT, BRAKE: BRAKE}
-    for action in np.random.default_rng(3).choice([FORWARD, LEFT, RIGHT, BRAKE], 80):
-        one.step(np.array([action]))
-        other.step(np.array([mirror[int(action)]]))
-    assert np.allclose(one.cars[:, :3] * [-1, 1, 1], other.cars[:, :3], atol=1e-4)
-    assert one.along_m[0] == pytest.approx(other.along_m[0], abs=1e-6)
-
-
-def test_path_does_not_depend_on_the_batch(params: Params) -> None:
-    track = generate_track(**params.track.model_dump())
+def test_mirrored_track_and_inputs_give_the_mirrored_path(track, simulator_params, table) -> None:
+    plain, mirror = Simulator(track, 4, simulator_params, table), Simulator(mirrored(track), 4, simulator_params, table)
+    along, lateral, heading, speed = [0, 80, 200, 420], [1.0, -3.0, 0.0, 4.0], [0.1, 0.0, -0.1, 0.05], [0, 30, 20, 40]
+    plain.reset(everyone(plain), along, lateral, heading, speed)
+    mirror.reset(everyone(mirror), along, np.negative(lateral), np.negative(heading), speed)
     rng = np.random.default_rng(1)
-    start = {"along_m": rng.uniform(0, 400, 32), "lateral_m": rng.uniform(-3, 3, 32), "speed_mps": np.full(32, 20.0)}
-    many = cars(track, params, num=32, **start)
-    alone = cars(track, params, **{name: values[17:18] for name, values in start.items()})
-    for _ in range(100):
-        actions = rng.integers(0, 12, 32)
-        many.step(actions)
-        alone.step(actions[17:18])
-    assert np.array_equal(many.cars[17], alone.cars[0])
-    assert many.along_m[17] == alone.along_m[0]
+    for _ in range(60):
+        controls = rng.uniform([-1, 0, 0], [1, 1, 0.3], (4, 3)).astype(np.float32)
+        plain.step_controls(controls)
+        mirror.step_controls(controls * np.array([-1, 1, 1], np.float32))
+        there = mirror.cars[:, CAR["position"]] * np.array([-1, 1, 1], np.float32)
+        np.testing.assert_allclose(plain.cars[:, CAR["position"]], there, atol=1e-3)
+        np.testing.assert_array_equal(plain.cars[:, CAR["gear"]], mirror.cars[:, CAR["gear"]])
+        np.testing.assert_allclose(plain.lateral_m, -mirror.lateral_m, atol=1e-3)
 
 
-def test_restore_brings_back_every_bit(params: Params) -> None:
-    track = generate_track(**params.track.model_dump())
-    simulator, rng = cars(track, params, num=8, speed_mps=25.0), np.random.default_rng(2)
-    for _ in range(20):
-        simulator.step(rng.integers(0, 12, 8))
-    saved, plan = simulator.save(), rng.integers(0, 12, (40, 8))
-
-    def future() -> tuple[np.ndarray, np.ndarray]:
-        floats = np.empty((8, NUM_FLOATS), np.float32)
-        for actions in plan:
-            simulator.step(actions)
-        simulator.floats(floats)
-        return simulator.cars.copy(), floats
-
-    first = future()
+def test_save_and_restore_are_exact(track, simulator_params, table) -> None:
+    simulator = Simulator(track, 6, simulator_params, table)
+    spread(simulator)
+    rng = np.random.default_rng(5)
+    actions = rng.integers(0, 12, (80, 6))
+    for chosen in actions[:30]:
+        simulator.step(chosen)
+    saved, rows, keys = simulator.save(), simulator.cars.copy(), simulator.previous_keys.copy()
+    for chosen in actions[30:]:
+        simulator.step(chosen)
+    first = simulator.save()
     simulator.restore(saved)
-    second = future()
-    assert np.array_equal(first[0], second[0])
-    assert np.array_equal(first[1], second[1])
+    assert simulator.cars.tobytes() == rows.tobytes()
+    assert simulator.previous_keys.tobytes() == keys.tobytes()
+    for chosen in actions[30:]:
+        simulator.step(chosen)
+    assert simulator.save().tobytes() == first.tobytes()
 
 
-def test_car_flies_over_a_crest_and_lands(crest: Track, params: Params) -> None:
-    fast, slow = (cars(crest, params, along_m=95.0, speed_mps=speed) for speed in (45.0, 10.0))
-    contact = {"fast": [], "slow": []}
-    for _ in range(100):
-        for name, simulator in (("fast", fast), ("slow", slow)):
-            simulator.step(np.array([COAST]))
-            contact[name].append(float(simulator.cars[0, CAR["has_contact"]].mean()))
-    assert min(contact["fast"]) == 0.0  # 45^2 / 50 m = 40 m/s2 would be needed to stay down
-    assert contact["fast"][-1] == 1.0
-    assert min(contact["slow"]) == 1.0  # 10^2 / 50 m = 2 m/s2 is less than gravity
+def test_restore_of_some_leaves_the_others(track, simulator_params, table) -> None:
+    simulator = Simulator(track, 3, simulator_params, table)
+    start = simulator.save()
+    simulator.step(np.zeros(3, np.int64))
+    moved = simulator.save()
+    simulator.restore(start, np.array([False, True, False]))
+    now = simulator.save()
+    assert now[1].tobytes() == start[1].tobytes()
+    assert now[[0, 2]].tobytes() == moved[[0, 2]].tobytes()
+    with pytest.raises(SimulatorError, match="do not fit"):
+        simulator.restore(start[:2])
 
 
-def test_no_steering_and_no_engine_in_the_air(crest: Track, params: Params) -> None:
-    one, other = (cars(crest, params, along_m=99.0, speed_mps=45.0) for _ in range(2))
-    for simulator in (one, other):
-        drive(simulator, COAST, 2)
-        assert simulator.cars[0, CAR["has_contact"]].mean() == 0.0
-    drive(one, LEFT, 2)
-    drive(other, COAST, 2)
-    assert np.array_equal(one.cars[0, CAR["velocity"]], other.cars[0, CAR["velocity"]])
+def test_a_placed_car_stands_still_on_the_surface(track, simulator_params, table) -> None:
+    """At rest with the brake held a car on any slope stays within a centimetre, springs at rest."""
+    simulator = Simulator(track, 40, simulator_params, table)
+    lateral = np.linspace(-7, 7, 40)
+    simulator.reset(everyone(simulator), np.linspace(0, 590, 40), lateral)
+    before = simulator.cars[:, CAR["position"]].copy()
+    np.testing.assert_allclose(simulator.lateral_m, lateral, atol=1e-9)
+    for _ in range(20):
+        simulator.step(np.full(40, 6))
+    np.testing.assert_allclose(simulator.cars[:, CAR["position"]], before, atol=0.02)
+    assert simulator.cars[:, CAR["has_contact"]].all()
 
 
-def test_grass_then_off_the_track(straight: Track, params: Params) -> None:
-    simulator = cars(straight, params, lateral_m=8.5, heading_rad=0.3, speed_mps=20.0)
-    drive(simulator, FORWARD, 1)
-    assert simulator.cars[0, CAR["material"]].tolist() == [2.0] * 4
-    drive(simulator, FORWARD, 40)
-    assert simulator.is_off_track[0]
-    stopped = simulator.cars.copy()
-    drive(simulator, FORWARD, 3)
-    assert np.array_equal(simulator.cars[:, :12], stopped[:, :12])
-    assert not simulator.is_finished[0]
+def test_reset_places_where_it_is_told(track, simulator_params, table) -> None:
+    simulator = Simulator(track, 3, simulator_params, table)
+    simulator.reset(everyone(simulator), [0.0, 130.25, 300.0], [0.0, 2.0, -4.0], [0.0, 0.3, 0.0], [0.0, 35.0, 50.0])
+    np.testing.assert_allclose(simulator.along_m, [0.0, 130.25, 300.0])
+    assert simulator.zone_index.tolist() == [0, 260, 600]
+    assert simulator.gate_index.tolist() == [0, 1, 2]  # gates every 120 m
+    assert simulator.time_ms.tolist() == [0, 0, 0]
+    assert simulator.cars[:, CAR["gearbox_state"]].ravel().tolist() == [2, 0, 0]
+    assert simulator.cars[:, CAR["gear"]].ravel().tolist() == [1, 2, 3]
+    rotation = simulator.cars[:, CAR["rotation"]].reshape(-1, 3, 3)
+    forward_speed = np.einsum("ni,ni->n", simulator.cars[:, CAR["velocity"]], rotation[:, :, 2])
+    np.testing.assert_allclose(forward_speed, [0.0, 35.0, 50.0], rtol=1e-6)
+    # heading 0.3 rad left of the road: the car's forward axis has sin(0.3) of the road's left
+    out = np.empty((3, 184), np.float32)
+    simulator.floats(out)
+    ahead = out[1, FLOATS["waypoints"]].reshape(40, 3)
+    assert ahead[1, 0] < ahead[0, 0]  # so the road ahead lies to the right
+    assert (simulator.previous_keys == np.array([1, 0, 0, 0])).all()
 
 
-def test_gates_are_timed_inside_the_tick(straight: Track, params: Params) -> None:
-    simulator = cars(straight, params, along_m=190.0, speed_mps=50.0)
-    assert simulator.gate_index[0] == 0
-    drive(simulator, COAST, 10)
-    assert simulator.gate_index[0] == 1
-    # 10 m at 50 m/s, slowed by rolling and drag (1.5 m/s2): 200.6 ms.
-    assert simulator.gate_time_ms[0, 0] == pytest.approx(200.6, abs=1.0)
+def test_reset_of_some_leaves_the_others(track, simulator_params, table) -> None:
+    simulator = Simulator(track, 3, simulator_params, table)
+    for _ in range(10):
+        simulator.step(np.zeros(3, np.int64))
+    before = simulator.save()
+    simulator.reset(np.array([False, True, False]), along_m=np.array([99.0, 50.0, 99.0]))
+    after = simulator.save()
+    assert after[[0, 2]].tobytes() == before[[0, 2]].tobytes()
+    assert simulator.along_m[1] == pytest.approx(50.0)
 
 
-def test_finish_ends_the_race(straight: Track, params: Params) -> None:
-    simulator = cars(straight, params, along_m=395.0, speed_mps=30.0)
-    drive(simulator, FORWARD, 10)
-    assert simulator.is_finished[0]
-    assert simulator.gate_time_ms[0, -1] == pytest.approx(5.0 / 30.0 * 1000, abs=10)
-    assert simulator.time_ms[0] <= simulator.gate_time_ms[0, -1] + 10
-
-
-def test_a_changed_constant_takes_effect(straight: Track, params: Params) -> None:
-    weak = params.simulator.model_copy(
-        update={"physics": params.simulator.physics.model_copy(update={"engine_mps2": 8.0})}
+def test_finish_is_interpolated_and_freezes_the_car(make_track, simulator_params, table) -> None:
+    """Rolling at a steady 40 m/s from 10 m: the gates at 60 and 100 m come after 1250 and 2250 ms."""
+    free = simulator_params.physics.model_copy(
+        update={"engine_brake_per_s": 0.0, "rolling_mps2": 0.0, "drag_per_m": 0.0, "scrub": 0.0}
     )
-    strong_car, weak_car = Simulator(straight, 1, params.simulator, TABLE), Simulator(straight, 1, weak, TABLE)
-    drive(strong_car, FORWARD, 20)
-    drive(weak_car, FORWARD, 20)
-    assert speed_of(weak_car)[0] < 0.6 * speed_of(strong_car)[0]
+    steady = simulator_params.model_copy(update={"physics": free})
+    simulator = Simulator(make_track(100.0, gates=(60.13,)), 2, steady, table)
+    simulator.reset(everyone(simulator), along_m=10.0, speed_mps=[40.0, 20.0])
+    frozen = None
+    for _ in range(60):
+        simulator.step(np.full(2, 3))
+        if simulator.is_finished[0] and frozen is None:
+            frozen = simulator.save()[0]
+    # 50.13 m at 40 m/s are 1253.25 ms
+    assert simulator.gate_time_ms[0].tolist() == [1253, 2250]
+    assert simulator.gate_index.tolist() == [2, 1]
+    assert simulator.is_finished.tolist() == [True, False]
+    assert simulator.save()[0].tobytes() == frozen.tobytes()
+    assert simulator.time_ms[0] == 2250
+    assert simulator.time_ms[1] == 3000
+    assert simulator.gate_time_ms[1].tolist() == [2507, 0]  # 50.13 m at 20 m/s are 2506.5 ms
 
 
-def test_hard_turns_slide_and_gentle_ones_do_not(straight: Track, params: Params) -> None:
-    fast, slow = cars(straight, params, speed_mps=40.0), cars(straight, params, speed_mps=5.0)
-    drive(fast, LEFT, 8)
-    drive(slow, LEFT, 8)
-    assert fast.cars[0, CAR["is_sliding"]].all()
-    assert not slow.cars[0, CAR["is_sliding"]].any()
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_too_far_beside_the_road_is_off_track(make_track, simulator_params, table, side: float) -> None:
+    """A road 16 m wide ends 8 m beside its line, the track 6 m further."""
+    simulator = Simulator(make_track(), 2, simulator_params, table)
+    simulator.reset(everyone(simulator), 50.0, side * np.array([13.5, 0.0]), side * 0.2, 20.0)
+    for _ in range(8):
+        simulator.step(np.zeros(2, np.int64))
+    assert simulator.is_off_track.tolist() == [True, False]
+    assert abs(simulator.lateral_m[0]) == pytest.approx(14.0, abs=0.1)
+    stopped = simulator.time_ms[0]
+    simulator.step(np.zeros(2, np.int64))
+    assert simulator.time_ms[0] == stopped
+    assert stopped < simulator.time_ms[1]
+    assert not simulator.is_finished.any()
 
 
-def test_floats_show_the_car_frame(straight: Track, params: Params) -> None:
-    simulator = cars(straight, params, lateral_m=2.0, speed_mps=10.0)
-    floats = np.empty((1, NUM_FLOATS), np.float32)
-    simulator.floats(floats)
-    row = floats[0]
-    assert row[FLOATS["velocity"]] == pytest.approx([0.0, 0.0, 10.0], abs=1e-5)
-    assert row[FLOATS["up"]] == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
-    waypoints = row[FLOATS["waypoints"]].reshape(-1, 3)
+@pytest.mark.parametrize("actions", [[12, 0], [-1, 0], [0], [0.0, 1.0], [np.nan, 0.0]])
+def test_actions_outside_the_table_are_refused(make_track, simulator_params, table, actions) -> None:
+    simulator = Simulator(make_track(), 2, simulator_params, table)
+    with pytest.raises(SimulatorError, match="actions must be"):
+        simulator.step(np.array(actions))
+
+
+@pytest.mark.parametrize("bad", [[1.1, 0, 0], [0, -0.1, 0], [0, 0, np.nan], [0, 1.5, 0]])
+def test_controls_out_of_range_are_refused(make_track, simulator_params, table, bad) -> None:
+    simulator = Simulator(make_track(), 2, simulator_params, table)
+    with pytest.raises(SimulatorError, match="controls must be"):
+        simulator.step_controls(np.array([[0, 1, 0], bad], np.float32))
+
+
+@pytest.mark.parametrize("place", [{"along_m": 400.0}, {"along_m": -1.0}, {"speed_mps": -1.0}, {"lateral_m": np.nan}])
+def test_places_that_are_none_are_refused(make_track, simulator_params, table, place) -> None:
+    simulator = Simulator(make_track(400.0), 2, simulator_params, table)
+    with pytest.raises(SimulatorError, match="cars are placed"):
+        simulator.reset(everyone(simulator), **place)
+
+
+def test_previous_keys_hold_the_last_five_decisions(make_track, simulator_params, table) -> None:
+    simulator = Simulator(make_track(), 1, simulator_params, table)
+    for action in (1, 2, 6):
+        simulator.step(np.array([action]))
+    forward, left, right, brake = [1, 0, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0]
+    assert simulator.previous_keys[0].tolist() == [forward, forward, left, right, brake]
+
+
+def test_half_the_tick_gives_nearly_the_same_path(track, simulator_params, table) -> None:
+    """Time-step consistency: ten ticks of 5 ms drive where five of 10 ms do."""
+    whole, half = (Simulator(track, 1, simulator_params, table) for _ in range(2))
+    half._constants[physics.TICK_S] = 0.005
+    for simulator in (whole, half):
+        simulator.reset(everyone(simulator), along_m=20.0, speed_mps=30.0)
+    for action in (0, 0, 1, 1, 0, 2, 2, 0, 3, 6):
+        whole.step(np.array([action]))
+        half.step(np.array([action]))
+        half.step(np.array([action]))
+    assert half.time_ms[0] == whole.time_ms[0] == 500
+    here, there = whole.cars[0, CAR["position"]], half.cars[0, CAR["position"]]
+    assert np.linalg.norm(here - there) < 0.25
+
+
+def test_floats_show_the_car_frame(make_track, simulator_params, table) -> None:
+    simulator = Simulator(make_track(), 1, simulator_params, table)
+    simulator.reset(everyone(simulator), lateral_m=2.0, speed_mps=10.0)
+    row = np.empty((1, 184), np.float32)
+    simulator.floats(row)
+    assert row[0, FLOATS["velocity"]] == pytest.approx([0.0, 0.0, 10.0], abs=1e-5)
+    assert row[0, FLOATS["up"]] == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
+    waypoints = row[0, FLOATS["waypoints"]].reshape(-1, 3)
     assert waypoints[0] == pytest.approx([-2.0, 0.0, 0.0], abs=1e-5)  # the line is 2 m to the right
     assert waypoints[39] == pytest.approx([-2.0, 0.0, 390.0], abs=1e-3)
-    assert row[FLOATS["margin"]] == pytest.approx(400.0)
-    assert row[FLOATS["previous_actions"]].reshape(5, 4).tolist() == [[1, 0, 0, 0]] * 5
-
-
-@pytest.mark.parametrize("actions", [np.array([12]), np.array([-1]), np.array([0, 0])])
-def test_actions_outside_the_table_are_refused(straight: Track, params: Params, actions: np.ndarray) -> None:
-    with pytest.raises(SimulatorError, match="actions must be 1 indices"):
-        cars(straight, params).step(actions)
-
-
-@pytest.mark.parametrize("controls", [[np.nan, 0, 0], [1.5, 0, 0], [0, -0.1, 0]])
-def test_controls_out_of_range_are_refused(straight: Track, params: Params, controls: list[float]) -> None:
-    with pytest.raises(SimulatorError, match="controls must be"):
-        cars(straight, params).step_controls(np.array([controls], np.float32))
+    assert row[0, FLOATS["margin"]] == pytest.approx(400.0)

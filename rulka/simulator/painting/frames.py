@@ -1,0 +1,104 @@
+@kernel
+def paint_frames(
+    poses: Floats,
+    zone_index: NDArray[np.int64],
+    scene: Scene,
+    camera: Floats,
+    cars: Floats,
+    scratch: Scratch,
+    out: Bytes,
+) -> int:
+    """Paints every pose; see `render.render_frames`, which checks the arguments.
+
+    Returns the first pose that holds a value that is not finite, where it stops, or -1.
+
+    Args:
+        poses: [N, >= 12] position and rotation of each car.
+        zone_index: [N] zone of each car.
+        scene: from `bake_scene`.
+        camera: from `camera_array`.
+        cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
+        scratch: from `new_scratch`, of one thread.
+        out: [N, H, W], C-contiguous, overwritten.
+    """
+    height, width = out.shape[1], out.shape[2]
+    for n in range(poses.shape[0]):
+        if not is_finite(poses, n):
+            return n
+        place_camera(poses, n, camera, height, width, scratch.lens)
+        paint_background(out[n], scratch.lens, scene.ink)
+        num_items = collect_road(scene, zone_index[n], width, scratch)
+        num_items = collect_objects(scene, cars, num_items, scratch)
+        sort_near_to_far(scratch.key, scratch.order, num_items)
+        paint_items(out[n], scene, cars, num_items, scratch)
+    return -1
+
+
+@small_kernel
+def is_finite(poses: Floats, n: int) -> bool:
+    """Whether all of a pose is numbers."""
+    total = ZERO
+    for k in range(12):
+        total += poses[n, k] * ZERO
+    return total == ZERO
+
+
+@kernel
+def place_camera(poses: Floats, n: int, camera: Floats, height: int, width: int, lens: Floats) -> None:
+    """Fills the lens from a car's pose: behind and above it, pitched down, rolled with it."""
+    back, lift, sine, cosine, focal = camera[0], camera[1], camera[2], camera[3], camera[4]
+    for axis in range(3):
+        left, up, forward = poses[n, 3 + 3 * axis], poses[n, 4 + 3 * axis], poses[n, 5 + 3 * axis]
+        lens[EYE + axis] = poses[n, axis] + up * lift - forward * back
+        lens[RIGHT + axis] = -left
+        lens[ABOVE + axis] = up * cosine + forward * sine
+        lens[AHEAD + axis] = forward * cosine - up * sine
+    lens[FOCAL] = focal * np.float32(width) * HALF
+    lens[CENTRE_X] = np.float32(width) * HALF
+    lens[CENTRE_Y] = np.float32(height) * HALF
+
+
+@kernel
+def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
+    """Paints sky and far ground by the height of each ray above the horizon."""
+    focal = lens[FOCAL]
+    per_x, per_y = lens[RIGHT + 1] / focal, lens[ABOVE + 1] / focal
+    sky, sky_slope = ink[SKY_HORIZON], (ink[SKY_ZENITH] - ink[SKY_HORIZON]) * np.float32(1.2)
+    ground, ground_slope = ink[GROUND_HORIZON], (ink[GROUND_NEAR] - ink[GROUND_HORIZON]) * np.float32(2.5)
+    height, width = frame.shape
+    at_row = lens[AHEAD + 1] + (lens[CENTRE_Y] - HALF) * per_y + (HALF - lens[CENTRE_X]) * per_x
+    for y in range(np.uint32(height)):
+        for x in range(np.uint32(width)):
+            rise = at_row + np.float32(np.int32(x)) * per_x
+            above = min(max(rise * focal + HALF, ZERO), ONE)
+            high = sky + sky_slope * min(max(rise, ZERO), np.float32(0.83))
+            low = ground + ground_slope * min(max(-rise, ZERO), np.float32(0.4))
+            frame[y, x] = np.uint8(np.int32(low + above * (high - low)))
+        at_row -= per_y
+
+
+@kernel
+def sort_near_to_far(key: Floats, order: Indices, count: int) -> None:
+    """Sorts by rising key, by insertion: runs of road arrive nearly sorted."""
+    for i in range(1, count):
+        chosen = order[i]
+        j = i - 1
+        while j >= 0 and key[order[j]] > key[chosen]:
+            order[j + 1] = order[j]
+            j -= 1
+        order[j + 1] = chosen
+
+
+@kernel
+def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: int, scratch: Scratch) -> None:
+    """Paints strips, gates and cars, the farthest first."""
+    for k in range(num_items - 1, -1, -1):
+        index = scratch.order[k]
+        kind = scratch.item[index, 0] & 3
+        haze = min(max(scratch.key[index] / np.float32(scene.view_m), ZERO), ONE) * np.float32(0.8)
+        if kind == STRIP:
+            paint_strip(frame, scene, scratch, index, haze)
+        elif kind == GATE:
+            paint_gate(frame, scene, scratch, scratch.item[index, 1], haze)
+        else:
+            paint_car(frame, scene.ink, scratch, cars, scratch.item[index, 1])

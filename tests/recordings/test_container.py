@@ -1,0 +1,69 @@
+import pytest
+
+from rulka.recordings import container
+from rulka.recordings.container import GHOST, MAP, REPLAY, fold, read_container
+from rulka.recordings.errors import DamagedError, NotGbxError, TruncatedError, UnsupportedGenerationError
+
+
+@pytest.mark.parametrize("compression", ["C", "U"])
+def test_header_and_body(forge, compression: str) -> None:
+    body = bytes(range(256)) * 3
+    data = forge.gbx(0x2407E000, {0x2407E000: b"one", 0x2407E001: b"second"}, body, compression=compression)
+    found = read_container(data)
+    assert (found.class_id, found.body) == (REPLAY, body)
+    assert found.header == {REPLAY: b"one", REPLAY | 1: b"second"}
+
+
+def test_old_classes_are_folded() -> None:
+    assert [fold(old) for old in (0x2403F00D, 0x2401B019, 0x2400301F)] == [REPLAY | 0xD, GHOST | 0x19, MAP | 0x1F]
+    assert fold(0x0303F005) == 0x0303F005
+
+
+def test_external_references_are_passed_over(forge) -> None:
+    """One folder holding one folder; one reference by name with a folder, one by index without."""
+    folders = forge.u32(1) + forge.text("Vehicles") + forge.u32(1) + forge.text("Skins") + forge.u32(0)
+    by_name = forge.u32(1) + forge.text("a.Gbx") + forge.u32(5, 0, 1)
+    by_index = forge.u32(4, 77, 8, 0)
+    references = forge.u32(2, 1) + folders + by_name + by_index
+    found = read_container(forge.gbx(REPLAY, {}, b"body", references=references))
+    assert (found.body, found.external_nodes) == (b"body", frozenset({5, 8}))
+
+
+def test_header_only_needs_no_body(forge) -> None:
+    data = forge.gbx(REPLAY, {REPLAY: b"one"}, b"body" * 100)
+    size = container.header_size(data)
+    assert size is not None
+    assert read_container(data[:size], header_only=True).header == {REPLAY: b"one"}
+    with pytest.raises(TruncatedError):
+        read_container(data[: size - 1], header_only=True)
+
+
+def test_what_is_no_gbx_file() -> None:
+    for data in (b"", b"GB", b"PK\x03\x04" + bytes(100), b"gbx" + bytes(100)):
+        with pytest.raises(NotGbxError):
+            read_container(data)
+
+
+def test_unknown_generations(forge) -> None:
+    data = bytearray(forge.gbx(REPLAY, {}, b"body"))
+    for place, value, problem in ((3, 9, "version 9"), (5, ord("T"), "text"), (7, ord("X"), "unknown way")):
+        changed = data.copy()
+        changed[place] = value
+        with pytest.raises(UnsupportedGenerationError, match=problem):
+            read_container(bytes(changed))
+
+
+def test_every_cut_is_called_truncated(forge) -> None:
+    data = forge.gbx(REPLAY, {REPLAY: b"one"}, b"body" * 100)
+    for end in range(4, len(data)):
+        with pytest.raises(TruncatedError):
+            read_container(data[:end])
+
+
+def test_a_size_that_cannot_be_is_refused_before_memory_is_taken(forge) -> None:
+    packed = forge.lzo_literals(b"body")
+    data = forge.gbx(REPLAY, {}, b"", compression="U")
+    for size in (container.MAX_BODY_BYTES + 1, container.MAX_BODY_BYTES // 2):
+        stored = data[:7] + b"C" + data[8:] + forge.u32(size, len(packed)) + packed
+        with pytest.raises(DamagedError, match="more than there can be"):
+            read_container(stored)

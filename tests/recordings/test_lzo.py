@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+
+from rulka.recordings.errors import DamagedError
+from rulka.recordings.lzo import decompress
+
+END = bytes([0x11, 0, 0])
+
+
+def naive_decompress(data: bytes) -> bytes:  # noqa: C901
+    """The same format in the plainest way: no speed, no checks but Python's own."""
+    out, at, run = bytearray(), 0, 0
+
+    def extended(base: int) -> int:
+        nonlocal at
+        while data[at] == 0:
+            base, at = base + 255, at + 1
+        at += 1
+        return base + data[at - 1]
+
+    if data[0] > 17:
+        run = data[0] - 17
+        out += data[1 : 1 + run]
+        at, run = 1 + run, min(run, 4)
+    while True:
+        token = data[at]
+        at += 1
+        if token < 16 and run == 0:
+            count = token + 3 if token else extended(18)
+            out += data[at : at + count]
+            at, run = at + count, 4
+            continue
+        if token >= 64:
+            length, distance, run = (token >> 5) + 1, 1 + ((token >> 2) & 7) + (data[at] << 3), token & 3
+            at += 1
+        elif token >= 16:
+            mask = 31 if token >= 32 else 7
+            length = (token & mask) + 2 if token & mask else extended(mask + 2)
+            word = data[at] | data[at + 1] << 8
+            at, run = at + 2, word & 3
+            distance = 1 + (word >> 2)
+            if token < 32:
+                base = ((token & 8) << 11) + (word >> 2)
+                if base == 0:
+                    return bytes(out)
+                distance = 16384 + base
+        else:
+            short = run < 4
+            length, distance, run = (2, 1, token & 3) if short else (3, 2049, token & 3)
+            distance += (token >> 2) + (data[at] << 2)
+            at += 1
+        for _ in range(length):
+            out.append(out[-distance])
+        out += data[at : at + run]
+        at += run
+
+
+def literal_run(data: bytes) -> bytes:
+    rest, stream = len(data) - 18, bytearray([0])
+    while rest > 255:
+        rest -= 255
+        stream.append(0)
+    return bytes(stream) + bytes([rest]) + data
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (bytes([17 + 5]) + b"hello" + END, b"hello"),
+        # t = 1 with nothing before: a run of 1 + 3 literals
+        (bytes([1]) + b"abcd" + END, b"abcd"),
+        # 17 + 3 literals, then t = 64 + (2 << 2): length 64 >> 5 + 1 = 3, distance 1 + 2 + 0 = 3: "abc" again
+        (bytes([17 + 3]) + b"abc" + bytes([64 + (2 << 2), 0]) + END, b"abcabc"),
+        # distance 1 and length 5 (t = 128): the last byte five times, overlapping itself
+        (bytes([17 + 1]) + b"x" + bytes([128, 0]) + END, b"x" + b"x" * 5),
+        # one trailing literal: t & 3 = 1
+        (bytes([17 + 3]) + b"abc" + bytes([64 + (2 << 2) + 1, 0]) + b"!" + END, b"abcabc!"),
+        # t = 32 + 4: length 6, distance 1 + (word >> 2) with word = 2 << 2
+        (bytes([17 + 3]) + b"abc" + bytes([32 + 4, 2 << 2, 0]) + END, b"abcabcabc"),
+        # t = 32: length 33 + extension 1 = 34
+        (bytes([17 + 1]) + b"x" + bytes([32, 1, 0, 0]) + END, b"x" * 35),
+        # after three literals t < 16 is a match of length 2, distance 1 + (t >> 2) + (next << 2) = 1 + 1
+        (bytes([17 + 3]) + b"abc" + bytes([4, 0]) + END, b"abcbc"),
+    ],
+)
+def test_streams_by_hand(stream: bytes, expected: bytes) -> None:
+    assert naive_decompress(stream) == expected
+    assert decompress(stream, len(expected)) == expected
+
+
+def test_far_matches_by_hand(rng: np.random.Generator) -> None:
+    """The two long distances: 2049 on after a long run, and 16384 on."""
+    data = rng.integers(0, 256, 20000).astype(np.uint8).tobytes()
+    near = literal_run(data) + bytes([0b0100, 1]) + END  # distance 2049 + 1 + (1 << 2)
+    assert decompress(near, 20003) == data + data[20000 - 2054 : 20000 - 2054 + 3]
+    far = literal_run(data) + bytes([16 + 3, 7 << 2, 0]) + END  # length 5, distance 16384 + 7
+    assert decompress(far, 20005) == data + data[20000 - 16391 : 20000 - 16391 + 5]
+
+
+def test_random_streams_equal_the_naive_decoder(rng: np.random.Generator) -> None:
+    """Random instructions whose distances stay inside what is written."""
+    for _ in range(200):
+        stream = bytearray(literal_run(rng.integers(0, 256, 2300).astype(np.uint8).tobytes()))
+        run = 4
+        for _ in range(int(rng.integers(1, 40))):
+            choice = int(rng.integers(0, 3))
+            trailing = int(rng.integers(0, 4))
+            literals = rng.integers(0, 256, trailing).astype(np.uint8).tobytes()
+            if choice == 0:
+                token = int(rng.integers(64, 256)) & ~3 | trailing
+                stream += bytes([token, int(rng.integers(0, 200))]) + literals
+            elif choice == 1:
+                word = int(rng.integers(0, 2000)) << 2 | trailing
+                token = 32 + int(rng.integers(0, 32))
+                extension = bytes([0, int(rng.integers(1, 256))]) if token == 32 else b""
+                stream += bytes([token]) + extension + bytes([word & 255, word >> 8]) + literals
+            elif run:
+                stream += bytes([int(rng.integers(0, 4)) << 2 | trailing, int(rng.integers(0, 50))]) + literals
+            else:
+                continue
+            run = trailing
+        stream += END
+        expected = naive_decompress(bytes(stream))
+        assert decompress(bytes(stream), len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("stream", "size", "problem"),
+    [
+        (b"", 0, "ends in the middle"),
+        (bytes([17 + 5]) + b"hel", 5, "ends in the middle"),
+        (bytes([17 + 5]) + b"hello", 5, "ends in the middle"),  # no end mark
+        (bytes([17 + 5]) + b"hello" + END, 4, "more than the stated size"),
+        (bytes([17 + 5]) + b"hello" + END, 6, "5 bytes instead of the stated 6"),
+        (bytes([17 + 1]) + b"x" + bytes([64 + (7 << 2), 9]) + END, 100, "before its start"),
+        (bytes([17 + 1]) + b"x" + bytes([32]) + bytes(1000), 5, "ends in the middle"),
+    ],
+)
+def test_damaged_streams(stream: bytes, size: int, problem: str) -> None:
+    with pytest.raises(DamagedError, match=problem):
+        decompress(stream, size)
+
+
+def test_any_bytes_end_in_a_result_or_a_named_error(rng: np.random.Generator) -> None:
+    for _ in range(3000):
+        stream = rng.integers(0, 256, int(rng.integers(0, 60))).astype(np.uint8).tobytes()
+        size = int(rng.integers(0, 500))
+        try:
+            assert len(decompress(stream, size)) == size
+        except DamagedError:
+            continue

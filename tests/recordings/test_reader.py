@@ -1,0 +1,167 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.recordings import (
+    DamagedError,
+    NoInputsError,
+    TruncatedError,
+    UnreadableFileError,
+    UnsupportedGenerationError,
+    WrongKindError,
+    parse_recording,
+    read_header,
+    read_map,
+    read_recording,
+    require_inputs,
+)
+from rulka.recordings.inputs import TOOL_OFFSET_MS
+
+
+def test_a_recording_made_by_hand(forge, tmp_path: Path) -> None:
+    path = tmp_path / "a.Replay.Gbx"
+    path.write_bytes(forge.recording_file(num_ghosts=2))
+    recording = read_recording(path)
+    assert (recording.kind, recording.map_uid, recording.environment) == ("recording", forge.MAP_UID, "Stadium")
+    assert len(recording.ghosts) == 2
+    assert recording.notes == ()
+    ghost = recording.ghosts[1]
+    assert (ghost.login, ghost.nickname, ghost.vehicle) == ("driver", "Nick", "StadiumCar")
+    assert (ghost.race_time_ms, ghost.respawns, ghost.stunts) == (300, 2, 7)
+    assert (ghost.checkpoint_times_ms, ghost.checkpoint_stunts) == ((150, 300), (3, 7))
+    assert [event.name for event in ghost.events] == ["_FakeIsRaceRunning", "Accelerate", "SteerRight", "SteerRight"]
+    assert [(event.time_ms, event.value) for event in ghost.events] == [(0, 1), (10, 1), (100, 1), (200, 0)]
+    assert ghost.game_version == "Exe"
+    assert ghost.samples is not None
+    assert ghost.samples.time_ms.tolist() == [0, 100, 200, 300, 400]
+
+
+def test_the_header_alone(forge, tmp_path: Path) -> None:
+    """The body is garbage, which header reading never sees."""
+    path = tmp_path / "a.Replay.Gbx"
+    data = forge.recording_file()
+    path.write_bytes(data[:-1000] + bytes(1000))
+    header = read_header(path)
+    assert (header.map_uid, header.race_time_ms, header.login, header.nickname) == (
+        forge.MAP_UID,
+        300,
+        "driver",
+        "Nick",
+    )
+    assert (header.respawns, header.stunts, header.is_validable) == (2, 7, True)
+
+
+def test_a_header_larger_than_the_first_read(forge, tmp_path: Path) -> None:
+    header = forge.replay_header()
+    header[0x03093001] = forge.text("<header " + "x" * 100_000 + '><times respawns="3"/>')
+    path = tmp_path / "a.Replay.Gbx"
+    path.write_bytes(forge.gbx(0x03093000, header, b""))
+    assert read_header(path).respawns == 3
+
+
+def test_no_time_is_none(forge) -> None:
+    recording = parse_recording(forge.recording_file(race_time=0xFFFFFFFF, header_time=0xFFFFFFFF))
+    ghost = recording.ghosts[0]
+    assert (recording.header.race_time_ms, ghost.race_time_ms, ghost.is_finished) == (None, None, False)
+    assert ghost.checkpoint_times_ms == (150, None)
+
+
+def test_the_offset_of_tools_is_taken_off(forge) -> None:
+    ghost = parse_recording(forge.recording_file(offset=TOOL_OFFSET_MS)).ghosts[0]
+    assert [event.time_ms for event in ghost.events] == [0, 10, 100, 200]
+    assert ghost.stamp_offset_ms == TOOL_OFFSET_MS
+
+
+def test_stamps_before_the_start_are_kept(forge) -> None:
+    events = [(-2468, 1, 0), (0, 0, 1), (10, 1, 1)]
+    ghost = parse_recording(forge.recording_file(events=events)).ghosts[0]
+    assert [event.time_ms for event in ghost.events] == [-2468, 0, 10]
+
+
+def test_inputs_can_be_demanded(forge) -> None:
+    assert len(require_inputs(parse_recording(forge.recording_file()))) == 4
+    without = parse_recording(forge.recording_file(events=[]))
+    assert without.ghosts[0].race_time_ms == 300
+    with pytest.raises(NoInputsError) as caught:
+        require_inputs(without)
+    assert caught.value.hint
+
+
+def test_unknown_chunks_that_can_be_passed_are_passed(forge) -> None:
+    extra = forge.skippable(0x030920AA, b"anything at all")
+    assert parse_recording(forge.recording_file(extra=extra)).ghosts[0].login == "driver"
+
+
+def test_an_unknown_chunk_that_cannot_be_passed_is_named(forge) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="0x030920AA"):
+        parse_recording(forge.recording_file(extra=forge.chunk(0x030920AA, b"....")))
+
+
+def test_a_clip_after_the_ghosts_is_noted(forge) -> None:
+    clip = forge.chunk(0x03093015, forge.u32(9, 0x03079000, 0x03079005))
+    recording = parse_recording(forge.recording_file(tail=clip))
+    assert len(recording.ghosts) == 1
+    assert "clip" in recording.notes[0]
+
+
+def test_a_recording_without_known_ghosts_names_its_map(forge) -> None:
+    track = forge.map_file()
+    body = forge.chunk(0x24 << 24 | 0x03F002, forge.u32(len(track)) + track) + forge.chunk(0x2403F003, forge.u32(5))
+    with pytest.raises(UnsupportedGenerationError, match="0x03093003") as caught:
+        parse_recording(forge.gbx(0x2403F000, {}, body))
+    assert caught.value.map_uid == forge.MAP_UID
+
+
+def test_samples_of_an_unknown_version_are_noted(forge) -> None:
+    ids = forge.Ids()
+    strange = forge.samples_chunk([bytes(61)] * 3, version=5)
+    ghost = forge.u32(1, 0x03092000) + strange + forge.chunk(0x0309200F, forge.text("driver")) + forge.u32(forge.END)
+    body = forge.chunk(0x03093014, forge.u32(10, 1) + ghost + forge.u32(0, 0)) + forge.u32(forge.END)
+    assert ids.is_new
+    found = parse_recording(forge.gbx(0x03093000, {}, body)).ghosts[0]
+    assert found.samples is None
+    assert "version 5" in found.notes[0]
+
+
+def test_a_shared_node_is_read_once(forge) -> None:
+    ghost = forge.u32(1, 0x03092000) + forge.ghost_body(forge.Ids())
+    body = forge.chunk(0x03093014, forge.u32(10, 2) + ghost + forge.u32(1) + forge.u32(0, 0)) + forge.u32(forge.END)
+    first, second = parse_recording(forge.gbx(0x03093000, {}, body)).ghosts
+    assert first is second
+
+
+def test_wrong_kinds_and_missing_files(forge, tmp_path: Path) -> None:
+    path = tmp_path / "a.Challenge.Gbx"
+    path.write_bytes(forge.map_file())
+    with pytest.raises(WrongKindError, match="this is map"):
+        read_recording(path)
+    path.write_bytes(forge.recording_file())
+    with pytest.raises(WrongKindError, match="this is recording"):
+        read_map(path)
+    for unreadable in (tmp_path / "none.Gbx", tmp_path):
+        with pytest.raises(UnreadableFileError):
+            read_recording(unreadable)
+
+
+def test_every_cut_of_a_file_is_a_named_error(forge) -> None:
+    data = forge.recording_file()
+    for end in range(3, len(data), 7):
+        with pytest.raises(TruncatedError):
+            parse_recording(data[:end])
+
+
+def test_a_cut_inside_the_body_is_damage(forge) -> None:
+    data = forge.recording_file(tail=b"")  # the record has no end mark
+    with pytest.raises(DamagedError):
+        parse_recording(data)
+
+
+def test_motion_of_the_samples_by_hand(forge) -> None:
+    """The bytes of the sample say: level, facing +z, exp(2000 / 1000) m/s along +z."""
+    samples = parse_recording(forge.recording_file()).ghosts[0].samples
+    assert samples is not None
+    np.testing.assert_allclose(samples.position[3], [0.0, 1.0, 2.1], rtol=1e-6)
+    np.testing.assert_allclose(samples.quaternion[0], [1, 0, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(samples.velocity[0], [0, 0, np.exp(2.0)], atol=1e-5)
+    np.testing.assert_allclose(samples.angular_velocity[0], 0, atol=1e-9)

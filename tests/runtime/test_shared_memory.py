@@ -1,0 +1,134 @@
+"""Weights and blocks in shared memory; within one process, as attaching twice is the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.buffers.experience import BlockSpec
+from rulka.runtime import weights as weights_module
+from rulka.runtime.shared_blocks import IncompleteBlockError, SharedBlocks, check_written
+from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsError, layout_of
+
+SPEC = BlockSpec(num_steps=4, num_cars=2, height=3, width=5, num_floats=6)
+TENSORS = {
+    "weight": torch.arange(15.0).reshape(3, 5),
+    "half": torch.arange(7.0).to(torch.bfloat16),
+    "count": torch.tensor(9),
+    "flags": torch.tensor([True, False, True]),
+}
+
+
+@pytest.fixture
+def blocks() -> Iterator[SharedBlocks]:
+    made = SharedBlocks.create(SPEC, 3)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def weights() -> Iterator[SharedWeights]:
+    made = SharedWeights.create(layout_of(TENSORS))
+    yield made
+    made.close()
+
+
+def test_slots_are_poisoned_at_creation(blocks: SharedBlocks) -> None:
+    for slot in range(3):
+        assert np.isnan(blocks[slot].reward).all()
+        assert (blocks[slot].image == 255).all()
+        assert (blocks[slot].action == 255).all()
+
+
+def test_what_one_writes_the_other_reads_and_slots_do_not_overlap(blocks: SharedBlocks) -> None:
+    other = SharedBlocks.attach(blocks.name, SPEC, 3)
+    for slot in range(3):
+        for number, name in enumerate(SPEC.layout()):
+            getattr(other[slot], name)[...] = (10 * slot + number) % 2 if "is_" in name else 10 * slot + number
+    for slot in range(3):
+        np.testing.assert_array_equal(blocks[slot].floats, np.full((5, 2, 6), 10 * slot + 1))
+        np.testing.assert_array_equal(blocks[slot].value, np.full((4, 2), 10 * slot + 10))
+        np.testing.assert_array_equal(blocks[slot].image, np.full((5, 2, 1, 3, 5), 10 * slot))
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("reward", 8), ("potential", 10), ("floats", 60), ("action", 8), ("is_reset", 8), ("value", 8)]
+)
+def test_every_missing_part_is_noticed(blocks: SharedBlocks, name: str, size: int) -> None:
+    for part in SPEC.layout():
+        getattr(blocks[0], part)[...] = 0
+    check_written(blocks[0])
+    kept = getattr(blocks[0], name).copy()
+    blocks.poison(0)
+    for part in SPEC.layout():
+        if part != name:
+            getattr(blocks[0], part)[...] = 0
+    getattr(blocks[0], name).reshape(-1)[1:] = kept.reshape(-1)[1:]  # all but the first
+    with pytest.raises(IncompleteBlockError, match=rf"1 of {size} numbers of '{name}'"):
+        check_written(blocks[0])
+
+
+def test_weights_of_any_dtype_come_through(weights: SharedWeights) -> None:
+    reader = SharedWeights.attach(weights.name, weights.layout)
+    assert reader.version == NO_VERSION
+    weights.publish(5, TENSORS)
+    version, read = reader.read()
+    assert version == reader.version == 5
+    for name, tensor in TENSORS.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)
+    reader.close()
+
+
+def test_wrong_tensors_are_refused(weights: SharedWeights) -> None:
+    with pytest.raises(WeightsError, match=r"'weight' has shape \(2, 5\), agreed was \(3, 5\)"):
+        weights.publish(1, TENSORS | {"weight": torch.zeros(2, 5)})
+    with pytest.raises(WeightsError, match="nobody agreed on: \\['more'\\]"):
+        weights.publish(1, TENSORS | {"more": torch.zeros(1)})
+    with pytest.raises(WeightsError, match="'half' has shape None"):
+        weights.publish(1, {name: tensor for name, tensor in TENSORS.items() if name != "half"})
+
+
+def test_torn_copy_is_never_returned(weights: SharedWeights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte that does not belong to the version is found, whichever copy is read."""
+    monkeypatch.setattr(weights_module, "READ_TIMEOUT_S", 0.02)
+    for version in (1, 2, 3):
+        weights.publish(version, TENSORS)
+        current = int(weights._header[0])
+        weights._copies[current][8] ^= 0xFF
+        with pytest.raises(WeightsError, match="no whole weights"):
+            weights.read()
+
+
+def test_reading_while_publishing_gives_whole_weights() -> None:
+    """Each version's tensors all hold its number; a writer that never rests must not show the reader a mixture."""
+    size = 300_000
+    writer = SharedWeights.create(layout_of({"a": torch.zeros(size), "b": torch.zeros(size)}))
+    reader = SharedWeights.attach(writer.name, writer.layout)
+    writer.publish(0, {"a": torch.zeros(size), "b": torch.zeros(size)})
+    is_over = threading.Event()
+
+    def publish() -> None:
+        version = 0
+        while not is_over.is_set():
+            version += 1
+            writer.publish(version, dict.fromkeys("ab", torch.full((size,), float(version))))
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    versions = set()
+    for _ in range(60):
+        version, tensors = reader.read()
+        versions.add(version)
+        for tensor in tensors.values():
+            assert float(tensor.min()) == float(tensor.max()) == version
+    is_over.set()
+    thread.join()
+    reader.close()
+    writer.close()
+    assert len(versions) > 1
