@@ -1,5 +1,5 @@
 # `make demo` and `make test` on a fresh machine: Python 3.11 and make are enough.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV := .venv
 READY := $(VENV)/.ready
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"

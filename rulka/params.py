@@ -101,6 +101,7 @@ class PhysicsParams(Section):
     grass_push: PositiveFloat
     turbo_mps2: Curve = Field(description="further push on a turbo pad")
     turbo_decay_s: PositiveFloat = Field(description="time in which it fades behind the pad")
+    reference_m: NonNegativeFloat = Field(description="height of the car's position above the ground it stands on")
     rest_m: PositiveFloat = Field(description="how far the springs give under the car's weight")
     travel_m: PositiveFloat = Field(description="how far they give at most")
     damping_ratio: NonNegativeFloat = Field(description="1 is critical")

@@ -69,8 +69,6 @@ def clone(
     train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
     check_contract(train.index, observation_contract(observation), table)
     torch.manual_seed(clone.seed)
-    torch.set_num_threads(os.cpu_count() or 1)
-    keep_freed_memory()
     policy = _build_policy(observation, network, table, encoder)
     result = _train(policy, clone, train, validation)
     artifact = Artifact(
@@ -180,6 +178,8 @@ def action_names(table: ActionTable) -> list[str]:
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
+    torch.set_num_threads(os.cpu_count() or 1)
+    keep_freed_memory()
     clone(
         params.observation,
         params.actions,

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from rulka.artifacts import META_FILE
 from rulka.datasets.races import Race, load_races
 from rulka.evaluation.contest import NAMES, drivers, hold_contest
 from rulka.evaluation.demonstrations import demonstration_results
-from rulka.evaluation.durations import read_durations
+from rulka.evaluation.durations import StageDuration, read_durations
 from rulka.evaluation.facts import COMPARED, facts_of, read_origins, transfer_summary
 from rulka.evaluation.figures import draw_figures, save_figures
 from rulka.evaluation.hud import HudTexts
@@ -88,6 +89,7 @@ def evaluate(
     Raises:
         UserError: if an input is missing, damaged, or made for other observations or actions.
     """
+    started_s = time.monotonic()
     require(inputs.agent, "train")
     require(inputs.policy, "clone")
     require(inputs.races, "races")
@@ -102,7 +104,10 @@ def evaluate(
         _write_json(folder / METRICS_FILE, metrics)
         _write_json(folder / RACES_FILE, {c.key: [r.to_json() for r in c.races] for c in evaluation.contestants})
         caption = _film(folder / VIDEO_FILE, evaluation, rules)
-        _write_pages(folder, evaluation, demonstrations, rules, inputs, caption)
+        durations = [stage for stage in read_durations(inputs.durations) if stage.stage != "evaluate"]
+        report = _draw(folder, evaluation, demonstrations, rules, inputs)
+        durations.append(StageDuration("evaluate", time.monotonic() - started_s, None, ""))
+        write_report(folder / REPORT_FILE, replace(report, video_caption=caption, durations=durations))
     _say_where(out_dir, metrics)
 
 
@@ -126,14 +131,8 @@ def _film(path: Path, evaluation: Evaluation, rules: RaceRules) -> str:
     return f"The agent’s best race of {len(agent.races)}: {ending}, from start {best.seed}.{beside}"  # noqa: RUF001
 
 
-def _write_pages(
-    folder: Path,
-    evaluation: Evaluation,
-    demonstrations: list[Race],
-    rules: RaceRules,
-    inputs: Inputs,
-    caption: str,
-) -> None:
+def _draw(folder: Path, evaluation: Evaluation, demonstrations: list[Race], rules: RaceRules, inputs: Inputs) -> Report:
+    """Draws all figures and gathers what else stands in the report."""
     cloning = _read_json(inputs.policy / METRICS_FILE)
     confusion = np.array(cloning["confusion"], dtype=np.float64) if "confusion" in cloning else None
     figures = draw_figures(evaluation, _training_logs(inputs.agent), confusion, cloning.get("validation_accuracy"))
@@ -141,18 +140,17 @@ def _write_pages(
     origins = read_origins(inputs.encoder, inputs.policy, inputs.agent_init, inputs.agent)
     transfer = transfer_summary(inputs.agent_init)
     parameters = origins.parameters() | {"evaluate": rules.evaluate.model_dump(mode="json")}
-    report = Report(
+    return Report(
         evaluation=evaluation,
         seed=rules.evaluate.seed,
         plots=list(figures.values()),
         video=folder / VIDEO_FILE,
-        video_caption=caption,
+        video_caption="",
         facts=facts_of(evaluation, demonstrations, origins, transfer, rules.evaluate),
-        durations=read_durations(inputs.durations),
+        durations=[],
         is_from_game=any(race.source == "recording" for race in demonstrations),
         parameters=yaml.safe_dump(parameters, sort_keys=False),
     )
-    write_report(folder / REPORT_FILE, report)
 
 
 def _training_logs(agent_dir: Path) -> list[TrainingLog]:

@@ -80,8 +80,6 @@ def _train(
 ) -> _Result:
     started_s = time.monotonic()
     torch.manual_seed(pretrain.seed)
-    torch.set_num_threads(os.cpu_count() or 1)
-    keep_freed_memory()
     objective = build_objective(pretrain.task, observation.height, observation.width, _objective_settings(pretrain))
     generator = torch.Generator().manual_seed(pretrain.seed)
     sample = train.batch(slice(0, pretrain.batch_size)).image
@@ -184,6 +182,8 @@ def _spread_frames(frames: FrameDataset, num_frames: int) -> torch.Tensor:
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
+    torch.set_num_threads(os.cpu_count() or 1)
+    keep_freed_memory()
     pretrain(
         params.observation,
         params.actions,

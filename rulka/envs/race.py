@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
@@ -19,14 +19,14 @@ from rulka.tracks.track import Track
 Observation = dict[str, NDArray]
 
 
-class RaceEnv(gymnasium.Env[Observation, int]):
+class RaceEnv(gymnasium.Env[Any, Any]):
     """A race against the clock: image [1, H, W] and 184 floats in, one of twelve actions out, every 50 ms.
 
     The reward pays for progress along the centreline and costs time. A race terminates at the finish or off the
     track, and is truncated when it takes too long or gets no further.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": RENDER_FPS}
+    metadata: dict[str, Any] = {"render_modes": RENDER_MODES, "render_fps": RENDER_FPS}  # noqa: RUF012 as in gymnasium
 
     def __init__(
         self,

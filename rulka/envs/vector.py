@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from gymnasium import spaces
@@ -28,7 +28,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
     `RaceEnv` seeded with `s + k`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
+    metadata: dict[str, Any] = {  # noqa: RUF012 as in gymnasium
         "render_modes": RENDER_MODES,
         "render_fps": RENDER_FPS,
         "autoreset_mode": AutoresetMode.NEXT_STEP,

@@ -98,7 +98,7 @@ def facts_of(
         Fact("Training", _training(origins.agent)),
         Fact("Also trained", " ".join(_training(meta) for meta in origins.compared)),
         Fact("Help on the way", _help(parameters)),
-        Fact("Choice of weights", _choice(parameters)),
+        Fact("Choice of weights", _choice(parameters, _training_run(origins.agent))),
         Fact("Evaluation", _evaluation(evaluate)),
         Fact("Machine", _machine(_training_run(origins.agent))),
         Fact("Software", _software(origins)),
@@ -180,14 +180,16 @@ def _help(parameters: Json) -> str:
     return " ".join(parts)
 
 
-def _choice(parameters: Json) -> str:
+def _choice(parameters: Json, training: Json) -> str:
     train = parameters.get("train", {})
     if not train.get("check_races"):
         return ""
+    taken = training.get("weights_of_env_steps")
     return (
         f"Every {train['check_env_steps']:,} env steps the weights drive {_count(train['check_races'], 'greedy race')} "
         f"on this track; of the best {train['check_candidates']} those are taken that do best in "
         f"{_count(train['final_check_races'], 'further race')}. Their starts are not those of this evaluation."
+        + (f" Taken: those after {taken:,} env steps." if taken is not None else "")
     )
 
 

@@ -94,7 +94,7 @@ def _draw_road(axes: Axes, track: Track, view: TopView, edges: NDArray[np.float6
     _draw_scale(axes, edges, theme)
     axes.set_aspect("equal")
     axes.set_axis_off()
-    axes.margins(0.02)
+    axes.margins(0.02, 0.08)
 
 
 def _draw_scale(axes: Axes, edges: NDArray[np.float64], theme: Theme) -> None:

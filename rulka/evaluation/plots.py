@@ -49,7 +49,7 @@ def split_chart(evaluation: Evaluation, theme: Theme) -> Figure | None:
         return None
     distance_m = _distances(evaluation.track)
     best_s = time_at_distance_s(best, distance_m)
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.8), layout="constrained")
     _mark_gates(axes, evaluation.track, theme)
     axes.axhline(0.0, color=theme.ink, linewidth=1.6, label="best demonstration")
     lines = _split_lines(evaluation, theme)
@@ -63,7 +63,7 @@ def split_chart(evaluation: Evaluation, theme: Theme) -> Figure | None:
     _limit_splits(axes, at_finish)
     axes.invert_yaxis()
     axes.set(xlabel="distance along the track (m)", ylabel="time behind (s); up is ahead", xlim=(0, distance_m[-1]))
-    axes.legend(loc="best")
+    figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
@@ -73,7 +73,7 @@ def _split_lines(evaluation: Evaluation, theme: Theme) -> list[tuple[str, RaceRe
     lines: list[tuple[str, RaceResult, str, str]] = []
     for contestant in evaluation.contestants:
         best, middle = best_race(contestant.races), median_race(contestant.races)
-        if contestant.key == "agent" and best is not None:
+        if contestant.key == "agent" and best is not None and middle is not None:
             lines.append((f"{contestant.label}, best race", best, colours["agent"], ":"))
         if contestant.key != "random" and best is not None:
             name = f"{contestant.label}, median race" if middle else f"{contestant.label}, furthest race"
@@ -112,14 +112,14 @@ def speed_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
     colours = contestant_colours(evaluation, theme)
     races = [(c.label, best_race(c.races), colours[c.key], "-") for c in evaluation.contestants if c.key != "random"]
     races.append(("best demonstration", evaluation.best_demonstration, theme.ink, "--"))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.8), layout="constrained")
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.1), layout="constrained")
     _mark_gates(axes, evaluation.track, theme)
     for label, race, colour, dash in reversed(races):
         if race is not None:
             speed_kmh = speed_at_distance_mps(race, distance_m) * MPS_TO_KMH
             axes.plot(distance_m, speed_kmh, color=colour, linestyle=dash, label=label)
     axes.set(xlabel="distance along the track (m)", ylabel="speed (km/h)", xlim=(0, distance_m[-1]), ylim=(0, None))
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=5, reverse=True)
     return figure
 
 

@@ -51,10 +51,10 @@ video { display: block; width: 100%; height: auto; background: #0e1116; border-r
 
 .scroll { overflow-x: auto; margin: 1.2rem 0 0.6rem; }
 table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.95rem; }
-th, td { text-align: right; padding: 0.55rem 0 0.55rem 1.4rem; border-bottom: 1px solid var(--line);
+th, td { text-align: right; padding: 0.55rem 0 0.55rem 1.1rem; border-bottom: 1px solid var(--line);
   white-space: nowrap; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
-  background: var(--paper); padding-right: 0.6rem; }
+  background: var(--paper); background-clip: padding-box; padding-right: 0.4rem; z-index: 1; }
 thead th { color: var(--soft); font-weight: 550; font-size: 0.86rem; border-bottom: 1px solid var(--ink);
   vertical-align: bottom; white-space: normal; }
 tbody th { font-weight: 550; }

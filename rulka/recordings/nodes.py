@@ -113,4 +113,7 @@ def read_chunks(
 def unknown_chunk(identifier: int, where: str) -> UnsupportedGenerationError:
     """Returns the error for a chunk that cannot be passed."""
     message = f"{where} holds chunk 0x{identifier:08X}, whose layout is not known here and which cannot be passed over"
-    return UnsupportedGenerationError(message, hint="The file is of a game generation that is not supported.")
+    return UnsupportedGenerationError(
+        message,
+        hint="Supported are recordings of the games from 2004 (Sunrise, Original) to 2020; those of 2003 are not.",
+    )

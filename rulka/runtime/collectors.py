@@ -3,13 +3,17 @@
 Both give out permission block by block: while fewer environment steps were given out than the learner allows, the
 collector with the fewest blocks under way may fill another. So the limiter needs no lock and no shared counter, and a
 collector that is waiting blocks in the system until it is told to go on.
+
+The learner gets blocks in the order in which they were given out. A limit on how far ahead collectors may be is
+therefore also a limit on how old experience can be, however much slower one collector is than the others.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +31,10 @@ from rulka.runtime.worker import WorkerSpec
 
 SLOTS_PER_COLLECTOR = 3
 """One being filled, one waiting to be filled, one being read."""
+
+
+_Place = tuple[int, int]
+"""Collector and slot."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,8 @@ class CollectorProcesses:
         self._blocks = [SharedBlocks.create(spec.block, SLOTS_PER_COLLECTOR) for _ in range(count)]
         self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
         self._under_way: list[set[int]] = [set() for _ in range(count)]
+        self._given_out: deque[_Place] = deque()
+        self._filled: dict[_Place, BlockFilled] = {}
         self._num_given = [0] * count
         self._supervisor = Supervisor(self._worker_spec, self._forget, silence_limit_s)
 
@@ -160,8 +170,8 @@ class CollectorProcesses:
 
     @property
     def num_under_way(self) -> int:
-        """Blocks that were given out and have not come back."""
-        return sum(map(len, self._under_way))
+        """Blocks that were given out and have not been handed to the learner."""
+        return len(self._given_out)
 
     @property
     def pids(self) -> list[int]:
@@ -173,10 +183,13 @@ class CollectorProcesses:
         self._weights.publish(version, tensors)
 
     def collect(self, num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
-        """Gives out blocks, waits for the first filled one, and gives out blocks again to who has none."""
+        """Gives out blocks, waits for a filled one, and returns those whose turn it is."""
         self._give_out(num_allowed_env_steps)
-        deliveries = [self._take_in(index, facts) for index, facts in self._supervisor.receive(timeout_s)]
-        self._supervisor.replace_dead()  # after taking in what they had finished
+        for index, facts in self._supervisor.receive(timeout_s):
+            self._under_way[index].remove(facts.slot)
+            self._filled[index, facts.slot] = facts
+        self._supervisor.replace_dead()  # after noting what they had finished
+        deliveries = list(self._in_turn())
         self._give_out(num_allowed_env_steps)
         return deliveries
 
@@ -204,19 +217,22 @@ class CollectorProcesses:
             slot = min(self._free[index])
             self._free[index].remove(slot)
             self._under_way[index].add(slot)
+            self._given_out.append((index, slot))
             self._supervisor.send(index, Fill(slot, self._env_steps))
             self._env_steps += self._block_env_steps
 
-    def _take_in(self, index: int, facts: BlockFilled) -> Delivery:
-        self._under_way[index].remove(facts.slot)
-        block = self._blocks[index][facts.slot]
-        check_written(block)
-        return Delivery(index, block, facts)
+    def _in_turn(self) -> Iterator[Delivery]:
+        while self._given_out and self._given_out[0] in self._filled:
+            index, slot = place = self._given_out.popleft()
+            block = self._blocks[index][slot]
+            check_written(block)
+            yield Delivery(index, block, self._filled.pop(place))
 
     def _forget(self, index: int) -> None:
         """Takes back what a collector was allowed to do and did not do before it died."""
         for slot in self._under_way[index]:
             self._blocks[index].poison(slot)
+            self._given_out.remove((index, slot))
             self._env_steps -= self._block_env_steps
         self._free[index] |= self._under_way[index]
         self._under_way[index] = set()

@@ -24,14 +24,18 @@ def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
     spring = params.gravity_mps2 / params.rest_m
     values = {
         physics.TICK_S: tick_s,
+        physics.TICKS_PER_S: 1.0 / tick_s,
+        physics.TICK_MS: 1000.0 * tick_s,
         physics.SPACING_M: ZONE_SPACING_M,
         physics.GRAVITY: params.gravity_mps2,
+        physics.PER_GRAVITY: 1.0 / params.gravity_mps2,
+        physics.REFERENCE_M: params.reference_m,
         physics.GRIP: params.grip_mps2,
         physics.GRIP_PER_SPEED: params.grip_per_s,
         physics.SLIDE_GRIP: params.slide_grip,
         physics.OVERTURN: params.overturn,
         physics.MAX_SLIP: params.max_slip_rad,
-        physics.SLIP_S: params.slip_response_s,
+        physics.SLIP_PER_S: 1.0 / params.slip_response_s,
         physics.SCRUB: params.scrub,
         physics.ENGINE_BRAKE: params.engine_brake_per_s,
         physics.COAST_DELAY_S: params.coast_delay_s,
@@ -39,21 +43,21 @@ def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
         physics.DRAG: params.drag_per_m,
         physics.BRAKE: params.brake_mps2,
         physics.BRAKE_WITH_GAS: params.brake_with_gas,
-        physics.STEER_PER_S: params.steer_per_s,
-        physics.YAW_S: params.yaw_response_s,
-        physics.TURBO_DECAY_S: params.turbo_decay_s,
+        physics.SHIFT_TIME_S: params.shift_ms / 1000.0,
+        physics.IDLE_RPM: params.idle_rpm,
+        physics.MAX_RPM: params.max_rpm,
+        physics.STEER_STEP: params.steer_per_s * tick_s,
+        physics.YAW_FOLLOW: min(tick_s / params.yaw_response_s, 1.0),
+        physics.ALIGN_FOLLOW: min(tick_s / params.align_s, 1.0),
+        physics.TURBO_STEP: tick_s / params.turbo_decay_s,
+        physics.AIR_SPIN_KEPT: max(1.0 - params.air_spin_loss_per_s * tick_s, 0.0),
         physics.SPRING: spring,
         physics.DAMPING: 2.0 * params.damping_ratio * np.sqrt(spring),
         physics.REST_M: params.rest_m,
         physics.MAX_M: params.travel_m,
-        physics.ALIGN_S: params.align_s,
-        physics.AIR_SPIN: params.air_spin_loss_per_s,
         physics.OFF_ROAD_M: params.off_road_m,
         physics.FALL_M: params.fall_m,
         physics.CRASH_COSINE: np.cos(np.radians(params.crash_deg)),
-        physics.SHIFT_TIME_S: params.shift_ms / 1000.0,
-        physics.IDLE_RPM: params.idle_rpm,
-        physics.MAX_RPM: params.max_rpm,
     }
     c[list(values)] = list(values.values())
     c[physics.GEAR_PUSH : physics.GEAR_PUSH + physics.NUM_GEARS] = params.gear_push_mps2
@@ -124,7 +128,9 @@ def place_on_road(
     left = _unit(np.cross(up, here[:, physics.TANGENT : physics.TANGENT + 3]))
     ahead = np.cross(left, up)
     forward = np.cos(heading_rad)[:, None] * ahead + np.sin(heading_rad)[:, None] * left
-    position = here[:, physics.CENTRE : physics.CENTRE + 3] + lateral_m[:, None] * here[:, physics.LEFT : physics.LEFT + 3]
+    position = (
+        here[:, physics.CENTRE : physics.CENTRE + 3] + lateral_m[:, None] * here[:, physics.LEFT : physics.LEFT + 3]
+    )
     state[:, physics.X : physics.X + 3] = position
     state[:, physics.VX : physics.VX + 3] = speed_mps[:, None] * forward
     state[:, physics.FX : physics.FX + 3], state[:, physics.UX : physics.UX + 3] = forward, up

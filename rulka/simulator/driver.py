@@ -2,7 +2,7 @@
 
 It makes the demonstrations where there are no recordings. A skill says how near to the limit a driver dares to go, how
 far ahead it looks, which line it takes and how often its hand slips, so that a field of drivers spreads like a field
-of people. It knows nothing of racing lines: who does can beat it. Source of pure pursuit: Coulter 1992, CMU-RI-TR-92-01.
+of people. It knows nothing of racing lines: who does can beat it. Pure pursuit: Coulter 1992, CMU-RI-TR-92-01.
 
 Dimensions: N cars, Z zones.
 """
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rulka.observation import CAR, ZONE_SPACING_M
 from rulka.params import DriverParams, PhysicsParams
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.progress import all_zones, line_frames
+from rulka.tracks.progress import all_zones, zone_frames
 from rulka.tracks.track import Track
 
 Floats = NDArray[np.float64]
@@ -58,7 +58,7 @@ def sample_skills(num_drivers: int, driver: DriverParams, seed: int) -> Skills:
     talent, look, hand, line = draws
     return Skills(
         pace=driver.pace_low + talent * (driver.pace_high - driver.pace_low),
-        look_ahead_s=0.3 + 0.2 * look,
+        look_ahead_s=0.34 + 0.2 * look,
         slip_chance=driver.slip_chance * hand,
         line_m=driver.line_m * (2.0 * line - 1.0),
     )
@@ -71,7 +71,7 @@ class PurePursuitDriver:
         num_drivers = len(skills.pace)
         self._skills = skills
         self._zones = all_zones(track)
-        self._left = line_frames(self._zones)[1]
+        self._left = zone_frames(track)[:, 3:6]
         self._half_width_m = np.pad(track.width_m / 2.0, (0, len(self._zones) - track.num_zones), mode="edge")
         self._physics = physics
         self._plans = np.stack([speed_plan(track, physics, float(pace)) for pace in skills.pace])
@@ -134,8 +134,10 @@ def speed_plan(track: Track, physics: PhysicsParams, pace: float) -> Floats:
     speeds, radii = np.arange(256.0), np.interp(np.arange(256.0), *np.array(physics.turn_radius_m).T)
     radii = np.maximum.accumulate(radii)
     plan = np.interp(LOCK_SHARE / np.maximum(np.abs(turn), 1e-6), radii, speeds)
-    crest = np.sqrt(CREST_SHARE * physics.gravity_mps2 / np.maximum(-rise, 1e-6))
-    plan = np.maximum(pace * np.minimum(plan, crest), SLOWEST_MPS)
+    # A crest takes load off the wheels, and the bend needs its share of what is left.
+    need = np.abs(turn) / (physics.grip_mps2 + physics.grip_per_s * plan)
+    held = need + np.maximum(-rise, 0.0) / (CREST_SHARE * physics.gravity_mps2)
+    plan = np.maximum(pace * np.minimum(plan, 1.0 / np.sqrt(np.maximum(held, 1e-6))), SLOWEST_MPS)
     for zone in range(len(plan) - 2, -1, -1):
         after = plan[zone + 1]
         slowing = pace * (BRAKE_SHARE * physics.brake_mps2 + physics.engine_brake_per_s * after)
@@ -145,7 +147,7 @@ def speed_plan(track: Track, physics: PhysicsParams, pace: float) -> Floats:
 
 def bends(track: Track) -> tuple[Floats, Floats]:
     """Returns [Z] each: how the line turns left within the road and up out of it, 1/m, averaged over 8 m."""
-    tangent, left, normal = line_frames(all_zones(track))
+    tangent, left, normal = np.split(zone_frames(track), 3, axis=1)
     change = np.zeros_like(tangent)
     change[BEND_REACH:-BEND_REACH] = tangent[2 * BEND_REACH :] - tangent[: -2 * BEND_REACH]
     change /= 2 * BEND_REACH * ZONE_SPACING_M
@@ -162,4 +164,5 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _uniform(key: NDArray[np.uint64], count: int) -> Floats:
     """Returns a number in [0, 1) for each key and count."""
-    return (_mixed(key ^ _mixed(np.array([count], np.uint64))) >> np.uint64(11)) * 2.0**-53
+    bits = _mixed(key ^ _mixed(np.array([count], np.uint64))) >> np.uint64(11)
+    return bits.astype(np.float64) * 2.0**-53

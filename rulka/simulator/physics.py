@@ -17,15 +17,20 @@ down, roll to the right. Dimensions: N cars, Z zones, G gates, S state columns.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-kernel = njit(cache=True, nogil=True, error_model="numpy")
+# Arrays are only borrowed, so reference counting, which would take a third of the time, is switched off (_nrt).
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+inlined = njit(forceinline=True, **OPTIONS)
+kernel = njit(cache=True, **OPTIONS)
 
-# Columns of a car's state, which is all that its future depends on. World axes, metres, m/s, rad/s.
+# Columns of a car's state, which is all that its future depends on. World axes, metres, m/s, rad/s. The position is
+# that of the ground under a car at rest; the game's, in the `CAR` row, is higher up in the body.
 X, Y, Z, VX, VY, VZ, FX, FY, FZ, UX, UY, UZ = range(12)  # position, velocity, forward axis, up axis
 YAW, PITCH, ROLL, STEER = range(12, 16)  # rates of turning about the car's axes; wheels in [-1, 1], positive right
 GEAR, SHIFT_S, COAST_S, TURBO = range(16, 20)  # seconds left of a gear change, since the gas was let go; share of turbo
@@ -39,12 +44,13 @@ NUM_STATE = GATE_MS
 # Columns of a zone of the road.
 CENTRE, TANGENT, LEFT, NORMAL, HALF_WIDTH, MATERIAL, NUM_ROAD = 0, 3, 6, 9, 12, 13, 14
 
-# Places in the array of constants.
-TICK_S, SPACING_M, GRAVITY, GRIP, GRIP_PER_SPEED, SLIDE_GRIP, OVERTURN, MAX_SLIP, SLIP_S, SCRUB = range(10)
-ENGINE_BRAKE, COAST_DELAY_S, ROLLING, DRAG, BRAKE, BRAKE_WITH_GAS, STEER_PER_S, YAW_S = range(10, 18)
-TURBO_DECAY_S, SPRING, DAMPING, REST_M, MAX_M, ALIGN_S, AIR_SPIN = range(18, 25)
-OFF_ROAD_M, FALL_M, CRASH_COSINE, SHIFT_TIME_S, IDLE_RPM, MAX_RPM = range(25, 31)
-GEAR_PUSH, GEAR_UP, GEAR_DOWN, GEAR_RPM, NUM_CONSTANTS = 31, 36, 41, 46, 51
+# Places in the array of constants. A step is a rate times a tick, a follow the share of a gap closed in a tick.
+TICK_S, TICKS_PER_S, TICK_MS, SPACING_M, GRAVITY, PER_GRAVITY, REFERENCE_M = range(7)
+GRIP, GRIP_PER_SPEED, SLIDE_GRIP, OVERTURN, MAX_SLIP, SLIP_PER_S, SCRUB = range(7, 14)
+ENGINE_BRAKE, COAST_DELAY_S, ROLLING, DRAG, BRAKE, BRAKE_WITH_GAS, SHIFT_TIME_S, IDLE_RPM, MAX_RPM = range(14, 23)
+STEER_STEP, YAW_FOLLOW, ALIGN_FOLLOW, TURBO_STEP, AIR_SPIN_KEPT = range(23, 28)
+SPRING, DAMPING, REST_M, MAX_M, OFF_ROAD_M, FALL_M, CRASH_COSINE = range(28, 35)
+GEAR_PUSH, GEAR_UP, GEAR_DOWN, GEAR_RPM, NUM_CONSTANTS = 35, 40, 45, 50, 55
 NUM_GEARS = 5
 
 # Rows of the tables: two curves by speed in whole m/s, then properties of surfaces by material id.
@@ -52,9 +58,9 @@ TURN_RADIUS, TURBO_PUSH = 0, 1
 SURFACE_GRIP, SURFACE_PUSH, SURFACE_TURBO, NUM_TABLES = 2, 3, 4, 5
 
 # What is under a car, found afresh after every move.
-G_NORMAL, G_LEFT, G_HALF_WIDTH, G_MATERIAL, NUM_GROUND = 0, 3, 6, 7, 8
+G_NORMAL, G_LEFT, G_HALF_WIDTH, G_MATERIAL = 0, 3, 6, 7
 # What a car does on the ground: its axes along the road, and its speeds along them.
-FORWARD, SIDE, AHEAD, ASIDE, AWAY, NUM_MOTION = 0, 3, 6, 7, 8, 9
+FORWARD, SIDE, AHEAD, ASIDE, AWAY, NUM_SCRATCH = 0, 3, 6, 7, 8, 9
 
 WHEEL_SIDE_M = 0.8
 MIN_DAMPER_M, MAX_DAMPER_M = 0.005, 0.15
@@ -69,7 +75,14 @@ MAX_SIDE_SHARE = 0.95
 
 @kernel
 def drive(
-    state: Array, controls: NDArray[np.float32], num_ticks: int, road: Array, gate_m: Array, c: Array, tables: Array
+    state: Array,
+    controls: NDArray[np.float32],
+    num_ticks: int,
+    road: Array,
+    gate_m: Array,
+    c: Array,
+    tables: Array,
+    scratch: Array,
 ) -> None:
     """Moves every car by one decision; a car that finished or left the track stays where it is.
 
@@ -81,8 +94,9 @@ def drive(
         gate_m: [G] distance of each gate along the line, finish last.
         c: [NUM_CONSTANTS].
         tables: [NUM_TABLES, 256] curves by speed, surfaces by material.
+        scratch: [2, NUM_SCRATCH] working memory of one thread.
     """
-    ground, motion = np.empty(NUM_GROUND), np.empty(NUM_MOTION)
+    ground, motion = scratch[0], scratch[1]
     for n in range(state.shape[0]):
         car = state[n]
         if car[FINISHED] > 0.0 or car[OFF_TRACK] > 0.0:
@@ -108,7 +122,7 @@ def remember_keys(state: Array, keys: NDArray[np.float32], previous_keys: NDArra
             previous_keys[n, last, k] = keys[n, k]
 
 
-@kernel
+@inlined
 def tick(
     car: Array,
     control: NDArray[np.float32],
@@ -120,8 +134,7 @@ def tick(
     motion: Array,
 ) -> None:
     """Moves one car by one tick; arguments as for `drive`."""
-    step = c[STEER_PER_S] * c[TICK_S]
-    car[STEER] += min(max(control[0] - car[STEER], -step), step)
+    car[STEER] += min(max(control[0] - car[STEER], -c[STEER_STEP]), c[STEER_STEP])
     car[COAST_S] = 0.0 if control[1] > 0.0 else car[COAST_S] + c[TICK_S]
     if car[HEIGHT] < c[REST_M]:
         roll_on_road(car, control[1], control[2], c, tables, ground, motion)
@@ -132,7 +145,7 @@ def tick(
     before_m = car[ALONG]
     find_ground(car, road, c, ground)
     meet_stops(car, c, ground)
-    car[TIME_MS] += 1000.0 * c[TICK_S]
+    car[TIME_MS] += c[TICK_MS]
     beyond_m = abs(car[LATERAL]) - ground[G_HALF_WIDTH]
     upright = car[UX] * ground[0] + car[UY] * ground[1] + car[UZ] * ground[2]
     is_crashed = car[HEIGHT] < c[REST_M] and upright < c[CRASH_COSINE]
@@ -142,7 +155,7 @@ def tick(
         pass_gates(car, before_m, gate_m, c)
 
 
-@kernel
+@inlined
 def find_ground(car: Array, road: Array, c: Array, ground: Array) -> None:
     """Updates where the car is on the road, and the road under it; see `rulka.tracks.progress.locate`."""
     index, last = int(car[ZONE]), road.shape[0] - 2
@@ -175,7 +188,7 @@ def find_ground(car: Array, road: Array, c: Array, ground: Array) -> None:
     ground[G_HALF_WIDTH], ground[G_MATERIAL] = zone[HALF_WIDTH], zone[MATERIAL]
 
 
-@kernel
+@inlined
 def past_plane(car: Array, zone: Array) -> float:
     """Returns how far the car is past the plane of a zone, metres."""
     return (
@@ -185,13 +198,13 @@ def past_plane(car: Array, zone: Array) -> float:
     )
 
 
-@kernel
+@inlined
 def wheel_material(car: Array, side_m: float, ground: Array) -> int:
     """Returns the material under a wheel `side_m` left of the car's middle."""
     return GRASS if abs(car[LATERAL] + side_m) > ground[G_HALF_WIDTH] else int(ground[G_MATERIAL])
 
 
-@kernel
+@inlined
 def find_motion(car: Array, ground: Array, motion: Array) -> None:
     """Fills the car's axes along the road, forward and left of it, and its speeds along those and the normal."""
     lean = car[FX] * ground[0] + car[FY] * ground[1] + car[FZ] * ground[2]
@@ -208,10 +221,8 @@ def find_motion(car: Array, ground: Array, motion: Array) -> None:
         motion[AWAY] += car[VX + k] * ground[G_NORMAL + k]
 
 
-@kernel
-def roll_on_road(
-    car: Array, gas: float, brake: float, c: Array, tables: Array, ground: Array, motion: Array
-) -> None:
+@inlined
+def roll_on_road(car: Array, gas: float, brake: float, c: Array, tables: Array, ground: Array, motion: Array) -> None:
     """Applies springs, engine, brake, tyres and steering for one tick to a car that touches the road."""
     find_motion(car, ground, motion)
     car[CONTACT] = 1.0
@@ -220,10 +231,10 @@ def roll_on_road(
 
     left, right = wheel_material(car, WHEEL_SIDE_M, ground), wheel_material(car, -WHEEL_SIDE_M, ground)
     surface = 0.5 * (tables[SURFACE_GRIP, left] + tables[SURFACE_GRIP, right])
-    grip = (c[GRIP] + c[GRIP_PER_SPEED] * abs(motion[AHEAD])) * surface * min(car[LOAD] / c[GRAVITY], 1.0) + 1e-6
+    grip = (c[GRIP] + c[GRIP_PER_SPEED] * abs(motion[AHEAD])) * surface * min(car[LOAD] * c[PER_GRAVITY], 1.0) + 1e-6
     push, resist = engine(car, motion[AHEAD], gas, brake, c)
     push *= 0.5 * (tables[SURFACE_PUSH, left] + tables[SURFACE_PUSH, right])
-    car[TURBO] = max(car[TURBO] - c[TICK_S] / c[TURBO_DECAY_S], tables[SURFACE_TURBO, left], tables[SURFACE_TURBO, right])
+    car[TURBO] = max(car[TURBO] - c[TURBO_STEP], tables[SURFACE_TURBO, left], tables[SURFACE_TURBO, right])
 
     is_locked = max(push, resist) > grip
     push, resist = min(push, grip), min(resist, grip)
@@ -239,17 +250,17 @@ def roll_on_road(
     turn_body(car, c, ground, motion)
 
 
-@kernel
+@inlined
 def push_forward(car: Array, push: float, resist: float, c: Array, motion: Array) -> None:
     """Changes the forward speed; what resists can stop the car but not turn it back."""
     ahead = motion[AHEAD]
     moved = ahead + (push - c[GRAVITY] * motion[FORWARD + 1]) * c[TICK_S]
     slowed = (resist + c[ROLLING] + c[DRAG] * ahead * ahead) * c[TICK_S]
     motion[AHEAD] = max(moved - slowed, 0.0) if moved > 0.0 else min(moved + slowed, 0.0)
-    car[PUSH] = (motion[AHEAD] - ahead) / c[TICK_S] + c[GRAVITY] * motion[FORWARD + 1]
+    car[PUSH] = (motion[AHEAD] - ahead) * c[TICKS_PER_S] + c[GRAVITY] * motion[FORWARD + 1]
 
 
-@kernel
+@inlined
 def at_speed(curve: Array, speed: float) -> float:
     """Returns the value of a curve at a speed, m/s; the sign of the speed does not matter."""
     speed = min(abs(speed), curve.shape[0] - 1.001)
@@ -257,7 +268,7 @@ def at_speed(curve: Array, speed: float) -> float:
     return curve[index] + (speed - index) * (curve[index + 1] - curve[index])
 
 
-@kernel
+@inlined
 def engine(car: Array, ahead: float, gas: float, brake: float, c: Array) -> tuple[float, float]:
     """Changes gear and returns what the wheels push and how they brake, m/s2, on the best surface."""
     gear = int(car[GEAR])
@@ -274,7 +285,7 @@ def engine(car: Array, ahead: float, gas: float, brake: float, c: Array) -> tupl
     return push, resist
 
 
-@kernel
+@inlined
 def tyres_hold(car: Array, aside: float, side_grip: float, is_locked: bool, c: Array) -> float:
     """Slows the sideways speed as far as the tyres can.
 
@@ -284,7 +295,7 @@ def tyres_hold(car: Array, aside: float, side_grip: float, is_locked: bool, c: A
         The sideways speed after this tick, m/s.
     """
     holds = side_grip * (c[SLIDE_GRIP] if car[IS_SLIDING] > 0.0 else 1.0)
-    wanted = -aside / c[SLIP_S]
+    wanted = -aside * c[SLIP_PER_S]
     use = abs(wanted) / holds
     car[IS_SLIDING] = 1.0 if use > 1.0 else 0.0
     car[REAR_USE] = max(use, 2.0) if is_locked else use
@@ -292,7 +303,7 @@ def tyres_hold(car: Array, aside: float, side_grip: float, is_locked: bool, c: A
     return aside + car[PULL] * c[TICK_S]
 
 
-@kernel
+@inlined
 def turn(car: Array, side_grip: float, c: Array, tables: Array, motion: Array) -> None:
     """Moves the yaw rate toward what the wheels ask for, as far as the front tyres can turn the car."""
     ahead, aside = motion[AHEAD], motion[ASIDE]
@@ -304,13 +315,13 @@ def turn(car: Array, side_grip: float, c: Array, tables: Array, motion: Array) -
         # The nose already points further into the bend than the car moves: the front tyres lose their angle.
         speed = math.sqrt(ahead * ahead + aside * aside)
         wanted *= max(1.0 - abs(aside) / (c[MAX_SLIP] * speed), 0.0)
-    car[YAW] += (wanted - car[YAW]) * min(c[TICK_S] / c[YAW_S], 1.0)
+    car[YAW] += (wanted - car[YAW]) * c[YAW_FOLLOW]
 
 
-@kernel
+@inlined
 def turn_body(car: Array, c: Array, ground: Array, motion: Array) -> None:
     """Turns the car by its yaw rate and lets its up axis follow the road's normal."""
-    step, follow = car[YAW] * c[TICK_S], min(c[TICK_S] / c[ALIGN_S], 1.0)
+    step, follow = car[YAW] * c[TICK_S], c[ALIGN_FOLLOW]
     old_x, old_y, old_z = car[UX], car[UY], car[UZ]
     set_axes(
         car,
@@ -321,14 +332,14 @@ def turn_body(car: Array, c: Array, ground: Array, motion: Array) -> None:
         old_y + follow * (ground[1] - old_y),
         old_z + follow * (ground[2] - old_z),
     )
-    tilt_x = (old_y * car[UZ] - old_z * car[UY]) / c[TICK_S]
-    tilt_y = (old_z * car[UX] - old_x * car[UZ]) / c[TICK_S]
-    tilt_z = (old_x * car[UY] - old_y * car[UX]) / c[TICK_S]
+    tilt_x = (old_y * car[UZ] - old_z * car[UY]) * c[TICKS_PER_S]
+    tilt_y = (old_z * car[UX] - old_x * car[UZ]) * c[TICKS_PER_S]
+    tilt_z = (old_x * car[UY] - old_y * car[UX]) * c[TICKS_PER_S]
     car[PITCH] = tilt_x * motion[SIDE] + tilt_y * motion[SIDE + 1] + tilt_z * motion[SIDE + 2]
     car[ROLL] = tilt_x * motion[FORWARD] + tilt_y * motion[FORWARD + 1] + tilt_z * motion[FORWARD + 2]
 
 
-@kernel
+@inlined
 def set_axes(car: Array, fx: float, fy: float, fz: float, ux: float, uy: float, uz: float) -> None:
     """Makes up a unit vector, forward one across it, and stores both."""
     size = 1.0 / math.sqrt(ux * ux + uy * uy + uz * uz)
@@ -340,13 +351,13 @@ def set_axes(car: Array, fx: float, fy: float, fz: float, ux: float, uy: float, 
     car[UX], car[UY], car[UZ] = ux, uy, uz
 
 
-@kernel
+@inlined
 def fly(car: Array, c: Array) -> None:
     """Lets a car without contact fall and turn on as it left the road."""
     car[CONTACT], car[LOAD], car[PUSH], car[PULL] = 0.0, 0.0, 0.0, 0.0
     car[FRONT_USE], car[REAR_USE], car[IS_SLIDING] = 0.0, 0.0, 0.0
     car[SHIFT_S] = max(car[SHIFT_S] - c[TICK_S], 0.0)
-    car[TURBO] = max(car[TURBO] - c[TICK_S] / c[TURBO_DECAY_S], 0.0)
+    car[TURBO] = max(car[TURBO] - c[TURBO_STEP], 0.0)
     speed = math.sqrt(car[VX] * car[VX] + car[VY] * car[VY] + car[VZ] * car[VZ])
     slowed = 1.0 - c[DRAG] * speed * c[TICK_S]
     for k in range(3):
@@ -365,10 +376,10 @@ def fly(car: Array, c: Array) -> None:
         uz + pitch * fz - roll * lz,
     )
     for rate in range(YAW, ROLL + 1):
-        car[rate] *= 1.0 - c[AIR_SPIN] * c[TICK_S]
+        car[rate] *= c[AIR_SPIN_KEPT]
 
 
-@kernel
+@inlined
 def meet_stops(car: Array, c: Array, ground: Array) -> None:
     """Stops a car whose springs are pressed as far as they go.
 
@@ -388,17 +399,17 @@ def meet_stops(car: Array, c: Array, ground: Array) -> None:
     after = vx * vx + vy * vy + vz * vz
     keep = min(math.sqrt(before / max(after, 1e-9)), 1.002)
     car[VX], car[VY], car[VZ] = vx * keep, vy * keep, vz * keep
-    car[LOAD] -= away / c[TICK_S]
+    car[LOAD] -= away * c[TICKS_PER_S]
 
 
-@kernel
+@inlined
 def pass_gates(car: Array, before_m: float, gate_m: Array, c: Array) -> None:
     """Records every gate passed in this tick at its interpolated millisecond; the last gate ends the race."""
     gate = int(car[GATE])
     while gate < gate_m.shape[0] and car[ALONG] >= gate_m[gate]:
         moved = car[ALONG] - before_m
         share = (gate_m[gate] - before_m) / moved if moved > 0.0 else 1.0
-        passed_ms = car[TIME_MS] - 1000.0 * c[TICK_S] * (1.0 - min(max(share, 0.0), 1.0))
+        passed_ms = car[TIME_MS] - c[TICK_MS] * (1.0 - min(max(share, 0.0), 1.0))
         car[GATE_MS + gate] = math.floor(passed_ms + 0.5)
         gate += 1
     car[GATE] = gate
@@ -431,7 +442,8 @@ def describe(
         fx, fy, fz, ux, uy, uz = car[FX], car[FY], car[FZ], car[UX], car[UY], car[UZ]
         lx, ly, lz = uy * fz - uz * fy, uz * fx - ux * fz, ux * fy - uy * fx
         for k in range(3):
-            row[R_POSITION + k], row[R_VELOCITY + k] = car[X + k], car[VX + k]
+            row[R_POSITION + k] = car[X + k] + c[REFERENCE_M] * car[UX + k]
+            row[R_VELOCITY + k] = car[VX + k]
         row[R_ROTATION], row[R_ROTATION + 1], row[R_ROTATION + 2] = lx, ux, fx
         row[R_ROTATION + 3], row[R_ROTATION + 4], row[R_ROTATION + 5] = ly, uy, fy
         row[R_ROTATION + 6], row[R_ROTATION + 7], row[R_ROTATION + 8] = lz, uz, fz
@@ -446,7 +458,7 @@ def describe(
             marks[3 + gate, n] = int(car[GATE_MS + gate])
 
 
-@kernel
+@inlined
 def describe_wheels(car: Array, road: Array, c: Array, row: NDArray[np.float32]) -> None:
     """Writes what each wheel does: front left, front right, rear right, rear left.
 
@@ -466,7 +478,7 @@ def describe_wheels(car: Array, road: Array, c: Array, row: NDArray[np.float32])
         row[R_MATERIAL + w] = GRASS if abs(lateral) > zone[HALF_WIDTH] else zone[MATERIAL]
 
 
-@kernel
+@inlined
 def describe_engine(car: Array, c: Array, row: NDArray[np.float32]) -> None:
     """Writes gearbox and engine speed."""
     gear = int(car[GEAR])

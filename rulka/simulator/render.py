@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from rulka.errors import UserError
 from rulka.simulator.camera import people_camera
+from rulka.simulator.painting.frames import paint_frames
+from rulka.simulator.painting.kernels import Scratch, new_scratch
 from rulka.simulator.palette import RGB_INK
-from rulka.simulator.raster import Scratch, new_scratch, paint_frames
 from rulka.simulator.scene import Scene
 
 POSE_SIZE = 12
@@ -57,7 +58,9 @@ def render_frames(
     if zone_index.shape != (len(out),):
         message = f"{len(out)} frames need as many zones, got {zone_index.shape}"
         raise RenderError(message)
-    _check_painted(paint_frames(poses, zone_index, scene, camera, _NO_CARS, _scratch(), out))
+    # Copies of one layout and type, or numba would compile the kernel once more for every other one.
+    own_poses, own_zones = np.array(poses[:, :POSE_SIZE], order="C"), np.array(zone_index, np.int64)
+    _check_painted(paint_frames(own_poses, own_zones, scene, camera, _NO_CARS, _scratch(), out))
 
 
 def render_rgb(
@@ -88,9 +91,9 @@ def render_rgb(
     Raises:
         RenderError: if the own pose is not finite.
     """
-    cars = np.asarray(pose, np.float32)[None, :POSE_SIZE]
-    if others is not None:
-        cars = np.concatenate([cars, np.asarray(others, np.float32).reshape(len(others), -1)[:, :POSE_SIZE]])
+    cars = np.array(pose[None, :POSE_SIZE], np.float32)
+    if others is not None and len(others):
+        cars = np.concatenate([cars, np.asarray(others, np.float32)[:, :POSE_SIZE]])
     large = np.empty((3, 1, 2 * height, 2 * width), np.uint8)
     lens = people_camera() if camera is None else camera
     for channel in range(3):

@@ -95,7 +95,7 @@ def _extended(track: Track) -> NDArray[np.float64]:
     """Adds straight road before the start and past the finish to the zone centres."""
     first = track.centre_m[1] - track.centre_m[0]
     before = track.centre_m[0] - np.arange(BEFORE_SECTIONS, 0, -1)[:, None] * first
-    return np.concatenate([before, track.zones[: track.num_zones + AFTER_SECTIONS]])
+    return np.concatenate([before, track.zones[: track.num_zones + AFTER_SECTIONS].astype(np.float64)])
 
 
 def _padded(values: NDArray) -> NDArray:

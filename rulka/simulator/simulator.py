@@ -52,6 +52,7 @@ class Simulator:
         self._gate_m = np.ascontiguousarray(track.gate_m, np.float64)
         self._keys, self._controls = table.keys(), table.analog()
         self._state = np.zeros((num_cars, physics.NUM_STATE + len(self._gate_m)))
+        self._scratch = np.zeros((2, physics.NUM_SCRATCH))
         self._progress = np.zeros((2, num_cars))
         self._marks = np.zeros((3 + len(self._gate_m), num_cars), np.int64)
         self._margin_m = np.zeros(num_cars, np.float32)
@@ -140,7 +141,8 @@ class Simulator:
 
     def save(self) -> NDArray[np.float64]:
         """Returns [N, K] a copy of everything that the future of each car depends on."""
-        return np.concatenate([self._state, self.previous_keys.reshape(self.num_cars, -1)], axis=1)
+        keys = self.previous_keys.reshape(self.num_cars, -1).astype(np.float64)
+        return np.concatenate([self._state, keys], axis=1)
 
     def restore(self, saved: NDArray[np.float64], which: NDArray[np.bool_] | None = None) -> None:
         """Puts cars back to what `save` returned, bit for bit.
@@ -171,6 +173,7 @@ class Simulator:
             self._gate_m,
             self._constants,
             self._tables,
+            self._scratch,
         )
         self._describe()
 

@@ -19,6 +19,9 @@ MAX_AFTER_LAST_SAMPLE_MS = 200
 """A finish this long after the last sample is still extrapolated to."""
 MAX_GAP_FACTOR, MAX_GAP_M = 2.0, 10.0
 """A step between samples larger than this times the speed, plus this, is a respawn, not a path."""
+MAX_RACE_MS = 3 * 3_600_000
+MAX_LENGTH_M, MAX_COORDINATE_M, MAX_SPEED_MPS = 200_000.0, 100_000.0, 2_000.0
+"""Drives beyond these are damaged ones."""
 MIN_STEP_M = 1e-3
 """Dense points nearer than this to the one before are dropped: the car stands."""
 ASPHALT = 16
@@ -76,29 +79,42 @@ def problem_of(path: DrivenPath) -> str | None:
     """Returns why a path cannot be used, None when it can."""
     if len(path.time_ms) < 2 or (np.diff(path.time_ms) <= 0).any():
         return "its samples are too few or not in order of time"
-    if not all(np.isfinite(part).all() for part in (path.position, path.velocity, path.up)):
-        return "it holds a value that is not finite"
+    limits = ((path.position, MAX_COORDINATE_M), (path.velocity, MAX_SPEED_MPS), (path.up, 2.0))
+    if not all((np.abs(values) < limit).all() for values, limit in limits):  # false for what is not a number, too
+        return "it holds positions or velocities that no drive has"
     if not path.checkpoint_times_ms or max(path.checkpoint_times_ms) <= path.time_ms[0]:
         return "it was not finished"
     if max(path.checkpoint_times_ms) > path.time_ms[-1] + MAX_AFTER_LAST_SAMPLE_MS:
         return "its samples end before the finish"
+    if max(path.checkpoint_times_ms) > MAX_RACE_MS:
+        return f"it lasts longer than {MAX_RACE_MS // 3_600_000} hours"
     race = path.time_ms <= max(path.checkpoint_times_ms)
     step_m = np.linalg.norm(np.diff(path.position[race], axis=0), axis=1)
     speed_mps = np.linalg.norm(path.velocity[race], axis=1)
     reach_m = MAX_GAP_FACTOR * np.maximum(speed_mps[1:], speed_mps[:-1]) * np.diff(path.time_ms[race]) / 1000
-    return "it holds a respawn" if (step_m > reach_m + MAX_GAP_M).any() else None
+    if (step_m > reach_m + MAX_GAP_M).any():
+        return "it holds a respawn"
+    return None if step_m.sum() < MAX_LENGTH_M else f"it is longer than {MAX_LENGTH_M / 1000:.0f} km"
 
 
 @dataclass(frozen=True)
 class DensePath:
-    """A path made dense and cut at its finish: [D] times, [D, 3] ground points, [D, 3] left axes, [D] materials.
+    """A path made dense and cut at its finish.
 
-    `along_m` is [D] the progress along the common line, zeros before there is one.
+    Attributes:
+        time_ms: [D] race times.
+        point: [D, 3] points on the ground below the car.
+        left: [D, 3] the car's left axis.
+        has_roll: [D] 1 where the car was on the ground at the samples before and after, else 0.
+        material: [D] id of the ground, `NOT_ON_GROUND` in the air.
+        gate_times_ms: time at each checkpoint in order, the finish last.
+        along_m: [D] progress along the common line, zeros before there is one.
     """
 
     time_ms: NDArray[np.float64]
     point: NDArray[np.float64]
     left: NDArray[np.float64]
+    has_roll: NDArray[np.float64]
     material: NDArray[np.int64]
     gate_times_ms: tuple[int, ...]
     along_m: NDArray[np.float64]
@@ -117,22 +133,33 @@ def make_dense(path: DrivenPath, car_height_m: float) -> DensePath:
         car_height_m: height of the recorded positions above the ground, along the car's up axis.
     """
     finish_ms = max(path.checkpoint_times_ms)
-    first_ms = int(path.time_ms[0])
-    times = np.append(np.arange(first_ms, finish_ms, DENSE_MS), finish_ms).astype(np.float64)
+    times = np.append(np.arange(int(path.time_ms[0]), finish_ms, DENSE_MS), finish_ms).astype(np.float64)
     position = _hermite(path, times)
     up = np.stack([np.interp(times, path.time_ms, path.up[:, axis]) for axis in range(3)], axis=1)
     up /= np.maximum(np.linalg.norm(up, axis=1, keepdims=True), 1e-9)
-    point = position - car_height_m * up
-    is_moving = np.append(True, np.linalg.norm(np.diff(point, axis=0), axis=1) > MIN_STEP_M)
-    between_ms = (path.time_ms[1:] + path.time_ms[:-1]) / 2
-    nearest = np.searchsorted(between_ms, times)
-    material = np.full(len(path.time_ms), ASPHALT) if path.material is None else path.material
-    forward = np.gradient(position, axis=0)
-    times, point, up, forward = times[is_moving], point[is_moving], up[is_moving], forward[is_moving]
-    left = np.cross(up, forward)
+    left = np.cross(up, np.gradient(position, axis=0))
     left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
-    gates = tuple(sorted(path.checkpoint_times_ms))
-    return DensePath(times, point, left, material[nearest[is_moving]], gates, np.zeros(len(times)))
+    point = position - car_height_m * up
+    material, has_roll = _ground(path, times)
+    is_moving = np.append(True, np.linalg.norm(np.diff(point, axis=0), axis=1) > MIN_STEP_M)
+    return DensePath(
+        time_ms=times[is_moving],
+        point=point[is_moving],
+        left=left[is_moving],
+        has_roll=has_roll[is_moving],
+        material=material[is_moving],
+        gate_times_ms=tuple(sorted(path.checkpoint_times_ms)),
+        along_m=np.zeros(int(is_moving.sum())),
+    )
+
+
+def _ground(path: DrivenPath, times: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Returns [D] the material at the nearest sample, and [D] whether the car was on the ground before and after."""
+    material = np.full(len(path.time_ms), ASPHALT) if path.material is None else path.material
+    nearest = np.searchsorted((path.time_ms[1:] + path.time_ms[:-1]) / 2, times)
+    first = np.clip(np.searchsorted(path.time_ms, times, side="right") - 1, 0, len(path.time_ms) - 2)
+    is_on = material != NOT_ON_GROUND
+    return material[nearest], (is_on[first] & is_on[first + 1]).astype(np.float64)
 
 
 def _hermite(path: DrivenPath, times: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from rulka.observation import ZONE_SPACING_M
 from rulka.tracks.driven_path import (
     ASPHALT,
-    NOT_ON_GROUND,
     DensePath,
     DrivenPath,
     make_dense,
@@ -193,8 +192,7 @@ def _left_axes(axes: _Axes, paths: list[DensePath]) -> NDArray[np.float64]:
     along_m = np.arange(len(axes.tangent)) * ZONE_SPACING_M
     total = np.zeros_like(axes.tangent)
     for path in paths:
-        weight = (path.material != NOT_ON_GROUND).astype(np.float64)
-        total += _at(path, path.left * weight[:, None], along_m)
+        total += _at(path, path.left * path.has_roll[:, None], along_m)
     weight = np.linalg.norm(total, axis=1)
     known = weight > MIN_WEIGHT * len(paths)
     if not known.any():

@@ -77,7 +77,7 @@ def _curvature(rng: np.random.Generator, zones: int) -> NDArray[np.float64]:
     curvature = np.concatenate(parts)[:zones]
     curvature[-round(FINISH_STRAIGHT_M / ZONE_SPACING_M) :] = 0.0
     window = np.hanning(round(TRANSITION_M / ZONE_SPACING_M) + 2)
-    return np.convolve(curvature, window / window.sum(), mode="same")
+    return np.convolve(curvature, window / window.sum(), mode="same").astype(np.float64)
 
 
 def _shape(rng: np.random.Generator, shape: str, sign: float) -> list[NDArray[np.float64]]:

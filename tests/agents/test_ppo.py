@@ -81,6 +81,17 @@ def test_warm_up_brings_the_values_near_and_then_ends(lab, step):
     assert "trunk" in changed(before, weights(learner)), "the fourth update trains everything"
 
 
+@pytest.mark.parametrize("num_warmup_updates", [0, 1])
+def test_value_loss_does_not_depend_on_the_scale_of_rewards(lab, step, num_warmup_updates):
+    """Values near 0 miss returns of any size by about their root mean square: half of one squared."""
+    changes = {"value_warmup_updates": num_warmup_updates, "learning_rate": lab.constant(1e-9)}
+    for reward in (100.0, 10_000.0):
+        races = lab.races(lambda _state, _action, reward=reward: step(reward, 0, "terminated"))
+        learner, actor = learner_and_actor(lab.spec("ppo", **changes))
+        learner.insert(races.drive(actor), 0, 0)
+        assert learner.update()["value_loss"] == pytest.approx(0.5, abs=0.03)
+
+
 def test_behaviour_and_learner_agree_before_the_first_step(lab, coin_races):
     learner, actor = learner_and_actor(lab.spec("ppo", epochs=1, encoder_epochs=1, batch_size=256))
     learner.insert(coin_races.drive(actor), 0, 0)

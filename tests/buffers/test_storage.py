@@ -159,6 +159,18 @@ def test_a_restarted_collector_begins_a_new_stream(make_stream: MakeStream):
     assert (buffer.arrays.next_slot == NO_SLOT).all()
 
 
+def test_streams_that_look_alike_are_not_mixed(make_stream: MakeStream):
+    """Every observation is the same here: only the streams' numbers tell which block continues which."""
+    (block,) = make_stream(SPEC, 1)
+    block.floats[...] = 0
+    buffer = BlockBuffer(SPEC, num_slots=2)
+    for stream in (0, 1, 1):  # the third overwrites the only block of stream 0
+        buffer.insert(block, stream)
+    assert buffer.arrays.next_slot.tolist() == [NO_SLOT, 0]
+    buffer.insert(block, 0)
+    assert buffer.arrays.next_slot.tolist() == [NO_SLOT, NO_SLOT]
+
+
 def test_inserting_copies(make_stream: MakeStream):
     (block,) = make_stream(SPEC, 1)
     buffer = BlockBuffer(SPEC, num_slots=2)

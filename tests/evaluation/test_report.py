@@ -77,7 +77,7 @@ def test_headline_admits_slower_races_and_none(track: Track, make_race: MakeRace
     slow = Evaluation(track, [Contestant("agent", "Agent", [make_race(8)])], [make_race(10)])
     assert "2.50 s slower than the median" in headline(slow, seed=1)
     assert headline(make_evaluation(track, make_race, is_finished=False), seed=1) == (
-        "The agent finished none of 2 races."
+        "The agent finished none of 2 races; it came 45 m far on average."
     )
 
 
@@ -133,7 +133,7 @@ def test_page_and_figures_when_nobody_finishes(
     assert set(figures) == {"driven_lines", "speed"}  # no times, and nothing to split against
     save_figures(tmp_path / "plots", figures)
     assert (tmp_path / "plots" / "speed.png").read_bytes().startswith(b"\x89PNG")
-    assert "The agent finished none of 2 races." in render_report(make_report(evaluation))
+    assert "The agent finished none of 2 races;" in render_report(make_report(evaluation))
 
 
 def test_page_warns_when_demonstrations_are_from_the_game(track: Track, make_race: MakeRace) -> None:

@@ -132,11 +132,11 @@ def map_file(*, block_name: str = "StadiumRoadMain", uid: str = MAP_UID) -> byte
     parameters = (
         u32(0x0304300D) + ids("", "Vehicles", "") + u32(0x03043011, 0xFFFFFFFF, 5, 0x0305B000) + medals + u32(6)
     )
-    blocks = ids(block_name) + bytes([3, 2, 1, 4]) + u32(0x1000)
-    blocks += ids("Hole") + bytes([0, 0, 0, 0]) + u32(0xFFFFFFFF)  # a placeholder that does not count
-    blocks += ids("StadiumCheckpoint") + bytes([1, 11, 1, 19]) + u32(0)
     body = parameters + u32(0x0304301F) + ids(uid, "Stadium", "author") + text("Hand-made")
-    body += ids("Day", "Stadium", "Nadeo") + u32(32, 32, 32, 0, 1, 2) + blocks + u32(END)
+    body += ids("Day", "Stadium", "Nadeo") + u32(32, 32, 32, 0, 1, 2)
+    body += ids(block_name) + bytes([3, 2, 1, 4]) + u32(0x1000)
+    body += ids("Hole") + bytes([0, 0, 0, 0]) + u32(0xFFFFFFFF)  # a placeholder that does not count
+    body += ids("StadiumCheckpoint") + bytes([1, 11, 1, 19]) + u32(0, END)
     common = b"\x05" + Ids()(uid, "Stadium", "author") + text("Hand-made") + b"\x08"
     description = b"\x0b" + u32(0, 4000, 3000, 2000, 1500)
     return gbx(0x03043000, {0x03043002: description, 0x03043003: common}, body)

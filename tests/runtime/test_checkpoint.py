@@ -60,7 +60,7 @@ def test_cut_off_file_is_detected(tmp_path: Path) -> None:
     newest = checkpoints.save(2, _state(2))
     for length in (0, 10, 200):
         newest.write_bytes(newest.read_bytes()[:length])
-        with pytest.raises(CheckpointError, match="all checkpoints in .* are damaged"):
+        with pytest.raises(CheckpointError, match=r"all checkpoints in .* are damaged"):
             checkpoints.load_newest()
 
 

@@ -49,7 +49,7 @@ def _nothing_left_behind():
 
 
 def test_blocks_arrive_intact_and_fresh(tmp_path: Path) -> None:
-    """The fake learner checks every number; with 4 blocks ahead and 2 an update, nothing is older than 2 versions."""
+    """The fake learner checks every number; with 4 blocks ahead and 2 an update, nothing is older than 1 version."""
     spec = fake_run(tmp_path, num_collectors=2, max_env_steps=60 * BLOCK_STEPS)
     with StopSignals() as stop, connect(spec, stop) as loop:
         outcome = loop.run()
@@ -57,7 +57,7 @@ def test_blocks_arrive_intact_and_fresh(tmp_path: Path) -> None:
     assert outcome.state.env_steps >= 60 * BLOCK_STEPS
     assert set(learner.collectors) == {0, 1}
     assert min(learner.staleness) >= 0
-    assert max(learner.staleness) <= 2
+    assert max(learner.staleness) == 1
     assert loop._collectors.num_restarts == 0
 
 
@@ -126,7 +126,7 @@ def _collect_until(collectors: CollectorProcesses, is_enough: Callable[[int], bo
 
 
 def _start_stage(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, str(Path(__file__).parent / "fake_main.py"), str(folder), "2"]
+    command = [sys.executable, str(Path(__file__).parent / "fake_main.py"), str(folder), "1"]
     stage = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     before = _newest_env_steps(folder)
     _wait_for(lambda: _newest_env_steps(folder) > before or stage.poll() is not None, "a checkpoint")
@@ -144,7 +144,7 @@ def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: sig
     before = _shared_memory()
     stage = _start_stage(tmp_path)
     family = _family(stage.pid)
-    assert len(family) >= 3
+    assert len(family) == 3  # stage, resource tracker, collector
     assert _shared_memory() - before, "the check below would prove nothing"
     stage.send_signal(number)
     text, _ = stage.communicate(timeout=PATIENCE_S)

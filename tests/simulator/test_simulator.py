@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS
 from rulka.simulator import physics
+from rulka.simulator.constants import constant_array
 from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.tracks.generate import generate_track
 from tests.simulator.conftest import mirrored
@@ -148,26 +148,26 @@ def test_reset_of_some_leaves_the_others(track, simulator_params, table) -> None
 
 
 def test_finish_is_interpolated_and_freezes_the_car(make_track, simulator_params, table) -> None:
-    """Rolling at a steady 40 m/s from 10 m: the gates at 60 and 100 m come after 1250 and 2250 ms."""
+    """Rolling at a steady 40 m/s from 10 m: gates at 60.08 and 100 m come after 1252 and 2250 ms."""
     free = simulator_params.physics.model_copy(
         update={"engine_brake_per_s": 0.0, "rolling_mps2": 0.0, "drag_per_m": 0.0, "scrub": 0.0}
     )
     steady = simulator_params.model_copy(update={"physics": free})
-    simulator = Simulator(make_track(100.0, gates=(60.13,)), 2, steady, table)
+    simulator = Simulator(make_track(100.0, gates=(60.08,)), 2, steady, table)
     simulator.reset(everyone(simulator), along_m=10.0, speed_mps=[40.0, 20.0])
     frozen = None
     for _ in range(60):
         simulator.step(np.full(2, 3))
         if simulator.is_finished[0] and frozen is None:
             frozen = simulator.save()[0]
-    # 50.13 m at 40 m/s are 1253.25 ms
-    assert simulator.gate_time_ms[0].tolist() == [1253, 2250]
+    # 50.08 m at 40 m/s
+    assert simulator.gate_time_ms[0].tolist() == [1252, 2250]
     assert simulator.gate_index.tolist() == [2, 1]
     assert simulator.is_finished.tolist() == [True, False]
     assert simulator.save()[0].tobytes() == frozen.tobytes()
     assert simulator.time_ms[0] == 2250
     assert simulator.time_ms[1] == 3000
-    assert simulator.gate_time_ms[1].tolist() == [2507, 0]  # 50.13 m at 20 m/s are 2506.5 ms
+    assert simulator.gate_time_ms[1].tolist() == [2504, 0]  # 50.08 m at 20 m/s
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
@@ -218,7 +218,7 @@ def test_previous_keys_hold_the_last_five_decisions(make_track, simulator_params
 def test_half_the_tick_gives_nearly_the_same_path(track, simulator_params, table) -> None:
     """Time-step consistency: ten ticks of 5 ms drive where five of 10 ms do."""
     whole, half = (Simulator(track, 1, simulator_params, table) for _ in range(2))
-    half._constants[physics.TICK_S] = 0.005
+    half._constants = constant_array(simulator_params.physics, 0.005)
     for simulator in (whole, half):
         simulator.reset(everyone(simulator), along_m=20.0, speed_mps=30.0)
     for action in (0, 0, 1, 1, 0, 2, 2, 0, 3, 6):
@@ -238,6 +238,7 @@ def test_floats_show_the_car_frame(make_track, simulator_params, table) -> None:
     assert row[0, FLOATS["velocity"]] == pytest.approx([0.0, 0.0, 10.0], abs=1e-5)
     assert row[0, FLOATS["up"]] == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
     waypoints = row[0, FLOATS["waypoints"]].reshape(-1, 3)
-    assert waypoints[0] == pytest.approx([-2.0, 0.0, 0.0], abs=1e-5)  # the line is 2 m to the right
-    assert waypoints[39] == pytest.approx([-2.0, 0.0, 390.0], abs=1e-3)
+    # the line is 2 m to the right, and the car's own position 0.36 m above the road
+    assert waypoints[0] == pytest.approx([-2.0, -0.36, 0.0], abs=1e-5)
+    assert waypoints[39] == pytest.approx([-2.0, -0.36, 390.0], abs=1e-3)
     assert row[0, FLOATS["margin"]] == pytest.approx(400.0)

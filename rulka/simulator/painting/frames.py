@@ -1,41 +1,63 @@
-@kernel
-def paint_frames(
-    poses: Floats,
-    zone_index: NDArray[np.int64],
-    scene: Scene,
-    camera: Floats,
-    cars: Floats,
-    scratch: Scratch,
-    out: Bytes,
-) -> int:
-    """Paints every pose; see `render.render_frames`, which checks the arguments.
+"""The outermost kernel: camera, background, everything on the road sorted by distance and painted far to near.
 
-    Returns the first pose that holds a value that is not finite, where it stops, or -1.
+Road is cut into strips between sections whose spacing grows with distance. Strips, gates and cars are sorted by
+distance and painted as convex polygons. Near ground therefore hides what lies behind a crest, and roll, banking,
+crossings and bridges need no special case.
 
-    Args:
-        poses: [N, >= 12] position and rotation of each car.
-        zone_index: [N] zone of each car.
-        scene: from `bake_scene`.
-        camera: from `camera_array`.
-        cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
-        scratch: from `new_scratch`, of one thread.
-        out: [N, H, W], C-contiguous, overwritten.
-    """
-    height, width = out.shape[1], out.shape[2]
-    for n in range(poses.shape[0]):
-        if not is_finite(poses, n):
-            return n
-        place_camera(poses, n, camera, height, width, scratch.lens)
-        paint_background(out[n], scratch.lens, scene.ink)
-        num_items = collect_road(scene, zone_index[n], width, scratch)
-        num_items = collect_objects(scene, cars, num_items, scratch)
-        sort_near_to_far(scratch.key, scratch.order, num_items)
-        paint_items(out[n], scene, cars, num_items, scratch)
-    return -1
+Dimensions: N frames, H x W pixels, M cars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.simulator import palette, scene
+from rulka.simulator.painting import kernels, objects, polygons, road
+from rulka.simulator.painting.kernels import (
+    ABOVE,
+    AHEAD,
+    CENTRE_X,
+    CENTRE_Y,
+    EYE,
+    FOCAL,
+    GATE,
+    HALF,
+    ONE,
+    RIGHT,
+    STRIP,
+    ZERO,
+    Bytes,
+    Floats,
+    Indices,
+    Int,
+    Scratch,
+    cached_kernel,
+    inlined_kernel,
+    kernel,
+    source_stamp,
+)
+from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate
+from rulka.simulator.painting.road import collect_road, paint_strip
+from rulka.simulator.palette import INK
+
+if TYPE_CHECKING:
+    from rulka.simulator.scene import Scene
+
+SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
+GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
+HAZE = np.float32(0.8)
+"""Share of the horizon's colour in what is as far as the view reaches."""
+FILES = [Path(str(module.__file__)) for module in (kernels, polygons, road, objects, palette, scene)]
+"""Everything the kernel is made of beside this file."""
 
 
-@small_kernel
-def is_finite(poses: Floats, n: int) -> bool:
+@inlined_kernel
+def is_finite(poses: Floats, n: Int) -> bool:
     """Whether all of a pose is numbers."""
     total = ZERO
     for k in range(12):
@@ -44,7 +66,7 @@ def is_finite(poses: Floats, n: int) -> bool:
 
 
 @kernel
-def place_camera(poses: Floats, n: int, camera: Floats, height: int, width: int, lens: Floats) -> None:
+def place_camera(poses: Floats, n: Int, camera: Floats, height: Int, width: Int, lens: Floats) -> None:
     """Fills the lens from a car's pose: behind and above it, pitched down, rolled with it."""
     back, lift, sine, cosine, focal = camera[0], camera[1], camera[2], camera[3], camera[4]
     for axis in range(3):
@@ -78,7 +100,7 @@ def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
 
 
 @kernel
-def sort_near_to_far(key: Floats, order: Indices, count: int) -> None:
+def sort_near_to_far(key: Floats, order: Indices, count: Int) -> None:
     """Sorts by rising key, by insertion: runs of road arrive nearly sorted."""
     for i in range(1, count):
         chosen = order[i]
@@ -90,15 +112,60 @@ def sort_near_to_far(key: Floats, order: Indices, count: int) -> None:
 
 
 @kernel
-def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: int, scratch: Scratch) -> None:
+def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> None:
     """Paints strips, gates and cars, the farthest first."""
     for k in range(num_items - 1, -1, -1):
         index = scratch.order[k]
         kind = scratch.item[index, 0] & 3
-        haze = min(max(scratch.key[index] / np.float32(scene.view_m), ZERO), ONE) * np.float32(0.8)
+        haze = min(max(scratch.key[index] / np.float32(scene.view_m), ZERO), ONE) * HAZE
         if kind == STRIP:
             paint_strip(frame, scene, scratch, index, haze)
         elif kind == GATE:
             paint_gate(frame, scene, scratch, scratch.item[index, 1], haze)
         else:
             paint_car(frame, scene.ink, scratch, cars, scratch.item[index, 1])
+
+
+def _compile(stamp: int) -> Callable[..., int]:
+    """Returns the kernel; the stamp of its files is part of the key under which numba keeps it."""
+
+    @cached_kernel
+    def paint_frames(
+        poses: Floats,
+        zone_index: NDArray[np.int64],
+        scene: Scene,
+        camera: Floats,
+        cars: Floats,
+        scratch: Scratch,
+        out: Bytes,
+    ) -> int:
+        height, width = out.shape[1], out.shape[2]
+        for n in range(poses.shape[0]):
+            if not is_finite(poses, n):
+                return n
+            place_camera(poses, n, camera, height, width, scratch.lens)
+            paint_background(out[n], scratch.lens, scene.ink)
+            num_items = collect_road(scene, zone_index[n], width, scratch)
+            num_items = collect_objects(scene, cars, num_items, scratch)
+            sort_near_to_far(scratch.key, scratch.order, num_items)
+            paint_items(out[n], scene, cars, num_items, scratch)
+        return -1 if stamp else 0
+
+    return paint_frames
+
+
+paint_frames = _compile(source_stamp(FILES))
+"""Paints every pose; `render.render_frames` checks the arguments.
+
+Args:
+    poses: [N, >= 12] position and rotation of each car.
+    zone_index: [N] zone of each car.
+    scene: from `bake_scene`.
+    camera: from `camera_array`.
+    cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
+    scratch: from `new_scratch`, of one thread.
+    out: [N, H, W], C-contiguous, overwritten.
+
+Returns:
+    The first pose that holds a value that is not finite, where it stops, or -1.
+"""

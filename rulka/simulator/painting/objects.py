@@ -1,7 +1,64 @@
 """Kernels that paint what stands on the road: gates and cars."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rulka.simulator.painting.kernels import (
+    CAR,
+    FOCAL,
+    GATE,
+    HALF,
+    ONE,
+    RIGHT,
+    TWO,
+    ZERO,
+    Bytes,
+    Floats,
+    Int,
+    Real,
+    Scratch,
+    inlined_kernel,
+    kernel,
+    length,
+    to_camera,
+)
+from rulka.simulator.painting.polygons import paint_polygon
+from rulka.simulator.painting.road import shade
+from rulka.simulator.palette import INK
+from rulka.simulator.scene import GATE_FINISH
+
+if TYPE_CHECKING:
+    from rulka.simulator.scene import Scene
+
+POST, BANNER, FINISH_DARK = INK["post"], INK["start_banner"], INK["finish_dark"]
+CAR_INK, OTHER_INK = INK["car_side"], INK["other_side"]
+CHEQUERS = 8
+BANNER_LOW_M, BANNER_M, BANNER_PIXELS = np.float32(5.0), np.float32(2.6), np.float32(2.2)
+POST_M, POST_PIXELS, POST_GAP_M = np.float32(0.8), np.float32(1.1), np.float32(1.0)
+"""Far gates are widened to so many pixels, so that they stay visible."""
+CAR_LEAD_M = np.float32(3.0)
+"""Cars are painted after the road this far behind them, which they stand on."""
+CAR_PARTS = np.array(
+    [
+        [-0.80, 0.18, -1.90, 0.80, 0.55, 1.60, 0],  # body
+        [-0.40, 0.20, 1.60, 0.40, 0.45, 2.20, 0],  # nose
+        [-0.55, 0.55, -1.20, 0.55, 0.95, 0.50, 1],  # cabin
+        [-0.85, 0.85, -2.00, 0.85, 0.95, -1.60, 0],  # rear wing
+        [0.80, 0.00, -1.75, 1.10, 0.66, -1.05, 2],  # wheels
+        [-1.10, 0.00, -1.75, -0.80, 0.66, -1.05, 2],
+        [0.80, 0.00, 0.95, 1.10, 0.60, 1.60, 2],
+        [-1.10, 0.00, 0.95, -0.80, 0.60, 1.60, 2],
+    ],
+    np.float32,
+)
+"""Boxes of a car: least lateral, up and forward, then greatest, metres from its position; paint, cabin or tyre."""
+
+
 @kernel
-def collect_objects(scene: Scene, cars: Floats, num_items: int, scratch: Scratch) -> int:
+def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> Int:
     """Adds gates and cars that are before the camera; they sort a little nearer than the road they stand on."""
     position = scratch.polygon[0, 0]
     for g in range(scene.gates.shape[0]):
@@ -15,12 +72,12 @@ def collect_objects(scene: Scene, cars: Floats, num_items: int, scratch: Scratch
         to_camera(scratch.lens, cars[m, 0], cars[m, 1], cars[m, 2], position)
         distance = length(position)
         if position[2] > -TWO and distance < scene.view_m:
-            num_items = add_object(BOX, m, distance - np.float32(3.0), num_items, scratch)
+            num_items = add_object(CAR, m, distance - CAR_LEAD_M, num_items, scratch)
     return num_items
 
 
-@small_kernel
-def add_object(kind: int, index: int, distance: Real, num_items: int, scratch: Scratch) -> int:
+@inlined_kernel
+def add_object(kind: Int, index: Int, distance: Real, num_items: Int, scratch: Scratch) -> Int:
     """Adds one gate or car."""
     if num_items >= scratch.key.shape[0]:
         return num_items
@@ -31,7 +88,7 @@ def add_object(kind: int, index: int, distance: Real, num_items: int, scratch: S
 
 
 @kernel
-def paint_gate(frame: Bytes, scene: Scene, scratch: Scratch, gate: int, haze: Real) -> None:
+def paint_gate(frame: Bytes, scene: Scene, scratch: Scratch, gate: Int, haze: Real) -> None:
     """Paints two posts and a banner across the road; the finish is chequered."""
     section, kind = scene.gates[gate, 0], scene.gates[gate, 1]
     ink, lens, at = scene.ink, scratch.lens, scene.sections
@@ -44,13 +101,13 @@ def paint_gate(frame: Bytes, scene: Scene, scratch: Scratch, gate: int, haze: Re
             + at[section, 5] * lens[RIGHT + 3 * axis + 2]
         )
     pixel = max(base[2], ZERO) / lens[FOCAL]
-    span = at[section, 6] + ONE
-    post = max(np.float32(0.8), pixel * np.float32(1.1))
-    low, high = np.float32(5.0), np.float32(5.0) + max(np.float32(2.6), pixel * np.float32(2.2))
+    span = at[section, 6] + POST_GAP_M
+    post = max(POST_M, pixel * POST_PIXELS)
+    low, high = BANNER_LOW_M, BANNER_LOW_M + max(BANNER_M, pixel * BANNER_PIXELS)
     value = shade(ink[POST], ONE, haze * HALF, ink)
     paint_upright(frame, scratch, base, side, (span, span + post, -ONE, high), value)
     paint_upright(frame, scratch, base, side, (-span - post, -span, -ONE, high), value)
-    parts = 8 if kind == 2 else 1
+    parts = CHEQUERS if kind == GATE_FINISH else 1
     width = TWO * span / np.float32(parts)
     for part in range(parts):
         first = -span + np.float32(part) * width
@@ -75,7 +132,7 @@ def paint_upright(
 
 
 @kernel
-def paint_car(frame: Bytes, ink: Floats, scratch: Scratch, cars: Floats, m: int) -> None:
+def paint_car(frame: Bytes, ink: Floats, scratch: Scratch, cars: Floats, m: Int) -> None:
     """Paints a car: boxes, the farthest first."""
     lens = scratch.lens
     middle, axes = scratch.frame[3], scratch.frame
@@ -88,12 +145,12 @@ def paint_car(frame: Bytes, ink: Floats, scratch: Scratch, cars: Floats, m: int)
     for _ in range(CAR_PARTS.shape[0]):
         part = farthest_part(middle, axes, painted)
         painted |= 1 << part
-        tone = CAR + 3 * int(CAR_PARTS[part, 6])
-        paint_box(frame, ink, scratch, middle, axes, part, OTHER if m > 0 and tone == CAR else tone)
+        tone = CAR_INK + 3 * int(CAR_PARTS[part, 6])
+        paint_box(frame, ink, scratch, middle, axes, part, OTHER_INK if m > 0 and tone == CAR_INK else tone)
 
 
 @kernel
-def farthest_part(middle: Floats, axes: Floats, painted: int) -> int:
+def farthest_part(middle: Floats, axes: Floats, painted: Int) -> Int:
     """The farthest box of a car that is not painted yet."""
     best, farthest = 0, -ONE
     for part in range(CAR_PARTS.shape[0]):
@@ -109,7 +166,7 @@ def farthest_part(middle: Floats, axes: Floats, painted: int) -> int:
 
 
 @kernel
-def paint_box(frame: Bytes, ink: Floats, scratch: Scratch, middle: Floats, axes: Floats, part: int, inks: int) -> None:
+def paint_box(frame: Bytes, ink: Floats, scratch: Scratch, middle: Floats, axes: Floats, part: Int, inks: Int) -> None:
     """Paints the faces of a box that look at the eye; a convex body's faces do not hide each other."""
     polygon, box = scratch.polygon, CAR_PARTS[part]
     for face in range(6):

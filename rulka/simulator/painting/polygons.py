@@ -64,7 +64,7 @@ def paint_polygon(frame: Bytes, scratch: Scratch, value: Real, is_snapped: bool)
         fill_quad(frame, corner, value, ZERO, is_snapped)
 
 
-@small_kernel
+@inlined_kernel
 def fill_quad(frame: Bytes, corner: Floats, value: Real, pad: Real, is_snapped: bool) -> None:
     """Fills a convex quadrilateral: rows whose centre lies in it, columns by the part covered.
 
@@ -109,21 +109,21 @@ def fill_quad(frame: Bytes, corner: Floats, value: Real, pad: Real, is_snapped: 
         fill_row(frame, np.uint64(row), left, right, value)
 
 
-@small_kernel
+@inlined_kernel
 def is_on(y: Real, y0: Real, y1: Real) -> bool:
     """Whether an edge from `y0` to `y1` crosses the height `y`."""
     return (y >= min(y0, y1)) & (y < max(y0, y1))
 
 
-@small_kernel
-def row_after(y: Real, height: Real) -> int:
+@inlined_kernel
+def row_after(y: Real, height: Real) -> Int:
     """The first row whose centre is not above `y`, between 0 and the height."""
     y = y if y > HALF else HALF  # written so that a number that is none stays inside the image
     y = y if y < height else height
     return np.int64(np.ceil(y - HALF))
 
 
-@small_kernel
+@inlined_kernel
 def fill_row(frame: Bytes, y: Pixel, left: Real, right: Real, value: Real) -> None:
     """Fills from `left` to `right`, mixing the two border pixels by the part covered."""
     if right <= left:
@@ -137,7 +137,7 @@ def fill_row(frame: Bytes, y: Pixel, left: Real, right: Real, value: Real) -> No
         blend(frame, y, last, right - np.float32(np.int64(last)), value)
 
 
-@small_kernel
+@inlined_kernel
 def blend(frame: Bytes, y: Pixel, x: Pixel, cover: Real, value: Real) -> None:
     """Mixes one pixel with a value."""
     old = np.float32(frame[y, x])

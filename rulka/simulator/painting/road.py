@@ -1,45 +1,87 @@
 """Kernels that paint the road and the terrain beside it, strip by strip between two sections.
 
-A section has six points, left to right: wing end, road edge, inner border of the painted line, and mirrored.
+A section has six points, left to right: wing end, road edge, inner border of the painted line, and mirrored. Sections
+are taken from the zone of the car outward, farther apart with distance; strips that no row can show are dropped.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from rulka.simulator.painting.kernels import *
-from rulka.simulator.painting.polygons import *
+from rulka.simulator.painting.kernels import (
+    CENTRE_X,
+    CENTRE_Y,
+    EYE,
+    FOCAL,
+    HALF,
+    MAX_SLOTS,
+    NEAR_M,
+    ONE,
+    PIXEL_X,
+    PIXEL_Y,
+    POINTS,
+    RIGHT,
+    STRIP,
+    TWO,
+    ZERO,
+    Bytes,
+    Floats,
+    Int,
+    Real,
+    Scratch,
+    X,
+    Y,
+    Z,
+    inlined_kernel,
+    kernel,
+)
+from rulka.simulator.painting.polygons import fill_quad, paint_polygon, row_after
+from rulka.simulator.palette import INK
+from rulka.simulator.scene import CHUNK_SECTIONS
+
+if TYPE_CHECKING:
+    from rulka.simulator.scene import Scene
 
 WING_LEFT, EDGE_LEFT, LANE_LEFT, LANE_RIGHT, EDGE_RIGHT, WING_RIGHT = 0, 1, 2, 3, 4, 5
 LAYERS = np.array([[WING_LEFT, EDGE_LEFT], [EDGE_RIGHT, WING_RIGHT], [EDGE_LEFT, EDGE_RIGHT], [LANE_LEFT, LANE_RIGHT]])
-"""Quadrilaterals of a strip in the order of painting."""
+"""Quadrilaterals of a strip in the order of painting: terrain, the lines as one quadrilateral, the lane over it."""
+BAND_SECTIONS, CHUNK = np.int64(16), np.int64(CHUNK_SECTIONS)
+TERRAIN, LINE, UNDERSIDE = np.int64(INK["terrain"]), INK["line"], INK["underside"]
+GROUND_HORIZON = INK["ground_horizon"]
+LINE_M, LINE_PIXELS, MAX_LINE_SHARE = np.float32(0.6), np.float32(1.8), np.float32(0.3)
+"""Painted lines are this wide, at least so many pixels, and at most this share of half the road."""
+PAD_PIXELS = np.float32(0.5)
+"""Terrain is widened by this much, so that no seam shows between it and the road."""
+NONE = np.int64(0)
 
 
 @kernel
-def collect_road(scene: Scene, zone: int, width: int, scratch: Scratch) -> int:
+def collect_road(scene: Scene, zone: Int, width: Int, scratch: Scratch) -> Int:
     """Adds the strips ahead, behind and near in space; returns the number of items."""
     num_sections = scene.sections.shape[0]
     here = min(max(zone + scene.num_before, 0), num_sections - 1)
     num_slots, num_items = NONE, NONE
     for sign in (np.int64(1), np.int64(-1)):
         num_slots, num_items = add_run(scene, here, width, sign, num_slots, num_items, scratch)
-    chunk = min(here // NEIGHBOUR_SECTIONS, scene.neighbours.shape[0] - 1)
+    chunk = min(here // CHUNK, scene.neighbours.shape[0] - 1)
     for k in range(scene.neighbours.shape[1]):
         section = np.int64(scene.neighbours[chunk, k])
         if section < 0 or num_slots + 2 > MAX_SLOTS:
             break
         for end in range(NONE, NONE + 2):
-            at = section + end * NEIGHBOUR_SECTIONS
+            at = section + end * CHUNK
             add_section(scene.sections, at, scratch.lens, scratch.point, num_slots + end)
-        num_items = add_strip(num_slots, num_slots + 1, section, NEIGHBOUR_SECTIONS, num_items, scratch)
+        num_items = add_strip(num_slots, num_slots + 1, section, CHUNK, num_items, scratch)
         num_slots += 2
     return num_items
 
 
 @kernel
 def add_run(
-    scene: Scene, here: int, width: int, sign: int, num_slots: int, num_items: int, scratch: Scratch
-) -> tuple[int, int]:
+    scene: Scene, here: Int, width: Int, sign: Int, num_slots: Int, num_items: Int, scratch: Scratch
+) -> tuple[Int, Int]:
     """Adds sections outward from `here`, in one direction, and the strips between them."""
     last, reach, detail = scene.sections.shape[0] - 1, int(scene.view_m * TWO), max(1, width // 64)
     index = here & ~7
@@ -60,8 +102,8 @@ def add_run(
     return num_slots, num_items
 
 
-@small_kernel
-def strip_length(distance: int, detail: int) -> int:
+@inlined_kernel
+def strip_length(distance: Int, detail: Int) -> Int:
     """Sections in a strip at a distance in sections: 4 m near, doubling three times; finer for larger images."""
     if distance < 32 * (detail - 1):
         return 4
@@ -73,7 +115,7 @@ def strip_length(distance: int, detail: int) -> int:
 
 
 @kernel
-def add_section(sections: Floats, index: int, lens: Floats, point: Floats, slot: int) -> bool:
+def add_section(sections: Floats, index: Int, lens: Floats, point: Floats, slot: Int) -> bool:
     """Puts the six points of a section into camera space and onto the screen; returns whether any is ahead."""
     half = sections[index, 6]
     is_ahead = False
@@ -105,8 +147,8 @@ def add_section(sections: Floats, index: int, lens: Floats, point: Floats, slot:
     return is_ahead
 
 
-@small_kernel
-def add_strip(a: int, b: int, section: int, step: int, num_items: int, scratch: Scratch) -> int:
+@inlined_kernel
+def add_strip(a: Int, b: Int, section: Int, step: Int, num_items: Int, scratch: Scratch) -> Int:
     """Adds the strip between two sections unless no row of the image can show it."""
     point, width, height = scratch.point, TWO * scratch.lens[CENTRE_X], TWO * scratch.lens[CENTRE_Y]
     nearest, deepest = point[a, 0, Z], point[a, 0, Z]
@@ -135,15 +177,15 @@ def add_strip(a: int, b: int, section: int, step: int, num_items: int, scratch: 
     return num_items + 1
 
 
-@small_kernel
-def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: int, haze: Real) -> None:
+@inlined_kernel
+def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: Real) -> None:
     """Paints terrain, edge lines and road between two sections."""
     item = scratch.item
     step, section = np.int64(item[index, 0] >> 2), np.int64(item[index, 3])
     a, b = np.int64(item[index, 1]), np.int64(item[index, 2])
     ink, light = scene.ink, scene.sections[section, 13]
     band = (section // BAND_SECTIONS) & 1
-    ground = shade(banded(ink, np.int64(TERRAIN), band, step), light, haze, ink)
+    ground = shade(banded(ink, TERRAIN, band, step), light, haze, ink)
     road = shade(banded(ink, np.int64(scene.surface[section]), band, step), light, haze, ink)
     line = shade(ink[LINE], ONE, haze * HALF, ink)
     underside = shade(ink[UNDERSIDE], ONE, haze, ink)
@@ -163,23 +205,23 @@ def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: int, haze: 
         paint_between(frame, scratch, a, b, left, right, value, PAD_PIXELS if layer < 2 else ZERO)
 
 
-@small_kernel
-def banded(ink: Floats, first: int, band: int, step: int) -> Real:
+@inlined_kernel
+def banded(ink: Floats, first: Int, band: Int, step: Int) -> Real:
     """Alternating shade along the road; strips longer than a band take the mean."""
     if step > BAND_SECTIONS:
         return (ink[first] + ink[first + 1]) * HALF
     return ink[first + band]
 
 
-@small_kernel
+@inlined_kernel
 def shade(value: Real, light: Real, haze: Real, ink: Floats) -> Real:
     """Brightness after slope and distance: far things fade into the horizon."""
     lit = value * light
     return min(max(lit + haze * (ink[GROUND_HORIZON] - lit), ZERO), np.float32(255.0))
 
 
-@small_kernel
-def is_seen_from_above(point: Floats, a: int, b: int, left: int, right: int) -> bool:
+@inlined_kernel
+def is_seen_from_above(point: Floats, a: Int, b: Int, left: Int, right: Int) -> bool:
     """Whether the eye is on the upper side of the ground between two lines of points."""
     x, y, z = point[a, left, X], point[a, left, Y], point[a, left, Z]
     rx, ry, rz = point[a, right, X] - x, point[a, right, Y] - y, point[a, right, Z] - z
@@ -187,9 +229,9 @@ def is_seen_from_above(point: Floats, a: int, b: int, left: int, right: int) -> 
     return x * (ry * tz - rz * ty) + y * (rz * tx - rx * tz) + z * (rx * ty - ry * tx) > ZERO
 
 
-@small_kernel
+@inlined_kernel
 def paint_between(
-    frame: Bytes, scratch: Scratch, a: int, b: int, left: int, right: int, value: Real, pad: Real
+    frame: Bytes, scratch: Scratch, a: Int, b: Int, left: Int, right: Int, value: Real, pad: Real
 ) -> None:
     """Paints the quadrilateral between two lines of points and two sections."""
     point, corner = scratch.point, scratch.corner

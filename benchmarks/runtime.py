@@ -1,0 +1,258 @@
+"""How fast collectors and learner are, alone and together: `python -m benchmarks.runtime [--seconds S] [--json]`.
+
+Fresh weights of the sizes in params.yaml race on the track of params.yaml; everything is a decision ("env step") or a
+frame per second of wall time. Each number takes a few seconds; other work on the machine shows in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
+from rulka.agents.speed import keep_freed_memory
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
+from rulka.observation import reference_normalisation
+from rulka.params import Algorithm, Params, read_params
+from rulka.runtime.collector import Collector
+from rulka.runtime.connect import train_run
+from rulka.runtime.metrics import METRICS_FILE, read_metrics
+from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars
+from rulka.runtime.shared_blocks import SharedBlocks
+from rulka.runtime.specs import RunSpec
+from rulka.tracks.generate import generate_track
+
+NUM_ACTIONS = 12
+WAIT_S = 60.0
+QUEUE_BLOCKS, RING_BLOCKS = 40, 200
+NEVER = 10**9
+STARTUP_S = 12.0
+"""Given to collector processes to import and compile, on top of the time that is measured."""
+
+
+def agent_spec(params: Params, algorithm: Algorithm) -> AgentSpec:
+    """Returns the spec of an agent without a cloned policy, in the faster precision."""
+    return AgentSpec(
+        algorithm,
+        params.observation,
+        params.network,
+        params.ppo,
+        params.iqn,
+        NUM_ACTIONS,
+        reference_normalisation(),
+        False,
+        params.train.precision,
+    )
+
+
+def race_spec(params: Params, track: Path) -> RaceSpec:
+    """Returns what collectors race on."""
+    return RaceSpec(
+        track, params.simulator, params.observation, params.rewards, params.actions.ticks_per_action, params.train
+    )
+
+
+def per_second(run: Callable[[], int], seconds: float) -> float:
+    """Calls `run`, which returns how much it did, once to warm up and then again and again for a while."""
+    run()
+    start_s, count = time.perf_counter(), 0
+    while time.perf_counter() - start_s < seconds:
+        count += run()
+    return count / (time.perf_counter() - start_s)
+
+
+def alone(params: Params, track: Path, seconds: float) -> dict[str, float]:
+    """Measures cars, forward pass, collector and learners, one after the other in this process."""
+    spec = block_spec(params.observation, params.train)
+    block, num_cars = new_block(spec), spec.num_cars
+    cars = build_cars(race_spec(params, track), num_cars, start_anywhere=params.train.start_anywhere)
+    cars.reset_into(block.image[0], block.floats[0], block.potential[0], 1)
+    forward = np.zeros(num_cars, np.int64)
+
+    def drive() -> int:
+        cars.step_into(forward, block.image[1], block.floats[1], block.potential[1])
+        return num_cars
+
+    rates = {"cars: simulate and render": per_second(drive, seconds)}
+    for algorithm in ("ppo", "iqn"):
+        actor = make_actor(agent_spec(params, algorithm), 0)
+        image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
+        rates[f"{algorithm}: forward pass of {num_cars}"] = per_second(partial(act, actor, image, floats), seconds)
+        collector = Collector(0, cars, actor, spec, seed=1)
+        rates[f"{algorithm}: collector"] = per_second(partial(collect, collector, block), seconds)
+        learner = make_learner(agent_spec(params, algorithm), 0)
+        batch_size = getattr(params, algorithm).batch_size
+        rates[f"{algorithm}: learner, samples"] = per_second(partial(learn, learner, block, batch_size), seconds)
+    return rates
+
+
+def act(actor: Actor, image: torch.Tensor, floats: torch.Tensor) -> int:
+    """Decides once for every car and returns how many there are."""
+    return len(actor.act(image, floats, explore=True).action)
+
+
+def collect(collector: Collector, block: ExperienceBlock) -> int:
+    """Fills a block and returns how many decisions that took."""
+    collector.fill(block, 0)
+    return block.reward.size
+
+
+def learn(learner: Learner, block: ExperienceBlock, batch_size: int) -> int:
+    """Feeds a learner until it makes an update, and returns how many samples that learned from."""
+    while (values := learner.update()) is None:
+        learner.insert(block, 0, learner.version)
+    return int(values["gradient_steps"]) * batch_size
+
+
+def together(params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float) -> dict[str, Any]:
+    """Runs learner and collectors for a while and returns env steps per second and how the time was spent."""
+    train = params.train.model_copy(
+        update={
+            "num_collectors": num_collectors,
+            "max_env_steps": NEVER,
+            "max_minutes": (seconds + (STARTUP_S if num_collectors else 0.0)) / 60.0,
+            "check_env_steps": NEVER,
+            "checkpoint_s": 1e9,
+            "check_races": 1,
+            "final_check_races": 1,
+        }
+    )
+    spec = agent_spec(params, algorithm)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunSpec(
+            make_cars=partial(build_cars, race_spec(params, track)),
+            make_actor=partial(build_actor, spec, None),
+            make_learner=partial(make_learner, spec, 0),
+            block=block_spec(params.observation, train),
+            train=train,
+            folder=Path(folder),
+            label=f"{algorithm}, {num_collectors or 'no'} collector processes",
+        )
+        train_run(run)
+        lines = [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
+    if len(lines) < 2:
+        return {"env_steps_per_s": None}
+    first, last = lines[0], lines[-1]
+    shares = {name: _mean(lines, name) for name in ("learner_busy_share", "collectors_waiting_share")}
+    wall_s = max(1e-9, 60.0 * (last["minutes"] - first["minutes"]))
+    return {"env_steps_per_s": (last["env_steps"] - first["env_steps"]) / wall_s} | shares
+
+
+def transports(params: Params) -> dict[str, float]:
+    """Measures frames per second from one process to another: whole blocks by queue, and by shared memory."""
+    spec = block_spec(params.observation, params.train)
+    context = multiprocessing.get_context("spawn")
+    frames = spec.num_steps * spec.num_cars
+    queue = context.Queue(maxsize=2)
+    sender = context.Process(target=send_by_queue, args=(queue, spec), daemon=True)
+    sender.start()
+    queue.get(timeout=WAIT_S)
+    start_s = time.perf_counter()
+    for _ in range(QUEUE_BLOCKS):
+        queue.get(timeout=WAIT_S)
+    rates = {"blocks by mp.Queue": QUEUE_BLOCKS * frames / (time.perf_counter() - start_s)}
+    sender.join(WAIT_S)
+    blocks = SharedBlocks.create(spec, 3)
+    ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
+    sender = context.Process(target=send_by_ring, args=(theirs, blocks.name, spec), daemon=True)
+    sender.start()
+    for slot in range(3):
+        ours.send(slot)
+    _take_from_ring(ours, blocks)
+    start_s = time.perf_counter()
+    for _ in range(RING_BLOCKS):
+        _take_from_ring(ours, blocks)
+    rates["blocks by shared memory"] = RING_BLOCKS * frames / (time.perf_counter() - start_s)
+    ours.send(None)
+    sender.join(WAIT_S)
+    blocks.close()
+    return rates
+
+
+def send_by_queue(queue: Any, spec: BlockSpec) -> None:
+    """Sends images and floats of blocks by value."""
+    block = new_block(spec)
+    for number in range(QUEUE_BLOCKS + 1):
+        block.image[...] = number % 256
+        queue.put((block.image, block.floats))
+
+
+def send_by_ring(connection: Connection, name: str, spec: BlockSpec) -> None:
+    """Writes images into whichever slot it is given."""
+    blocks = SharedBlocks.attach(name, spec, 3)
+    number = 0
+    while (slot := connection.recv()) is not None:
+        blocks[slot].image[...] = number % 256
+        connection.send(slot)
+        number += 1
+    blocks.close()
+
+
+def _take_from_ring(connection: Connection, blocks: SharedBlocks) -> None:
+    if not connection.poll(WAIT_S):
+        message = "the other process sends nothing"
+        raise TimeoutError(message)
+    slot = connection.recv()
+    int(blocks[slot].image[::8, :, 0, 0, 0].sum())  # touch it, as somebody who reads would
+    connection.send(slot)
+
+
+def _mean(lines: list[dict[str, Any]], name: str) -> float | None:
+    values = [line[name] for line in lines if line.get(name) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def main() -> None:
+    """Prints a table, or one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of each run with learner and collectors")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    logging.disable(logging.WARNING)
+    params = read_params()
+    params = params.model_copy(update={"ppo": params.ppo.model_copy(update={"value_warmup_updates": 0})})
+    with tempfile.TemporaryDirectory() as folder:
+        track = Path(folder) / "track.npz"
+        generate_track(**params.track.model_dump()).save(track)
+        result: dict[str, Any] = {"transport": transports(params), "alone": alone(params, track, 1.5)}
+        result["together"] = {
+            f"{algorithm}, {num} collectors": together(params, track, algorithm, num, arguments.seconds)
+            for algorithm in ("ppo", "iqn")
+            for num in (0, 2)
+        }
+    print(json.dumps(result) if arguments.json else _table(result))
+
+
+def _table(result: dict[str, Any]) -> str:
+    lines = ["", "frames/s between two processes"]
+    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["transport"].items()]
+    lines += ["", "decisions/s, one process"]
+    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["alone"].items()]
+    lines += ["", f"{'learner and collectors':38s} {'env steps/s':>12s} {'learner busy':>13s} {'collectors wait':>16s}"]
+    for name, facts in result["together"].items():
+        shown = [_percent(facts.get(key)) for key in ("learner_busy_share", "collectors_waiting_share")]
+        rate = facts["env_steps_per_s"]
+        lines.append(f"  {name:36s} {f'{rate:,.0f}' if rate else '-':>12s} {shown[0]:>13s} {shown[1]:>16s}")
+    return "\n".join(lines)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+if __name__ == "__main__":
+    main()

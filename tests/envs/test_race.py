@@ -1,0 +1,167 @@
+"""The single environment: gymnasium's contract, ends of races, rewards, pictures, bad input."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+import rulka  # noqa: F401 registers the environment
+from rulka.params import reference_params
+
+GAS, GAS_LEFT, BRAKE = 0, 1, 6
+
+
+def drive(env, action: int, limit: int = 2000) -> tuple[float, bool, bool, dict]:
+    """Holds one action until the race ends; returns the sum of rewards and the last step's facts."""
+    total = 0.0
+    for _ in range(limit):
+        _, reward, terminated, truncated, info = env.step(action)
+        total += reward
+        if terminated or truncated:
+            return total, terminated, truncated, info
+    pytest.fail("the race did not end")
+
+
+@pytest.mark.filterwarnings("error")
+def test_gymnasiums_checker_passes_without_a_warning() -> None:
+    check_env(gymnasium.make("rulka/Race-v0", disable_env_checker=True).unwrapped)
+
+
+def test_spaces_and_info(make_env) -> None:
+    env = make_env()
+    observation, info = env.reset(seed=1)
+    assert env.observation_space["image"].shape == (1, 64, 64)
+    assert env.observation_space["floats"].shape == (184,)
+    assert env.action_space.n == 12
+    assert observation in env.observation_space
+    assert info == {"progress_m": 0.0, "time_ms": 0, "is_finished": False, "is_off_track": False, "potential": 0.0}
+    assert [type(value) for value in info.values()] == [float, int, bool, bool, float]
+
+
+def test_a_finished_race_is_worth_its_length_and_time(make_env) -> None:
+    """The rewards add up: 0.05 for each of the 80 m and -0.4 for each second, to the millisecond of the finish."""
+    env = make_env(start_lateral_m=0.0, start_heading_deg=0.0)
+    env.reset(seed=0)
+    total, terminated, truncated, info = drive(env, GAS)
+    weights = reference_params().rewards
+    assert terminated
+    assert not truncated
+    assert info["is_finished"]
+    assert info["progress_m"] == pytest.approx(80.0)
+    assert 3000 < info["time_ms"] < 6000
+    assert total == pytest.approx(weights.per_metre * 80.0 + weights.per_second * info["time_ms"] / 1000.0, abs=1e-4)
+
+
+def test_leaving_the_track_ends_the_race_and_costs(make_env) -> None:
+    env = make_env()
+    env.reset(seed=0)
+    total, terminated, truncated, info = drive(env, GAS_LEFT)
+    weights = reference_params().rewards
+    assert terminated
+    assert not truncated
+    assert info["is_off_track"]
+    assert not info["is_finished"]
+    assert total < weights.off_track + weights.per_metre * 80.0
+
+
+def test_standing_still_is_cut(make_env) -> None:
+    env = make_env(no_progress_s=0.5)
+    env.reset(seed=0)
+    total, terminated, truncated, info = drive(env, BRAKE)
+    assert truncated
+    assert not terminated
+    assert info["time_ms"] == 500
+    assert total == pytest.approx(0.5 * reference_params().rewards.per_second, abs=1e-3)
+
+
+def test_a_long_race_is_cut(make_env) -> None:
+    env = make_env(max_race_s=1.0)
+    env.reset(seed=0)
+    _, terminated, truncated, info = drive(env, GAS)
+    assert (terminated, truncated, info["time_ms"]) == (False, True, 1000)
+    assert info["progress_m"] > 3.0
+
+
+def test_potential_is_reported_beside_the_reward(make_env) -> None:
+    """5 m beside the line at a weight of 0.1 for each metre."""
+    rewards = reference_params().rewards.model_copy(update={"line_distance_potential": 0.1})
+    env = make_env(rewards=rewards, start_lateral_m=8.0)
+    potentials = []
+    for seed in range(8):
+        _, info = env.reset(seed=seed)
+        beside_m = abs(env.batch.simulator.lateral_m[0])
+        assert info["potential"] == pytest.approx(-0.1 * max(beside_m, 2.0), abs=0.03)
+        potentials.append(info["potential"])
+    assert len(set(potentials)) > 4
+
+
+def test_starts_are_spread_as_asked(make_env) -> None:
+    env = make_env(start_anywhere=0.5, start_lateral_m=3.0, start_heading_deg=10.0)
+    along_m, lateral_m = [], []
+    for seed in range(100):
+        env.reset(seed=seed)
+        along_m.append(env.batch.simulator.along_m[0])
+        lateral_m.append(env.batch.simulator.lateral_m[0])
+    along, lateral = np.array(along_m), np.array(lateral_m)
+    assert 30 < (along < 1e-6).sum() < 70
+    assert along.max() <= 60.0 + 1e-6, "at least 20 m before the finish"
+    assert np.abs(lateral).max() <= 3.0 + 1e-6
+    assert np.abs(lateral).max() > 2.0
+
+
+def test_seeding(make_env) -> None:
+    env = make_env(start_anywhere=1.0)
+    first = [env.reset(seed=5)[0]["floats"], env.reset()[0]["floats"]]
+    second = [env.reset(seed=5)[0]["floats"], env.reset()[0]["floats"]]
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], env.reset(seed=6)[0]["floats"])
+
+
+def test_pictures(make_env) -> None:
+    env = make_env(render_mode="rgb_array")
+    env.reset(seed=0)
+    before = env.render()
+    env.step(GAS_LEFT)
+    after = env.render()
+    assert before.shape == after.shape == (480, 640, 3)
+    assert before.dtype == np.uint8
+    hud = [picture[-60:, -170:].astype(int) for picture in (before, after)]
+    assert np.abs(hud[0] - hud[1]).max() > 50, "the key for left lights up"
+    clock = [picture[:45, -180:].astype(int) for picture in (before, after)]
+    assert np.abs(clock[0] - clock[1]).max() > 50, "the clock runs"
+    assert make_env().render() is None
+
+
+@pytest.mark.parametrize("action", [12, -1, 0.5, np.nan, np.array([1, 2]), "left", None])
+def test_actions_that_are_none_are_refused(make_env, action) -> None:
+    env = make_env()
+    env.reset(seed=0)
+    with pytest.raises(InvalidAction, match="whole numbers from 0 to 11"):
+        env.step(action)
+
+
+def test_steps_out_of_order_say_what_to_do(make_env) -> None:
+    env = make_env(max_race_s=0.1)
+    with pytest.raises(ResetNeeded, match="reset the environment before stepping it"):
+        env.step(GAS)
+    env.reset(seed=0)
+    drive(env, GAS)
+    with pytest.raises(ResetNeeded, match="the race has ended"):
+        env.step(GAS)
+    env.reset()
+    env.step(GAS)
+    env.close()
+    env.close()
+    for call in (lambda: env.step(GAS), env.reset, env.render):
+        with pytest.raises(ClosedEnvironmentError, match="closed"):
+            call()
+
+
+def test_the_camera_is_a_parameter(make_env) -> None:
+    simulator = reference_params().simulator
+    wide = simulator.model_copy(update={"camera": simulator.camera.model_copy(update={"fov_deg": 110.0})})
+    first, second = (make_env(simulator=chosen).reset(seed=0)[0] for chosen in (simulator, wide))
+    assert np.array_equal(first["floats"], second["floats"])
+    assert not np.array_equal(first["image"], second["image"])

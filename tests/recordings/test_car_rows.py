@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+
+from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.recordings import Ghost, NoSamplesError, parse_recording
+from rulka.recordings.car_rows import RPM_PER_MPS, car_rows, interpolate_rows
+from rulka.recordings.rotation import matrix_to_quaternion, quaternion_to_matrix, slerp
+
+
+def rows_of(positions: list[list[float]], velocities: list[list[float]]) -> np.ndarray:
+    rows = np.zeros((len(positions), NUM_CAR_FIELDS), dtype=np.float32)
+    rows[:, CAR["position"]] = positions
+    rows[:, CAR["velocity"]] = velocities
+    rows[:, CAR["rotation"]] = np.eye(3).reshape(9)
+    return rows
+
+
+def random_quaternions(rng: np.random.Generator, count: int) -> np.ndarray:
+    quaternion = rng.normal(size=(count, 4))
+    return quaternion / np.linalg.norm(quaternion, axis=1, keepdims=True)
+
+
+def test_rows_of_a_recording_by_hand(forge) -> None:
+    ghost = parse_recording(forge.recording_file()).ghosts[0]
+    time_ms, rows = car_rows(ghost)
+    assert time_ms.tolist() == [0, 100, 200, 300, 400]
+    assert rows.shape == (5, NUM_CAR_FIELDS)
+    np.testing.assert_allclose(rows[:, CAR["rotation"]], np.tile(np.eye(3).reshape(9), (5, 1)), atol=1e-6)
+    np.testing.assert_allclose(rows[1, CAR["position"]], [0, 1, 0.7], rtol=1e-6)
+    np.testing.assert_allclose(rows[1, CAR["velocity"]], [0, 0, np.exp(2.0)], atol=1e-5)
+    assert (rows[:, CAR["material"]] == 16).all()
+    assert (rows[:, CAR["has_contact"]] == 1).all()
+    assert (rows[:, CAR["is_sliding"]] == 0).all()
+    assert (rows[:, CAR["damper"]] >= 0.005).all()
+    np.testing.assert_allclose(rows[:, CAR["rpm"]], 15000, atol=1)
+
+
+@pytest.mark.parametrize("gear", [1, 2, 3, 4, 5])
+def test_the_gear_that_fits_the_engine(gear: int, forge) -> None:
+    ghost = parse_recording(forge.recording_file()).ghosts[0]
+    assert ghost.samples is not None
+    assert ghost.samples.vehicle is not None
+    ghost.samples.vehicle.forward_speed_mps[:] = 40.0
+    ghost.samples.vehicle.rpm[:] = 40.0 * RPM_PER_MPS[gear - 1]
+    assert (car_rows(ghost)[1][:, CAR["gear"]] == gear).all()
+
+
+def test_gear_changes_and_the_start(forge) -> None:
+    """Standing, then second gear, then wheels spinning freely, which tells nothing, then third."""
+    ghost = parse_recording(forge.recording_file()).ghosts[0]
+    assert ghost.samples is not None
+    assert ghost.samples.vehicle is not None
+    ghost.samples.vehicle.forward_speed_mps[:] = [0, 40, 40, 50, 50]
+    ghost.samples.vehicle.rpm[:] = [1000, 40 * 219, 1000, 50 * 160, 50 * 160]
+    _, rows = car_rows(ghost)
+    assert rows[:, CAR["gear"]][:, 0].tolist() == [1, 2, 2, 3, 3]
+    assert rows[:, CAR["gearbox_state"]][:, 0].tolist() == [2, 1, 0, 1, 0]
+    assert rows[:, CAR["gearbox_counter"]][:, 0].tolist() == [2, 4, 0, 2, 0]
+
+
+def test_a_ghost_without_samples_is_an_error() -> None:
+    with pytest.raises(NoSamplesError, match="not read: odd"):
+        car_rows(Ghost(notes=["samples not read: odd"]))
+
+
+def test_at_the_samples_rows_are_the_samples(forge) -> None:
+    time_ms, rows = car_rows(parse_recording(forge.recording_file()).ghosts[0])
+    np.testing.assert_allclose(interpolate_rows(time_ms, rows, time_ms), rows, atol=1e-5)
+
+
+def test_a_cubic_path_is_met_exactly() -> None:
+    """x = t^3, v = 3 t^2 at t = 1 and 2 s: the cubic through both is t^3 itself."""
+    rows = rows_of([[1, 0, 0], [8, 0, 0]], [[3, 0, 0], [12, 0, 0]])
+    found = interpolate_rows(np.array([1000, 2000]), rows, np.array([1250, 1500, 1900]))
+    np.testing.assert_allclose(found[:, 0], np.array([1.25, 1.5, 1.9]) ** 3, rtol=1e-6)
+
+
+def test_past_the_last_sample_the_velocity_holds() -> None:
+    rows = rows_of([[0, 0, 0], [10, 0, 0]], [[100, 0, 0], [100, 0, 5]])
+    found = interpolate_rows(np.array([0, 100]), rows, np.array([150]))
+    np.testing.assert_allclose(found[0, CAR["position"]], [15, 0, 0.25], rtol=1e-6)
+    with pytest.raises(NoSamplesError, match="301 ms"):
+        interpolate_rows(np.array([0, 100]), rows, np.array([301]))
+
+
+def test_nothing_is_invented_across_a_respawn() -> None:
+    rows = rows_of([[0, 0, 0], [500, 0, 0]], [[10, 0, 0], [0, 0, 0]])
+    found = interpolate_rows(np.array([0, 100]), rows, np.array([49, 51]))
+    assert found[:, 0].tolist() == [0, 500]
+
+
+def test_states_are_those_of_the_nearer_sample_and_rates_are_mixed() -> None:
+    rows = rows_of([[0, 0, 0], [1, 0, 0]], [[10, 0, 0], [10, 0, 0]])
+    rows[1, CAR["material"]], rows[1, CAR["has_contact"]], rows[1, CAR["rpm"]], rows[1, CAR["gear"]] = 16, 1, 8000, 3
+    found = interpolate_rows(np.array([0, 100]), rows, np.array([25, 75]))
+    assert found[:, CAR["material"]][:, 0].tolist() == [0, 16]
+    assert found[:, CAR["has_contact"]][:, 0].tolist() == [0, 1]
+    assert found[:, CAR["gear"]][:, 0].tolist() == [0, 3]
+    assert found[:, CAR["rpm"]][:, 0].tolist() == [2000, 6000]
+
+
+def test_rotations_turn_at_a_steady_rate() -> None:
+    """From no turn to a quarter turn about y: a third of the way is 30 degrees."""
+    rows = rows_of([[0, 0, 0], [1, 0, 0]], [[10, 0, 0], [10, 0, 0]])
+    rows[1, CAR["rotation"]] = np.array([[0, 0, 1], [0, 1, 0], [-1, 0, 0]]).reshape(9)
+    matrix = interpolate_rows(np.array([0, 300]), rows, np.array([100]))[0, CAR["rotation"]].reshape(3, 3)
+    np.testing.assert_allclose(matrix[:, 2], [0.5, 0, np.sqrt(0.75)], atol=1e-6)
+
+
+def test_quaternions_and_matrices_are_inverse(rng: np.random.Generator) -> None:
+    quaternion = random_quaternions(rng, 500)
+    quaternion[:4] = np.eye(4)  # half turns about each axis
+    matrix = quaternion_to_matrix(quaternion)
+    np.testing.assert_allclose(matrix @ matrix.transpose(0, 2, 1), np.tile(np.eye(3), (500, 1, 1)), atol=1e-12)
+    np.testing.assert_allclose(np.linalg.det(matrix), 1, atol=1e-12)
+    found = matrix_to_quaternion(matrix)
+    np.testing.assert_allclose(np.abs((found * quaternion).sum(axis=1)), 1, atol=1e-12)
+
+
+def test_slerp_takes_the_short_way_and_ends_right(rng: np.random.Generator) -> None:
+    start, end = random_quaternions(rng, 300), random_quaternions(rng, 300)
+    end[0], end[1] = start[0], -start[1]
+    for share, goal in ((0.0, start), (1.0, end)):
+        found = slerp(start, end, np.full(300, share))
+        np.testing.assert_allclose(np.abs((found * goal).sum(axis=1)), 1, atol=1e-9)
+    middle = slerp(start, end, np.full(300, 0.5))
+    to_start, to_end = (np.abs((middle * side).sum(axis=1)) for side in (start, end))
+    np.testing.assert_allclose(to_start, to_end, atol=1e-9)
+    assert (to_start >= np.sqrt(0.5) - 1e-9).all()

@@ -1,0 +1,107 @@
+"""Damaged files: whatever the damage, a named error or a result, in bounded time and memory."""
+
+import contextlib
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from rulka.recordings import RecordingError, parse_map, parse_recording
+from rulka.recordings.header import parse_header
+from rulka.recordings.reader import read_container
+
+SECONDS_EACH = 2.0
+MAX_SECONDS_A_FILE = 3.0
+MAX_BYTES_A_FILE = 400_000_000
+INTERESTING = (0, 1, 0x7F, 0x80, 0xFF)
+
+
+def mutate(data: bytes, rng: np.random.Generator) -> bytes:
+    changed = bytearray(data)
+    for _ in range(int(rng.integers(1, 6))):
+        place = int(rng.integers(0, len(changed)))
+        kind = int(rng.integers(0, 5))
+        if kind == 0:
+            changed[place] ^= 1 << int(rng.integers(0, 8))
+        elif kind == 1:
+            changed[place] = int(rng.choice(INTERESTING))
+        elif kind == 2:
+            changed[place : place + 4] = int(rng.choice([0, 1, 0x7FFFFFFF, 0xFFFFFFFF, 0x10000])).to_bytes(4, "little")
+        elif kind == 3:
+            del changed[place : place + int(rng.integers(1, 9))]
+        else:
+            del changed[place:]
+        if not changed:
+            return b""
+    return bytes(changed)
+
+
+def hammer(files: list[bytes], parse: Callable[[bytes], object], seed: int, seconds: float) -> int:
+    """Parses mutations of the files in turn; returns how many. Anything but a named error escapes."""
+    rng = np.random.default_rng(seed)
+    num_parsed, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        data = mutate(files[num_parsed % len(files)], rng)
+        start = time.monotonic()
+        with contextlib.suppress(RecordingError):
+            parse(data)
+        assert time.monotonic() - start < MAX_SECONDS_A_FILE
+        num_parsed += 1
+    return num_parsed
+
+
+def both(data: bytes) -> object:
+    parse_header(read_container(data, header_only=True))
+    recording = parse_recording(data)
+    return parse_map(recording.map_data) if recording.map_data else recording
+
+
+def test_damaged_recordings_made_by_hand(forge) -> None:
+    """Stored bodies are mutated inside, where the structures are; compressed ones mostly break the compression."""
+    packed = forge.recording_file(num_ghosts=2)
+    body = read_container(packed).body
+    stored = forge.gbx(0x03093000, forge.replay_header(), body, compression="U")
+    both(stored)
+    assert hammer([stored, packed], both, seed=1, seconds=SECONDS_EACH) > 100
+
+
+def test_damaged_maps_made_by_hand(forge) -> None:
+    packed = forge.map_file()
+    stored = forge.gbx(0x03043000, {}, read_container(packed).body, compression="U")
+    assert hammer([stored, packed], parse_map, seed=2, seconds=SECONDS_EACH / 2) > 100
+
+
+def test_damaged_real_recordings(forge, corpus: Path) -> None:
+    """Their bodies stored plainly, so that the damage reaches every structure of every generation."""
+    files = []
+    for file in sorted(corpus.glob("*.Gbx")):
+        data = file.read_bytes()
+        container = read_container(data)
+        files += [data, forge.gbx(container.class_id, container.header, container.body, compression="U")]
+
+    def parse(data: bytes) -> object:
+        try:
+            return both(data)
+        except RecordingError:
+            return parse_map(data)
+
+    assert hammer(files, parse, seed=3, seconds=3 * SECONDS_EACH) > 100
+
+
+def test_memory_stays_bounded(forge) -> None:
+    rng = np.random.default_rng(4)
+    data = forge.recording_file(num_ghosts=2)
+    stored = forge.gbx(0x03093000, forge.replay_header(), read_container(data).body, compression="U")
+    tracemalloc.start()
+    for _ in range(60):
+        try:
+            parse_recording(mutate(stored, rng))
+        except RecordingError:
+            continue
+        finally:
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.reset_peak()
+            assert peak < MAX_BYTES_A_FILE
+    tracemalloc.stop()

@@ -1,0 +1,239 @@
+"""Real recordings against a table made by an independent reader. Skipped where the files are not present."""
+
+import csv
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.recordings import (
+    UnlimiterMapError,
+    UnsupportedGenerationError,
+    events_to_controls,
+    inspect_file,
+    parse_map,
+    read_header,
+    read_map,
+    read_recording,
+)
+from rulka.recordings.car_rows import car_rows, interpolate_rows
+from rulka.recordings.rotation import quaternion_to_matrix
+
+NO_TIME = "4294967295"
+TOLERANCE_STEER = 0.005
+"""Steering is stored in 255 steps; the mean rounding error of a recording stays below this."""
+
+read = cache(read_recording)
+
+
+def table(corpus: Path) -> list[dict[str, str]]:
+    with (corpus / "expected.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def number(text: str) -> int | None:
+    return int(text) if text else None
+
+
+def is_known(row: dict[str, str]) -> bool:
+    """The games of 2003 are refused by name; the table knows nothing of them either."""
+    return bool(row["map_uid"])
+
+
+def expected_values(row: dict[str, str]) -> dict[str, object]:
+    return {
+        "map_uid": row["map_uid"],
+        "environment": row["environment"],
+        "map_author": row["map_author"],
+        "header_time": number(row["header_time"]),
+        "login": row["login"],
+        "nickname": row["nickname"],
+        "vehicle": row["vehicle"],
+        "race_time": number(row["race_time"]),
+        "respawns": number(row["respawns"]),
+        "stunts": number(row["stunts"]),
+        "cp_times": [None if time == NO_TIME else int(time) for time in row["cp_times"].split()],
+        "n_inputs": int(row["n_inputs"]),
+        "sample_period": number(row["sample_period"]),
+        "sample_version": number(row["sample_version"].removeprefix("ent")),
+        "sample_size": number(row["sample_size"]),
+        "n_samples": int(row["n_samples"]),
+        "embedded_map_bytes": int(row["embedded_map_bytes"]),
+    }
+
+
+def test_every_row(corpus: Path) -> None:
+    num_checked = 0
+    for row in filter(is_known, table(corpus)):
+        recording = read(corpus / row["file"])
+        ghost = recording.ghosts[int(row["ghost"])]
+        samples = ghost.samples
+        assert samples is not None
+        found = {
+            "map_uid": recording.map_uid,
+            "environment": recording.environment,
+            "map_author": recording.map_author,
+            "header_time": recording.header.race_time_ms,
+            "login": ghost.login,
+            "nickname": ghost.nickname,
+            "vehicle": ghost.vehicle,
+            "race_time": ghost.race_time_ms,
+            "respawns": ghost.respawns,
+            "stunts": ghost.stunts,
+            "cp_times": list(ghost.checkpoint_times_ms),
+            "n_inputs": ghost.num_inputs,
+            "sample_period": samples.period_ms,
+            "sample_version": samples.version,
+            "sample_size": samples.size_bytes,
+            "n_samples": len(samples),
+            "embedded_map_bytes": len(recording.map_data),
+        }
+        assert found == expected_values(row), row["file"]
+        assert ghost.game_version.startswith(row["exe"])
+        if row["first_position"]:
+            assert row["first_position"] == " ".join(f"{x:.3f}" for x in samples.position[0])
+        num_checked += 1
+    assert num_checked >= 30
+
+
+def test_every_kind_of_input_is_counted(corpus: Path) -> None:
+    for row in filter(is_known, table(corpus)):
+        if "tick_" in row["inputs"]:
+            continue
+        counts = {name: int(count) for name, count in (item.split(":") for item in row["inputs"].split())}
+        events = read(corpus / row["file"]).ghosts[int(row["ghost"])].events
+        found = {name: sum(event.name == name for event in events) for name in {event.name for event in events}}
+        assert found == counts, row["file"]
+
+
+def test_the_games_of_2003_are_refused_by_name(corpus: Path) -> None:
+    for row in table(corpus):
+        if not is_known(row):
+            with pytest.raises(UnsupportedGenerationError):
+                read_recording(corpus / row["file"])
+
+
+def test_headers_agree_with_the_whole_file(corpus: Path) -> None:
+    for row in filter(is_known, table(corpus)):
+        if ".Ghost." in row["file"]:
+            continue
+        header = read_header(corpus / row["file"])
+        assert (header.map_uid, header.environment) == (row["map_uid"], row["environment"])
+        assert (header.race_time_ms, header.map_author) == (number(row["header_time"]), row["map_author"])
+
+
+def test_summaries_agree_with_the_table(corpus: Path) -> None:
+    for row in filter(is_known, table(corpus)):
+        found = inspect_file(corpus / row["file"])["ghosts"][int(row["ghost"])]
+        expected = expected_values(row)
+        assert (found["error"], found["map_uid"]) == (None, expected["map_uid"])
+        assert (found["num_samples"], found["num_inputs"]) == (expected["n_samples"], expected["n_inputs"])
+        assert (found["race_time_ms"], found["checkpoint_times_ms"]) == (expected["race_time"], expected["cp_times"])
+
+
+def test_every_map_file_is_read_or_named(corpus: Path) -> None:
+    """Besides, the recordings of a map embed it: both copies must be the same map."""
+    files = sorted([*corpus.glob("*.Challenge.Gbx"), *corpus.glob("*.Map.Gbx")])
+    assert files
+    for file in files:
+        try:
+            found = read_map(file)
+        except UnlimiterMapError:
+            continue
+        assert found.uid == found.header.map_uid
+        assert found.blocks
+        assert found.environment
+
+
+def test_embedded_maps_start_where_their_drivers_do(corpus: Path) -> None:
+    """The start line block of a map lies within 20 m of the first sample, in every environment and generation."""
+    num_checked = 0
+    for row in filter(is_known, table(corpus)):
+        recording = read(corpus / row["file"])
+        if not recording.map_data:
+            continue
+        found = parse_map(recording.map_data)
+        assert found.uid == recording.map_uid
+        lines = [block for block in found.blocks if block.name.endswith("StartLine")]
+        samples = recording.ghosts[0].samples
+        if len(lines) == 1 and samples is not None:
+            assert np.linalg.norm(np.array(lines[0].position_m) - samples.position[0]) < 20
+            num_checked += 1
+    assert num_checked >= 10
+
+
+def forever_ghosts(corpus: Path):
+    for row in filter(is_known, table(corpus)):
+        if row["sample_version"] == "9":
+            yield row["file"], read(corpus / row["file"]).ghosts[int(row["ghost"])]
+
+
+def test_velocities_agree_with_positions(corpus: Path) -> None:
+    for name, ghost in forever_ghosts(corpus):
+        samples = ghost.samples
+        assert samples is not None
+        moved = (samples.position[2:] - samples.position[:-2]) / (2 * samples.period_ms / 1000)
+        speed = np.linalg.norm(moved, axis=1)
+        fast = (speed > 10) & (speed < 200)
+        error = np.linalg.norm(moved - samples.velocity[1:-1], axis=1)[fast] / speed[fast]
+        assert np.median(error) < 0.03, name
+        forward = quaternion_to_matrix(samples.quaternion)[1:-1, :, 2]
+        assert np.median((forward * moved).sum(axis=1)[fast] / speed[fast]) > 0.98, name
+
+
+def test_inputs_agree_with_samples(corpus: Path) -> None:
+    """An event stamped s is first visible in the state at s + 10, which is a shift of one tick and of no other."""
+    num_checked = 0
+    for name, ghost in forever_ghosts(corpus):
+        samples = ghost.samples
+        if not ghost.events or samples is None or samples.vehicle is None:
+            continue
+        race = (samples.time_ms > 0) & (samples.time_ms < (ghost.race_time_ms or 0))
+        row = samples.time_ms[race] // 10
+        error = {}
+        for shift_ticks in (0, 1, 2):
+            controls = events_to_controls(ghost.events, num_ticks=int(row.max()) + 1, shift_ticks=shift_ticks)[row]
+            error[shift_ticks] = np.abs(controls[:, 0] - samples.vehicle.steer[race]).mean()
+            if shift_ticks == 1:
+                assert np.abs(controls[:, 1] - samples.vehicle.gas[race]).max() < 0.01, name
+                assert np.abs(controls[:, 2] - samples.vehicle.brake[race]).max() < 0.01, name
+        assert error[1] < TOLERANCE_STEER, name
+        assert error[1] <= min(error[0], error[2]), name
+        num_checked += 1
+    assert num_checked >= 10
+
+
+def test_full_right_turns_right(corpus: Path) -> None:
+    """Steering to the right turns the car about -y, and the car's +x axis points to its left."""
+    for name, ghost in forever_ghosts(corpus):
+        samples = ghost.samples
+        assert samples is not None
+        assert samples.vehicle is not None
+        matrix = quaternion_to_matrix(samples.quaternion)
+        rate = (matrix[:, :, 1] * samples.angular_velocity).sum(axis=1)
+        right = (samples.vehicle.steer > 0.9) & samples.vehicle.has_contact.all(axis=1)
+        if right.sum() > 20:
+            assert np.median(rate[right]) < 0, name
+
+
+def test_poses_between_samples_are_near_left_out_ones(corpus: Path) -> None:
+    """Interpolating across every second sample finds the one between within decimetres at a hundred metres a second."""
+    for name, ghost in forever_ghosts(corpus):
+        time_ms, rows = car_rows(ghost)
+        kept = slice(0, len(rows) - 1 + len(rows) % 2, 2)
+        between = time_ms[kept][:-1] + 100
+        found = interpolate_rows(time_ms[kept], rows[kept], between)
+        error = np.linalg.norm(found[:, :3] - rows[1 : 2 * len(between) : 2, :3], axis=1)
+        assert np.median(error) < 0.15, name
+
+
+def test_every_file_has_a_summary(corpus: Path) -> None:
+    """Either no error and something in it, or an error with a name."""
+    for file in sorted(corpus.glob("*.Gbx")):
+        found = inspect_file(file)
+        if found["error"] is None:
+            assert found["map_uid"], file.name
+            assert found["kind"] == "map" or found["num_samples"] > 0, file.name
+        else:
+            assert found["error"].split(":")[0] in ("UnsupportedGenerationError", "UnlimiterMapError"), file.name

@@ -1,0 +1,71 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from rulka.recordings.summary import KEYS, inspect_file
+
+
+def put(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def test_a_recording(forge, tmp_path: Path) -> None:
+    found = inspect_file(put(tmp_path, "a.Replay.Gbx", forge.recording_file(num_ghosts=2)))
+    assert set(found) == {*KEYS, "ghosts"}
+    expected = {
+        "file": "a.Replay.Gbx",
+        "kind": "recording",
+        "error": None,
+        "map_uid": forge.MAP_UID,
+        "environment": "Stadium",
+        "player_login": "driver",
+        "race_time_ms": 300,
+        "checkpoint_times_ms": [150, 300],
+        "respawns": 2,
+        "stunts": 7,
+        "num_inputs": 4,
+        "num_samples": 5,
+        "sample_period_ms": 100,
+    }
+    assert {key: found[key] for key in KEYS} == expected
+    assert found["ghosts"] == [expected, expected]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_map(forge, tmp_path: Path) -> None:
+    found = inspect_file(put(tmp_path, "a.Challenge.Gbx", forge.map_file()))
+    assert (found["kind"], found["error"], found["map_uid"], found["ghosts"]) == ("map", None, forge.MAP_UID, [])
+
+
+def test_a_ghost_file(forge, tmp_path: Path) -> None:
+    found = inspect_file(put(tmp_path, "a.Ghost.Gbx", forge.gbx(0x03092000, {}, forge.ghost_body(forge.Ids()))))
+    assert (found["kind"], found["race_time_ms"], found["num_samples"]) == ("ghost", 300, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("text.txt", "NotGbxError"), ("empty.Gbx", "NotGbxError"), ("none.Gbx", "UnreadableFileError")],
+)
+def test_what_is_no_recording(tmp_path: Path, name: str, problem: str) -> None:
+    if not name.startswith("none"):
+        put(tmp_path, name, b"hello" if name == "text.txt" else b"")
+    found = inspect_file(tmp_path / name)
+    assert set(found) == {*KEYS, "ghosts"}
+    assert (found["kind"], found["file"]) == ("unknown", name)
+    assert found["error"].startswith(f"{problem}: ")
+
+
+def test_a_cut_recording_still_tells_its_header(forge, tmp_path: Path) -> None:
+    data = forge.recording_file()
+    found = inspect_file(put(tmp_path, "a.Replay.Gbx", data[: len(data) // 2]))
+    assert found["error"].startswith("TruncatedError: ")
+    assert (found["kind"], found["map_uid"], found["race_time_ms"]) == ("recording", forge.MAP_UID, 300)
+
+
+def test_an_unlimiter_map(forge, tmp_path: Path) -> None:
+    found = inspect_file(put(tmp_path, "a.Challenge.Gbx", forge.map_file(block_name="TMUnlimiter is required")))
+    assert found["error"].startswith("UnlimiterMapError: ")
+    assert (found["kind"], found["map_uid"]) == ("map", forge.MAP_UID)

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
+from rulka.recordings.stream import Cursor
+from rulka.recordings.tick_inputs import read_tick_inputs
+
+VEHICLE, ON_FOOT = 2, 1
+
+
+class Bits:
+    """Writes bits, least significant first."""
+
+    def __init__(self) -> None:
+        self.bits: list[int] = []
+
+    def put(self, value: int, count: int) -> None:
+        self.bits += [value >> i & 1 for i in range(count)]
+
+    def done(self) -> bytes:
+        padded = self.bits + [0] * (-len(self.bits) % 8)
+        return bytes(sum(bit << i for i, bit in enumerate(padded[k : k + 8])) for k in range(0, len(padded), 8))
+
+
+def write_ticks(ticks: list[dict[str, int]], state_bits: int = 34) -> bytes:
+    bits, mode = Bits(), 0
+    for tick in ticks:
+        bits.put("state" not in tick and "short" not in tick, 1)
+        if "state" in tick:
+            bits.put(0, 1)
+            bits.put(tick["state"], state_bits)
+            mode = tick["state"] & 15
+        elif "short" in tick:
+            bits.put(1, 1)
+            bits.put(tick["short"], 2)
+        bits.put("mouse" not in tick, 1)
+        if "mouse" in tick:
+            bits.put(tick["mouse"], 32)
+        if 2 <= mode <= 4:
+            bits.put("steer" not in tick, 1)
+            if "steer" in tick:
+                bits.put(tick["steer"] & 255 | tick["gas"] << 8 | tick["brake"] << 9, 10)
+        elif mode == 1:
+            bits.put("walk" not in tick, 1)
+            if "walk" in tick:
+                bits.put(tick["walk"], 8)
+    return bits.done()
+
+
+def chunk(forge, data: bytes, num_ticks: int, *, version: int = 4, inner: int = 12, start: int = 0) -> Cursor:
+    offset = forge.u32(start) if version >= 4 else b""
+    return Cursor(forge.u32(version, 1, inner, 0) + offset + forge.u32(num_ticks, len(data)) + data)
+
+
+def test_a_drive_by_hand(forge) -> None:
+    ticks = [
+        {"state": VEHICLE},
+        {"steer": -127, "gas": 1, "brake": 0},
+        {},
+        {"steer": -127, "gas": 1, "brake": 1},
+        {"short": 2},  # horn
+        {"state": VEHICLE | 1 << 31, "mouse": 5},  # respawn; the horn bit is off again
+    ]
+    events, num_stored = read_tick_inputs(chunk(forge, write_ticks(ticks), 6, start=20))
+    assert num_stored == 6
+    assert [tuple(event) for event in events] == [
+        (30, "SteerByte", -127),
+        (30, "Accelerate", 1),
+        (50, "Brake", 1),
+        (60, "Horn", 1),
+        (70, "Respawn", 1),
+        (70, "Horn", 0),
+    ]
+
+
+@pytest.mark.parametrize(("inner", "state_bits"), [(11, 33), (12, 34)])
+def test_random_streams_are_read_to_their_end(forge, inner: int, state_bits: int, rng: np.random.Generator) -> None:
+    """Every stored change is found again, whatever mode the driver is in, and nothing is left over."""
+    for _ in range(30):
+        ticks = []
+        for _ in range(int(rng.integers(1, 200))):
+            tick: dict[str, int] = {}
+            kind = rng.random()
+            if kind < 0.1:
+                tick["state"] = int(rng.integers(0, 5)) | int(rng.integers(0, 1 << 28)) << 4
+            elif kind < 0.2:
+                tick["short"] = int(rng.integers(0, 4))
+            if rng.random() < 0.2:
+                tick["mouse"] = int(rng.integers(0, 1 << 32))
+            if rng.random() < 0.5:
+                tick |= {"steer": int(rng.integers(-127, 128)), "gas": int(rng.integers(0, 2)), "brake": 0, "walk": 3}
+            ticks.append(tick)
+        mode, expected = 0, 0
+        for tick in ticks:
+            mode = tick.get("state", mode) & 15
+            expected += ("state" in tick) + ("short" in tick) + ("mouse" in tick)
+            expected += "steer" in tick and 1 <= mode <= 4
+        data = write_ticks(ticks, state_bits)
+        _, num_stored = read_tick_inputs(chunk(forge, data, len(ticks), inner=inner))
+        assert num_stored == expected
+
+
+def test_older_chunks_have_no_start(forge) -> None:
+    data = write_ticks([{"state": VEHICLE}, {"steer": 1, "gas": 0, "brake": 0}])
+    events, _ = read_tick_inputs(chunk(forge, data, 2, version=3))
+    assert [tuple(event) for event in events] == [(10, "SteerByte", 1)]
+
+
+def test_what_cannot_be(forge) -> None:
+    data = write_ticks([{"state": VEHICLE}, {"steer": 1, "gas": 0, "brake": 0}])
+    with pytest.raises(UnsupportedGenerationError, match="version 8"):
+        read_tick_inputs(chunk(forge, data, 2, inner=8))
+    with pytest.raises(DamagedError, match="before the last"):
+        read_tick_inputs(chunk(forge, data[:2], 2))
+    with pytest.raises(DamagedError, match="ticks are stated"):
+        read_tick_inputs(chunk(forge, data, 1 << 30))
+    with pytest.raises(DamagedError):
+        read_tick_inputs(Cursor(forge.u32(4, 1000) + bytes(12_000)))

@@ -1,0 +1,216 @@
+"""What a frame must show, checked against a camera written out independently in plain numpy."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rulka.params import CameraParams
+from rulka.simulator.camera import camera_array
+from rulka.simulator.painting.frames import FILES
+from rulka.simulator.painting.kernels import source_stamp
+from rulka.simulator.palette import GREY_INK, INK, RGB_INK
+from rulka.simulator.render import RenderError, render_frames, render_rgb
+from rulka.simulator.scene import Scene, bake_scene
+
+CAMERA = CameraParams(back_m=6.0, height_m=3.0, pitch_deg=11.0, fov_deg=90.0)
+SIZE = 64
+GROUND_M = 10.0  # where `make_track` lays its line
+
+
+def pose_at(position=(0.0, 0.0, 0.0), roll=0.0, yaw=0.0) -> NDArray[np.float32]:
+    """A car at a place above the ground, turned left by `yaw`, then its left side lifted by `roll`; radians."""
+    turn = np.array([[np.cos(yaw), 0, np.sin(yaw)], [0, 1, 0], [-np.sin(yaw), 0, np.cos(yaw)]])
+    tilt = np.array([[np.cos(roll), -np.sin(roll), 0], [np.sin(roll), np.cos(roll), 0], [0, 0, 1]])
+    return np.concatenate([np.add(position, (0.0, GROUND_M, 0.0)), (turn @ tilt).ravel()]).astype(np.float32)
+
+
+def pixel_of(point, pose, camera=CAMERA) -> tuple[float, float]:
+    """Column and row at which a world point should appear."""
+    place, rotation = pose[:3].astype(float), pose[3:].reshape(3, 3).astype(float)
+    left, up, forward = rotation.T
+    eye = place + camera.height_m * up - camera.back_m * forward
+    pitch = np.radians(camera.pitch_deg)
+    ahead = np.cos(pitch) * forward - np.sin(pitch) * up
+    above = np.sin(pitch) * forward + np.cos(pitch) * up
+    offset = np.asarray(point, float) - eye
+    focal = SIZE / 2 / np.tan(np.radians(camera.fov_deg) / 2)
+    depth = offset @ ahead
+    return SIZE / 2 - focal * (offset @ left) / depth, SIZE / 2 - focal * (offset @ above) / depth
+
+
+def frame(scene: Scene, pose, zone: int, camera=CAMERA, size: int = SIZE) -> NDArray[np.int64]:
+    out = np.zeros((1, size, size), np.uint8)
+    render_frames(pose[None], np.array([zone]), scene, camera_array(camera), out)
+    return out[0].astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def straight(make_track) -> Scene:
+    return bake_scene(make_track(400.0, gates=(160.0,)))
+
+
+def test_sky_is_above_the_horizon_and_road_below(straight) -> None:
+    """Looking 11 degrees down, the horizon is 32 tan 11 = 6.2 rows above the middle: between rows 25 and 26."""
+    image = frame(straight, pose_at((0, 0, 100)), 200)
+    assert (image[:25, :20] > 100).all()
+    assert (np.diff(image[:25, 5]) >= 0).all(), "the sky grows brighter down to the horizon"
+    assert image[24, 5] > 200
+    assert image[27, 5] < 180
+    dark, bright = GREY_INK[INK["asphalt_dark"]], GREY_INK[INK["asphalt"]]
+    assert (image[45:60, 28:36] >= dark - 1).all()
+    assert (image[45:60, 28:36] <= bright + 5).all(), "a little haze"
+
+
+def test_a_centred_car_sees_a_symmetrical_picture(straight) -> None:
+    image = frame(straight, pose_at((0, 0, 100)), 200)
+    assert np.abs(image - image[:, ::-1]).max() <= 2
+
+
+@pytest.mark.parametrize("lateral_m", [-4.0, 0.0, 5.0])
+def test_road_edges_are_where_the_camera_puts_them(straight, lateral_m) -> None:
+    """Along a row the brightest pixel on either side is the painted line, whose outer border is 8 m off the centre."""
+    pose = pose_at((lateral_m, 0, 100))
+    image = frame(straight, pose, 200)
+    for edge_m, outward in ((8.0, -1), (-8.0, 1)):
+        column, row = pixel_of((edge_m, GROUND_M, 122.0), pose)
+        band = image[int(row)]
+        assert band[int(column) - 2 * outward : int(column) + 3 * outward : outward].max() > 200
+        assert band[int(column) + 4 * outward] < 160, "terrain outside"
+        assert band[int(column) - 6 * outward] < 100, "road inside"
+
+
+def test_roll_tilts_the_horizon(straight) -> None:
+    """The left side lifted by 20 degrees: the horizon falls to the left, 64 tan 20 = 23 rows over the image."""
+    image = frame(straight, pose_at((0, 0, 100), roll=np.radians(20.0)), 200)
+    left, right = (int(np.flatnonzero(image[:, column] > 195)[-1]) for column in (2, 61))
+    assert left - right == pytest.approx(59 * np.tan(np.radians(20.0)), abs=2)
+
+
+def test_a_gate_shows_at_100_m_and_not_from_behind_a_crest(make_track) -> None:
+    def difference(slope) -> int:
+        with_gate = make_track(400.0, slope=slope, gates=(200.0,))
+        without = make_track(400.0, slope=slope)
+        pose = np.concatenate([with_gate.centre_m[200], np.eye(3).ravel()]).astype(np.float32)
+        return int(np.abs(frame(bake_scene(with_gate), pose, 200) - frame(bake_scene(without), pose, 200)).max())
+
+    assert difference(np.zeros_like) > 80, "on the flat"
+    # Up 10 % for 40 m, then down 30 % over the next 60 m: the gate's top is about 3 m below the crest.
+    hill = lambda along: np.where(along < 140, 0.1, np.where(along < 230, -0.3, 0.0)) * (along > 90)  # noqa: E731
+    assert difference(hill) == 0
+
+
+def test_the_banner_is_where_the_camera_puts_it(straight) -> None:
+    pose = pose_at((0, 0, 100))
+    column, row = pixel_of((0.0, GROUND_M + 6.3, 160.0), pose)
+    image = frame(straight, pose, 200)
+    banner = float(GREY_INK[INK["checkpoint_banner"]])
+    assert image[int(row), int(column)] == pytest.approx(banner, abs=25)
+    assert image[int(row) - 4, int(column)] > 180, "sky above it"
+
+
+def test_bands_move_with_the_car(straight) -> None:
+    """Bands are 8 m long and fixed to the road: 16 m on, the picture of the near road is the same, 8 m on inverted."""
+    near = [frame(straight, pose_at((0, 0, 160 + shift)), 2 * (160 + shift))[40:, 24:40] for shift in (0, 8, 16)]
+    assert np.array_equal(near[0], near[2])
+    assert np.abs(near[0] - near[1]).max() > 8
+
+
+def test_a_frame_does_not_depend_on_its_batch(straight) -> None:
+    rng = np.random.default_rng(0)
+    poses = np.stack([pose_at((rng.uniform(-9, 9), 0.0, z), yaw=rng.normal(0, 0.6)) for z in range(20, 380, 9)])
+    zones = (poses[:, 2] * 2).astype(np.int64)
+    together, again = np.zeros((2, len(poses), SIZE, SIZE), np.uint8)
+    render_frames(poses, zones, straight, camera_array(CAMERA), together)
+    render_frames(poses, zones, straight, camera_array(CAMERA), again)
+    assert np.array_equal(together, again)
+    wide = np.zeros((len(poses), 39), np.float32)
+    wide[:, :12] = poses
+    for k in (0, 17, len(poses) - 1):
+        alone = np.zeros((1, SIZE, SIZE), np.uint8)
+        render_frames(wide[k : k + 1, :12], zones[k : k + 1], straight, camera_array(CAMERA), alone)
+        assert np.array_equal(alone[0], together[k])
+
+
+def test_a_changed_camera_takes_effect(straight) -> None:
+    """A numba cache that baked the camera in would show the old picture."""
+    pose = pose_at((0, 0, 100))
+    pictures = [
+        frame(straight, pose, 200, CAMERA.model_copy(update=change))
+        for change in ({}, {"back_m": 3.0}, {"height_m": 6.0}, {"pitch_deg": 20.0}, {"fov_deg": 60.0})
+    ]
+    assert len({picture.tobytes() for picture in pictures}) == len(pictures)
+
+
+def test_the_kernels_stamp_covers_its_files(tmp_path) -> None:
+    """numba looks at one file only; the stamp in its cache key must change with all the others."""
+    folder = FILES[0].parent
+    assert {file for file in folder.glob("*.py") if file.name not in ("__init__.py", "frames.py")} <= set(FILES)
+    file = tmp_path / "constants.py"
+    file.write_text("HAZE = 0.8")
+    before = source_stamp([file])
+    file.write_text("HAZE = 0.9")
+    assert source_stamp([file]) != before
+
+
+def test_nothing_is_written_beyond_the_frames(straight) -> None:
+    """Any pose and zone: upside down, under ground, far away; the bytes around the frames stay untouched."""
+    rng = np.random.default_rng(1)
+    count = 200
+    poses = np.zeros((count, 12), np.float32)
+    poses[:, :3] = rng.normal(0, 1, (count, 3)) * 10.0 ** rng.uniform(-1, 30, (count, 1))
+    poses[:, 3:] = np.stack([np.linalg.qr(rng.normal(0, 1, (3, 3)))[0].ravel() for _ in range(count)])
+    poses[::3, :3] = rng.normal(0, 5, (len(poses[::3]), 3)) + [0, GROUND_M, 100]
+    guarded = np.full((count + 2, 24, 40), 7, np.uint8)
+    render_frames(poses, rng.integers(-1000, 5000, count), straight, camera_array(CAMERA), guarded[1:-1])
+    assert (guarded[[0, -1]] == 7).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_pose_that_is_no_number_is_refused(straight, bad) -> None:
+    poses = np.stack([pose_at((0, 0, 100)), pose_at((0, bad, 100))])
+    with pytest.raises(RenderError, match="pose 1 holds a value that is not finite"):
+        render_frames(poses, np.array([200, 200]), straight, camera_array(CAMERA), np.zeros((2, 8, 8), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("poses", "zones", "out", "message"),
+    [
+        (np.zeros((1, 12)), [0], np.zeros((1, 8, 8), np.uint8), "float32 poses"),
+        (np.zeros((2, 12), np.float32), [0], np.zeros((1, 8, 8), np.uint8), "float32 poses"),
+        (np.zeros((1, 12), np.float32), [0, 1], np.zeros((1, 8, 8), np.uint8), "as many zones"),
+        (np.zeros((1, 12), np.float32), [0], np.zeros((1, 8, 16), np.uint8)[:, :, ::2], "contiguous uint8"),
+        (np.zeros((1, 12), np.float32), [0], np.zeros((1, 8, 8), np.float32), "contiguous uint8"),
+    ],
+)
+def test_wrong_arrays_are_refused(straight, poses, zones, out, message) -> None:
+    with pytest.raises(RenderError, match=message):
+        render_frames(poses, np.array(zones), straight, camera_array(CAMERA), out)
+
+
+def test_pictures_for_people_have_the_palettes_colours(straight) -> None:
+    picture = render_rgb(straight, pose_at((0, 0, 60)), 120, 160, 120).astype(int)
+    assert picture.shape == (120, 160, 3)
+    red, green, blue = picture[5, 80]
+    assert blue > green > red, "sky"
+    red, green, blue = picture[70, 4]
+    assert green > red > blue, "terrain"
+    is_paint = (picture[:, :, 0] > 150) & (picture[:, :, 1] < 60)
+    assert is_paint[60:, 60:100].sum() > 50, "the own car, red, in the lower middle"
+    assert not is_paint[:40].any()
+
+
+def test_other_cars_are_drawn_where_they_are(straight) -> None:
+    pose, other = pose_at((0, 0, 60)), pose_at((4.0, 0, 75))
+    alone = render_rgb(straight, pose, 120, 160, 120).astype(int)
+    both = render_rgb(straight, pose, 120, 160, 120, other[None]).astype(int)
+    rows, columns = np.nonzero(np.abs(both - alone).max(axis=2) > 20)
+    assert 10 < len(rows) < 600
+    assert columns.max() < 80, "it is on the left"
+    hidden = render_rgb(straight, pose, 120, 160, 120, pose_at((0, 0, -40))[None]).astype(int)
+    assert np.array_equal(hidden, alone), "what is behind the camera is not drawn"
+
+
+def test_grey_is_the_brightness_of_the_colours() -> None:
+    assert GREY_INK[INK["line"]] == pytest.approx(250.0)
+    red, green, blue = RGB_INK[INK["terrain"]]
+    assert GREY_INK[INK["terrain"]] == pytest.approx(0.299 * red + 0.587 * green + 0.114 * blue, abs=1e-3)

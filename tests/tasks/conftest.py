@@ -1,0 +1,91 @@
+"""Small inputs of the late stages: pretrained artifacts with random weights, and a short track with demonstrations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.encoder import ConvEncoder
+from rulka.actions import action_table
+from rulka.agents.networks import build_clone_policy
+from rulka.artifacts import Artifact, observation_contract, save_artifact
+from rulka.observation import Normalisation, reference_normalisation
+from rulka.params import NetworkParams, ObservationParams, Params, read_params
+from tasks.capture import capture
+from tasks.races import races
+
+SMALL_NETWORK = {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8}
+
+
+@pytest.fixture(scope="session")
+def small_params() -> Params:
+    """The parameters of the project, with small networks, a short track and a moment of training."""
+    params = read_params(Path(__file__).resolve().parents[2] / "params.yaml").model_dump()
+    params["network"] |= SMALL_NETWORK
+    params["track"] |= {"length_m": 150.0}
+    params["races"] |= {"num_demonstrations": 3}
+    params["capture"] |= {"num_workers": 1, "validation_fraction": 0.0}
+    params["train"] |= {
+        "algorithm": "ppo",
+        "compared": ["iqn"],
+        "precision": "float32",
+        "num_collectors": 0,
+        "cars_per_collector": 4,
+        "block_steps": 16,
+        "max_env_steps": 512,
+        "max_race_s": 4.0,
+        "check_env_steps": 256,
+        "check_races": 2,
+        "check_candidates": 2,
+        "final_check_races": 2,
+    }
+    params["ppo"] |= {"steps_per_update": 128, "batch_size": 64, "epochs": 2, "value_warmup_updates": 1}
+    params["iqn"] |= {"start_steps": 128, "batch_size": 16, "samples_per_insert": 1.0, "warmup_steps": 128}
+    return Params.model_validate(params)
+
+
+def write_pretrained(folder: Path, seed: int = 0, **sizes: int) -> tuple[Path, Path]:
+    """Writes an encoder and a cloned policy with random weights; returns both folders."""
+    torch.manual_seed(seed)
+    observation, table = ObservationParams(height=64, width=64), action_table(5)
+    network = NetworkParams(**SMALL_NETWORK | sizes)
+    normalisation: Normalisation = reference_normalisation()
+    encoder = {f"encoder.{name}": tensor for name, tensor in ConvEncoder(64, 64).state_dict().items()}
+    policy = build_clone_policy(observation, network, normalisation, table.num_actions)
+    contract = observation_contract(observation)
+    config = {"network": network.model_dump(mode="json"), "num_actions": table.num_actions}
+    save_artifact(folder / "encoder", Artifact("encoder", encoder, {}, contract, table, normalisation))
+    save_artifact(folder / "policy", Artifact("policy", policy.state_dict(), config, contract, table, normalisation))
+    return folder / "encoder", folder / "policy"
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> tuple[Path, Path]:
+    """Folders of an encoder and of a cloned policy."""
+    return write_pretrained(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def driven(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders of a few races of the built-in driver on a short track, and of their frames."""
+    folder, params = tmp_path_factory.mktemp("driven"), small_params
+    (folder / "recordings").mkdir()
+    races(
+        params.actions,
+        params.simulator,
+        params.track,
+        params.races,
+        recordings_dir=folder / "recordings",
+        out_dir=folder / "races",
+    )
+    capture(
+        params.observation,
+        params.actions,
+        params.simulator,
+        params.capture,
+        races_dir=folder / "races",
+        out_dir=folder / "frames",
+    )
+    return folder / "races", folder / "frames"

@@ -1,0 +1,178 @@
+"""Stage `train` with tiny networks on a short track, everything in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tasks.train as stage
+from rulka.agents.load import load_policy
+from rulka.artifacts import load_artifact
+from rulka.datasets.frames import CapturedRace, FrameDataset
+from rulka.datasets.races import load_races
+from rulka.errors import UserError
+from rulka.params import Params
+from rulka.runtime.demonstrations import demonstration_blocks, race_block
+from rulka.stage import StageInputError
+from tasks.train import AgentRun, Folders, Sections, train
+from tasks.transfer import transfer
+
+
+@pytest.fixture
+def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
+    transfer(
+        small_params.observation,
+        small_params.actions,
+        small_params.network,
+        small_params.train,
+        small_params.transfer,
+        encoder_dir=pretrained[0],
+        policy_dir=pretrained[1],
+        out_dir=tmp_path / "agent_init",
+    )
+    races, frames = driven
+    return Folders(tmp_path / "agent_init", races, frames, tmp_path / "runs", tmp_path / "agent")
+
+
+def changed(params: Params, section: str, **values: Any) -> Params:
+    update = getattr(params, section).model_copy(update=values)
+    return params.model_copy(update={section: update})
+
+
+def sections_of(params: Params) -> Sections:
+    return Sections(**{name: getattr(params, name) for name in Sections.__dataclass_fields__})
+
+
+def run(params: Params, folders: Folders) -> None:
+    train(**vars(sections_of(params)), folders=folders)
+
+
+def test_both_agents_are_trained_and_documented(small_params: Params, folders: Folders) -> None:
+    run(small_params, folders)
+    for algorithm, folder in {"ppo": folders.out, "iqn": folders.out / "compared" / "iqn"}.items():
+        agent = load_artifact(folder, "agent", observation=small_params.observation)
+        assert agent.config["algorithm"] == algorithm
+        training = agent.provenance["training"]
+        assert training["env_steps"] == 512
+        assert training["ended_by"] == "max_env_steps"
+        assert training["gradient_steps"] > 0
+        assert training["precision"] == "float32"
+        assert training["weights_of_env_steps"] in (0, 256, 512)
+        other = {"ppo": "iqn", "iqn": "ppo"}[algorithm]
+        assert algorithm in agent.provenance["parameters"]
+        assert other not in agent.provenance["parameters"]
+        lines = [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
+        assert {"env_steps", "minutes", "finish_rate", "mean_return", "best_time_s", "loss"} <= set(lines[-1])
+        policy = load_policy(folder)
+        assert policy(np.zeros((2, 1, 64, 64), np.uint8), np.zeros((2, 184), np.float32)).shape == (2,)
+    assert not list(folders.runs.rglob("*.ckpt")), "nothing is left to go on from"
+
+
+def test_serial_training_repeats_bit_by_bit(small_params: Params, folders: Folders, tmp_path: Path) -> None:
+    params = changed(small_params, "train", check_candidates=1)
+    results = []
+    for name in ("a", "b"):
+        here = Folders(folders.agent_init, folders.races, folders.frames, tmp_path / name, tmp_path / f"out_{name}")
+        runs = {}
+        for algorithm in ("ppo", "iqn"):
+            agent_run = AgentRun(algorithm, sections_of(params), here)
+            agent_run.finish()
+            runs[algorithm] = load_artifact(agent_run.final_dir, "agent")
+        results.append(runs)
+    for algorithm in ("ppo", "iqn"):
+        first, second = (result[algorithm].tensors for result in results)
+        assert all(torch.equal(first[name], second[name]) for name in first), algorithm
+
+
+def test_interrupted_stage_does_not_train_the_first_agent_again(
+    small_params: Params, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, real = [], stage.train_run
+
+    def interrupted(spec: Any) -> Any:
+        trained.append(spec.label)
+        if trained == ["train ppo", "train iqn"]:
+            raise KeyboardInterrupt
+        return real(spec)
+
+    monkeypatch.setattr(stage, "train_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(small_params, folders)
+    assert not folders.out.exists()
+    run(small_params, folders)
+    assert trained == ["train ppo", "train iqn", "train iqn"]
+
+
+def test_fingerprint_is_that_of_parameters_and_inputs(small_params: Params, folders: Folders) -> None:
+    def folder(algorithm: Any, params: Params) -> str:
+        return AgentRun(algorithm, sections_of(params), folders).folder.name
+
+    ppo, iqn = folder("ppo", small_params), folder("iqn", small_params)
+    assert ppo.startswith("ppo-")
+    assert folder("ppo", changed(small_params, "train", seed=9)) != ppo
+    assert folder("ppo", changed(small_params, "rewards", per_metre=0.06)) != ppo
+    assert folder("ppo", changed(small_params, "iqn", n_steps=4)) == ppo, "PPO does not read it"
+    assert folder("iqn", changed(small_params, "iqn", n_steps=4)) != iqn
+    assert folder("ppo", changed(small_params, "train", compared=())) == ppo, "it trains just the same"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda f: Folders(f.out, f.races, f.frames, f.runs, f.out), "run `dvc repro transfer` first"),
+        (lambda f: Folders(f.agent_init, f.out, f.frames, f.runs, f.out), "run `dvc repro races` first"),
+        (lambda f: Folders(f.agent_init, f.races, f.out, f.runs, f.out), "run `dvc repro capture` first"),
+    ],
+)
+def test_missing_input_names_the_stage(
+    small_params: Params, folders: Folders, make: Callable[[Folders], Folders], message: str
+) -> None:
+    with pytest.raises(StageInputError, match=message):
+        run(small_params, make(folders))
+
+
+def test_initial_agent_of_other_sizes_is_refused(small_params: Params, folders: Folders) -> None:
+    with pytest.raises(UserError, match=r"has network .*'dense_hidden': 32.*, expected .*'dense_hidden': 64"):
+        run(changed(small_params, "network", dense_hidden=64), folders)
+
+
+def test_demonstrations_pay_what_training_pays(small_params: Params, driven: tuple[Path, Path]) -> None:
+    """The rewards of a finished race telescope: per_metre times its way, plus per_second times its time."""
+    races, rewards = load_races(driven[0]), small_params.rewards
+    blocks = demonstration_blocks(driven[1], races, rewards)
+    frames = FrameDataset(driven[1], "train")
+    assert len(blocks) == len(frames.races) > 0
+    times_s = {race.race_id: race.race_time_ms / 1000.0 for race in races.races if race.race_time_ms}
+    for block, entry in zip(blocks, frames.races, strict=True):
+        way_m = races.main_track.length_m - float(frames.along_m[entry.start : entry.start + 1][0])
+        expected = rewards.per_metre * way_m + rewards.per_second * times_s[entry.race_id]
+        assert block.reward.sum() == pytest.approx(expected, abs=1e-3)
+        assert block.terminated[:, 0].tolist() == [False] * (entry.num_frames - 1) + [True]
+        assert not block.truncated.any()
+        np.testing.assert_array_equal(block.image[:-1, 0], frames.images[entry.start : entry.start + entry.num_frames])
+
+
+def test_unfinished_demonstration_is_cut_before_its_last_frame(small_params: Params) -> None:
+    """Frames 2 m and 50 ms apart: each decision pays 2 per_metre and 0.05 per_second, and a value follows the last."""
+    rewards, number = small_params.rewards, np.arange(5)
+    race = CapturedRace(
+        race_id="x",
+        source="recording",
+        image=np.zeros((5, 1, 64, 64), np.uint8),
+        floats=np.zeros((5, 184), np.float32),
+        action=number.astype(np.uint8),
+        action_share=np.eye(12, dtype=np.float32)[number],
+        time_ms=(50 * number).astype(np.int32),
+        along_m=(2.0 * number).astype(np.float32),
+    )
+    block = race_block(race, None, rewards)
+    assert block.action[:, 0].tolist() == [0, 1, 2, 3]
+    np.testing.assert_allclose(block.reward, 2 * rewards.per_metre + 0.05 * rewards.per_second, rtol=1e-5)
+    assert block.truncated[:, 0].tolist() == [False, False, False, True]
+    assert not block.terminated.any()

@@ -1,0 +1,286 @@
+"""Tracks from drives made by hand, and from real ones where they are present."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
+from rulka.recordings import read_recording
+from rulka.recordings.car_rows import car_rows
+from rulka.tracks.driven_path import NOT_ON_GROUND
+from rulka.tracks.from_paths import CAR_HEIGHT_M, DrivenPath, path_from_rows, track_from_paths
+from rulka.tracks.progress import progress_along, zone_frames
+from rulka.tracks.track import TrackError
+
+UP = np.array([0.0, 1.0, 0.0])
+B13_UID = "NxUOXF2VDOHaOyrYlD9p81Gnfp3"
+
+
+def drive(point, up=None, *, end_s: float, checkpoints: tuple[int, ...] = (), period_ms: int = 100) -> DrivenPath:
+    """Samples `point(t)`, [S, 3] of [S] seconds, and its slope; the finish is at `end_s`, the samples go past it."""
+    time_ms = np.arange(0, int(1000 * end_s) + 500, period_ms, dtype=np.int64)
+    t = time_ms / 1000
+    velocity = (point(t + 1e-4) - point(t - 1e-4)) / 2e-4
+    axes = np.tile(UP, (len(t), 1)) if up is None else up(t)
+    return DrivenPath(time_ms, point(t) + CAR_HEIGHT_M * axes, velocity, axes, (*checkpoints, round(1000 * end_s)))
+
+
+def straight(t, *, speed: float = 50.0, aside: float = 0.0):
+    return np.stack([100 + aside + 0 * t, 10 + 0 * t, 20 + speed * t], axis=1)
+
+
+def circle(t, *, radius: float = 100.0, speed: float = 40.0):
+    """To the left (towards +x), starting along +z."""
+    angle = speed * t / radius
+    return np.stack([radius * (1 - np.cos(angle)), 0 * t, radius * np.sin(angle)], axis=1)
+
+
+def loop_angle(t, radius: float = 30.0, speed: float = 50.0):
+    """Along +z for 100 m, once round a vertical loop, and on; returns the angle and the way beside the loop."""
+    along = speed * t
+    angle = np.clip((along - 100) / radius, 0, 2 * np.pi)
+    return angle, along - radius * angle
+
+
+def loop(t, radius: float = 30.0):
+    angle, beside = loop_angle(t)
+    aside = 20 * angle / (2 * np.pi)  # the loop leans to the left, so that its ends do not meet
+    return np.stack([aside, radius * (1 - np.cos(angle)), beside + radius * np.sin(angle)], axis=1)
+
+
+def loop_up(t):
+    angle, _ = loop_angle(t)
+    return np.stack([0 * t, np.cos(angle), -np.sin(angle)], axis=1)
+
+
+def check(track) -> None:
+    """What holds for every track that is made of drives."""
+    steps = np.linalg.norm(np.diff(track.centre_m, axis=0), axis=1)
+    np.testing.assert_allclose(steps, ZONE_SPACING_M, atol=2e-4)
+    tangent = zone_frames(track)[: track.num_zones, :3]
+    turn = (tangent[1:] * tangent[:-1]).sum(axis=1)
+    assert turn.min() > np.cos(np.radians(4)), "the line has a kink"
+    assert (np.diff(track.gate_m) > 0).all()
+
+
+def test_a_straight_drive_by_hand() -> None:
+    """50 m/s for 10 s: 500 m, gates where the car was at 2 and 7 s."""
+    track = track_from_paths("uid", "name", [drive(straight, end_s=10.0, checkpoints=(2000, 7000))])
+    check(track)
+    assert track.length_m == pytest.approx(500, abs=0.5)
+    np.testing.assert_allclose(track.centre_m[0], [100, 10, 20], atol=0.26)
+    np.testing.assert_allclose(track.centre_m[-1], [100, 10, 520], atol=0.26)
+    np.testing.assert_allclose(track.gate_m, [100, 350, track.length_m], atol=0.5)
+    np.testing.assert_allclose(track.bank_rad, 0, atol=1e-6)
+    assert (track.width_m == 16).all()
+    assert (track.material == 16).all()
+    assert (track.uid, track.name) == ("uid", "name")
+
+
+def test_the_finish_lies_between_samples() -> None:
+    """Finishing at 9.87 s, 20 ms or 70 ms past a sample, the track ends where the car was then."""
+    for end_s in (9.82, 9.87):
+        track = track_from_paths("", "", [drive(straight, end_s=end_s)])
+        assert track.length_m == pytest.approx(50 * end_s, abs=0.5)
+
+
+def test_the_finish_lies_past_the_last_sample() -> None:
+    path = drive(straight, end_s=9.95)
+    cut = path.time_ms <= 9900
+    short = replace(path, time_ms=path.time_ms[cut], position=path.position[cut], velocity=path.velocity[cut])
+    short = replace(short, up=path.up[cut])
+    assert track_from_paths("", "", [short]).length_m == pytest.approx(497.5, abs=0.5)
+
+
+def test_a_circle_keeps_its_radius() -> None:
+    track = track_from_paths("", "", [drive(circle, end_s=12.0)])
+    check(track)
+    assert track.length_m == pytest.approx(480, abs=1.0)
+    distance = np.linalg.norm(track.centre_m - np.array([100.0, 0.0, 0.0]), axis=1)
+    np.testing.assert_allclose(distance, 100, atol=0.3)
+
+
+def test_drives_side_by_side_give_the_line_between_them() -> None:
+    """Left and right by 3 m and one in the middle: the median is the middle; the width holds all with a margin."""
+    paths = [drive(lambda t, a=aside: straight(t, aside=a), end_s=8.0) for aside in (-3.0, 0.0, 6.0)]
+    track = track_from_paths("", "", paths)
+    np.testing.assert_allclose(track.centre_m[:, 0], 100, atol=0.01)
+    np.testing.assert_allclose(track.width_m, 2 * (6 + 4), atol=0.01)
+    assert "3 of 3" in track.source
+
+
+def test_drives_of_different_speeds_are_aligned_by_where_they_are() -> None:
+    """One is slower, and not evenly: the line stays the same."""
+
+    def slower(t, *, end: float = 12.0):
+        return circle(12.0 * (t / end) + 0.6 * np.sin(np.pi * t / end) ** 2)
+
+    fast = drive(circle, end_s=12.0)
+    slow = drive(lambda t: slower(t, end=15.0), end_s=15.0)
+    track = track_from_paths("", "", [fast, slow])
+    check(track)
+    np.testing.assert_allclose(np.linalg.norm(track.centre_m - np.array([100.0, 0, 0]), axis=1), 100, atol=0.4)
+
+
+def test_an_outlier_does_not_pull_the_line() -> None:
+    """One of three drives a bulge of 12 m."""
+
+    def bulge(t):
+        return straight(t) + np.stack([12 * np.exp(-(((t - 4) / 0.7) ** 2)), 0 * t, 0 * t], axis=1)
+
+    paths = [drive(straight, end_s=8.0), drive(straight, end_s=8.01), drive(bulge, end_s=8.02)]
+    track = track_from_paths("", "", paths)
+    np.testing.assert_allclose(track.centre_m[:, 0], 100, atol=0.01)
+    assert track.width_m.max() == pytest.approx(2 * (12 + 4), abs=0.2)
+    assert track.width_m[0] == 16
+
+
+def test_a_drive_on_another_way_is_left_out() -> None:
+    def detour(t):
+        return straight(t) + np.stack([60 * np.exp(-(((t - 4) / 1.0) ** 2)), 0 * t, 0 * t], axis=1)
+
+    track = track_from_paths("", "", [drive(straight, end_s=8.0), drive(detour, end_s=8.5)])
+    assert "1 of 2" in track.source
+    np.testing.assert_allclose(track.centre_m[:, 0], 100, atol=0.01)
+
+
+def test_a_banked_road() -> None:
+    """The car leans 0.3 rad to its right: its left edge is up."""
+    lean = np.array([-np.sin(0.3), np.cos(0.3), 0.0])  # up tilts towards -x, the car's right
+    track = track_from_paths("", "", [drive(straight, lambda t: np.tile(lean, (len(t), 1)), end_s=8.0)])
+    np.testing.assert_allclose(track.bank_rad, 0.3, atol=1e-6)
+    left = zone_frames(track)[: track.num_zones, 3:6]
+    np.testing.assert_allclose(left, np.tile([np.cos(0.3), np.sin(0.3), 0], (len(left), 1)), atol=1e-6)
+
+
+def test_in_the_air_the_roll_is_that_between_take_off_and_landing() -> None:
+    """The car tumbles while it touches nothing; the road does not."""
+    path = drive(straight, end_s=8.0)
+    air = (path.time_ms > 3000) & (path.time_ms < 5000)
+    up = path.up.copy()
+    up[air] = [1.0, 0.0, 0.0]
+    material = np.where(air, NOT_ON_GROUND, 6)
+    track = track_from_paths("", "", [replace(path, up=up, material=material)])
+    assert np.abs(track.bank_rad).max() < 0.2
+    assert set(track.material.tolist()) == {6}
+
+
+def test_the_ground_under_the_wheels() -> None:
+    path = drive(straight, end_s=8.0)
+    material = np.where(path.time_ms < 4000, 16, 7)
+    track = track_from_paths("", "", [replace(path, material=material)])
+    change = int(np.flatnonzero(np.diff(track.material.astype(int)))[0])
+    assert (track.material[0], track.material[-1]) == (16, 7)
+    assert change * ZONE_SPACING_M == pytest.approx(197.5, abs=1.5)  # 3.95 s at 50 m/s, half a sample before
+
+
+def test_a_loop_stays_one_road() -> None:
+    """Upside down at the top; the left edge stays on the left all the way round."""
+    track = track_from_paths("", "", [drive(loop, loop_up, end_s=8.0)])
+    check(track)
+    frames = zone_frames(track)[: track.num_zones]
+    left, normal = frames[:, 3:6], frames[:, 6:9]
+    assert left[:, 0].min() > 0.9
+    top = int(track.centre_m[:, 1].argmax())
+    assert track.centre_m[top, 1] == pytest.approx(60, abs=0.5)
+    assert normal[top, 1] < -0.99
+    assert np.linalg.norm(np.diff(left, axis=0), axis=1).max() < 0.05
+
+
+def test_a_crossing_does_not_confuse_progress() -> None:
+    """A figure of eight, both times through the middle."""
+
+    def eight(t):
+        phase = 2 * np.pi * t / 20.0
+        return np.stack([150 * np.sin(phase), 5 + 4 * np.cos(phase), 150 * np.sin(2 * phase) / 2], axis=1)
+
+    path = drive(eight, end_s=20.0, checkpoints=(5000, 15000))
+    track = track_from_paths("", "", [path, drive(lambda t: eight(t * 20 / 21), end_s=21.0)])
+    check(track)
+    race = path.time_ms <= 20000
+    _, along_m, lateral_m = progress_along(track, path.position[race])
+    assert (np.diff(along_m) > 0).all()
+    assert along_m[-1] == pytest.approx(track.length_m, abs=1.0)
+    assert np.abs(lateral_m).max() < 1.0
+
+
+def test_checkpoints_in_one_place_are_one_gate() -> None:
+    track = track_from_paths("", "", [drive(straight, end_s=8.0, checkpoints=(2000, 2005, 7990))])
+    np.testing.assert_allclose(track.gate_m, [100, track.length_m], atol=0.5)
+
+
+def test_gates_are_the_median_over_the_drives() -> None:
+    paths = [drive(straight, end_s=8.0, checkpoints=(ms,)) for ms in (1900, 2000, 3000)]
+    assert track_from_paths("", "", paths).gate_m[0] == pytest.approx(100, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda p: replace(p, checkpoint_times_ms=()), "not finished"),
+        (lambda p: replace(p, checkpoint_times_ms=(20_000,)), "end before the finish"),
+        (lambda p: replace(p, time_ms=p.time_ms[::-1]), "order of time"),
+        (
+            lambda p: replace(p, position=np.where(np.arange(len(p.position))[:, None] == 5, np.nan, p.position)),
+            "no drive",
+        ),
+        (lambda p: replace(p, velocity=p.velocity * 1e6), "no drive"),
+        (lambda p: replace(p, position=p.position + 500.0 * (p.time_ms > 2000)[:, None]), "respawn"),
+        (lambda p: replace(p, position=p.position * [1, 1, 0], velocity=0 * p.velocity), "too short"),
+    ],
+)
+def test_unusable_drives_are_refused_with_the_reason(change, reason: str) -> None:
+    path = drive(straight, end_s=8.0)
+    with pytest.raises(TrackError, match=reason):
+        track_from_paths("", "x", [change(path)])
+    assert "1 of 2" in track_from_paths("", "x", [change(path), path]).source
+
+
+def test_no_drive_at_all() -> None:
+    with pytest.raises(TrackError, match="none is given"):
+        track_from_paths("", "x", [])
+
+
+def test_paths_from_rows_by_hand() -> None:
+    rows = np.zeros((3, NUM_CAR_FIELDS), dtype=np.float32)
+    rows[:, CAR["rotation"]] = np.array([[0, 0, 1], [0, 1, 0], [-1, 0, 0]]).reshape(9)
+    rows[:, CAR["has_contact"]] = [[1, 1, 1, 1], [1, 0, 0, 1], [0, 0, 0, 0]]
+    rows[:, CAR["material"]] = [[16, 6, 6, 6], [16, 6, 6, 16], [7, 7, 7, 7]]
+    path = path_from_rows(np.array([0, 100, 200]), rows, [150, 200])
+    assert path.up.tolist() == [[0, 1, 0]] * 3
+    assert path.material is not None
+    assert path.material.tolist() == [6, 16, NOT_ON_GROUND]
+    assert path.checkpoint_times_ms == (150, 200)
+    assert path_from_rows(np.array([0, 100, 200]), rows, [150, None]).checkpoint_times_ms == ()
+
+
+@pytest.fixture(scope="module")
+def b13_paths() -> list[DrivenPath]:
+    beside = Path(__file__).resolve().parents[3] / "shared" / "recordings"
+    folder = Path(os.environ.get("RULKA_RECORDINGS", beside))
+    files = sorted(folder.glob("*B13_Obstacle*.Replay.Gbx"))
+    if len(files) < 3:
+        pytest.skip(f"no recordings of B13-Obstacle in {folder}; set RULKA_RECORDINGS")
+    ghosts = [read_recording(file).ghosts[0] for file in files]
+    return [path_from_rows(*car_rows(ghost), ghost.checkpoint_times_ms) for ghost in ghosts]
+
+
+def test_a_real_map_with_four_loops(b13_paths: list[DrivenPath]) -> None:
+    track = track_from_paths(B13_UID, "B13-Obstacle", b13_paths)
+    check(track)
+    assert track.length_m == pytest.approx(2442, abs=5)
+    assert len(track.gate_m) == 4
+    height = track.centre_m[:, 1]
+    upside_down = zone_frames(track)[: track.num_zones, 7] < -0.9
+    assert np.count_nonzero(np.diff(upside_down.astype(int)) == 1) == 4
+    assert height.min() > 8
+    assert height.max() < 145
+    for path in b13_paths:
+        race = path.time_ms <= max(path.checkpoint_times_ms)
+        _, along_m, lateral_m = progress_along(track, path.position[race])
+        assert (np.diff(along_m) > 0).all()
+        assert along_m[-1] > track.length_m - 20
+        assert np.abs(lateral_m).max() < 12
