@@ -209,6 +209,7 @@ class PretrainParams(FitParams):
 class CloneParams(FitParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
+    fastest_share: Share = Field(description="share of the training races that are imitated, fastest first")
     previous_action_dropout: Share = Field(description="share of samples that do not see the previous actions")
     float_noise: NonNegativeFloat = Field(description="noise on the floats, in units of the normalisation's std")
 

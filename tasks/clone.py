@@ -29,7 +29,7 @@ from rulka.artifacts import Artifact, load_artifact, observation_contract, write
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.losses.cloning import soft_cross_entropy
 from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, read_params
-from rulka.pretraining.cloning import Disturbance, disturb, forget_previous_actions, measure, predict
+from rulka.pretraining.cloning import Disturbance, disturb, forget_previous_actions, frames_of_fastest, measure, predict
 from rulka.pretraining.fit import FitSettings, History, choose_precision, fit
 from rulka.pretraining.plots import plot_confusion, plot_loss
 from rulka.progress import Progress
@@ -115,19 +115,22 @@ def _train(policy: ClonePolicy, clone: CloneParams, train: FrameDataset, validat
         policy,
         lambda: soft_cross_entropy(policy(sample.image, sample.floats), sample.action_share),
     )
+    frames = frames_of_fastest(train, clone.fastest_share)
     settings = FitSettings(
         epochs=clone.epochs,
-        steps_per_epoch=math.ceil(len(train) / clone.batch_size),
+        steps_per_epoch=math.ceil(len(frames) / clone.batch_size),
         learning_rate=clone.learning_rate,
         weight_decay=clone.weight_decay,
         max_grad_norm=clone.max_grad_norm,
         precision=precision,
     )
-    with Progress("clone", clone.epochs * len(train), "frames") as bar:
+    with Progress("clone", clone.epochs * len(frames), "frames") as bar:
         history = fit(
             policy,
             settings,
-            batches=lambda epoch: train.iterate_batches(seed=clone.seed, epoch=epoch, batch_size=clone.batch_size),
+            batches=lambda epoch: train.iterate_batches(
+                seed=clone.seed, epoch=epoch, batch_size=clone.batch_size, frames=frames
+            ),
             loss=loss,
             validate=lambda: predict(policy, validation).loss if len(validation) else None,
             on_batch=lambda num_frames, value: bar.advance(num_frames, loss=value),

@@ -224,12 +224,20 @@ class FrameDataset:
             torch.from_numpy(self.action_share[frames]),
         )
 
-    def iterate_batches(self, *, seed: int, epoch: int, batch_size: int) -> Iterator[Batch]:
+    def iterate_batches(
+        self, *, seed: int, epoch: int, batch_size: int, frames: NDArray[np.int64] | None = None
+    ) -> Iterator[Batch]:
         """Yields every frame once, in an order that depends on nothing but `seed` and `epoch`.
 
         The last batch holds what is left and may be smaller.
+
+        Args:
+            seed: of all epochs.
+            epoch: number of this one.
+            batch_size: frames in a batch.
+            frames: numbers of the frames to yield; all when left out.
         """
-        order = np.random.default_rng([seed, epoch]).permutation(len(self))
+        order = np.random.default_rng([seed, epoch]).permutation(np.arange(len(self)) if frames is None else frames)
         for start in range(0, len(order), batch_size):
             yield self.batch(order[start : start + batch_size])
 

@@ -56,7 +56,7 @@ def _gate_times_ms(race: Race, num_gates: int) -> NDArray[np.int64]:
     passed = np.array(before_finish[: num_gates - 1], dtype=np.int64)
     times_ms[: len(passed)] = passed
     if race.is_finished and race.race_time_ms is not None:
-        pass
+        times_ms[-1] = race.race_time_ms
     return times_ms
 
 

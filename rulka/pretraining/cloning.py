@@ -73,6 +73,18 @@ def forget_previous_actions(float_head: nn.Sequential) -> None:
         float_head[0].get_parameter("weight")[:, FLOATS["previous_actions"]] = 0.0
 
 
+def frames_of_fastest(frames: FrameDataset, share: float) -> NDArray[np.int64]:
+    """Returns the numbers of all frames of the fastest races, at least of one.
+
+    Args:
+        frames: races that all reached the finish, so that fewer frames mean a faster race.
+        share: share of the races to take, fastest first; in [0, 1].
+    """
+    ordered = sorted(frames.races, key=lambda race: (race.num_frames, race.race_id))
+    chosen = ordered[: max(1, round(share * len(ordered)))]
+    return np.concatenate([np.arange(race.start, race.start + race.num_frames) for race in chosen])
+
+
 @dataclass(frozen=True)
 class Predictions:
     """What a policy makes of all frames of a dataset.

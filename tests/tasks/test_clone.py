@@ -34,6 +34,7 @@ def params(**changes: Any) -> CloneParams:
         "max_grad_norm": 1.0,
         "precision": "float32",
         "seed": 1,
+        "fastest_share": 1.0,
         "previous_action_dropout": 1.0,
         "float_noise": 0.02,
     }
