@@ -33,12 +33,13 @@ Variants = dict[str, Callable[[], int]]
 
 def tracks(params: Params) -> dict[str, Track]:
     """Returns generated tracks by name."""
-    common = params.track.model_dump()
-    return {
-        "flat": generate_track(**(common | {"max_slope": 0.0})),
-        "hills": generate_track(**common),
-        "hills, 3 km": generate_track(**(common | {"length_m": 3000.0, "seed": 3})),
+    hills = params.track
+    settings = {
+        "flat": hills.model_copy(update={"max_slope": 0.0}),
+        "hills": hills,
+        "hills, 3 km": hills.model_copy(update={"length_m": 3000.0, "seed": 3}),
     }
+    return {name: generate_track(**track.model_dump()) for name, track in settings.items()}
 
 
 def frame_variants(params: Params) -> Variants:

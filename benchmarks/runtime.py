@@ -1,7 +1,8 @@
 """How fast collectors and learner are, alone and together: `python -m benchmarks.runtime [--seconds S] [--json]`.
 
-Fresh weights of the sizes in params.yaml race on the track of params.yaml; everything is a decision ("env step") or a
-frame per second of wall time. Each number takes a few seconds; other work on the machine shows in it.
+Fresh weights of the sizes in params.yaml race on the track of params.yaml. What one process does alone is counted per
+second of its CPU time, which other work on the machine hardly changes; what several do together, per second of wall
+time. A decision is one "env step" of one car.
 """
 
 from __future__ import annotations
@@ -64,13 +65,14 @@ def race_spec(params: Params, track: Path) -> RaceSpec:
     )
 
 
-def per_second(run: Callable[[], int], seconds: float) -> float:
-    """Calls `run`, which returns how much it did, once to warm up and then again and again for a while."""
+def per_cpu_second(run: Callable[[], int], seconds: float) -> float:
+    """Calls `run`, which returns how much it did, twice to warm up and then again and again for a while."""
     run()
-    start_s, count = time.perf_counter(), 0
-    while time.perf_counter() - start_s < seconds:
+    run()
+    start_s, count = time.process_time(), 0
+    while time.process_time() - start_s < seconds:
         count += run()
-    return count / (time.perf_counter() - start_s)
+    return count / (time.process_time() - start_s)
 
 
 def alone(params: Params, track: Path, seconds: float) -> dict[str, float]:
@@ -85,16 +87,16 @@ def alone(params: Params, track: Path, seconds: float) -> dict[str, float]:
         cars.step_into(forward, block.image[1], block.floats[1], block.potential[1])
         return num_cars
 
-    rates = {"cars: simulate and render": per_second(drive, seconds)}
+    rates = {"cars: simulate and render": per_cpu_second(drive, seconds)}
     for algorithm in ("ppo", "iqn"):
         actor = make_actor(agent_spec(params, algorithm), 0)
         image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
-        rates[f"{algorithm}: forward pass of {num_cars}"] = per_second(partial(act, actor, image, floats), seconds)
+        rates[f"{algorithm}: forward pass of {num_cars}"] = per_cpu_second(partial(act, actor, image, floats), seconds)
         collector = Collector(0, cars, actor, spec, seed=1)
-        rates[f"{algorithm}: collector"] = per_second(partial(collect, collector, block), seconds)
+        rates[f"{algorithm}: collector"] = per_cpu_second(partial(collect, collector, block), seconds)
         learner = make_learner(agent_spec(params, algorithm), 0)
         batch_size = getattr(params, algorithm).batch_size
-        rates[f"{algorithm}: learner, samples"] = per_second(partial(learn, learner, block, batch_size), seconds)
+        rates[f"{algorithm}: learner, samples"] = per_cpu_second(partial(learn, learner, block, batch_size), seconds)
     return rates
 
 
@@ -240,7 +242,7 @@ def main() -> None:
 def _table(result: dict[str, Any]) -> str:
     lines = ["", "frames/s between two processes"]
     lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["transport"].items()]
-    lines += ["", "decisions/s, one process"]
+    lines += ["", "decisions per CPU second, one process"]
     lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["alone"].items()]
     lines += ["", f"{'learner and collectors':38s} {'env steps/s':>12s} {'learner busy':>13s} {'collectors wait':>16s}"]
     for name, facts in result["together"].items():

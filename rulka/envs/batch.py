@@ -121,9 +121,8 @@ class RaceBatch:
         simulator = self.simulator
         render_frames(simulator.cars[:, :POSE_SIZE], simulator.zone_index, self.scene, self._camera, image_out[:, 0])
         simulator.floats(floats_out)
-        place = simulator.cars[:, CAR["position"]].astype(np.float64)
-        distance_m = np.linalg.norm(place - self.settings.track.zones[simulator.zone_index], axis=1)
-        potential_out[:] = potential(distance_m, self.settings.rewards)
+        offset = simulator.cars[:, CAR["position"]] - self.settings.track.zones[simulator.zone_index]
+        potential_out[:] = potential(np.sqrt((offset * offset).sum(axis=1)), self.settings.rewards)
 
     def close(self) -> None:
         """Refuses every later step and reset."""

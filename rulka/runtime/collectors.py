@@ -83,7 +83,7 @@ class Collectors(Protocol):
         ...
 
     def stop(self) -> None:
-        """Ends all collectors and gives back what they held."""
+        """Ends all collectors and gives back what they held; may be called again."""
         ...
 
 

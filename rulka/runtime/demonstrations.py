@@ -5,7 +5,6 @@ Dimensions: T decisions, H x W pixels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,11 +107,6 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
         "truncated": is_last & (end is None),
     }
     return as_block(observations, decisions)
-
-
-def count_decisions(blocks: Sequence[ExperienceBlock]) -> int:
-    """Returns how many decisions there are in blocks."""
-    return sum(block.num_transitions for block in blocks)
 
 
 def _distance_to_line_m(floats: NDArray[np.float32]) -> NDArray[np.float64]:

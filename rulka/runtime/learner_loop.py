@@ -124,6 +124,7 @@ class LearnerLoop:
                 self._save()
                 raise
             self._save()
+            self._collectors.stop()  # the last races need the processor more
             best = self.best.choose(self._check, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
         self._report()
         return Outcome(best, ended_by, self.state, self.races.best_time_s, self._learner.precision)

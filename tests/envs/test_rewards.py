@@ -8,7 +8,7 @@ WEIGHTS = RewardParams(per_metre=0.05, per_second=-0.4, off_track=-2.0, line_dis
 
 
 def test_reward_by_hand() -> None:
-    """2 m in 50 ms: 0.1 - 0.02. 3 m back: -0.15 - 0.02. Off the track without moving: -0.02 - 2. A last 10 ms: -0.004."""
+    """2 m in 50 ms: 0.1 - 0.02. 3 m back: -0.15 - 0.02. Off the track on the spot: -0.02 - 2. A last 10 ms: -0.004."""
     reward = decision_reward(
         np.array([2.0, -3.0, 0.0, 0.0]),
         np.array([0.05, 0.05, 0.05, 0.01]),

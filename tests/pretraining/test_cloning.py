@@ -18,6 +18,7 @@ from rulka.pretraining.cloning import (
     confusion_matrix,
     disturb,
     forget_previous_actions,
+    frames_of_fastest,
     hide_previous_actions,
     label_entropy,
     measure,
@@ -112,3 +113,19 @@ def test_a_copycat_scores_as_the_baseline_and_is_unmasked(write_frames: Callable
     assert sum(row["num_frames"] for row in result["per_action"]) == len(validation)
     assert np.array(result["confusion"]).sum() == len(validation)
     assert result["per_action"][11]["accuracy"] is None
+
+
+def test_the_fastest_races_are_those_with_fewest_frames(write_frames: Callable[..., tuple[Path, object]]) -> None:
+    folder, _ = write_frames(num_races=5, num_frames=20, validation_fraction=0.0)  # 20, 21, 22, 23 and 24 frames
+    train = FrameDataset(folder, "train")
+
+    def names(share: float) -> list[str]:
+        numbers = np.unique(train.race_index[frames_of_fastest(train, share)])
+        return [train.index.races[number].race_id for number in numbers]
+
+    assert names(0.4) == ["race-0", "race-1"]
+    assert names(0.0) == ["race-0"]
+    assert len(frames_of_fastest(train, 1.0)) == len(train)
+    batches = list(train.iterate_batches(seed=1, epoch=0, batch_size=16, frames=frames_of_fastest(train, 0.4)))
+    chosen = np.sort(np.concatenate([batch.floats[:, 0].numpy() for batch in batches]))
+    np.testing.assert_array_equal(chosen, np.sort(train.floats[:41][:, 0]))

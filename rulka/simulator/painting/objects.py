@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 POST, BANNER, FINISH_DARK = INK["post"], INK["start_banner"], INK["finish_dark"]
 CAR_INK, OTHER_INK = INK["car_side"], INK["other_side"]
 CHEQUERS = 8
-BANNER_LOW_M, BANNER_M, BANNER_PIXELS = np.float32(5.0), np.float32(2.6), np.float32(2.2)
+BANNER_LOW_M, BANNER_M, BANNER_PIXELS = np.float32(6.5), np.float32(1.8), np.float32(2.2)
 POST_M, POST_PIXELS, POST_GAP_M = np.float32(0.8), np.float32(1.1), np.float32(1.0)
 """Far gates are widened to so many pixels, so that they stay visible."""
 CAR_LEAD_M = np.float32(3.0)

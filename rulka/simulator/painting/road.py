@@ -50,7 +50,7 @@ LAYERS = np.array([[WING_LEFT, EDGE_LEFT], [EDGE_RIGHT, WING_RIGHT], [EDGE_LEFT,
 BAND_SECTIONS, CHUNK = np.int64(16), np.int64(CHUNK_SECTIONS)
 TERRAIN, LINE, UNDERSIDE = np.int64(INK["terrain"]), INK["line"], INK["underside"]
 GROUND_HORIZON = INK["ground_horizon"]
-LINE_M, LINE_PIXELS, MAX_LINE_SHARE = np.float32(0.6), np.float32(1.8), np.float32(0.3)
+LINE_M, LINE_PIXELS, MAX_LINE_SHARE = np.float32(0.6), np.float32(2.4), np.float32(0.35)
 """Painted lines are this wide, at least so many pixels, and at most this share of half the road."""
 PAD_PIXELS = np.float32(0.5)
 """Terrain is widened by this much, so that no seam shows between it and the road."""

@@ -1,0 +1,208 @@
+"""Recordings to races: what is taken over, what is refused and why, and which map is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.datasets import from_recordings
+from rulka.datasets.from_recordings import (
+    NoUsableRecordingError,
+    RespawnError,
+    UnfinishedError,
+    find_recordings,
+    plain_text,
+    race_of_ghost,
+    read_race_dataset,
+)
+from rulka.datasets.races import RaceDataset
+from rulka.observation import CAR
+from rulka.recordings import Ghost, InputEvent, Recording, RecordingHeader, Samples, TruncatedError, VehicleState
+
+SPEED_MPS = 20.0
+
+
+def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m: float = 0.0) -> Ghost:
+    """A drive straight ahead at 20 m/s, sampled for longer than the race lasts."""
+    zeros, ones = np.zeros(num_samples, np.float32), np.ones((num_samples, 4))
+    time_ms = 100 * np.arange(num_samples, dtype=np.int64)
+    position = np.stack([zeros + lateral_m, zeros + 10, SPEED_MPS * time_ms / 1000], axis=1).astype(np.float32)
+    vehicle = VehicleState(
+        forward_speed_mps=zeros + SPEED_MPS,
+        side_speed_mps=zeros,
+        rpm=zeros + 5000,
+        steer=zeros,
+        gas=zeros + 1,
+        brake=zeros,
+        turbo=zeros,
+        has_contact=ones > 0,
+        is_sliding=ones < 0,
+        material=(16 * ones).astype(np.uint8),
+        damper_m=(0.02 * ones).astype(np.float32),
+        dirt=zeros,
+    )
+    samples = Samples(
+        layout="car",
+        version=9,
+        size_bytes=61,
+        period_ms=100,
+        time_ms=time_ms,
+        position=position,
+        quaternion=np.tile(np.array([1, 0, 0, 0], np.float32), (num_samples, 1)),
+        velocity=np.tile(np.array([0, 0, SPEED_MPS], np.float32), (num_samples, 1)),
+        angular_velocity=np.zeros((num_samples, 3), np.float32),
+        vehicle=vehicle,
+    )
+    return Ghost(
+        nickname="$f00Nick",
+        race_time_ms=race_time_ms,
+        respawns=0,
+        checkpoint_times_ms=(3000, race_time_ms),
+        events=(InputEvent(0, "Accelerate", 1), InputEvent(100, "SteerLeft", 1)),
+        num_inputs=2,
+        samples=samples,
+    )
+
+
+def make_recording(ghost: Ghost, map_uid: str = "map-a") -> Recording:
+    return Recording("recording", RecordingHeader("recording"), map_uid, "Stadium", "", (ghost,), (), b"", ())
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RaceDataset]:
+    """Returns a function that reads a folder with the given recordings, or errors, by file name."""
+
+    def run(content: dict[str, Recording | Exception], map_uid: str | None = None) -> RaceDataset:
+        def fake(path: Path) -> Recording:
+            found = content[path.relative_to(tmp_path).as_posix()]
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        for name in content:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        monkeypatch.setattr(from_recordings, "read_recording", fake)
+        return read_race_dataset(tmp_path, find_recordings(tmp_path), map_uid, lambda: None)
+
+    return run
+
+
+def test_a_race_is_taken_over_until_the_first_sample_after_the_finish() -> None:
+    race = race_of_ghost(make_ghost(), "a.Gbx", "map-a")
+    assert race.state_time_ms[-2:].tolist() == [6000, 6100]
+    assert race.num_ticks == 603
+    assert race.checkpoint_times_ms == (3000, 6030)
+    assert (race.source, race.file, race.player, race.seed) == ("recording", "a.Gbx", "$f00Nick", None)
+    # Raw stamps: the key that goes down at 100 ms is down in the row of 100 ms.
+    assert race.controls[9:11, 0].tolist() == [0.0, -1.0]
+    np.testing.assert_array_equal(race.state[:, CAR["velocity"]][5], [0, 0, SPEED_MPS])
+
+
+def test_samples_that_stop_before_the_finish_are_all_kept() -> None:
+    race = race_of_ghost(make_ghost(num_samples=61), "a.Gbx", "map-a")
+    assert race.state_time_ms[-1] == 6000
+
+
+def test_the_same_race_has_the_same_name_and_another_has_another() -> None:
+    first, again = race_of_ghost(make_ghost(), "a.Gbx", "map-a"), race_of_ghost(make_ghost(), "b.Gbx", "map-a")
+    other = race_of_ghost(make_ghost(lateral_m=0.1), "a.Gbx", "map-a")
+    assert first.race_id == again.race_id != other.race_id
+
+
+def test_unfinished_races_and_respawns_are_refused() -> None:
+    with pytest.raises(UnfinishedError):
+        race_of_ghost(make_ghost(race_time_ms=None), "a.Gbx", "map-a")
+    respawned = make_ghost()
+    respawned.respawns = 2
+    with pytest.raises(RespawnError, match="respawned 2 times"):
+        race_of_ghost(respawned, "a.Gbx", "map-a")
+
+
+def test_bad_files_are_quarantined_and_the_others_used(read: Callable[..., RaceDataset]) -> None:
+    no_inputs = make_ghost(lateral_m=1.0)
+    no_inputs.events = ()
+    dataset = read(
+        {
+            "good.Gbx": make_recording(make_ghost()),
+            "more/Other.GBX": make_recording(make_ghost(lateral_m=0.5)),
+            "more/copy.gbx": make_recording(make_ghost()),
+            "cut.Gbx": TruncatedError("it ends early", hint="Get it again."),
+            "unfinished.Gbx": make_recording(make_ghost(race_time_ms=None)),
+            "no_inputs.Gbx": make_recording(no_inputs),
+            "nowhere.Gbx": make_recording(make_ghost(lateral_m=2.0), map_uid=""),
+            "elsewhere.Gbx": make_recording(make_ghost(lateral_m=3.0), map_uid="map-b"),
+        }
+    )
+    assert sorted(race.file for race in dataset.races) == ["good.Gbx", "more/Other.GBX"]
+    assert dataset.main_track.uid == "map-a"
+    reasons = {item.file: item for item in dataset.quarantine}
+    assert {file: item.error.split(":")[0] for file, item in reasons.items()} == {
+        "cut.Gbx": "TruncatedError",
+        "elsewhere.Gbx": "OtherMapError",
+        "more/copy.gbx": "DuplicateError",
+        "no_inputs.Gbx": "NoInputsError",
+        "nowhere.Gbx": "NoMapUidError",
+        "unfinished.Gbx": "UnfinishedError",
+    }
+    assert reasons["cut.Gbx"].error == "TruncatedError: it ends early"
+    assert all(item.hint for item in dataset.quarantine)
+    assert "good.Gbx" in reasons["more/copy.gbx"].error
+    assert "map-b" in reasons["elsewhere.Gbx"].hint
+
+
+def test_the_map_with_most_races_is_used_unless_one_is_named(read: Callable[..., RaceDataset]) -> None:
+    content: dict[str, Recording | Exception] = {
+        "1.Gbx": make_recording(make_ghost(), "map-a"),
+        "2.Gbx": make_recording(make_ghost(lateral_m=1.0), "map-b"),
+        "3.Gbx": make_recording(make_ghost(lateral_m=2.0), "map-b"),
+    }
+    assert read(content).main_track.uid == "map-b"
+    named = read(content, "map-a")
+    assert named.main_track.uid == "map-a"
+    assert [race.file for race in named.races] == ["1.Gbx"]
+    with pytest.raises(NoUsableRecordingError, match=r"'map-c'.*map-b \(2\), map-a \(1\)") as caught:
+        read(content, "map-c")
+    assert "races.map_uid" in caught.value.hint
+
+
+def test_without_one_usable_recording_the_reasons_are_given(read: Callable[..., RaceDataset]) -> None:
+    content: dict[str, Recording | Exception] = {f"{n:02}.Gbx": TruncatedError("it ends") for n in range(12)}
+    with pytest.raises(NoUsableRecordingError, match="none of the recordings") as caught:
+        read(content)
+    lines = str(caught.value).splitlines()
+    assert "00.Gbx: TruncatedError: it ends" in lines[1]
+    assert lines[-1].strip() == "and 2 more"
+
+
+def test_the_track_follows_the_driven_path(read: Callable[..., RaceDataset]) -> None:
+    track = read({"1.Gbx": make_recording(make_ghost())}).main_track
+    assert track.length_m == pytest.approx(SPEED_MPS * 6.03, abs=1.0)
+    assert track.gate_m[0] == pytest.approx(SPEED_MPS * 3.0, abs=1.0)
+    np.testing.assert_allclose(track.centre_m[:, 0], 0.0, atol=0.05)
+
+
+def test_no_folder_is_no_recordings(tmp_path: Path) -> None:
+    assert find_recordings(tmp_path / "nothing") == []
+    (tmp_path / "folder.gbx").mkdir()
+    (tmp_path / "x.txt").touch()
+    assert find_recordings(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("$f00A$o$iB", "AB"), ("TM$ec0S $fff- $$5", "TMS - $5"), ("$h[bigbang1112]$ffffile", "file"), ("plain", "plain")],
+)
+def test_plain_text(name: str, plain: str) -> None:
+    assert plain_text(name) == plain
+
+
+def test_ghosts_stay_as_they_were() -> None:
+    ghost = make_ghost()
+    before = replace(ghost)
+    race_of_ghost(ghost, "a.Gbx", "map-a")
+    assert ghost.events == before.events

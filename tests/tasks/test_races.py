@@ -1,0 +1,100 @@
+"""Stage `races`: demonstrations where there are no recordings, and real recordings where they are at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.datasets.races import RaceDataError, load_races
+from rulka.errors import UserError
+from rulka.observation import CAR
+from rulka.params import ActionParams, RaceParams, TrackParams, read_params
+from tasks.races import races
+
+PARAMS = read_params()
+ACTIONS = ActionParams(ticks_per_action=5)
+TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0)
+
+
+def params(**changes: object) -> RaceParams:
+    driver = PARAMS.races.driver.model_copy(update={"max_race_s": 40.0})
+    values = {"map_uid": None, "num_demonstrations": 4, "driver": driver, "seed": 2}
+    return RaceParams.model_validate(values | changes)
+
+
+def run(recordings_dir: Path, out_dir: Path, races_params: RaceParams) -> None:
+    races(ACTIONS, PARAMS.simulator, TRACK, races_params, recordings_dir=recordings_dir, out_dir=out_dir)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_without_recordings_drivers_race_on_a_generated_track(tmp_path: Path) -> None:
+    run(tmp_path / "none", tmp_path / "races", params())
+    dataset = load_races(tmp_path / "races")
+    assert dataset.main_track.length_m == 200.0
+    assert 1 <= len(dataset.races) <= 4
+    for race in dataset.races:
+        assert (race.source, race.seed, race.is_finished) == ("driver", 2, True)
+        assert race.map_uid == dataset.main_track.uid
+        assert race.race_time_ms is not None
+        assert race.num_ticks == -(-race.race_time_ms // 10)
+        assert len(race.checkpoint_times_ms) == len(dataset.main_track.gate_m)
+        assert race.checkpoint_times_ms[-1] == race.race_time_ms
+        end = race.state[-1, CAR["position"]]
+        assert np.linalg.norm(end - dataset.main_track.centre_m[-1]) < 20.0
+    assert dataset.quarantine == ()
+
+
+def test_same_seed_same_files_and_another_seed_another(tmp_path: Path) -> None:
+    for name, seed in [("a", 2), ("b", 2), ("c", 3)]:
+        run(tmp_path / "none", tmp_path / name, params(seed=seed, num_demonstrations=2))
+    first, again, other = (content(tmp_path / name) for name in "abc")
+    assert first == again
+    assert first["ticks.parquet"] != other["ticks.parquet"]
+
+
+def test_drivers_that_never_finish_are_an_error_with_what_to_change(tmp_path: Path) -> None:
+    driver = PARAMS.races.driver.model_copy(update={"max_race_s": 1.0})
+    with pytest.raises(RaceDataError, match="none of 4 built-in drivers finished") as caught:
+        run(tmp_path / "none", tmp_path / "races", params(driver=driver))
+    assert "max_race_s" in caught.value.hint
+    assert not (tmp_path / "races").exists()
+
+
+def test_only_bad_recordings_are_an_error_and_leave_the_old_output(tmp_path: Path) -> None:
+    run(tmp_path / "none", tmp_path / "races", params(num_demonstrations=1))
+    before = content(tmp_path / "races")
+    (tmp_path / "recordings").mkdir()
+    (tmp_path / "recordings" / "noise.Gbx").write_bytes(b"not a recording")
+    with pytest.raises(UserError, match=r"noise\.Gbx: NotGbxError"):
+        run(tmp_path / "recordings", tmp_path / "races", params())
+    assert content(tmp_path / "races") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["races", "recordings"]
+
+
+@pytest.fixture
+def corpus() -> Path:
+    beside = Path(__file__).resolve().parents[3] / "shared" / "recordings"
+    folder = Path(os.environ.get("RULKA_RECORDINGS", beside))
+    if not (folder / "expected.csv").is_file():
+        pytest.skip(f"no real recordings in {folder}; set RULKA_RECORDINGS to a folder with expected.csv")
+    return folder
+
+
+def test_real_recordings_of_one_map(corpus: Path, tmp_path: Path) -> None:
+    run(corpus, tmp_path / "races", params())
+    dataset = load_races(tmp_path / "races")
+    times = sorted(race.race_time_ms or 0 for race in dataset.races)
+    assert times == [24930, 24940, 24940, 24940, 24950, 24950]
+    assert 2350 < dataset.main_track.length_m < 2480  # 2415 m by the peer's way of measuring, which stops short
+    assert len(dataset.main_track.gate_m) == 4
+    assert len(dataset.races) + len(dataset.quarantine) == len(list(corpus.glob("*.Gbx")))
+    errors = {item.file: item.error.split(":")[0] for item in dataset.quarantine}
+    assert errors["TMNF_User_Literally_random_trash_trackmania_mecha.Replay.Gbx"] == "RespawnError"
+    assert errors["TMNF_example_replay_1.Replay.Gbx"] == "OtherMapError"
+    assert errors["TMNF_password.Challenge.Gbx"] == "WrongKindError"
