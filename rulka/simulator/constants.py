@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rulka.observation import DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.params import PhysicsParams
-from rulka.simulator import physics
+from rulka.simulator.physics import columns
 from rulka.tracks.progress import all_zones, zone_frames
 from rulka.tracks.track import Track
 
@@ -20,78 +20,78 @@ NUM_SPEEDS = 256
 
 def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
     """Returns [NUM_CONSTANTS] the scalar constants at their places in the kernels' array."""
-    c = np.zeros(physics.NUM_CONSTANTS)
+    c = np.zeros(columns.NUM_CONSTANTS)
     spring = params.gravity_mps2 / params.rest_m
     values = {
-        physics.TICK_S: tick_s,
-        physics.TICKS_PER_S: 1.0 / tick_s,
-        physics.TICK_MS: 1000.0 * tick_s,
-        physics.SPACING_M: ZONE_SPACING_M,
-        physics.GRAVITY: params.gravity_mps2,
-        physics.PER_GRAVITY: 1.0 / params.gravity_mps2,
-        physics.REFERENCE_M: params.reference_m,
-        physics.GRIP: params.grip_mps2,
-        physics.GRIP_PER_SPEED: params.grip_per_s,
-        physics.SLIDE_GRIP: params.slide_grip,
-        physics.OVERTURN: params.overturn,
-        physics.MAX_SLIP: params.max_slip_rad,
-        physics.SLIP_PER_S: 1.0 / params.slip_response_s,
-        physics.SCRUB: params.scrub,
-        physics.ENGINE_BRAKE: params.engine_brake_per_s,
-        physics.COAST_DELAY_S: params.coast_delay_s,
-        physics.ROLLING: params.rolling_mps2,
-        physics.DRAG: params.drag_per_m,
-        physics.BRAKE: params.brake_mps2,
-        physics.BRAKE_WITH_GAS: params.brake_with_gas,
-        physics.SHIFT_TIME_S: params.shift_ms / 1000.0,
-        physics.IDLE_RPM: params.idle_rpm,
-        physics.MAX_RPM: params.max_rpm,
-        physics.STEER_STEP: params.steer_per_s * tick_s,
-        physics.YAW_FOLLOW: min(tick_s / params.yaw_response_s, 1.0),
-        physics.ALIGN_FOLLOW: min(tick_s / params.align_s, 1.0),
-        physics.TURBO_STEP: tick_s / params.turbo_decay_s,
-        physics.AIR_SPIN_KEPT: max(1.0 - params.air_spin_loss_per_s * tick_s, 0.0),
-        physics.SPRING: spring,
-        physics.DAMPING: 2.0 * params.damping_ratio * np.sqrt(spring),
-        physics.REST_M: params.rest_m,
-        physics.MAX_M: params.travel_m,
-        physics.OFF_ROAD_M: params.off_road_m,
-        physics.FALL_M: params.fall_m,
-        physics.CRASH_COSINE: np.cos(np.radians(params.crash_deg)),
+        columns.TICK_S: tick_s,
+        columns.TICKS_PER_S: 1.0 / tick_s,
+        columns.TICK_MS: 1000.0 * tick_s,
+        columns.SPACING_M: ZONE_SPACING_M,
+        columns.GRAVITY: params.gravity_mps2,
+        columns.PER_GRAVITY: 1.0 / params.gravity_mps2,
+        columns.REFERENCE_M: params.reference_m,
+        columns.GRIP: params.grip_mps2,
+        columns.GRIP_PER_SPEED: params.grip_per_s,
+        columns.SLIDE_GRIP: params.slide_grip,
+        columns.OVERTURN: params.overturn,
+        columns.MAX_SLIP: params.max_slip_rad,
+        columns.SLIP_PER_S: 1.0 / params.slip_response_s,
+        columns.SCRUB: params.scrub,
+        columns.ENGINE_BRAKE: params.engine_brake_per_s,
+        columns.COAST_DELAY_S: params.coast_delay_s,
+        columns.ROLLING: params.rolling_mps2,
+        columns.DRAG: params.drag_per_m,
+        columns.BRAKE: params.brake_mps2,
+        columns.BRAKE_WITH_GAS: params.brake_with_gas,
+        columns.SHIFT_TIME_S: params.shift_ms / 1000.0,
+        columns.IDLE_RPM: params.idle_rpm,
+        columns.MAX_RPM: params.max_rpm,
+        columns.STEER_STEP: params.steer_per_s * tick_s,
+        columns.YAW_FOLLOW: min(tick_s / params.yaw_response_s, 1.0),
+        columns.ALIGN_FOLLOW: min(tick_s / params.align_s, 1.0),
+        columns.TURBO_STEP: tick_s / params.turbo_decay_s,
+        columns.AIR_SPIN_KEPT: max(1.0 - params.air_spin_loss_per_s * tick_s, 0.0),
+        columns.SPRING: spring,
+        columns.DAMPING: 2.0 * params.damping_ratio * np.sqrt(spring),
+        columns.REST_M: params.rest_m,
+        columns.MAX_M: params.travel_m,
+        columns.OFF_ROAD_M: params.off_road_m,
+        columns.FALL_M: params.fall_m,
+        columns.CRASH_COSINE: np.cos(np.radians(params.crash_deg)),
     }
     c[list(values)] = list(values.values())
-    c[physics.GEAR_PUSH : physics.GEAR_PUSH + physics.NUM_GEARS] = params.gear_push_mps2
-    c[physics.GEAR_UP : physics.GEAR_UP + physics.NUM_GEARS - 1] = params.gear_up_mps
-    c[physics.GEAR_DOWN : physics.GEAR_DOWN + physics.NUM_GEARS - 1] = params.gear_down_mps
-    c[physics.GEAR_RPM : physics.GEAR_RPM + physics.NUM_GEARS] = params.gear_rpm_per_mps
+    c[columns.GEAR_PUSH : columns.GEAR_PUSH + columns.NUM_GEARS] = params.gear_push_mps2
+    c[columns.GEAR_UP : columns.GEAR_UP + columns.NUM_GEARS - 1] = params.gear_up_mps
+    c[columns.GEAR_DOWN : columns.GEAR_DOWN + columns.NUM_GEARS - 1] = params.gear_down_mps
+    c[columns.GEAR_RPM : columns.GEAR_RPM + columns.NUM_GEARS] = params.gear_rpm_per_mps
     return c
 
 
 def table_array(params: PhysicsParams) -> NDArray[np.float64]:
     """Returns [NUM_TABLES, 256] curves by speed in m/s, and properties of surfaces by material id."""
-    tables = np.zeros((physics.NUM_TABLES, NUM_SPEEDS))
+    tables = np.zeros((columns.NUM_TABLES, NUM_SPEEDS))
     speed = np.arange(NUM_SPEEDS)
-    tables[physics.TURN_RADIUS] = np.interp(speed, *np.array(params.turn_radius_m).T)
-    tables[physics.TURBO_PUSH] = np.interp(speed, *np.array(params.turbo_mps2).T)
-    tables[physics.SURFACE_GRIP], tables[physics.SURFACE_PUSH] = 1.0, 1.0
-    tables[physics.SURFACE_GRIP, DIRT_IDS], tables[physics.SURFACE_PUSH, DIRT_IDS] = params.dirt_grip, params.dirt_push
-    tables[physics.SURFACE_GRIP, GRASS_IDS], tables[physics.SURFACE_PUSH, GRASS_IDS] = (
+    tables[columns.TURN_RADIUS] = np.interp(speed, *np.array(params.turn_radius_m).T)
+    tables[columns.TURBO_PUSH] = np.interp(speed, *np.array(params.turbo_mps2).T)
+    tables[columns.SURFACE_GRIP], tables[columns.SURFACE_PUSH] = 1.0, 1.0
+    tables[columns.SURFACE_GRIP, DIRT_IDS], tables[columns.SURFACE_PUSH, DIRT_IDS] = params.dirt_grip, params.dirt_push
+    tables[columns.SURFACE_GRIP, GRASS_IDS], tables[columns.SURFACE_PUSH, GRASS_IDS] = (
         params.grass_grip,
         params.grass_push,
     )
-    tables[physics.SURFACE_TURBO, TURBO_IDS] = 1.0
+    tables[columns.SURFACE_TURBO, TURBO_IDS] = 1.0
     return tables
 
 
 def road_array(track: Track) -> NDArray[np.float64]:
     """Returns [Z, NUM_ROAD] zones with their axes, half width and material, those past the finish included."""
     centre, frames = all_zones(track), zone_frames(track)
-    road = np.zeros((len(centre), physics.NUM_ROAD))
-    road[:, physics.CENTRE : physics.CENTRE + 3] = centre
-    road[:, physics.TANGENT : physics.TANGENT + 9] = frames
+    road = np.zeros((len(centre), columns.NUM_ROAD))
+    road[:, columns.CENTRE : columns.CENTRE + 3] = centre
+    road[:, columns.TANGENT : columns.TANGENT + 9] = frames
     extra = (0, len(centre) - track.num_zones)
-    road[:, physics.HALF_WIDTH] = np.pad(track.width_m / 2.0, extra, mode="edge")
-    road[:, physics.MATERIAL] = np.pad(track.material, extra, mode="edge")
+    road[:, columns.HALF_WIDTH] = np.pad(track.width_m / 2.0, extra, mode="edge")
+    road[:, columns.MATERIAL] = np.pad(track.material, extra, mode="edge")
     return road
 
 
@@ -120,24 +120,24 @@ def place_on_road(
     Returns:
         [M, S + G].
     """
-    state = np.zeros((len(along_m), physics.NUM_STATE + len(gate_m)))
+    state = np.zeros((len(along_m), columns.NUM_STATE + len(gate_m)))
     zone = np.clip((along_m / ZONE_SPACING_M).astype(np.int64), 0, len(road) - 2)
     share = np.clip(along_m / ZONE_SPACING_M - zone, 0.0, 1.0)[:, None]
-    here = road[zone, : physics.HALF_WIDTH] * (1.0 - share) + road[zone + 1, : physics.HALF_WIDTH] * share
-    up = _unit(here[:, physics.NORMAL : physics.NORMAL + 3])
-    left = _unit(np.cross(up, here[:, physics.TANGENT : physics.TANGENT + 3]))
+    here = road[zone, : columns.HALF_WIDTH] * (1.0 - share) + road[zone + 1, : columns.HALF_WIDTH] * share
+    up = _unit(here[:, columns.NORMAL : columns.NORMAL + 3])
+    left = _unit(np.cross(up, here[:, columns.TANGENT : columns.TANGENT + 3]))
     ahead = np.cross(left, up)
     forward = np.cos(heading_rad)[:, None] * ahead + np.sin(heading_rad)[:, None] * left
     position = (
-        here[:, physics.CENTRE : physics.CENTRE + 3] + lateral_m[:, None] * here[:, physics.LEFT : physics.LEFT + 3]
+        here[:, columns.CENTRE : columns.CENTRE + 3] + lateral_m[:, None] * here[:, columns.LEFT : columns.LEFT + 3]
     )
-    state[:, physics.X : physics.X + 3] = position
-    state[:, physics.VX : physics.VX + 3] = speed_mps[:, None] * forward
-    state[:, physics.FX : physics.FX + 3], state[:, physics.UX : physics.UX + 3] = forward, up
-    state[:, physics.CONTACT], state[:, physics.LOAD] = 1.0, c[physics.GRAVITY] * up[:, 1]
-    state[:, physics.GEAR] = 1 + (speed_mps[:, None] > c[physics.GEAR_UP : physics.GEAR_UP + 4]).sum(axis=1)
-    state[:, physics.ZONE], state[:, physics.ALONG], state[:, physics.LATERAL] = zone, along_m, lateral_m
-    state[:, physics.GATE] = (gate_m[None, :-1] <= along_m[:, None]).sum(axis=1)
+    state[:, columns.X : columns.X + 3] = position
+    state[:, columns.VX : columns.VX + 3] = speed_mps[:, None] * forward
+    state[:, columns.FX : columns.FX + 3], state[:, columns.UX : columns.UX + 3] = forward, up
+    state[:, columns.CONTACT], state[:, columns.LOAD] = 1.0, c[columns.GRAVITY] * up[:, 1]
+    state[:, columns.GEAR] = 1 + (speed_mps[:, None] > c[columns.GEAR_UP : columns.GEAR_UP + 4]).sum(axis=1)
+    state[:, columns.ZONE], state[:, columns.ALONG], state[:, columns.LATERAL] = zone, along_m, lateral_m
+    state[:, columns.GATE] = (gate_m[None, :-1] <= along_m[:, None]).sum(axis=1)
     return state
 
 

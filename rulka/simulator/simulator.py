@@ -13,8 +13,8 @@ from rulka.actions import FORWARD, TICK_MS, ActionTable
 from rulka.errors import UserError
 from rulka.observation import NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, build_floats
 from rulka.params import SimulatorParams
-from rulka.simulator import physics
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
+from rulka.simulator.physics import columns, kernels
 from rulka.tracks.track import Track
 
 
@@ -51,8 +51,8 @@ class Simulator:
         self._road = road_array(track)
         self._gate_m = np.ascontiguousarray(track.gate_m, np.float64)
         self._keys, self._controls = table.keys(), table.analog()
-        self._state = np.zeros((num_cars, physics.NUM_STATE + len(self._gate_m)))
-        self._scratch = np.zeros((2, physics.NUM_SCRATCH))
+        self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
+        self._scratch = np.zeros((2, columns.NUM_SCRATCH))
         self._progress = np.zeros((2, num_cars))
         self._marks = np.zeros((3 + len(self._gate_m), num_cars), np.int64)
         self._margin_m = np.zeros(num_cars, np.float32)
@@ -164,8 +164,8 @@ class Simulator:
         self._describe()
 
     def _drive(self, controls: NDArray[np.float32], keys: NDArray[np.float32]) -> None:
-        physics.remember_keys(self._state, keys, self.previous_keys)
-        physics.drive(
+        kernels.remember_keys(self._state, keys, self.previous_keys)
+        kernels.drive(
             self._state,
             controls,
             self.table.ticks_per_action,
@@ -178,6 +178,6 @@ class Simulator:
         self._describe()
 
     def _describe(self) -> None:
-        physics.describe(self._state, self._road, self._constants, self.cars, self._progress, self._marks)
-        np.greater(self._state[:, physics.FINISHED], 0.0, out=self.is_finished)
-        np.greater(self._state[:, physics.OFF_TRACK], 0.0, out=self.is_off_track)
+        kernels.describe(self._state, self._road, self._constants, self.cars, self._progress, self._marks)
+        np.greater(self._state[:, columns.FINISHED], 0.0, out=self.is_finished)
+        np.greater(self._state[:, columns.OFF_TRACK], 0.0, out=self.is_off_track)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS
-from rulka.simulator import physics
 from rulka.simulator.constants import constant_array
+from rulka.simulator.physics import columns
 from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.tracks.generate import generate_track
 from tests.simulator.conftest import mirrored
@@ -29,8 +29,8 @@ def test_rows_have_the_observations_columns() -> None:
     names = ["position", "rotation", "velocity", "angular_velocity", "is_sliding", "has_contact", "damper", "material"]
     names += ["gearbox_state", "gear", "rpm", "gearbox_counter", "is_free_wheeling"]
     kernel = "POSITION ROTATION VELOCITY SPIN SLIDING CONTACT DAMPER MATERIAL GEARBOX GEAR RPM COUNTER FREE_WHEELING"
-    assert [CAR[name].start for name in names] == [getattr(physics, f"R_{name}") for name in kernel.split()]
-    assert physics.R_FREE_WHEELING + 1 == NUM_CAR_FIELDS
+    assert [CAR[name].start for name in names] == [getattr(columns, f"R_{name}") for name in kernel.split()]
+    assert columns.R_FREE_WHEELING + 1 == NUM_CAR_FIELDS
 
 
 def test_a_car_does_not_depend_on_its_batch(track, simulator_params, table) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rulka.observation import ZONE_SPACING_M
+from rulka.tracks import generate
 from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import progress_along, zone_frames
 from rulka.tracks.track import Track, TrackError, load_track
@@ -114,3 +115,68 @@ def test_impossible_tracks_are_refused(field: str, value: np.ndarray, says: str)
     fields = {name: getattr(good, name) for name in Track.__dataclass_fields__}
     with pytest.raises(TrackError, match=says):
         Track(**{**fields, field: value})
+
+
+def test_progress_in_a_bend_never_jumps_or_falls() -> None:
+    """Driving on beside the line, inside or outside a hairpin, always means progress, by a bounded factor.
+
+    On a bend of radius R the path `offset` left of a line that turns left is shorter by (R - offset) / R; the tightest
+    hairpin has about 19 m, so 6 m inside a metre driven is at most 19 / 13 of a metre along, and outside 19 / 25.
+    """
+    track = generate_track(5, **SHAPE)
+    frames = zone_frames(track)[: track.num_zones]
+    for offset in (-6.0, -2.0, 3.0, 6.0):
+        edge = track.centre_m + offset * frames[:, 3:6]
+        distance = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(edge, axis=0), axis=1))])
+        fine = np.arange(0, distance[-1], 0.05)
+        path = np.stack([np.interp(fine, distance, edge[:, k]) for k in range(3)], axis=1)
+        _index, along, lateral = progress_along(track, path)
+        gain = np.diff(along) / 0.05
+        assert gain.min() > 0.6
+        assert gain.max() < 1.6
+        assert lateral == pytest.approx(offset, abs=0.05)
+
+
+def test_zone_and_progress_agree() -> None:
+    track, rng = generate_track(2, **SHAPE), np.random.default_rng(1)
+    path = track.centre_m[::4] + rng.uniform(-2, 2, (len(track.centre_m[::4]), 3))
+    index, along, _lateral = progress_along(track, path)
+    inside = (index > 0) & (index < track.num_zones - 1)
+    assert (np.floor(along / ZONE_SPACING_M + 1e-9)[inside] == index[inside]).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_600_m_hold_a_hairpin_and_room_for_speed(seed: int) -> None:
+    """Somewhere the line turns within 27 m, and somewhere it is all but straight for 40 m."""
+    track = generate_track(seed, **SHAPE)
+    heading = np.unwrap(np.arctan2(*np.diff(track.centre_m[:, [0, 2]], axis=0).T))
+    turned = np.abs(heading[16:] - heading[:-16]) / (16 * ZONE_SPACING_M)
+    assert 1.0 / 27.0 < turned.max() < 1.0 / 18.0
+    straight = np.abs(heading[80:] - heading[:-80])
+    assert straight.min() < 0.02
+
+
+def test_lines_lie_apart() -> None:
+    for seed in range(6):
+        track = generate_track(seed, **SHAPE)
+        points = track.centre_m[::10, [0, 2]]
+        away = np.linalg.norm(points[:, None] - points[None], axis=2)
+        apart = np.abs(np.subtract.outer(np.arange(len(points)), np.arange(len(points)))) * 5.0
+        assert away[apart > 130.0].min() > 36.0
+
+
+def test_no_track_where_none_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "_is_clear", lambda _centre, _clearance: False)
+    with pytest.raises(TrackError, match="keeps clear of itself"):
+        generate_track(0, **SHAPE)
+
+
+def test_a_line_that_comes_near_itself_is_not_clear() -> None:
+    """Two long legs 60 m apart, joined by a half circle: clear by 50 m, not by 70."""
+    leg = np.arange(0.0, 400.0, ZONE_SPACING_M)
+    angle = np.arange(0.0, np.pi, ZONE_SPACING_M / 30.0)
+    bend = np.stack([30.0 - 30.0 * np.cos(angle), 400.0 + 30.0 * np.sin(angle)], axis=1)
+    flat = np.concatenate([np.stack([0 * leg, leg], axis=1), bend, np.stack([0 * leg + 60.0, 400.0 - leg], axis=1)])
+    centre = np.stack([flat[:, 0], 0 * flat[:, 0], flat[:, 1]], axis=1)
+    assert generate._is_clear(centre, 50.0)
+    assert not generate._is_clear(centre, 70.0)

@@ -1,0 +1,142 @@
+"""Permission, order and loss of blocks, with a scripted supervisor instead of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run
+
+from rulka.runtime.collectors import CollectorProcesses, collector_spec
+from rulka.runtime.messages import BlockFilled, Fill
+from rulka.runtime.shared_blocks import IncompleteBlockError
+
+
+class ScriptedSupervisor:
+    """Remembers permissions and says what it is told to say."""
+
+    num_restarts = 0
+
+    def __init__(self, collectors: CollectorProcesses) -> None:
+        self.collectors = collectors
+        self.fills: list[tuple[int, Fill]] = []
+        self.heard: list[tuple[int, BlockFilled]] = []
+        self.dying: list[int] = []
+
+    def send(self, index: int, message: Fill) -> None:
+        self.fills.append((index, message))
+
+    def receive(self, timeout_s: float) -> list[tuple[int, BlockFilled]]:
+        heard, self.heard = self.heard, []
+        return heard
+
+    def replace_dead(self) -> None:
+        for index in self.dying:
+            self.collectors._forget(index)
+        self.dying = []
+
+    def stop(self) -> None:
+        pass
+
+    def fill(self, number: int) -> None:
+        """The collector that got permission `number` fills its block with that number and says so."""
+        index, message = self.fills[number]
+        block = self.collectors._blocks[index][message.slot]
+        for name in block.spec.layout():
+            getattr(block, name)[...] = number % 2 if name.startswith(("is_", "t")) else number
+        self.heard.append((index, BlockFilled(message.slot, version=number, races=(), filling_s=0.0, waiting_s=0.0)))
+
+
+@pytest.fixture
+def collectors(tmp_path: Path) -> Iterator[CollectorProcesses]:
+    spec = fake_run(tmp_path, num_collectors=3)
+    made = CollectorProcesses(spec, FakeNetwork().state_dict(), env_steps=1000, num_starts=0)
+    made._supervisor = ScriptedSupervisor(made)
+    yield made
+    made.stop()
+
+
+def _script(collectors: CollectorProcesses) -> ScriptedSupervisor:
+    assert isinstance(collectors._supervisor, ScriptedSupervisor)
+    return collectors._supervisor
+
+
+def test_permission_ends_at_the_limit_and_is_shared_evenly(collectors: CollectorProcesses) -> None:
+    """A block may be begun while fewer steps are out than allowed: with room for 3.5 blocks, four."""
+    assert collectors.collect(1000, 0.0) == []
+    assert _script(collectors).fills == []
+    collectors.collect(1000 + 3 * BLOCK_STEPS + BLOCK_STEPS // 2, 0.0)
+    fills = _script(collectors).fills
+    assert [index for index, _ in fills] == [0, 1, 2, 0]
+    assert [fill.env_steps for _, fill in fills] == [1000 + k * BLOCK_STEPS for k in range(4)]
+    assert collectors.num_under_way == 4
+
+
+def test_who_waited_longest_is_next_when_few_blocks_are_allowed(collectors: CollectorProcesses) -> None:
+    script = _script(collectors)
+    for number in range(6):  # one at a time
+        collectors.collect(1000 + (number + 1) * BLOCK_STEPS, 0.0)
+        script.fill(number)
+        for delivery in collectors.collect(0, 0.0):
+            collectors.release(delivery)
+    assert [index for index, _ in script.fills] == [0, 1, 2, 0, 1, 2]
+
+
+def test_slots_bound_what_is_out(collectors: CollectorProcesses) -> None:
+    collectors.collect(10**9, 0.0)
+    assert len(_script(collectors).fills) == 9  # three slots each
+    assert len({(index, fill.slot) for index, fill in _script(collectors).fills}) == 9
+
+
+def test_blocks_come_in_the_order_of_permission(collectors: CollectorProcesses) -> None:
+    script = _script(collectors)
+    collectors.collect(1000 + 4 * BLOCK_STEPS, 0.0)
+    for number in (1, 3):
+        script.fill(number)
+    assert collectors.collect(0, 0.0) == []
+    script.fill(0)
+    first = collectors.collect(0, 0.0)
+    assert [float(delivery.block.reward[0, 0]) for delivery in first] == [0.0, 1.0]
+    script.fill(2)
+    assert [delivery.facts.version for delivery in collectors.collect(0, 0.0)] == [2, 3]
+
+
+def test_permission_of_the_dead_is_given_out_again(collectors: CollectorProcesses) -> None:
+    """Collector 1 dies with one block said to be filled and one not: the first counts, the second is poisoned."""
+    script = _script(collectors)
+    collectors.collect(1000 + 5 * BLOCK_STEPS, 0.0)  # to 0, 1, 2, 0, 1
+    for number in (0, 1):
+        script.fill(number)
+    script.dying = [1]
+    deliveries = collectors.collect(1000 + 5 * BLOCK_STEPS, 0.0)
+    assert [delivery.collector for delivery in deliveries] == [0, 1]
+    again = script.fills[5:]
+    assert [(index, fill.env_steps) for index, fill in again] == [(1, 1000 + 4 * BLOCK_STEPS)]
+    assert np.isnan(collectors._blocks[1][again[0][1].slot].reward).all()
+    for number in (2, 3, 5):
+        script.fill(number)
+    assert [delivery.facts.version for delivery in collectors.collect(0, 0.0)] == [2, 3, 5]
+
+
+def test_half_filled_block_is_never_handed_on(collectors: CollectorProcesses) -> None:
+    script = _script(collectors)
+    collectors.collect(1001, 0.0)
+    script.fill(0)
+    slot = script.fills[0][1].slot
+    collectors._blocks[0][slot].reward[-1, -1] = np.nan
+    with pytest.raises(IncompleteBlockError, match="1 of 48 numbers of 'reward'"):
+        collectors.collect(0, 0.0)
+
+
+def test_every_start_of_every_collector_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    spec = fake_run(tmp_path)
+    seeds = {
+        collector_spec(spec, index, starts, restarts).seed
+        for index in range(3)
+        for starts in range(3)
+        for restarts in range(3)
+    }
+    assert len(seeds) == 27
+    assert collector_spec(spec, 1, 2, 0).seed == collector_spec(spec, 1, 2, 0).seed
