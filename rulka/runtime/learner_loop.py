@@ -210,8 +210,9 @@ class LearnerLoop:
 
     def _show(self, bar: Progress, num_taken: int) -> None:
         left_s = max(0.0, 60.0 * self.spec.train.max_minutes - self.state.seconds)
-        if bar.rate:  # whichever limit comes first
-            bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + bar.rate * left_s)
+        if self.state.env_steps:  # whichever limit comes first
+            rate = self.state.env_steps / self.state.seconds
+            bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + rate * left_s)
         facts = {name: value for name, value in self.races.values().items() if value is not None}
         shown = {"finished": "finish_rate", "best s": "best_time_s", "progress m": "mean_progress_m"}
         bar.advance(

@@ -13,8 +13,9 @@ from rulka.actions import FORWARD, TICK_MS, ActionTable
 from rulka.errors import UserError
 from rulka.observation import NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, build_floats
 from rulka.params import SimulatorParams
+from rulka.simulator import physics
+from rulka.simulator.car import columns
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
-from rulka.simulator.physics import columns, kernels
 from rulka.tracks.track import Track
 
 
@@ -164,8 +165,8 @@ class Simulator:
         self._describe()
 
     def _drive(self, controls: NDArray[np.float32], keys: NDArray[np.float32]) -> None:
-        kernels.remember_keys(self._state, keys, self.previous_keys)
-        kernels.drive(
+        physics.remember_keys(self._state, keys, self.previous_keys)
+        physics.drive(
             self._state,
             controls,
             self.table.ticks_per_action,
@@ -178,6 +179,6 @@ class Simulator:
         self._describe()
 
     def _describe(self) -> None:
-        kernels.describe(self._state, self._road, self._constants, self.cars, self._progress, self._marks)
+        physics.describe(self._state, self._road, self._constants, self.cars, self._progress, self._marks)
         np.greater(self._state[:, columns.FINISHED], 0.0, out=self.is_finished)
         np.greater(self._state[:, columns.OFF_TRACK], 0.0, out=self.is_off_track)

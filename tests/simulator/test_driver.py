@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from rulka.observation import CAR
+from rulka.simulator.car import columns, ground
 from rulka.simulator.constants import road_array
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.driver import BRAKE_SHARE, LOCK_SHARE, PurePursuitDriver, Skills, bends, sample_skills, speed_plan
-from rulka.simulator.physics import columns, ground
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import all_zones, locate, zone_frames

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS
+from rulka.simulator.car import columns
 from rulka.simulator.constants import constant_array
-from rulka.simulator.physics import columns
 from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.tracks.generate import generate_track
 from tests.simulator.conftest import mirrored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,18 @@ def test_interrupted_stage_does_not_train_the_first_agent_again(
     assert not folders.out.exists()
     run(small_params, folders)
     assert trained == ["train ppo", "train iqn", "train iqn"]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+def test_real_learners_go_on_from_their_checkpoints(small_params: Params, folders: Folders, algorithm: Any) -> None:
+    agent_run = AgentRun(algorithm, sections_of(small_params), folders)
+    spec = agent_run._run_spec(agent_run._initial())
+    first = stage.train_run(replace(spec, train=spec.train.model_copy(update={"max_env_steps": 256})))
+    assert (first.state.env_steps, first.state.num_starts) == (256, 1)
+    steps_before = first.state.gradient_steps
+    again = stage.train_run(spec)
+    assert (again.state.env_steps, again.state.num_starts) == (512, 2)
+    assert again.state.gradient_steps > steps_before > 0
 
 
 def test_fingerprint_is_that_of_parameters_and_inputs(small_params: Params, folders: Folders) -> None:

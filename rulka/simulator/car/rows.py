@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator.compiling import Array, inlined_kernel
-from rulka.simulator.physics.columns import (
+from rulka.simulator.car.columns import (
     CONTACT,
     FRONT_USE,
     FX,
@@ -53,7 +52,8 @@ from rulka.simulator.physics.columns import (
     ZONE,
     X,
 )
-from rulka.simulator.physics.ground import GRASS, WHEEL_SIDE_M
+from rulka.simulator.car.ground import GRASS, WHEEL_SIDE_M
+from rulka.simulator.compiling import Array, inlined_kernel
 
 WEIGHT_SHIFT = 0.12
 """Share of an acceleration that shows as more load on one axle or side and less on the other."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rulka.simulator.compiling import Array, inlined_kernel
-from rulka.simulator.physics.columns import (
+from rulka.simulator.car.columns import (
     AIR_SPIN_KEPT,
     ALIGN_FOLLOW,
     CONTACT,
@@ -37,6 +36,7 @@ from rulka.simulator.physics.columns import (
     VZ,
     YAW,
 )
+from rulka.simulator.compiling import Array, inlined_kernel
 
 
 @inlined_kernel

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rulka.simulator.compiling import Array, inlined_kernel
-from rulka.simulator.physics.columns import (
+from rulka.simulator.car.columns import (
     AHEAD,
     ALONG,
     ASIDE,
@@ -40,6 +39,7 @@ from rulka.simulator.physics.columns import (
     Y,
     Z,
 )
+from rulka.simulator.compiling import Array, inlined_kernel
 
 SEARCH_ZONES = 64
 """Zones walked at most in one tick."""

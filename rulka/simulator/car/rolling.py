@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rulka.simulator.compiling import Array, inlined_kernel
-from rulka.simulator.physics.body import turn_body
-from rulka.simulator.physics.columns import (
+from rulka.simulator.car.body import turn_body
+from rulka.simulator.car.columns import (
     AHEAD,
     ASIDE,
     AWAY,
@@ -61,7 +60,8 @@ from rulka.simulator.physics.columns import (
     YAW,
     YAW_FOLLOW,
 )
-from rulka.simulator.physics.ground import WHEEL_SIDE_M, find_motion, wheel_material
+from rulka.simulator.car.ground import WHEEL_SIDE_M, find_motion, wheel_material
+from rulka.simulator.compiling import Array, inlined_kernel
 
 MAX_SIDE_SHARE = 0.95
 """Braking leaves at least the square root of 1 - 0.95 squared of the grip for cornering."""

@@ -1,6 +1,16 @@
-"""The kernels that are called from Python: a decision of every car, what others read of them, and their last keys.
+"""Car physics on a ribbon of road: one kernel call moves a batch of cars through one decision.
 
-Arguments that they share:
+A rigid car rides on springs over the surface spanned by the centreline, its width and its bank. An engine with five
+gears pushes it; air, rolling wheels, the brake and, off the gas, the engine slow it. Steering turns it at a rate that
+depends on speed. Its tyres share one grip between braking and cornering; beyond it they slide, and hold less until they
+have caught the car again. Where the road falls away the springs unload: first the grip goes, then the contact, and in
+the air there is no steering, engine or brake. Beyond the edge of the road lies grass.
+
+The model follows the game's StadiumCar in kind; its constants are parameters and reach the kernels as an array, see
+`rulka.simulator.constants`.
+
+Here are the kernels that are called from Python; what a tick is made of lies in `rulka.simulator.car`, where `columns`
+says which number is what. Arguments that they share:
     state: [N, S + G] cars; those that finished or left the track stay as they are.
     road: [Z, NUM_ROAD] zones.
     gate_m: [G] distance of each gate along the line, finish last.
@@ -16,10 +26,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel, source_stamp
-from rulka.simulator.physics import body, columns, ground, rolling, rows
-from rulka.simulator.physics.body import fly
-from rulka.simulator.physics.columns import (
+from rulka.simulator.car import body, columns, ground, rolling, rows
+from rulka.simulator.car.body import fly
+from rulka.simulator.car.columns import (
     ALONG,
     COAST_S,
     CRASH_COSINE,
@@ -47,9 +56,10 @@ from rulka.simulator.physics.columns import (
     ZONE,
     X,
 )
-from rulka.simulator.physics.ground import find_ground, meet_stops
-from rulka.simulator.physics.rolling import roll_on_road
-from rulka.simulator.physics.rows import describe_car
+from rulka.simulator.car.ground import find_ground, meet_stops
+from rulka.simulator.car.rolling import roll_on_road
+from rulka.simulator.car.rows import describe_car
+from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel, source_stamp
 
 
 @inlined_kernel
