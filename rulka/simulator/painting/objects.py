@@ -43,18 +43,19 @@ CAR_LEAD_M = np.float32(3.0)
 """Cars are painted after the road this far behind them, which they stand on."""
 CAR_PARTS = np.array(
     [
-        [-0.80, 0.18, -1.90, 0.80, 0.55, 1.60, 0],  # body
-        [-0.40, 0.20, 1.60, 0.40, 0.45, 2.20, 0],  # nose
-        [-0.55, 0.55, -1.20, 0.55, 0.95, 0.50, 1],  # cabin
-        [-0.85, 0.85, -2.00, 0.85, 0.95, -1.60, 0],  # rear wing
-        [0.80, 0.00, -1.75, 1.10, 0.66, -1.05, 2],  # wheels
-        [-1.10, 0.00, -1.75, -0.80, 0.66, -1.05, 2],
-        [0.80, 0.00, 0.95, 1.10, 0.60, 1.60, 2],
-        [-1.10, 0.00, 0.95, -0.80, 0.60, 1.60, 2],
+        [-0.80, -0.18, -1.90, 0.80, 0.19, 1.60, 0],  # body
+        [-0.40, -0.16, 1.60, 0.40, 0.09, 2.20, 0],  # nose
+        [-0.55, 0.19, -1.20, 0.55, 0.59, 0.50, 1],  # cabin
+        [-0.85, 0.49, -2.00, 0.85, 0.59, -1.60, 0],  # rear wing
+        [0.80, -0.36, -1.75, 1.10, 0.30, -1.05, 2],  # wheels
+        [-1.10, -0.36, -1.75, -0.80, 0.30, -1.05, 2],
+        [0.80, -0.36, 0.95, 1.10, 0.24, 1.60, 2],
+        [-1.10, -0.36, 0.95, -0.80, 0.24, 1.60, 2],
     ],
     np.float32,
 )
-"""Boxes of a car: least lateral, up and forward, then greatest, metres from its position; paint, cabin or tyre."""
+"""Boxes of a car: least lateral, up and forward, then greatest, metres from its position, which is
+0.36 m above the ground; paint, cabin or tyre."""
 
 
 @kernel
