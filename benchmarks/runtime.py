@@ -11,9 +11,11 @@ import argparse
 import json
 import logging
 import multiprocessing
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -142,7 +144,8 @@ def together(params: Params, track: Path, algorithm: Algorithm, num_collectors: 
             folder=Path(folder),
             label=f"{algorithm}, {num_collectors or 'no'} collector processes",
         )
-        train_run(run)
+        with redirect_stdout(sys.stderr):  # progress is no result
+            train_run(run)
         lines = [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
     if len(lines) < 2:
         return {"env_steps_per_s": None}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 SCHEMA_VERSION = 1
 """Version of the observation contract; artifacts carry it and refuse another one."""
@@ -139,7 +139,7 @@ def reference_normalisation() -> Normalisation:
     """Returns the specification's means and stds; waypoints are interpolated between its stated ends."""
     mean, std = np.zeros(NUM_FLOATS, np.float32), np.full(NUM_FLOATS, 0.5, np.float32)
 
-    def put(name: str, mean_value: object, std_value: object) -> None:
+    def put(name: str, mean_value: ArrayLike, std_value: ArrayLike) -> None:
         mean[FLOATS[name]] = np.ravel(mean_value)
         std[FLOATS[name]] = np.ravel(std_value)
 

@@ -105,7 +105,7 @@ def _padded(values: NDArray) -> NDArray:
 def _padded_frames(track: Track, axis: int) -> NDArray[np.float64]:
     """Returns one axis of the road's frames, the physics' own, smoothed: driven paths are not."""
     frames = zone_frames(track)[: track.num_zones + AFTER_SECTIONS, 3 * axis : 3 * axis + 3]
-    padded = np.pad(frames, ((BEFORE_SECTIONS + SMOOTH_SECTIONS, SMOOTH_SECTIONS), (0, 0)), mode="edge")
+    padded = _repeat_ends(frames, BEFORE_SECTIONS + SMOOTH_SECTIONS, SMOOTH_SECTIONS)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * SMOOTH_SECTIONS + 1, axis=0)
     return _unit(windows.mean(axis=2))
 
@@ -157,12 +157,17 @@ def _room_beside(
     return room
 
 
+def _repeat_ends(rows: NDArray[np.float64], num_before: int, num_after: int) -> NDArray[np.float64]:
+    """Returns [S, K] rows with the first and the last repeated so often."""
+    return np.concatenate([np.repeat(rows[:1], num_before, axis=0), rows, np.repeat(rows[-1:], num_after, axis=0)])
+
+
 def _eroded(reach: NDArray[np.float64]) -> NDArray[np.float64]:
     """Widens the narrow places by 8 m along the line and smooths the transitions."""
     span = 16
-    padded = np.pad(reach, ((span, span), (0, 0)), mode="edge")
+    padded = _repeat_ends(reach, span, span)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * span + 1, axis=0)
-    narrow = np.pad(windows.min(axis=2), ((span, span), (0, 0)), mode="edge")
+    narrow = _repeat_ends(windows.min(axis=2), span, span)
     return np.lib.stride_tricks.sliding_window_view(narrow, 2 * span + 1, axis=0).mean(axis=2)
 
 

@@ -139,9 +139,9 @@ def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * ZONE_SPACING_M / SMOOTHING_M) ** 2)
     kernel /= kernel.sum()
     columns = values.reshape(len(values), -1)
-    padded = np.pad(columns, ((reach, reach), (0, 0)), mode="edge")
-    smooth = np.stack([np.convolve(column, kernel, mode="valid") for column in padded.T], axis=1)
-    return smooth.reshape(values.shape)
+    padded = [np.pad(column, reach, mode="edge") for column in columns.T]
+    smooth = np.stack([np.convolve(column, kernel, mode="valid") for column in padded], axis=1)
+    return np.asarray(smooth, np.float64).reshape(values.shape)
 
 
 def _align(centre: NDArray[np.float64], path: DensePath) -> DensePath:

@@ -79,15 +79,15 @@ class Track:
         handle, temporary = tempfile.mkstemp(suffix=".npz", dir=path.parent)
         os.close(handle)
         try:
-            np.savez_compressed(temporary, schema=SCHEMA_VERSION, **vars_of(self))
+            np.savez_compressed(temporary, allow_pickle=False, schema=np.int64(SCHEMA_VERSION), **_fields(self))
             Path(temporary).replace(path)
         finally:
             Path(temporary).unlink(missing_ok=True)
 
 
-def vars_of(track: Track) -> dict[str, object]:
+def _fields(track: Track) -> dict[str, NDArray]:
     """Returns the stored fields of a track by name."""
-    return {name: getattr(track, name) for name in Track.__dataclass_fields__}
+    return {name: np.asarray(getattr(track, name)) for name in Track.__dataclass_fields__}
 
 
 def load_track(path: Path) -> Track:
