@@ -18,7 +18,7 @@ from rulka.errors import UserError
 from rulka.params import read_params
 
 CONSTRAINTS_FILE = Path("constraints.txt")
-CHECKED_PACKAGES = ("torch", "torchrl", "numba", "numpy", "gymnasium", "prefect", "fastapi", "sqlalchemy", "dvc")
+CHECKED_PACKAGES = ("torch", "numba", "numpy", "gymnasium", "prefect", "fastapi", "sqlalchemy", "dvc")
 """Those whose other versions are known not to work together."""
 
 MIN_DISK_GB = 5.0

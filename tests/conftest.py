@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,13 @@ from rulka.observation import FLOATS, NUM_FLOATS
 from rulka.params import ObservationParams
 
 NUM_PIXELS = 64
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _children_hear_interrupts() -> None:
+    """A shell starts what it puts in the background with interrupts ignored, and every child would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def synthetic_race(race_id: str, num_frames: int, seed: int) -> CapturedRace:
