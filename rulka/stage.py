@@ -103,7 +103,7 @@ def run_stage(main: Callable[[], None]) -> NoReturn:
         sys.stderr.write(f"error: {error.for_people()}\n")
         sys.exit(EXIT_USER_ERROR)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted: nothing half-written was kept\n")
+        sys.stderr.write("interrupted: outputs are as they were before; training will go on from its checkpoint\n")
         sys.exit(EXIT_INTERRUPTED)
     finally:
         _end_children()
