@@ -198,18 +198,18 @@ def build_floats(
         car = cars[n]
         row = out[n]
         row[0] = 0.0
-        for i in range(5):
+        for i in range(NUM_PREVIOUS_ACTIONS):
             for k in range(4):
                 row[_F_PREVIOUS + 4 * i + k] = previous_keys[n, i, k]
-        for w in range(4):
+        for w in range(NUM_WHEELS):
             row[_F_SLIDING + w] = car[_SLIDING + w]
             row[_F_CONTACT + w] = car[_CONTACT + w]
             row[_F_DAMPER + w] = car[_DAMPER + w]
-            for g in range(4):
-                row[_F_MATERIAL + 4 * w + g] = 0.0
+            for g in range(NUM_MATERIAL_GROUPS):
+                row[_F_MATERIAL + NUM_MATERIAL_GROUPS * w + g] = 0.0
             group = MATERIAL_GROUP[int(car[_MATERIAL + w]) & 0xFF]
             if group >= 0:
-                row[_F_MATERIAL + 4 * w + group] = 1.0
+                row[_F_MATERIAL + NUM_MATERIAL_GROUPS * w + group] = 1.0
         row[_F_GEARBOX] = car[_GEARBOX]
         row[_F_GEAR] = car[_GEAR]
         row[_F_RPM] = car[_RPM]
@@ -221,12 +221,12 @@ def build_floats(
             row[_F_SPIN + axis] = r0 * car[_SPIN] + r1 * car[_SPIN + 1] + r2 * car[_SPIN + 2]
             row[_F_VELOCITY + axis] = r0 * car[_VELOCITY] + r1 * car[_VELOCITY + 1] + r2 * car[_VELOCITY + 2]
             row[_F_UP + axis] = r1
-            for k in range(40):
-                zone = zones[zone_index[n] + 20 * k]
+            for k in range(NUM_WAYPOINTS):
+                zone = zones[zone_index[n] + WAYPOINT_STRIDE * k]
                 row[_F_WAYPOINTS + 3 * k + axis] = (
                     r0 * (zone[0] - car[_POSITION])
                     + r1 * (zone[1] - car[_POSITION + 1])
                     + r2 * (zone[2] - car[_POSITION + 2])
                 )
-        row[_F_MARGIN] = min(np.float32(700.0), margin_m[n])
+        row[_F_MARGIN] = min(np.float32(MAX_MARGIN_M), margin_m[n])
         row[_F_FREE] = car[_FREE]

@@ -122,10 +122,6 @@ def _how_many(summary: Summary) -> str:
     return f"{summary.num_finished or 'none'} of {summary.num_races}"
 
 
-def _how_far(summary: Summary) -> str:
-    return f"; it came {summary.mean_progress_m:.0f} m far on average"
-
-
 def _versus(gain_s: float, whom: str) -> str:
     if abs(gain_s) < 0.005:
         return f"as fast as {whom}"

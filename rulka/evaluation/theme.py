@@ -89,7 +89,6 @@ DARK = Theme(
     pink="#dd8fbd",
     green="#2fc39a",
 )
-THEMES = (LIGHT, DARK)
 
 Draw = Callable[[Theme], "Figure | None"]
 """Draws a figure in a theme; None when there is nothing to show."""

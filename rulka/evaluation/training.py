@@ -13,7 +13,6 @@ from rulka.errors import UserError
 
 LOG_FILE = "training.jsonl"
 AXES = ("env_steps", "minutes")
-CURVES = ("finish_rate", "best_time_s", "mean_return")
 
 
 class TrainingLogError(UserError):

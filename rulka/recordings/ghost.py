@@ -13,7 +13,6 @@ from rulka.recordings.samples import read_compressed_samples, read_plain_samples
 from rulka.recordings.stream import Cursor
 from rulka.recordings.tick_inputs import read_tick_inputs
 
-NO_TIME = 0xFFFFFFFF
 """Stored where a time, a count or a score is not known."""
 MAX_MODEL_VERSION = 9
 

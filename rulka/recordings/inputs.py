@@ -27,9 +27,6 @@ class StoredInputs:
     offset_ms: int
 
 
-NO_INPUTS = StoredInputs((), 0)
-
-
 def read_events(cursor: Cursor) -> StoredInputs:
     """Reads the control names and the events that follow them.
 
