@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.track import Track, TrackError
+from rulka.tracks.track import VERGE, Track, TrackError
 
 START_STRAIGHT_M = 50.0
 FINISH_STRAIGHT_M = 30.0
@@ -60,6 +60,7 @@ def generate_track(seed: int, length_m: float, width_m: float, max_slope: float,
         width_m=np.full(zones, width_m),
         bank_rad=np.zeros(zones),
         material=np.full(zones, ASPHALT, np.uint8),
+        edge=np.full(zones, VERGE, np.uint8),
         gate_m=np.linspace(0.0, finish_m, num_gates + 1)[1:],
         source=f"generated from seed {seed}",
     )

@@ -19,8 +19,11 @@ from numpy.typing import NDArray
 from rulka.errors import UserError
 from rulka.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MIN_WIDTH_M = 2.0
+VERGE, WALL, DROP = 0, 1, 2
+"""What lies beyond the edges of the road: grass to drive on, a wall to bounce off, nothing but air."""
+EDGE_KINDS = (VERGE, WALL, DROP)
 NUM_EXTRA_ZONES = NUM_WAYPOINTS * WAYPOINT_STRIDE
 """Zones extrapolated straight past the finish, so that every waypoint of a car on the track exists."""
 
@@ -40,6 +43,7 @@ class Track:
         width_m: [Z] float64 full road width at each zone.
         bank_rad: [Z] float64 roll of the road about its direction, positive lifts the left edge.
         material: [Z] uint8 contact material id of the road surface.
+        edge: [Z] uint8 what lies beyond both edges of the road: `VERGE`, `WALL` or `DROP`.
         gate_m: [G] float64 distance along the line of each checkpoint; the finish, last, is the track's length.
         source: where it came from, one line for people.
     """
@@ -50,6 +54,7 @@ class Track:
     width_m: NDArray[np.float64]
     bank_rad: NDArray[np.float64]
     material: NDArray[np.uint8]
+    edge: NDArray[np.uint8]
     gate_m: NDArray[np.float64]
     source: str
 
@@ -119,7 +124,7 @@ def _check(track: Track) -> None:
     if track.centre_m.ndim != 2 or track.centre_m.shape[1] != 3 or len(track.centre_m) < 2:
         message = f"{where}: the centreline needs at least two points of x, y, z, got shape {track.centre_m.shape}"
         raise TrackError(message)
-    for name in ("width_m", "bank_rad", "material"):
+    for name in ("width_m", "bank_rad", "material", "edge"):
         if getattr(track, name).shape != (track.num_zones,):
             message = f"{where}: {name} needs one value for each of {track.num_zones} zones"
             raise TrackError(message)
@@ -129,6 +134,9 @@ def _check(track: Track) -> None:
             raise TrackError(message)
     if (track.width_m < MIN_WIDTH_M).any():
         message = f"{where}: the road is {track.width_m.min():.2f} m wide somewhere, {MIN_WIDTH_M} m is the least"
+        raise TrackError(message)
+    if not np.isin(track.edge, EDGE_KINDS).all():
+        message = f"{where}: edge holds {sorted(set(track.edge.tolist()) - set(EDGE_KINDS))}, known are {EDGE_KINDS}"
         raise TrackError(message)
     if len(track.gate_m) == 0 or (np.diff(track.gate_m) <= 0).any() or track.gate_m[0] <= 0:
         message = f"{where}: gates must lie after the start, one after another, finish last"

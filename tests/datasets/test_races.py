@@ -29,7 +29,17 @@ from rulka.tracks.track import Track, TrackError
 def make_track(uid: str = "map/1") -> Track:
     centre = np.stack([np.zeros(41), np.zeros(41), 0.5 * np.arange(41)], axis=1)
     ones = np.ones(41)
-    return Track(uid, "test", centre, 10 * ones, 0 * ones, (16 * ones).astype(np.uint8), np.array([10.0, 20.0]), "hand")
+    return Track(
+        uid,
+        "test",
+        centre,
+        10 * ones,
+        0 * ones,
+        (16 * ones).astype(np.uint8),
+        (0 * ones).astype(np.uint8),
+        np.array([10.0, 20.0]),
+        "hand",
+    )
 
 
 def make_race(race_id: str, num_ticks: int, *, seed: int | None = 3) -> Race:

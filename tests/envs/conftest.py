@@ -17,7 +17,9 @@ def straight() -> Track:
     zones = 161
     centre = np.stack([np.zeros(zones), np.zeros(zones), np.arange(zones) * 0.5], axis=1)
     flat, material = np.zeros(zones), np.full(zones, 16, np.uint8)
-    return Track("straight", "straight", centre, flat + 16.0, flat, material, np.array([40.0, 80.0]), "test")
+    return Track(
+        "straight", "straight", centre, flat + 16.0, flat, material, 0 * material, np.array([40.0, 80.0]), "test"
+    )
 
 
 @pytest.fixture

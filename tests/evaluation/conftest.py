@@ -26,6 +26,7 @@ def straight_track(length_m: float = 100.0) -> Track:
         width_m=np.full(num_zones, 10.0),
         bank_rad=np.zeros(num_zones),
         material=np.full(num_zones, 16, np.uint8),
+        edge=np.zeros(num_zones, np.uint8),
         gate_m=np.array([0.4 * length_m, 0.8 * length_m, length_m]),
         source="made by hand",
     )

@@ -129,7 +129,9 @@ def test_view_from_above_keeps_left_on_the_left() -> None:
     centre_m = np.zeros((101, 3))
     centre_m[:, 2] = np.arange(101) * 0.5
     flat = np.zeros(101)
-    view = top_view(Track("s", "s", centre_m, flat + 10, flat, flat.astype(np.uint8), np.array([50.0]), "x"))
+    view = top_view(
+        Track("s", "s", centre_m, flat + 10, flat, flat.astype(np.uint8), flat.astype(np.uint8), np.array([50.0]), "x")
+    )
     start, finish, left = view(np.array([[0.0, 5.0, 0.0], [0.0, 9.0, 50.0], [3.0, 0.0, 0.0]]))
     np.testing.assert_allclose(finish - start, [50.0, 0.0], atol=1e-9)
     np.testing.assert_allclose(left - start, [0.0, 3.0], atol=1e-9)

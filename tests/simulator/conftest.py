@@ -52,6 +52,7 @@ def make_track() -> TrackMaker:
             width_m=np.full(zones, width_m),
             bank_rad=np.full(zones, bank_rad),
             material=np.full(zones, 16, np.uint8),
+            edge=np.zeros(zones, np.uint8),
             gate_m=np.array([*gates, length_m]),
             source="test",
         )
@@ -68,6 +69,7 @@ def mirrored(track: Track) -> Track:
         width_m=track.width_m,
         bank_rad=-track.bank_rad,
         material=track.material,
+        edge=track.edge,
         gate_m=track.gate_m,
         source=track.source,
     )

@@ -21,7 +21,7 @@ def bridge(height_m: float = 8.0) -> Track:
     centre[:, 1] = height_m * np.clip((along - 200.0) / turn_m, 0.0, 1.0)
     flat = np.zeros(len(along))
     material = np.full(len(along), 16, np.uint8)
-    return Track("bridge", "bridge", centre, flat + 12.0, flat, material, along[-1:], "test")
+    return Track("bridge", "bridge", centre, flat + 12.0, flat, material, 0 * material, along[-1:], "test")
 
 
 def test_sections_of_a_straight_by_hand(make_track) -> None:
@@ -96,7 +96,15 @@ def test_a_looping_has_no_terrain(make_track) -> None:
     bank = np.where(np.cos(angle) < 0, np.pi, 0.0)
     length_m = 150.0
     track = Track(
-        "loop", "loop", centre, np.full(301, 12.0), bank, np.full(301, 16, np.uint8), np.array([length_m]), "test"
+        "loop",
+        "loop",
+        centre,
+        np.full(301, 12.0),
+        bank,
+        np.full(301, 16, np.uint8),
+        np.zeros(301, np.uint8),
+        np.array([length_m]),
+        "test",
     )
     section = bake_scene(track).sections[BEFORE_SECTIONS + 150]
     edge = section[CENTRE] + section[HALF] * section[LEFT]

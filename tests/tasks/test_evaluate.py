@@ -38,7 +38,17 @@ def short_track(uid: str = "tiny") -> Track:
     centre_m = np.zeros((121, 3))
     centre_m[:, 2] = np.arange(121) * 0.5
     width_m, zeros = np.full(121, 12.0), np.zeros(121)
-    return Track(uid, uid, centre_m, width_m, zeros, zeros.astype(np.uint8), np.array([30.0, 60.0]), "by hand")
+    return Track(
+        uid,
+        uid,
+        centre_m,
+        width_m,
+        zeros,
+        zeros.astype(np.uint8),
+        zeros.astype(np.uint8),
+        np.array([30.0, 60.0]),
+        "by hand",
+    )
 
 
 def demonstration(number: int, speed_mps: float) -> Race:
