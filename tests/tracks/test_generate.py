@@ -78,8 +78,9 @@ def test_a_crossing_is_not_mistaken_for_progress() -> None:
     at = np.arange(0, distance[-1], ZONE_SPACING_M)
     centre = np.stack([np.interp(at, distance, raw[:, k]) for k in range(3)], axis=1)
     size = len(centre)
-    track = Track("eight", "eight", centre, np.full(size, 8.0), np.zeros(size), np.zeros(size, np.uint8), np.zeros(size, np.uint8),
-                  np.array([(size - 1) * ZONE_SPACING_M]), "made by a test")  # fmt: skip
+    plain = np.zeros(size, np.uint8)
+    gate_m = np.array([(size - 1) * ZONE_SPACING_M])
+    track = Track("eight", "eight", centre, np.full(size, 8.0), np.zeros(size), plain, plain, gate_m, "made by a test")
     _index, along, _lateral = progress_along(track, centre)
     assert np.diff(along).min() > 0.3
     assert np.diff(along).max() < 0.7
