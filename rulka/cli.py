@@ -15,6 +15,7 @@ from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
 OnePath = Annotated[Path, tyro.conf.Positional]
+Paths = Annotated[tuple[Path, ...], tyro.conf.Positional]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 AsJson = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(name="json")]
 
@@ -83,6 +84,22 @@ def evaluate(
         _say(format_evaluation(result))
 
 
+def watch(sources: Paths, /, track: str | None = None, races: int = 1, out: Path | None = None) -> None:
+    """Show recordings and agents in one picture: the first is followed, the others are ghosts.
+
+    Args:
+        sources: Gbx files or folders of them, folders of agents such as data/agent, or data/races.
+        track: uid or file of the track on which agents race; that of the recordings when left out.
+        races: races of each agent, from different starts.
+        out: MP4 file to write; without it a window opens.
+    """
+    from rulka.evaluation.watch import watch as show
+    from rulka.params import read_params
+
+    said, _shown = show(sources, read_params(), track=track, num_races=races, out=out)
+    _say(said)
+
+
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine and say what to do where something is wrong.
 
@@ -125,6 +142,7 @@ COMMANDS = {
     "up": up,
     "inspect": inspect,
     "evaluate": evaluate,
+    "watch": watch,
     "doctor": doctor,
     "bench": bench,
 }

@@ -118,7 +118,7 @@ def _film(path: Path, evaluation: Evaluation, rules: RaceRules) -> str:
     assert best is not None
     ghost_text = f"ghost: best demonstration, {ghost.time_s:.2f} s" if ghost and ghost.time_s is not None else ""
     texts = HudTexts(agent.label, f"{rules.track.name[:28]}, start {best.seed}", ghost_text)
-    shown = VideoRace(best, ghost, rules.track, texts)
+    shown = VideoRace(best, (ghost,) if ghost else (), rules.track, texts)
     with Progress("video", None, "frames") as bar:
 
         def on_frame(_number: int, total: int) -> None:

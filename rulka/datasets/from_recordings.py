@@ -152,10 +152,10 @@ def _read_race(path: Path, name: str) -> _Usable:
         message = "the recording holds no ghost"
         raise UnusableRecordingError(message, hint="Use a recording of TrackMania Forever, United or a later game.")
     race = race_of_ghost(recording.ghosts[0], name, recording.map_uid)
-    return _Usable(race, _map_name(recording))
+    return _Usable(race, map_name(recording))
 
 
-def _map_name(recording: Recording) -> str:
+def map_name(recording: Recording) -> str:
     """Returns the name of the embedded map, or its UID where there is no map or it cannot be read."""
     try:
         return plain_text(parse_map(recording.map_data).name) or recording.map_uid

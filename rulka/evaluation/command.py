@@ -45,7 +45,7 @@ def evaluate_agent(
     if num_races is not None and num_races < 1:
         message = f"{num_races} races are too few: at least 1 is needed"
         raise UserError(message)
-    where, demonstrations = _find_track(track, races_dir)
+    where, demonstrations = _track_and_demonstrations(track, races_dir)
     evaluate = params.evaluate.model_copy(update={"num_races": num_races or params.evaluate.num_races})
     table = action_table(params.actions.ticks_per_action)
     rules = RaceRules(where, table, params.simulator, params.observation, evaluate)
@@ -61,7 +61,17 @@ def format_evaluation(result: dict[str, Any]) -> str:
     return f"{track['name']} ({track['uid']}), {track['length_m']:.0f} m\n\n{format_metrics(result)}"
 
 
-def _find_track(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResult]]:
+def find_track(name: str | None, races_dir: Path) -> Track:
+    """Finds a track by its file or its UID in a race dataset; None is the dataset's main track.
+
+    Raises:
+        UnknownTrackError: if there is none.
+        UserError: if the race dataset or the file is missing or damaged.
+    """
+    return _track_and_demonstrations(name, races_dir)[0]
+
+
+def _track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResult]]:
     """Returns the track and the demonstrations on it, none for a track of its own."""
     dataset = load_races(races_dir) if (races_dir / META_FILE).exists() or name is None else None
     if dataset is not None and name in (None, dataset.main_track.uid):

@@ -32,23 +32,22 @@ class Minimap:
         ends = self._places(track.centre_m[[0, -1]])
         self._ends = [(int(x), int(y)) for x, y in np.round(ends)]
 
-    def draw(self, frame: NDArray[np.uint8], car_m: NDArray[np.floating], ghost_m: NDArray[np.floating] | None) -> None:
+    def draw(self, frame: NDArray[np.uint8], car_m: NDArray[np.floating], ghosts_m: NDArray[np.floating]) -> None:
         """Draws the map onto an image [H, W, 3], changed in place.
 
         Args:
             frame: the image.
             car_m: [3] world position of the car that is followed.
-            ghost_m: [3] of the other one, None without.
+            ghosts_m: [M, 3] of the others.
         """
         corner = (round(LEFT * self._scale), round(TOP * self._scale))
         fill_box(frame, (*corner, int(self._size[0]), int(self._size[1])), PANEL, OPACITY)
         blend(frame, self._line, corner, SOFT)
         for x, y in self._ends:
             self._dot(frame, corner, (x, y), 0.6 * DOT_PX, PAPER)
-        for position_m, colour in ((ghost_m, GHOST), (car_m, CAR)):
-            if position_m is not None:
-                x, y = np.round(self._places(np.asarray(position_m, np.float64)[None])[0])
-                self._dot(frame, corner, (int(x), int(y)), DOT_PX, colour)
+        places = np.round(self._places(np.concatenate([ghosts_m, car_m[None]]).astype(np.float64)))
+        for k, (x, y) in enumerate(places):
+            self._dot(frame, corner, (int(x), int(y)), DOT_PX, GHOST if k < len(ghosts_m) else CAR)
 
     def _places(self, position_m: NDArray[np.floating]) -> NDArray[np.float64]:
         """Maps world positions [K, 3] to pixels [K, 2] of the map."""

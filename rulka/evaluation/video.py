@@ -1,4 +1,4 @@
-"""The video of a race: seen from behind the car, with the best demonstration as a ghost, and what the agent sees."""
+"""The video of a race: seen from behind one car, with others as ghosts, and what the driver sees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rulka.evaluation.mp4 import write_mp4
 from rulka.evaluation.result import RaceResult
 from rulka.params import CameraParams, EvaluateParams, ObservationParams
 from rulka.simulator.camera import camera_array
-from rulka.simulator.render import render_frames, render_rgb
+from rulka.simulator.render import POSE_SIZE, render_frames, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.track import Track
 
@@ -31,13 +31,13 @@ class VideoRace:
 
     Attributes:
         race: whose car is followed.
-        ghost: a second car, started at the same moment; None drives alone.
+        ghosts: further cars, started at the same moment; splits are compared with the first one's.
         track: where.
         texts: what stands in the corner.
     """
 
     race: RaceResult
-    ghost: RaceResult | None
+    ghosts: tuple[RaceResult, ...]
     track: Track
     texts: HudTexts
 
@@ -63,16 +63,23 @@ def write_video(
     Raises:
         VideoError: if no encoder is installed.
     """
+    write_mp4(path, race_frames(shown, camera, observation, evaluate, on_frame), evaluate.video_fps)
+
+
+def race_frames(
+    shown: VideoRace,
+    camera: CameraParams,
+    observation: ObservationParams,
+    evaluate: EvaluateParams,
+    on_frame: Callable[[int, int], None] | None = None,
+) -> Iterator[NDArray[np.uint8]]:
+    """Yields the pictures [H, W, 3] of a race in order, `evaluate.video_fps` a second; arguments of `write_video`."""
     painter = _Painter(shown, camera, observation, (evaluate.video_width, evaluate.video_height))
     times_ms = frame_times_ms(painter.motion.duration_ms, evaluate.video_fps)
-
-    def frames() -> Iterator[NDArray[np.uint8]]:
-        for number, time_ms in enumerate(times_ms, start=1):
-            yield painter.paint(time_ms)
-            if on_frame:
-                on_frame(number, len(times_ms))
-
-    write_mp4(path, frames(), evaluate.video_fps)
+    for number, time_ms in enumerate(times_ms, start=1):
+        yield painter.paint(time_ms)
+        if on_frame:
+            on_frame(number, len(times_ms))
 
 
 def frame_times_ms(duration_ms: int, fps: int) -> NDArray[np.float64]:
@@ -88,7 +95,7 @@ class _Painter:
         self, shown: VideoRace, camera: CameraParams, observation: ObservationParams, size: tuple[int, int]
     ) -> None:
         self.motion = Motion(shown.race, shown.track)
-        self._ghost = Motion(shown.ghost, shown.track) if shown.ghost else None
+        self._ghosts = [Motion(ghost, shown.track) for ghost in shown.ghosts]
         self._texts = shown.texts
         self._scene = bake_scene(shown.track)
         self._camera = camera_array(camera)
@@ -99,16 +106,19 @@ class _Painter:
     def paint(self, time_ms: float) -> NDArray[np.uint8]:
         """Returns the picture [H, W, 3] at a race time."""
         moment = self.motion.at(time_ms)
-        ghost = self._ghost.at(time_ms).pose if self._ghost else None
+        others = np.array([ghost.at(time_ms).pose for ghost in self._ghosts], np.float32).reshape(-1, POSE_SIZE)
         width, height = self._size
-        others = ghost[None] if ghost is not None else None
-        frame = render_rgb(self._scene, moment.pose, moment.zone_index, width, height, others)
+        frame = render_rgb(self._scene, moment.pose, moment.zone_index, width, height)
+        if len(others):
+            with_ghosts = render_rgb(self._scene, moment.pose, moment.zone_index, width, height, others)
+            frame = ((frame.astype(np.uint16) + with_ghosts) // 2).astype(np.uint8)  # the own car shows through them
         draw_hud(frame, self._texts, self._hud_state(moment))
-        self._minimap.draw(frame, moment.pose[:3], ghost[:3] if ghost is not None else None)
+        self._minimap.draw(frame, moment.pose[:3], others[:, :3])
         return frame
 
     def _hud_state(self, moment: Moment) -> HudState:
-        split, is_ahead = split_at(self.motion.race, self._ghost.race if self._ghost else None, moment.time_ms)
+        rival = self._ghosts[0].race if self._ghosts else None
+        split, is_ahead = split_at(self.motion.race, rival, moment.time_ms)
         return HudState(moment.time_ms, moment.speed_mps, moment.controls, split, is_ahead, self._seen(moment))
 
     def _seen(self, moment: Moment) -> NDArray[np.uint8]:

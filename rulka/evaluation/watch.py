@@ -1,0 +1,150 @@
+"""What `rulka watch` does: puts recordings, agents and stored races into one picture, as a video or in a window.
+
+The first race of the first source is followed; all others are ghosts, started at the same moment.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rulka.actions import action_table
+from rulka.artifacts import META_FILE
+from rulka.datasets.from_recordings import find_recordings
+from rulka.datasets.races import META_FILE as RACES_META_FILE
+from rulka.datasets.races import load_races
+from rulka.errors import UserError
+from rulka.evaluation.command import RACES_DIR, find_track
+from rulka.evaluation.contest import agent_driver
+from rulka.evaluation.demonstrations import demonstration_results
+from rulka.evaluation.hud import HudTexts
+from rulka.evaluation.race import RaceRules, race
+from rulka.evaluation.recorded import OtherMapError, recorded_races
+from rulka.evaluation.result import RaceResult
+from rulka.evaluation.video import VideoRace, race_frames, write_video
+from rulka.evaluation.window import check_screen, show_frames
+from rulka.params import Params
+from rulka.progress import Progress
+from rulka.tracks.track import Track
+
+MAX_GHOSTS = 32
+LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
+"""Behind a name, so that one in another direction of writing does not turn around what follows."""
+
+
+class UnknownSourceError(UserError):
+    """Something to watch that is neither a recording, nor an agent, nor a race dataset."""
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """What was named, by kind."""
+
+    recordings: list[Path]
+    agents: list[Path]
+    datasets: list[Path]
+
+
+def watch(
+    sources: Sequence[Path], params: Params, *, track: str | None, num_races: int, out: Path | None
+) -> tuple[str, VideoRace]:
+    """Shows races together, in a window or as a video.
+
+    Args:
+        sources: Gbx files or folders of them, folders of agents or cloned policies, race datasets.
+        params: how agents race, and size and rate of the pictures.
+        track: uid or file of the track on which agents race; without it that of the recordings or datasets
+            named beside them, or the main track of `data/races`.
+        num_races: greedy races of each agent, from different starts, and races of each dataset, fastest first.
+        out: MP4 file to write; None opens a window.
+
+    Returns:
+        One line that says what was shown, and what it was.
+
+    Raises:
+        UserError: if a source is nothing to watch, sources are of different tracks, or there is no screen.
+    """
+    if out is None:
+        check_screen()
+    shown = gather(sources, params, track, num_races)
+    said = f"{shown.texts.title} on {shown.track.name}, {len(shown.ghosts)} ghosts"
+    size = (shown, params.simulator.camera, params.observation, params.evaluate)
+    if out is None:
+        show_frames(race_frames(*size), params.evaluate.video_fps, said)
+        return said, shown
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with Progress("video", None, "frames", stream=sys.stderr) as bar:
+
+        def on_frame(_number: int, total: int) -> None:
+            bar.total = total
+            bar.advance()
+
+        write_video(out, *size, on_frame)
+    return f"{said}: {out.as_posix()}", shown
+
+
+def gather(sources: Sequence[Path], params: Params, track: str | None, num_races: int) -> VideoRace:
+    """Reads or drives everything that is to be shown; see `watch`."""
+    if num_races < 1:
+        message = f"{num_races} races are too few: at least 1 is needed"
+        raise UserError(message)
+    found = _sort(sources)
+    where = find_track(track, RACES_DIR) if track is not None else None
+    races: list[tuple[str, RaceResult]] = []
+    if found.recordings:
+        driven_on, recorded = recorded_races(found.recordings)
+        where, races = _same(where, driven_on), races + recorded
+    for folder in found.datasets:
+        dataset = load_races(folder)
+        where = _same(where, dataset.main_track)
+        results = sorted(
+            demonstration_results(dataset.on_main_track(), where), key=lambda r: (not r.time_ms, r.time_ms)
+        )
+        races += [("Demonstration", result) for result in results[:num_races]]
+    where = where or find_track(None, RACES_DIR)
+    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
+    races = agents + races if sources[0] in found.agents else races + agents
+    return _shown(races, where)
+
+
+def _sort(sources: Sequence[Path]) -> _Sources:
+    found = _Sources([], [], [])
+    for source in sources:
+        inside = find_recordings(source) if source.is_dir() else []
+        if (source / RACES_META_FILE).is_file() and (source / "races.parquet").is_file():
+            found.datasets.append(source)
+        elif (source / META_FILE).is_file():
+            found.agents.append(source)
+        elif inside or source.is_file():
+            found.recordings.extend(inside or [source])
+        else:
+            message = f"{source} is nothing to watch"
+            hint = "Name a .Gbx recording, a folder of them, an agent such as data/agent, or data/races."
+            raise UnknownSourceError(message, hint=hint)
+    return found
+
+
+def _same(where: Track | None, other: Track) -> Track:
+    if where is not None and where.uid != other.uid:
+        message = f"cannot show {where.name!r} ({where.uid}) and {other.name!r} ({other.uid}) in one picture"
+        raise OtherMapError(message, hint="Watch races of one track at a time.")
+    return where or other
+
+
+def _agent_races(folder: Path, where: Track, params: Params, num_races: int) -> list[tuple[str, RaceResult]]:
+    table = action_table(params.actions.ticks_per_action)
+    evaluate = params.evaluate.model_copy(update={"num_races": num_races})
+    rules = RaceRules(where, table, params.simulator, params.observation, evaluate)
+    driver = agent_driver(folder, rules)
+    return [(f"{driver.label}, start {result.seed}", result) for result in race(driver.policy, rules)]
+
+
+def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:
+    (title, followed), *others = races[: MAX_GHOSTS + 1]
+    ending = f"{followed.time_s:.2f} s" if followed.time_s is not None else followed.end
+    rival = f"ghost: {others[0][0]}" if others else ""
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    texts = HudTexts(f"{title[:26]}{LEFT_TO_RIGHT}  {ending}", where.name[:40], (rival[:34] + more) if rival else "")
+    return VideoRace(followed, tuple(result for _, result in others), where, texts)
