@@ -20,7 +20,7 @@ def _font(is_bold: bool) -> FT2Font:
 
 @lru_cache(maxsize=512)
 def text_mask(text: str, size_px: int, is_bold: bool = False) -> tuple[NDArray[np.float32], int]:
-    """Draws a line of text.
+    """Draws a line of text, without the letters that the font does not have.
 
     Args:
         text: one line, not empty.
@@ -32,7 +32,7 @@ def text_mask(text: str, size_px: int, is_bold: bool = False) -> tuple[NDArray[n
     """
     font = _font(is_bold)
     font.set_size(size_px, 72)
-    font.set_text(text)
+    font.set_text("".join(letter for letter in text if font.get_char_index(ord(letter))) or " ")
     font.draw_glyphs_to_bitmap(antialiased=True)
     return np.asarray(font.get_image(), dtype=np.float32) / 255.0, round(font.get_descent() / 64.0)
 

@@ -31,7 +31,7 @@ from rulka.tracks.track import Track
 
 MAX_GHOSTS = 32
 LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
-"""Behind a name, so that one in another direction of writing does not turn around what follows."""
+"""Around a name, so that one in another direction of writing does not turn the line around."""
 
 
 class UnknownSourceError(UserError):
@@ -146,5 +146,5 @@ def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:
     ending = f"{followed.time_s:.2f} s" if followed.time_s is not None else followed.end
     rival = f"ghost: {others[0][0]}" if others else ""
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    texts = HudTexts(f"{title[:26]}{LEFT_TO_RIGHT}  {ending}", where.name[:40], (rival[:34] + more) if rival else "")
+    texts = HudTexts(f"{LEFT_TO_RIGHT}{title[:26]}{LEFT_TO_RIGHT}  {ending}", where.name[:40], (rival[:34] + more) if rival else "")
     return VideoRace(followed, tuple(result for _, result in others), where, texts)
