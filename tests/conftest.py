@@ -44,7 +44,8 @@ def synthetic_race(race_id: str, num_frames: int, seed: int) -> CapturedRace:
     share[np.arange(num_frames), 3] = 0.2
     time_ms = 50 * np.arange(num_frames, dtype=np.int32)
     along_m = 0.5 * time_ms.astype(np.float32)
-    return CapturedRace(race_id, "driver", image, floats, action.astype(np.uint8), share, time_ms, along_m)
+    keys = np.eye(12, dtype=np.float32)[action] @ action_table(5).analog()
+    return CapturedRace(race_id, "driver", image, floats, action.astype(np.uint8), share, keys, time_ms, along_m)
 
 
 @pytest.fixture

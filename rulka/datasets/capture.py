@@ -69,6 +69,7 @@ def capture_race(race: Race, track: Track, scene: Scene, settings: CaptureSettin
         floats=floats,
         action=action.astype(np.uint8),
         action_share=share,
+        controls=mean_controls(race, decision_ms, settings),
         time_ms=decision_ms.astype(np.int32),
         along_m=along_m.astype(np.float32),
     )
@@ -110,9 +111,21 @@ def labels(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings
     A decision at time t shapes the states after t. Those show the inputs whose stamps lie the label shift earlier: with
     the usual one tick, the inputs stamped t, t + 10, ...
     """
-    shift = settings.label_shift_ticks if race.source == "recording" else SIMULATED_SHIFT_TICKS
-    first = np.clip(decision_ms // TICK_MS + 1 - shift, 0, race.num_ticks - 1)
+    first = _first_ticks(race, decision_ms, settings)
     return label_shares(race.controls, settings.table, first, settings.steer_dead_zone)
+
+
+def mean_controls(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> NDArray[np.float32]:
+    """Returns [N, 3] the mean of the raw steering, gas and brake of each decision's ticks; analog steering stays so."""
+    first = _first_ticks(race, decision_ms, settings)
+    ticks = np.minimum(first[:, None] + np.arange(settings.table.ticks_per_action), race.num_ticks - 1)
+    return race.controls[ticks].mean(axis=1, dtype=np.float64).astype(np.float32)
+
+
+def _first_ticks(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> NDArray[np.int64]:
+    """Returns [N] the first tick whose inputs the states after each decision show."""
+    shift = settings.label_shift_ticks if race.source == "recording" else SIMULATED_SHIFT_TICKS
+    return np.clip(decision_ms // TICK_MS + 1 - shift, 0, race.num_ticks - 1)
 
 
 def previous_keys(actions: NDArray[np.int64], table: ActionTable) -> NDArray[np.float32]:

@@ -5,6 +5,7 @@
     <shard>/floats.npy    float32 [N, 184], unnormalised
     <shard>/action.npy    uint8 [N] index of the action that was held longest, the earliest of equals
     <shard>/action_share.npy  float32 [N, A] share of the decision for which each action was held; rows sum to 1
+    <shard>/controls.npy  float32 [N, 3] raw steer in [-1, 1] (positive right), gas and brake, meaned over the decision
     <shard>/time_ms.npy   int32 [N] race time of the frame
     <shard>/along_m.npy   float32 [N] progress along the track's line
     <shard>/race.npy      int32 [N] index into the index's races
@@ -32,7 +33,7 @@ from rulka.artifacts import ObservationContract, actions_to_json
 from rulka.datasets.sharded import ShardedArray
 from rulka.errors import UserError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 INDEX_FILE = "index.json"
 HINT = "Run `dvc repro capture` to make it."
 
@@ -43,6 +44,7 @@ _DTYPES: dict[str, type] = {
     "floats": np.float32,
     "action": np.uint8,
     "action_share": np.float32,
+    "controls": np.float32,
     "time_ms": np.int32,
     "along_m": np.float32,
     "race": np.int32,
@@ -64,6 +66,7 @@ class CapturedRace:
         floats: [N, 184] float32.
         action: [N] uint8.
         action_share: [N, A] float32.
+        controls: [N, 3] float32.
         time_ms: [N] int32.
         along_m: [N] float32.
     """
@@ -74,6 +77,7 @@ class CapturedRace:
     floats: NDArray[np.float32]
     action: NDArray[np.uint8]
     action_share: NDArray[np.float32]
+    controls: NDArray[np.float32]
     time_ms: NDArray[np.int32]
     along_m: NDArray[np.float32]
 
@@ -193,7 +197,7 @@ class FrameDataset:
         index: what the whole dataset holds.
         races: races of this split.
         images: [N, 1, H, W] uint8; index it with a slice or an array of frame numbers.
-        floats, action, action_share, time_ms, along_m, race_index: see the module, indexed the same way.
+        floats, action, action_share, controls, time_ms, along_m, race_index: see the module, indexed the same way.
             `race_index` points into `index.races`.
 
     Raises:
@@ -206,7 +210,7 @@ class FrameDataset:
         paths = [folder / shard for shard in self.index.shards[split]]
         arrays = {name: _open(paths, name) for name in _DTYPES}
         self.images, self.floats, self.action = arrays["image"], arrays["floats"], arrays["action"]
-        self.action_share, self.race_index = arrays["action_share"], arrays["race"]
+        self.action_share, self.controls, self.race_index = arrays["action_share"], arrays["controls"], arrays["race"]
         self.time_ms, self.along_m = arrays["time_ms"], arrays["along_m"]
         if len(self) != sum(race.num_frames for race in self.races):
             message = f"{folder.as_posix()}: the shards of {split} hold {len(self)} frames, the index says otherwise"

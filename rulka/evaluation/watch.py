@@ -146,5 +146,7 @@ def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:
     ending = f"{followed.time_s:.2f} s" if followed.time_s is not None else followed.end
     rival = f"ghost: {others[0][0]}" if others else ""
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    texts = HudTexts(f"{LEFT_TO_RIGHT}{title[:26]}{LEFT_TO_RIGHT}  {ending}", where.name[:40], (rival[:34] + more) if rival else "")
+    texts = HudTexts(
+        f"{LEFT_TO_RIGHT}{title[:26]}{LEFT_TO_RIGHT}  {ending}", where.name[:40], (rival[:34] + more) if rival else ""
+    )
     return VideoRace(followed, tuple(result for _, result in others), where, texts)

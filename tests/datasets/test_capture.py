@@ -15,6 +15,7 @@ from rulka.datasets.capture import (
     decision_times,
     gearbox_counter,
     labels,
+    mean_controls,
     previous_keys,
 )
 from rulka.datasets.demonstrations import race_of_driver
@@ -94,6 +95,7 @@ def test_a_simulated_race_is_captured_as_the_agent_saw_it() -> None:
     captured = capture_race(race_of_driver(driven, TRACK.uid, TABLE), TRACK, bake_scene(TRACK), SETTINGS)
     np.testing.assert_array_equal(captured.action, driven.actions)
     np.testing.assert_array_equal(captured.action_share, np.eye(12, dtype=np.float32)[driven.actions])
+    np.testing.assert_array_equal(captured.controls, TABLE.analog()[driven.actions])
     np.testing.assert_array_equal(captured.time_ms, 50 * np.arange(len(driven.actions)))
     for name, part in FLOATS.items():
         if name not in ("waypoints", "margin"):
@@ -131,6 +133,14 @@ def test_labels_by_hand(shift: int, first: dict[int, float], second: dict[int, f
     for row, expected in zip(share, (first, second), strict=True):
         np.testing.assert_allclose(row, [expected.get(index, 0.0) for index in range(12)], atol=1e-6)
     assert action.tolist() == [0, max(second, key=lambda index: second[index])]
+
+
+def test_analog_controls_stay_raw_and_are_meaned_by_hand() -> None:
+    """Decision 2 shows ticks 5 to 9: steering 0.2 in three of them and -0.6 in two is -0.12, gas is half pressed."""
+    race = race_with()
+    race.controls[5:8, 0], race.controls[8:10, 0], race.controls[5:10, 1] = 0.2, -0.6, 0.5
+    mean = mean_controls(race, np.array([0, 50]), SETTINGS)
+    np.testing.assert_allclose(mean[1], [-0.12, 0.5, 0.0], atol=1e-6)
 
 
 def test_the_shift_of_recordings_does_not_touch_simulated_races() -> None:

@@ -60,6 +60,7 @@ def test_values_survive(tmp_path: Path) -> None:
         rng.normal(size=(5, NUM_FLOATS)).astype(np.float32),
         share.argmax(axis=1).astype(np.uint8),
         share,
+        rng.uniform(-1, 1, (5, 3)).astype(np.float32),
         np.arange(5, dtype=np.int32) * 50,
         rng.normal(size=5).astype(np.float32),
     )
@@ -74,7 +75,8 @@ def test_values_survive(tmp_path: Path) -> None:
     writer.add(race)
     writer.close()
     frames = FrameDataset(tmp_path, "train")
-    for name, stored in [("image", frames.images), ("floats", frames.floats), ("action_share", frames.action_share)]:
+    stored_arrays = {"image": frames.images, "floats": frames.floats, "controls": frames.controls}
+    for name, stored in (stored_arrays | {"action_share": frames.action_share}).items():
         np.testing.assert_array_equal(stored[:], getattr(race, name))
         assert stored[:].dtype == getattr(race, name).dtype
     np.testing.assert_array_equal(frames.action[:], share.argmax(axis=1))

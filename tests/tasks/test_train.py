@@ -181,6 +181,7 @@ def test_unfinished_demonstration_is_cut_before_its_last_frame(small_params: Par
         floats=np.zeros((5, 184), np.float32),
         action=number.astype(np.uint8),
         action_share=np.eye(12, dtype=np.float32)[number],
+        controls=np.zeros((5, 3), np.float32),
         time_ms=(50 * number).astype(np.int32),
         along_m=(2.0 * number).astype(np.float32),
     )

@@ -1,0 +1,100 @@
+"""Frames in the layout of the Hugging Face Hub: everything survives the way there and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from rulka.datasets import hugging_face
+from rulka.datasets.frames import FrameDataError, FrameDataset, FrameIndex, Split
+from rulka.datasets.hugging_face import INDEX_FILE, SPLITS, export_frames, import_frames
+
+Write = Callable[..., tuple[Path, FrameIndex]]
+ARRAYS = ("images", "floats", "action", "action_share", "controls", "time_ms", "along_m", "race_index")
+
+
+@pytest.fixture
+def exported(write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A frame dataset and its export, whose files are so short that races cross them."""
+    monkeypatch.setattr(hugging_face, "ROWS_PER_FILE", 70)
+    frames, _ = write_frames(num_races=5)
+    out = tmp_path / "hub"
+    export_frames(frames, out, licence="cc-by-4.0")
+    return frames, out
+
+
+def test_there_and_back_nothing_changes(exported: tuple[Path, Path], tmp_path: Path) -> None:
+    frames, out = exported
+    assert len(list((out / "data").glob("train-*.parquet"))) > 1
+    again = tmp_path / "again"
+    again.mkdir()
+    index = import_frames(out, again, shard_frames=100)
+    assert asdict(index) == asdict(FrameDataset(frames, "train").index)
+    for split in SPLITS:
+        before, after = FrameDataset(frames, split), FrameDataset(again, split)
+        for name in ARRAYS:
+            np.testing.assert_array_equal(getattr(before, name)[:], getattr(after, name)[:], err_msg=name)
+
+
+def test_card_says_what_the_hub_reads(exported: tuple[Path, Path]) -> None:
+    _, out = exported
+    text = (out / "README.md").read_text(encoding="utf-8")
+    head = yaml.safe_load(text.split("---")[1])
+    assert head["license"] == "cc-by-4.0"
+    assert head["size_categories"] == ["n<1K"]
+    assert {entry["split"] for entry in head["configs"][0]["data_files"]} == set(SPLITS)
+    assert "contact_sheet" not in text
+
+
+def test_players_are_named_only_on_demand(write_frames: Write, tmp_path: Path) -> None:
+    frames, _ = write_frames(num_races=3)
+    players = {f"race-{number}": f"somebody {number}" for number in range(3)}
+    export_frames(frames, tmp_path / "anonymous", licence="other")
+    export_frames(frames, tmp_path / "named", licence="other", players=players)
+    assert "somebody" not in "".join(path.read_text("latin-1") for path in (tmp_path / "anonymous").rglob("*.*"))
+    table = pq.read_table(next((tmp_path / "named" / "data").glob("train-*.parquet")))
+    assert table["player"][0].as_py() == players[table["race_id"][0].as_py()]
+
+
+@pytest.mark.parametrize("damage", ["no index", "cut index", "other version", "missing file", "cut file"])
+def test_what_is_damaged_is_refused_by_name(exported: tuple[Path, Path], tmp_path: Path, damage: str) -> None:
+    _, out = exported
+    index, file = out / INDEX_FILE, sorted((out / "data").glob("train-*.parquet"))[-1]
+    if damage == "no index":
+        index.unlink()
+    elif damage == "cut index":
+        index.write_text(index.read_text()[:100])
+    elif damage == "other version":
+        index.write_text(json.dumps(json.loads(index.read_text()) | {"schema_version": 99}))
+    elif damage == "missing file":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-40])
+    (tmp_path / "again").mkdir()
+    with pytest.raises(FrameDataError):
+        import_frames(out, tmp_path / "again", shard_frames=100)
+
+
+def test_a_folder_with_something_in_it_is_not_written_over(exported: tuple[Path, Path]) -> None:
+    frames, out = exported
+    with pytest.raises(FrameDataError, match="not empty"):
+        export_frames(frames, out, licence="other")
+
+
+def test_the_datasets_library_reads_it(exported: tuple[Path, Path], tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the library `datasets` is not installed")
+    frames, out = exported
+    loaded = datasets.load_dataset(str(out), cache_dir=str(tmp_path / "cache"))
+    splits: tuple[Split, ...] = SPLITS
+    for split in splits:
+        ours, theirs = FrameDataset(frames, split), loaded[split]
+        assert len(ours) == len(theirs)
+        np.testing.assert_array_equal(np.asarray(theirs[3]["image"]), ours.images[3:4][0, 0])
+        np.testing.assert_allclose(theirs[3]["floats"], ours.floats[3:4][0], rtol=1e-6)
