@@ -84,20 +84,42 @@ def evaluate(
         _say(format_evaluation(result))
 
 
-def watch(sources: Paths, /, track: str | None = None, races: int = 1, out: Path | None = None) -> None:
-    """Show recordings and agents in one picture: the first is followed, the others are ghosts.
+def watch(
+    sources: Paths,
+    /,
+    track: str | None = None,
+    races: int = 1,
+    out: Path | None = None,
+    port: int = 8477,
+) -> None:
+    """Show recordings and agents in one picture, or a running training on a live page.
+
+    The first recording or agent is followed, the others are ghosts.
 
     Args:
-        sources: Gbx files or folders of them, folders of agents such as data/agent, or data/races.
+        sources: Gbx files or folders of them, folders of agents such as data/agent, or data/races; or runs/train.
         track: uid or file of the track on which agents race; that of the recordings when left out.
         races: races of each agent, from different starts.
         out: MP4 file to write; without it a window opens.
+        port: of the live page of a training.
     """
+    if len(sources) == 1 and any(sources[0].rglob("metrics.jsonl")):
+        _serve_page(sources[0], port)
+        return
     from rulka.evaluation.watch import watch as show
     from rulka.params import read_params
 
-    said, _shown = show(sources, read_params(), track=track, num_races=races, out=out)
-    _say(said)
+    _say(show(sources, read_params(), track=track, num_races=races, out=out))
+
+
+def _serve_page(folder: Path, port: int) -> None:
+    from rulka.runtime.page.server import make_server
+    from rulka.runtime.page.snapshot import find_run
+
+    run_folder = find_run(folder)
+    with make_server(run_folder, port) as server:
+        _say(f"{run_folder.as_posix()} on http://{server.server_address[0]}:{server.server_port}/  (Ctrl-C ends)")
+        server.serve_forever()
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -49,6 +49,7 @@ from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.connect import train_run
 from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.runtime.learner_loop import Outcome
+from rulka.runtime.live import LIVE_FILE, TRACK_FILE
 from rulka.runtime.metrics import METRICS_FILE
 from rulka.runtime.parts import (
     RaceSpec,
@@ -175,6 +176,8 @@ class AgentRun:
         if (self.final_dir / META_FILE).exists():  # a later algorithm was interrupted
             return
         initial = self._initial()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self._track, self.folder / TRACK_FILE)
         outcome = train_run(self._run_spec(initial))
         save_artifact(self.final_dir, self._trained(initial, outcome))
 
@@ -182,6 +185,7 @@ class AgentRun:
         """Removes what is only needed to go on; metrics stay."""
         Checkpoints(self.folder).clear()
         shutil.rmtree(self.final_dir)
+        (self.folder / LIVE_FILE).unlink(missing_ok=True)
 
     def _fingerprint(self) -> str:
         """Returns a hash of everything that decides how the run goes."""

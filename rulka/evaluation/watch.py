@@ -47,9 +47,7 @@ class _Sources:
     datasets: list[Path]
 
 
-def watch(
-    sources: Sequence[Path], params: Params, *, track: str | None, num_races: int, out: Path | None
-) -> tuple[str, VideoRace]:
+def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_races: int, out: Path | None) -> str:
     """Shows races together, in a window or as a video.
 
     Args:
@@ -61,7 +59,7 @@ def watch(
         out: MP4 file to write; None opens a window.
 
     Returns:
-        One line that says what was shown, and what it was.
+        One line that says what was shown.
 
     Raises:
         UserError: if a source is nothing to watch, sources are of different tracks, or there is no screen.
@@ -73,7 +71,7 @@ def watch(
     size = (shown, params.simulator.camera, params.observation, params.evaluate)
     if out is None:
         show_frames(race_frames(*size), params.evaluate.video_fps, said)
-        return said, shown
+        return said
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress("video", None, "frames", stream=sys.stderr) as bar:
 
@@ -82,7 +80,7 @@ def watch(
             bar.advance()
 
         write_video(out, *size, on_frame)
-    return f"{said}: {out.as_posix()}", shown
+    return f"{said}: {out.as_posix()}"
 
 
 def gather(sources: Sequence[Path], params: Params, track: str | None, num_races: int) -> VideoRace:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rulka.agents.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.observation import FLOATS
 from rulka.runtime.messages import RaceEnd
 
 
@@ -77,6 +78,7 @@ class Collector:
     Attributes:
         index: which collector this is.
         version: of the weights that it acts with.
+        cars: [N, 2] furthest metres along the track and speed in m/s of each car, after the last block.
     """
 
     def __init__(self, index: int, environment: CarBatch, actor: Actor, spec: BlockSpec, seed: int) -> None:
@@ -95,6 +97,7 @@ class Collector:
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
         self._total_reward = np.zeros(spec.num_cars, np.float64)
+        self.cars = np.zeros((spec.num_cars, 2), np.float32)
         environment.reset_into(self._image, self._floats, self._potential, seed)
 
     def load_weights(self, version: int, tensors: Mapping[str, Tensor]) -> None:
@@ -127,6 +130,8 @@ class Collector:
             _write(block, t, decision, result)
             races += self._races_ended(result)
             on_step()
+            self.cars[:, 0] = result.progress_m
+        self.cars[:, 1] = np.linalg.norm(block.floats[-1][:, FLOATS["velocity"]], axis=1)
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         return tuple(races)

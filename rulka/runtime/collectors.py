@@ -117,7 +117,8 @@ class SerialCollectors:
         started_s = time.monotonic()
         races = self._collector.fill(self._block, self._env_steps)
         self._env_steps += self._block.reward.size
-        facts = BlockFilled(0, self._collector.version, races, time.monotonic() - started_s, 0.0)
+        cars = self._collector.cars.copy()
+        facts = BlockFilled(0, self._collector.version, races, cars, time.monotonic() - started_s, 0.0)
         return [Delivery(0, self._block, facts)]
 
     def release(self, delivery: Delivery) -> None:

@@ -15,6 +15,7 @@ from rulka.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import Collectors
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck
+from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, MetricsLog, RaceStatistics, TimeShares
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
@@ -93,7 +94,7 @@ class LearnerLoop:
         self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
         self._learner, self._collectors, self._check = learner, collectors, check
         self._metrics, self._checkpoints, self._stop = metrics, checkpoints, stop
-        self._shares, self._learning = TimeShares(), LearningMeans()
+        self._shares, self._learning, self._live = TimeShares(), LearningMeans(), LiveCars(spec.folder)
         self._published = -1
         self._has_work = False
         self._last_check: dict[str, float | None] = {}
@@ -162,6 +163,7 @@ class LearnerLoop:
             self._shares.add_learning(time.monotonic() - started_s)
             self._shares.add_block(delivery.facts, num_env_steps, self._learner.version)
             self.races.add(delivery.facts.races)
+            self._live.add(delivery.collector, delivery.facts.cars)
             self.state.env_steps += num_env_steps
         return self.state.env_steps - env_steps_before
 
@@ -235,6 +237,7 @@ class LearnerLoop:
         self._metrics.write(
             self.state.env_steps, values | self.races.values() | self._shares.take() | learned | checked
         )
+        self._live.write()
 
     def _check_when_due(self) -> None:
         if self.state.env_steps >= self.state.next_check_env_steps:

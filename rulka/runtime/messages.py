@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True)
 class RaceEnd:
@@ -57,6 +60,7 @@ class BlockFilled:
         slot: which block.
         version: of the weights that acted in all of the block.
         races: races that ended in it.
+        cars: [N, 2] float32 where each car is now: furthest metres along the track, and speed in m/s.
         filling_s: time spent simulating and acting.
         waiting_s: time spent waiting for permission before it.
     """
@@ -64,6 +68,7 @@ class BlockFilled:
     slot: int
     version: int
     races: tuple[RaceEnd, ...]
+    cars: NDArray[np.float32]
     filling_s: float
     waiting_s: float
 

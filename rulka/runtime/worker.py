@@ -108,6 +108,7 @@ class _Worker:
                 slot=message.slot,
                 version=self._collector.version,
                 races=races,
+                cars=self._collector.cars.copy(),
                 filling_s=time.monotonic() - permitted_s,
                 waiting_s=permitted_s - started_s,
             )

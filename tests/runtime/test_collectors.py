@@ -46,7 +46,7 @@ class ScriptedSupervisor:
         block = self.collectors._blocks[index][message.slot]
         for name in block.spec.layout():
             getattr(block, name)[...] = number % 2 if name.startswith(("is_", "t")) else number
-        self.heard.append((index, BlockFilled(message.slot, version=number, races=(), filling_s=0.0, waiting_s=0.0)))
+        self.heard.append((index, BlockFilled(message.slot, number, (), np.zeros((1, 2), np.float32), 0.0, 0.0)))
 
 
 @pytest.fixture
