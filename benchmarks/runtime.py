@@ -31,7 +31,7 @@ from rulka.observation import reference_normalisation
 from rulka.params import Algorithm, Params, read_params
 from rulka.runtime.collector import Collector
 from rulka.runtime.connect import train_run
-from rulka.runtime.metrics import METRICS_FILE, read_metrics
+from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import RunSpec

@@ -50,7 +50,7 @@ from rulka.runtime.connect import train_run
 from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import LIVE_FILE, TRACK_FILE
-from rulka.runtime.metrics import METRICS_FILE
+from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.parts import (
     RaceSpec,
     agent_config,

@@ -28,7 +28,7 @@ from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import CollectorProcesses, SerialCollectors
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import LearnerLoop, Outcome, RunState
-from rulka.runtime.metrics import MetricsLog
+from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 

@@ -16,7 +16,8 @@ from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import Collectors
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck
 from rulka.runtime.live import LiveCars
-from rulka.runtime.metrics import LearningMeans, MetricsLog, RaceStatistics, TimeShares
+from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
+from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.runtime.supervisor import CollectorCrashError

@@ -1,46 +1,17 @@
-"""What a run tells about itself: results of races, shares of time, lines of JSON, TensorBoard scalars."""
+"""What a run measures of itself: results of races, and shares of time."""
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
 
 from rulka.runtime.messages import BlockFilled, RaceEnd
 
-METRICS_FILE = "metrics.jsonl"
 NUM_RECENT_RACES = 200
-
-Values = Mapping[str, float | int | str | None]
-
-_GROUP = {
-    "finish_rate": "Race",
-    "mean_return": "Race",
-    "mean_progress_m": "Race",
-    "best_time_s": "Race",
-    "num_races": "Race",
-    "env_steps_per_s": "Performance",
-    "learner_busy_share": "Performance",
-    "collectors_waiting_share": "Performance",
-    "blocks_under_way": "Performance",
-    "num_restarts": "Performance",
-    "versions_behind": "Performance",
-    "most_versions_behind": "Performance",
-    "check_finish_rate": "Check",
-    "check_mean_time_s": "Check",
-    "check_mean_progress_m": "Check",
-    "gradient_steps": "Total",
-    "minutes": "Total",
-    "version": "Total",
-}
-"""TensorBoard group of a metric; those that are not named are the learner's and go to "Training"."""
 
 
 class RaceStatistics:
@@ -144,52 +115,3 @@ class LearningMeans:
         means = {name: float(np.mean(values)) for name, values in self._values.items()}
         self._values.clear()
         return means
-
-
-class MetricsLog:
-    """Writes metrics as lines of JSON and as TensorBoard scalars, both into the folder of the run."""
-
-    def __init__(self, folder: Path, *, env_steps: int, num_bytes: int) -> None:
-        """Opens the files and forgets what was written after the checkpoint that the run goes on from.
-
-        Args:
-            folder: of the run; made if it is missing.
-            env_steps: where the run goes on; 0 starts anew.
-            num_bytes: what `num_bytes` was there.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        if env_steps == 0:
-            for stale in folder.glob("events.out.tfevents.*"):
-                stale.unlink()
-        self.path = folder / METRICS_FILE
-        self._file = self.path.open("ab")
-        self._file.truncate(min(num_bytes, self._file.tell()))
-        self._tensorboard = SummaryWriter(folder, purge_step=env_steps or None)
-
-    @property
-    def num_bytes(self) -> int:
-        """Length of the file of lines."""
-        return self._file.seek(0, 2)
-
-    def write(self, env_steps: int, values: Values) -> None:
-        """Writes one line, and one scalar for each number."""
-        line = {name: value if _is_finite(value) else None for name, value in values.items()}
-        self._file.write(json.dumps({"env_steps": env_steps} | line).encode() + b"\n")
-        self._file.flush()
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self._tensorboard.add_scalar(f"{_GROUP.get(name, 'Training')}/{name}", value, env_steps)
-
-    def close(self) -> None:
-        """Closes both files."""
-        self._file.close()
-        self._tensorboard.close()
-
-
-def _is_finite(value: float | int | str | None) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def read_metrics(path: Path) -> Sequence[dict[str, Any]]:
-    """Reads all lines of a metrics file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

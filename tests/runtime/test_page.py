@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rulka.runtime.live import LIVE_FILE, TRACK_FILE, LiveCars
-from rulka.runtime.metrics import METRICS_FILE
+from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.page.server import PortError, make_server
 from rulka.runtime.page.snapshot import MAX_POINTS, NoRunError, find_run, snapshot, track_outline
 from rulka.tracks.generate import generate_track

@@ -10,7 +10,8 @@ from runtime_fakes import BLOCK_STEPS, fake_run
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.messages import RaceEnd
-from rulka.runtime.metrics import MetricsLog, RaceStatistics, read_metrics
+from rulka.runtime.metrics import RaceStatistics
+from rulka.runtime.metrics_log import MetricsLog, read_metrics
 from rulka.runtime.stop import StopRequestedError, StopSignals
 
 
@@ -53,6 +54,8 @@ def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
     log.close()
     expected = [{"env_steps": 10, "loss": 1.0}, {"env_steps": 15, "loss": None, "text": "x"}]
     assert list(read_metrics(tmp_path / "metrics.jsonl")) == expected
+    # The same in DVCLive's folder, where what is not a number has no place.
+    assert (tmp_path / "dvclive/plots/metrics/Training/loss.tsv").read_text().split() == ["step", "loss", "10", "1.0"]
 
 
 def test_new_run_does_not_inherit_metrics(tmp_path: Path) -> None:
@@ -62,6 +65,7 @@ def test_new_run_does_not_inherit_metrics(tmp_path: Path) -> None:
         log.close()
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
+    assert len((tmp_path / "dvclive/plots/metrics/Training/loss.tsv").read_text().splitlines()) == 2
 
 
 def test_race_statistics_survive(tmp_path: Path) -> None:

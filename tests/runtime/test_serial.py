@@ -12,7 +12,7 @@ from rulka.buffers.experience import new_block
 from rulka.runtime.collector import Collector
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import DivergedError, StalledError
-from rulka.runtime.metrics import read_metrics
+from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.stop import StopSignals
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from rulka.errors import UserError
 from rulka.observation import ZONE_SPACING_M
 from rulka.runtime.live import LIVE_FILE, TRACK_FILE
-from rulka.runtime.metrics import METRICS_FILE
+from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.tracks.track import Track, load_track
 
 MAX_POINTS = 240
