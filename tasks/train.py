@@ -59,6 +59,7 @@ from rulka.runtime.parts import (
     build_cars,
     build_learner,
 )
+from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.specs import RunSpec
 from rulka.stage import output_folder, require, run_stage
 from tasks.transfer import COMPARED_FOLDER, WARMUP_FOLDER
@@ -143,6 +144,8 @@ def train(  # noqa: PLR0913 - a stage takes exactly the sections it reads
             inside = out if algorithm == train.algorithm else out / COMPARED_FOLDER / algorithm
             shutil.copytree(run.final_dir, inside, dirs_exist_ok=True)
             shutil.copyfile(run.folder / METRICS_FILE, inside / LOG_FILE)
+            if (run.folder / RECORD_FILE).exists():
+                shutil.copyfile(run.folder / RECORD_FILE, inside / RECORD_FILE)
     for run in runs.values():
         run.forget()
 
@@ -275,7 +278,7 @@ def _training(outcome: Outcome, train: TrainParams) -> dict[str, Any]:
         "minutes": round(outcome.state.seconds / 60.0, 3),
         "num_starts": outcome.state.num_starts,
         "ended_by": outcome.ended_by,
-        "best_time_s": outcome.best_time_s,
+        "record_s": outcome.record_s,
         "weights_of_env_steps": outcome.best.env_steps,
         "last_check": asdict(outcome.best.result),
         "precision": {"bfloat16": "bf16"}.get(outcome.precision, outcome.precision),

@@ -25,7 +25,7 @@ WIDTH_IN = 9.6
 DASHES = ("-", "--", "-.")
 ROWS = (
     ("finish_rate", "check_finish_rate", "races finished"),
-    ("best_time_s", "check_mean_time_s", "race time (s)"),
+    ("record_s", "check_mean_time_s", "race time (s)"),
     ("mean_return", "", "return of a race"),
 )
 """Number of training races, number of greedy checks between them, label."""
@@ -33,7 +33,7 @@ COLUMNS = (("minutes", "minutes of training"), ("env_steps", "env steps (decisio
 
 
 def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Theme) -> Figure | None:
-    """Draws finish rate, best time and return over minutes and over env steps; dots are greedy checks.
+    """Draws finish rate, record and return over minutes and over env steps; dots are greedy checks.
 
     Args:
         logs: one for each algorithm, the agent's first.
@@ -54,7 +54,7 @@ def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Th
                 colour = theme.colour("agent") if number == 0 else theme.colour("", number - 1)
                 axes.plot(*log.curve(axis, name), DASHES[number % 3], color=colour, label=log.label)
                 axes.plot(*log.curve(axis, check), "o", color=colour, markersize=4.5)
-            if name == "best_time_s":
+            if name == "record_s":
                 _mark_demonstrations(axes, evaluation, theme)
         if name == "finish_rate":
             row[0].set_ylim(-0.02, 1.02)

@@ -7,16 +7,32 @@ weights take part too: an agent that learns to drive worse than the policy it be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
 from rulka.runtime.collector import CarBatch, StepResult
+
+
+@dataclass(frozen=True)
+class RaceKey:
+    """One greedy race: with the same weights it can be driven again, and goes the same way.
+
+    Attributes:
+        seed: of the batch of cars.
+        car: which of them.
+        time_ms: race time at the finish.
+    """
+
+    seed: int
+    car: int
+    time_ms: int
 
 
 @dataclass(frozen=True)
@@ -28,12 +44,14 @@ class CheckResult:
         finish_rate: share that finished.
         mean_time_s: of those that finished; None where none did.
         mean_progress_m: furthest progress of all.
+        fastest: the finished race with the best time; None where none finished.
     """
 
     num_races: int
     finish_rate: float
     mean_time_s: float | None
     mean_progress_m: float
+    fastest: RaceKey | None
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -54,6 +72,23 @@ class Candidate:
     env_steps: int
     result: CheckResult
     tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class DrivenRace:
+    """All of one greedy race.
+
+    Attributes:
+        key: which race; its time is the one measured now.
+        image: [T, 1, H, W] uint8 before each decision.
+        floats: [T, F] float32.
+        action: [T] uint8.
+    """
+
+    key: RaceKey
+    image: NDArray[np.uint8]
+    floats: NDArray[np.float32]
+    action: NDArray[np.uint8]
 
 
 class GreedyCheck:
@@ -79,35 +114,68 @@ class GreedyCheck:
         self._actor.network.load_state_dict(dict(tensors))
         num_rounds = -(-num_races // self._num_cars)
         seeds = np.random.SeedSequence(seed).generate_state(num_rounds)
-        finished, time_s, progress_m = (np.concatenate(x) for x in zip(*map(self._race, seeds), strict=True))
+        rounds = [self._race(int(seed)) for seed in seeds]
+        finished, time_ms, progress_m = (np.concatenate(values) for values in zip(*rounds, strict=True))
         return CheckResult(
             num_races=len(finished),
             finish_rate=float(finished.mean()),
-            mean_time_s=float(time_s[finished].mean()) if finished.any() else None,
+            mean_time_s=float(time_ms[finished].mean()) / 1000.0 if finished.any() else None,
             mean_progress_m=float(progress_m.mean()),
+            fastest=self._fastest(seeds, finished, time_ms),
         )
+
+    def drive_again(self, tensors: Mapping[str, Tensor], key: RaceKey) -> DrivenRace | None:
+        """Drives one race of a check once more and keeps all of it; None where the car does not finish this time."""
+        self._actor.network.load_state_dict(dict(tensors))
+        seen: list[tuple[NDArray, NDArray]] = []
+        actions: list[int] = []
+
+        def keep(decided: NDArray[np.int64]) -> None:
+            seen.append((self._image[key.car].copy(), self._floats[key.car].copy()))
+            actions.append(int(decided[key.car]))
+
+        finished, time_ms, _ = self._race(key.seed, only=key.car, on_decided=keep)
+        if not finished[key.car]:
+            return None
+        image, floats = (np.stack(values) for values in zip(*seen, strict=True))
+        return DrivenRace(replace(key, time_ms=int(time_ms[key.car])), image, floats, np.array(actions, np.uint8))
 
     def close(self) -> None:
         """Closes the environment."""
         self._environment.close()
 
-    def _race(self, seed: np.uint32) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns whether each car finished, its time in seconds, and its progress in metres."""
-        self._environment.reset_into(self._image, self._floats, self._potential, int(seed))
+    def _fastest(self, seeds: NDArray[np.uint32], finished: NDArray, time_ms: NDArray) -> RaceKey | None:
+        if not finished.any():
+            return None
+        race = int(np.where(finished, time_ms, np.inf).argmin())
+        return RaceKey(int(seeds[race // self._num_cars]), race % self._num_cars, int(time_ms[race]))
+
+    def _race(
+        self, seed: int, only: int | None = None, on_decided: Callable[[NDArray[np.int64]], None] | None = None
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
+        """Drives until all cars have ended their races, or the `only` one that matters.
+
+        Returns:
+            Whether each car finished, its time in milliseconds, and its progress in metres.
+        """
+        self._environment.reset_into(self._image, self._floats, self._potential, seed)
         is_racing = np.ones(self._num_cars, bool)
-        finished, time_s, progress_m = np.zeros(self._num_cars, bool), *np.zeros((2, self._num_cars))
-        while is_racing.any():
-            result = self._step()
+        finished, time_ms = np.zeros(self._num_cars, bool), np.zeros(self._num_cars, np.int64)
+        progress_m = np.zeros(self._num_cars)
+        while is_racing.any() if only is None else is_racing[only]:
+            result = self._step(on_decided)
             ended = is_racing & (result.terminated | result.truncated)
             finished[ended] = result.is_finished[ended]
-            time_s[ended], progress_m[ended] = result.race_time_ms[ended] / 1000.0, result.progress_m[ended]
+            time_ms[ended], progress_m[ended] = result.race_time_ms[ended], result.progress_m[ended]
             is_racing &= ~ended
             self._on_step()
-        return finished, time_s, progress_m
+        return finished, time_ms, progress_m
 
-    def _step(self) -> StepResult:
+    def _step(self, on_decided: Callable[[NDArray[np.int64]], None] | None) -> StepResult:
         image, floats = torch.from_numpy(self._image), torch.from_numpy(self._floats)
         decision = self._actor.act(image, floats, explore=False)
+        if on_decided:
+            on_decided(decision.action)
         return self._environment.step_into(decision.action, self._image, self._floats, self._potential)
 
 
@@ -147,5 +215,10 @@ class BestWeights:
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Goes on from what `state_dict` returned."""
         self._candidates = [
-            Candidate(entry["env_steps"], CheckResult(**entry["result"]), entry["tensors"]) for entry in state
+            Candidate(entry["env_steps"], _check_result(entry["result"]), entry["tensors"]) for entry in state
         ]
+
+
+def _check_result(fields: Mapping[str, Any]) -> CheckResult:
+    fastest = fields["fastest"]
+    return CheckResult(**{**fields, "fastest": RaceKey(**fastest) if fastest else None})

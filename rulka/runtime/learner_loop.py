@@ -18,6 +18,7 @@ from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, Gree
 from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
 from rulka.runtime.metrics_log import MetricsLog
+from rulka.runtime.records import Records
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.runtime.supervisor import CollectorCrashError
@@ -66,14 +67,14 @@ class Outcome:
         best: the chosen weights, with the result of their last greedy races.
         ended_by: which limit ended the run.
         state: its counters.
-        best_time_s: fastest training race from the start line, or None.
+        record_s: time of the fastest greedy race, driven twice, or None.
         precision: in which the network learned.
     """
 
     best: Candidate
     ended_by: EndedBy
     state: RunState
-    best_time_s: float | None
+    record_s: float | None
     precision: str
 
 
@@ -96,6 +97,7 @@ class LearnerLoop:
         self._learner, self._collectors, self._check = learner, collectors, check
         self._metrics, self._checkpoints, self._stop = metrics, checkpoints, stop
         self._shares, self._learning, self._live = TimeShares(), LearningMeans(), LiveCars(spec.folder)
+        self.records = Records(spec.folder, env_steps=state.env_steps)
         self._published = -1
         self._has_work = False
         self._last_check: dict[str, float | None] = {}
@@ -129,7 +131,7 @@ class LearnerLoop:
             self._collectors.stop()  # the last races need the processor more
             best = self.best.choose(self._check, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
         self._report()
-        return Outcome(best, ended_by, self.state, self.races.best_time_s, self._learner.precision)
+        return Outcome(best, ended_by, self.state, self.records.time_s, self._learner.precision)
 
     def _train(self, bar: Progress) -> EndedBy:
         self._publish()
@@ -216,8 +218,9 @@ class LearnerLoop:
         if self.state.env_steps:  # whichever limit comes first
             rate = self.state.env_steps / self.state.seconds
             bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + rate * left_s)
-        facts = {name: value for name, value in self.races.values().items() if value is not None}
-        shown = {"finished": "finish_rate", "best s": "best_time_s", "progress m": "mean_progress_m"}
+        values = self.races.values() | {"record_s": self.records.time_s}
+        facts = {name: value for name, value in values.items() if value is not None}
+        shown = {"finished": "finish_rate", "record s": "record_s", "progress m": "mean_progress_m"}
         bar.advance(
             num_taken,
             updates=self._learner.version,
@@ -232,6 +235,7 @@ class LearnerLoop:
             "version": self._learner.version,
             "blocks_under_way": self._collectors.num_under_way,
             "num_restarts": self._collectors.num_restarts,
+            "record_s": self.records.time_s,
         }
         learned = {name: value for name, value in self._learning.take().items() if name not in values}
         checked, self._last_check = self._last_check, {}
@@ -250,6 +254,7 @@ class LearnerLoop:
         tensors = self._learner.network.state_dict()
         result = self._check.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
         self.best.offer(self.state.env_steps, result, tensors)
+        self.records.offer(self._check, tensors, self.state.env_steps, result)
         self._last_check = _named_check(result)
 
     def _save(self) -> None:

@@ -19,12 +19,12 @@ class RaceStatistics:
 
     Attributes:
         num_races: races that ended so far.
-        best_time_s: fastest finished race from the start line, or None before there is one.
+        best_training_time_s: fastest finished training race from the start line, or None before there is one.
     """
 
     def __init__(self) -> None:
         self.num_races = 0
-        self.best_time_s: float | None = None
+        self.best_training_time_s: float | None = None
         self._recent: deque[tuple[bool, float, float]] = deque(maxlen=NUM_RECENT_RACES)
 
     def add(self, races: Iterable[RaceEnd]) -> None:
@@ -33,23 +33,23 @@ class RaceStatistics:
             self.num_races += 1
             self._recent.append((race.is_finished, race.total_reward, race.progress_m))
             if race.is_finished and race.is_full_race:
-                self.best_time_s = min(race.time_ms / 1000.0, self.best_time_s or float("inf"))
+                self.best_training_time_s = min(race.time_ms / 1000.0, self.best_training_time_s or float("inf"))
 
     def values(self) -> dict[str, float | int | None]:
         """Returns finish rate, mean return and mean progress of recent races, None before the first, and totals."""
         names = ("finish_rate", "mean_return", "mean_progress_m")
         means = np.mean(np.array(self._recent), axis=0).tolist() if self._recent else [None] * len(names)
-        totals = {"best_time_s": self.best_time_s, "num_races": self.num_races}
+        totals = {"best_training_time_s": self.best_training_time_s, "num_races": self.num_races}
         return dict(zip(names, means, strict=True)) | totals
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all of it for a checkpoint."""
         recent = [list(race) for race in self._recent]
-        return {"num_races": self.num_races, "best_time_s": self.best_time_s, "recent": recent}
+        return {"num_races": self.num_races, "best_training_time_s": self.best_training_time_s, "recent": recent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        self.num_races, self.best_time_s = state["num_races"], state["best_time_s"]
+        self.num_races, self.best_training_time_s = state["num_races"], state["best_training_time_s"]
         self._recent.clear()
         self._recent.extend((finished, total_reward, progress) for finished, total_reward, progress in state["recent"])
 

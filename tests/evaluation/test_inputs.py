@@ -22,14 +22,14 @@ from rulka.tracks.track import Track
 
 def test_training_log_keeps_the_known_points_of_a_curve(tmp_path: Path) -> None:
     rows = [
-        {"env_steps": 10, "minutes": 0.1, "best_time_s": None, "phase": "warm-up"},
-        {"env_steps": 20, "minutes": 0.2, "best_time_s": 31.5},
-        {"env_steps": 30, "minutes": 0.3, "best_time_s": 30.0, "finish_rate": 0.25},
+        {"env_steps": 10, "minutes": 0.1, "record_s": None, "phase": "warm-up"},
+        {"env_steps": 20, "minutes": 0.2, "record_s": 31.5},
+        {"env_steps": 30, "minutes": 0.3, "record_s": 30.0, "finish_rate": 0.25},
     ]
     path = tmp_path / "training.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
     log = read_training_log(path, "PPO")
-    steps, times_s = log.curve("env_steps", "best_time_s")
+    steps, times_s = log.curve("env_steps", "record_s")
     assert (steps.tolist(), times_s.tolist()) == ([20, 30], [31.5, 30.0])
     assert len(log.curve("minutes", "never_written")[0]) == 0
     assert (log.last("finish_rate"), log.last("phase"), log.last("never_written")) == (0.25, None, None)

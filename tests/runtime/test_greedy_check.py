@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from runtime_fakes import RACE_STEPS, SPEC, FakeActor, FakeCars, FakeNetwork
 
 from rulka.runtime.greedy_check import BestWeights, CheckResult, GreedyCheck
+from rulka.runtime.records import RECORD_FILE, Records, read_record
 
 
 def _nothing() -> None:
@@ -21,10 +24,14 @@ def _tensors(value: float) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("better", "worse"),
     [
-        (CheckResult(8, 1.0, 30.0, 600.0), CheckResult(8, 0.875, 20.0, 580.0)),  # finishing counts more than speed
-        (CheckResult(8, 1.0, 29.9, 600.0), CheckResult(8, 1.0, 30.0, 600.0)),
-        (CheckResult(8, 0.125, 50.0, 90.0), CheckResult(8, 0.0, None, 500.0)),
-        (CheckResult(8, 0.0, None, 120.0), CheckResult(8, 0.0, None, 100.0)),
+        # Finishing counts more than speed.
+        (
+            CheckResult(8, 1.0, 30.0, 600.0, None),
+            CheckResult(8, 0.875, 20.0, 580.0, None),
+        ),
+        (CheckResult(8, 1.0, 29.9, 600.0, None), CheckResult(8, 1.0, 30.0, 600.0, None)),
+        (CheckResult(8, 0.125, 50.0, 90.0, None), CheckResult(8, 0.0, None, 500.0, None)),
+        (CheckResult(8, 0.0, None, 120.0, None), CheckResult(8, 0.0, None, 100.0, None)),
     ],
 )
 def test_rank(better: CheckResult, worse: CheckResult) -> None:
@@ -36,7 +43,10 @@ def test_one_race_in_each_car_by_hand() -> None:
     steps = []
     check = GreedyCheck(FakeCars(3, start_anywhere=0.0), FakeActor(0), SPEC, lambda: steps.append(1))
     result = check.run(_tensors(1.0), seed=1, num_races=4)
-    assert result == CheckResult(6, pytest.approx(2 / 3), pytest.approx(0.351), 2.0 * RACE_STEPS)
+    assert (result.num_races, result.mean_progress_m) == (6, 2.0 * RACE_STEPS)
+    assert (result.finish_rate, result.mean_time_s) == (pytest.approx(2 / 3), pytest.approx(0.351))
+    assert result.fastest is not None
+    assert (result.fastest.car, result.fastest.time_ms) == (0, 350)
     assert len(steps) == 2 * RACE_STEPS  # two rounds of three for the four that were asked for
 
 
@@ -44,7 +54,7 @@ def test_best_are_kept_as_copies_and_race_once_more() -> None:
     best, weights = BestWeights(num_kept=2), _tensors(0.0)
     for env_steps, finish_rate in [(0, 0.5), (100, 0.25), (200, 0.75)]:
         weights["weight"].fill_(env_steps)
-        best.offer(env_steps, CheckResult(4, finish_rate, 20.0, 50.0), weights)
+        best.offer(env_steps, CheckResult(4, finish_rate, 20.0, 50.0, None), weights)
     saved = best.state_dict()
     assert [(c["env_steps"], float(c["tensors"]["weight"][0])) for c in saved] == [(200, 200.0), (0, 0.0)]
     again = BestWeights(num_kept=2)
@@ -56,8 +66,40 @@ def test_best_are_kept_as_copies_and_race_once_more() -> None:
 def test_newer_of_equals_is_taken() -> None:
     best = BestWeights(num_kept=1)
     for env_steps in (0, 100):
-        best.offer(env_steps, CheckResult(4, 0.5, 20.0, 50.0), _tensors(0.0))
+        best.offer(env_steps, CheckResult(4, 0.5, 20.0, 50.0, None), _tensors(0.0))
     assert best.state_dict()[0]["env_steps"] == 100
+
+
+def _record_check(cars: FakeCars) -> GreedyCheck:
+    return GreedyCheck(cars, FakeActor(0), SPEC, _nothing)
+
+
+def test_records_are_faster_ones_only_and_survive(tmp_path: Path) -> None:
+    check, records = _record_check(FakeCars(3, start_anywhere=0.0)), Records(tmp_path, env_steps=0)
+    result = check.run(_tensors(1.0), seed=1, num_races=3)
+    for env_steps in (10, 20):  # the second is no faster
+        records.offer(check, _tensors(1.0), env_steps, result)
+    records.offer(check, _tensors(1.0), 30, CheckResult(3, 0.0, None, 9.0, None))
+    found = read_record(tmp_path / RECORD_FILE)
+    assert found is not None
+    assert (found.env_steps, found.time_s, records.time_s) == (10, 0.35, 0.35)
+    assert Records(tmp_path, env_steps=10).time_s == 0.35
+    assert Records(tmp_path, env_steps=9).time_s is None, "the run goes on from before the record"
+
+
+def test_a_record_that_cannot_be_repeated_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """These cars become faster with every reset: the race that was to confirm the record takes another time."""
+    check, records = _record_check(_SlowWithHighWeights()), Records(tmp_path, env_steps=0)
+    records.offer(check, _tensors(1.0), 10, check.run(_tensors(1.0), seed=1, num_races=3))
+    assert records.time_s is None
+    assert not (tmp_path / RECORD_FILE).exists()
+    assert "not confirmed" in caplog.text
+
+
+def test_a_damaged_record_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / RECORD_FILE).write_bytes(b"PK damaged")
+    assert Records(tmp_path, env_steps=10).time_s is None
+    assert "damaged" in caplog.text
 
 
 class _SlowWithHighWeights(FakeCars):

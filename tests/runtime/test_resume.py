@@ -73,7 +73,7 @@ def test_race_statistics_survive(tmp_path: Path) -> None:
     assert statistics.values()["finish_rate"] is None
     for time_ms, is_finished, is_full in [(9000, False, True), (20_000, True, True), (8000, True, False)]:
         statistics.add([RaceEnd(0, 0, is_finished, is_full, time_ms, 100.0, 3.0)])
-    assert statistics.best_time_s == 20.0
+    assert statistics.best_training_time_s == 20.0
     again = RaceStatistics()
     again.load_state_dict(statistics.state_dict())
     assert again.values() == statistics.values()

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runtime_fakes import BLOCK_STEPS, RACE_STEPS, SPEC, FakeActor, FakeCars, check_intact, fake_run
+from runtime_fakes import BLOCK_STEPS, HEIGHT, RACE_STEPS, SPEC, WIDTH, FakeActor, FakeCars, check_intact, fake_run
 
 from rulka.buffers.experience import new_block
 from rulka.runtime.collector import Collector
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import DivergedError, StalledError
 from rulka.runtime.metrics_log import read_metrics
+from rulka.runtime.records import RECORD_FILE, read_record
 from rulka.runtime.stop import StopSignals
 
 
@@ -79,18 +80,29 @@ def test_ends_by_minutes_and_says_so(tmp_path: Path) -> None:
 def test_metrics_hold_what_the_report_needs(tmp_path: Path) -> None:
     outcome, _ = _train(fake_run(tmp_path, start_anywhere=0.0))
     last = read_metrics(tmp_path / "metrics.jsonl")[-1]
-    needed = "env_steps gradient_steps minutes finish_rate mean_return best_time_s mean_progress_m loss versions_behind"
+    needed = "env_steps gradient_steps minutes finish_rate mean_return mean_progress_m loss versions_behind record_s"
     assert set(needed.split()) <= set(last)
     assert last["env_steps"] == outcome.state.env_steps
     assert last["finish_rate"] == pytest.approx(2 / 3)  # cars 0 and 2 of 3 finish
-    assert last["best_time_s"] == 0.350
+    assert last["best_training_time_s"] == 0.350
     assert last["check_finish_rate"] == 0.5  # one car of two
     assert list(tmp_path.glob("events.out.tfevents.*"))
 
 
 def test_races_down_the_track_are_no_records(tmp_path: Path) -> None:
+    _train(fake_run(tmp_path, start_anywhere=0.5))
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["best_training_time_s"] is None
+
+
+def test_only_greedy_races_make_records(tmp_path: Path) -> None:
+    """The one check car that finishes takes 7 decisions of 50 ms; its race is kept whole."""
     outcome, _ = _train(fake_run(tmp_path, start_anywhere=0.5))
-    assert outcome.best_time_s is None
+    assert outcome.record_s == 0.35
+    record = read_record(tmp_path / RECORD_FILE)
+    assert record is not None
+    assert record.race.action.tolist() == [1] * RACE_STEPS
+    np.testing.assert_array_equal(record.race.floats[:, 3], np.arange(RACE_STEPS))
+    assert record.race.image.shape == (RACE_STEPS, 1, HEIGHT, WIDTH)
 
 
 def test_limiter_keeps_serial_experience_fresh(tmp_path: Path) -> None:

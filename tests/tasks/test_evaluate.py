@@ -90,7 +90,7 @@ def inputs(tmp_path: Path) -> Inputs:
     save_driver(tmp_path / "agent", "agent", "ppo", FORWARD)
     save_driver(tmp_path / "agent" / "compared" / "iqn", "agent", "iqn", 3)
     save_driver(tmp_path / "policy", "policy", "", 1)
-    log = {"env_steps": 100, "minutes": 0.1, "finish_rate": None, "best_time_s": None, "mean_return": -1.0}
+    log = {"env_steps": 100, "minutes": 0.1, "finish_rate": None, "record_s": None, "mean_return": -1.0}
     (tmp_path / "agent" / "training.jsonl").write_text(json.dumps(log) + "\n")
     confusion = (np.eye(12) * 3).tolist()
     (tmp_path / "policy" / "metrics.json").write_text(json.dumps({"confusion": confusion, "validation_accuracy": 0.5}))

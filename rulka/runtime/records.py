@@ -1,0 +1,111 @@
+"""The best greedy race of a run: driven again to confirm it, and kept whole.
+
+Training races explore, so they make no records; a race that did not finish is none either.
+
+File `record.npz` (plain arrays): `env_steps`, `seed`, `car`, `time_ms`, `image` [T, 1, H, W] uint8, `floats` [T, F]
+float32 and `action` [T] uint8, one entry for each decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from rulka.runtime.greedy_check import CheckResult, DrivenRace, GreedyCheck, RaceKey
+
+RECORD_FILE = "record.npz"
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A confirmed record.
+
+    Attributes:
+        env_steps: of the run when it was driven.
+        race: all of it.
+    """
+
+    env_steps: int
+    race: DrivenRace
+
+    @property
+    def time_s(self) -> float:
+        """Race time in seconds."""
+        return self.race.key.time_ms / 1000.0
+
+
+class Records:
+    """The record of a run, and the file it lies in.
+
+    Attributes:
+        best: the record; None before the first greedy race that finished.
+    """
+
+    def __init__(self, folder: Path, *, env_steps: int) -> None:
+        """Goes on from the record in a run's folder, unless it is from after `env_steps`, where the run goes on."""
+        self._path = folder / RECORD_FILE
+        found = read_record(self._path)
+        self.best = found if found is not None and found.env_steps <= env_steps else None
+
+    @property
+    def time_s(self) -> float | None:
+        """Time of the record in seconds; None where there is none."""
+        return self.best.time_s if self.best else None
+
+    def offer(self, check: GreedyCheck, tensors: Mapping[str, Tensor], env_steps: int, result: CheckResult) -> None:
+        """Looks whether a check brought a record; drives it again, and keeps it if it can be repeated.
+
+        Args:
+            check: that drove the races.
+            tensors: the weights that it drove with.
+            env_steps: of the run.
+            result: of the check.
+        """
+        fastest = result.fastest
+        if fastest is None or (self.best is not None and fastest.time_ms >= self.best.race.key.time_ms):
+            return
+        race = check.drive_again(tensors, fastest)
+        if race is None or race.key != fastest:
+            again = "it did not finish" if race is None else f"it took {race.key.time_ms / 1000.0:.3f} s"
+            _LOGGER.warning("a record of %.3f s was not confirmed: %s", fastest.time_ms / 1000.0, again)
+            return
+        self.best = Record(env_steps, race)
+        self._write(self.best)
+
+    def _write(self, record: Record) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".tmp.npz")
+        key, race = record.race.key, record.race
+        np.savez_compressed(
+            temporary,
+            allow_pickle=False,
+            env_steps=record.env_steps,
+            seed=key.seed,
+            car=key.car,
+            time_ms=key.time_ms,
+            image=race.image,
+            floats=race.floats,
+            action=race.action,
+        )
+        temporary.replace(self._path)
+
+
+def read_record(path: Path) -> Record | None:
+    """Reads a record; None where there is no file, or, with a warning, where it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            key = RaceKey(int(stored["seed"]), int(stored["car"]), int(stored["time_ms"]))
+            race = DrivenRace(key, stored["image"], stored["floats"], stored["action"])
+            return Record(int(stored["env_steps"]), race)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        _LOGGER.warning("the record in %s is damaged and is left out: %s", path.as_posix(), error)
+        return None
