@@ -144,7 +144,7 @@ class GreedyCheck:
         """Closes the environment."""
         self._environment.close()
 
-    def _fastest(self, seeds: NDArray[np.uint32], finished: NDArray, time_ms: NDArray) -> RaceKey | None:
+    def _fastest(self, seeds: NDArray[np.unsignedinteger], finished: NDArray, time_ms: NDArray) -> RaceKey | None:
         if not finished.any():
             return None
         race = int(np.where(finished, time_ms, np.inf).argmin())
