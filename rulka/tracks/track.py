@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 
 from rulka.errors import UserError
 from rulka.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
+from rulka.tracks.check import problem_in_space
 
 SCHEMA_VERSION = 2
 MIN_WIDTH_M = 2.0
 VERGE, WALL, DROP = 0, 1, 2
 """What lies beyond the edges of the road: grass to drive on, a wall to bounce off, nothing but air."""
 EDGE_KINDS = (VERGE, WALL, DROP)
+DRIVEN_SOURCE = "driven paths"
+"""How the source of a track made from recordings begins. Such a road is where people drove, its width a guess: a map
+may lead over the same ground twice, so that it may overlap itself, which no other track may."""
 NUM_EXTRA_ZONES = NUM_WAYPOINTS * WAYPOINT_STRIDE
 """Zones extrapolated straight past the finish, so that every waypoint of a car on the track exists."""
 
@@ -45,7 +49,10 @@ class Track:
         material: [Z] uint8 contact material id of the road surface.
         edge: [Z] uint8 what lies beyond both edges of the road: `VERGE`, `WALL` or `DROP`.
         gate_m: [G] float64 distance along the line of each checkpoint; the finish, last, is the track's length.
-        source: where it came from, one line for people.
+        source: where it came from, one line for people; begins with `DRIVEN_SOURCE` for a track from recordings.
+
+    Raises:
+        TrackError: if it cannot be raced on; a road that overlaps itself is refused unless people drove it.
     """
 
     uid: str
@@ -70,6 +77,11 @@ class Track:
     def length_m(self) -> float:
         """Distance along the line from start to finish, in metres."""
         return (self.num_zones - 1) * ZONE_SPACING_M
+
+    @property
+    def is_driven(self) -> bool:
+        """Made from recordings, not drawn or generated."""
+        return self.source.startswith(DRIVEN_SOURCE)
 
     @cached_property
     def zones(self) -> NDArray[np.float32]:
@@ -143,4 +155,8 @@ def _check(track: Track) -> None:
         raise TrackError(message)
     if abs(track.gate_m[-1] - track.length_m) > ZONE_SPACING_M:
         message = f"{where}: the last gate is at {track.gate_m[-1]:.1f} m, not at the finish ({track.length_m:.1f} m)"
+        raise TrackError(message)
+    problem = None if track.is_driven else problem_in_space(track.centre_m, track.width_m, track.bank_rad)
+    if problem:
+        message = f"{where}: {problem}"
         raise TrackError(message)
