@@ -1,0 +1,29 @@
+"""Tracks by name: those of the campaign, and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rulka.errors import UserError
+from rulka.tracks.campaign import CAMPAIGN, campaign_track
+from rulka.tracks.track import Track, load_track
+
+
+class UnknownTrackError(UserError):
+    """A track that was named but cannot be found."""
+
+
+def find_track(name: str | Path) -> Track:
+    """Returns the track of a name: a slug of the campaign, or the path of a track file.
+
+    Raises:
+        UnknownTrackError: if it is neither.
+        TrackError: if it is a file that holds no valid track.
+    """
+    slugs = [entry.slug for entry in CAMPAIGN]
+    if str(name) in slugs:
+        return campaign_track(str(name))
+    if Path(name).is_file():
+        return load_track(Path(name))
+    message = f"there is no track {str(name)!r}: no file is there, and the campaign has {', '.join(slugs)}"
+    raise UnknownTrackError(message, hint="`rulka track list` shows the tracks of the campaign.")
