@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -83,6 +83,43 @@ def evaluate(
         _say(format_evaluation(result))
 
 
+def track(
+    action: Annotated[Literal["show", "list"], tyro.conf.Positional],
+    name: Annotated[str | None, tyro.conf.Positional] = None,
+    /,
+    campaign: Flag = False,
+    out: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a track and tell its facts, or list the tracks of the campaign.
+
+    Args:
+        action: show one track, or the campaign; or list the campaign.
+        name: with show: a slug of the campaign, or a track file.
+        campaign: with show: all tracks of the campaign.
+        out: with show: draw it into this PNG file.
+        as_json: print JSON: one object, or a list of them for the campaign.
+    """
+    from rulka.evaluation.track_command import format_campaign, show_campaign, show_track
+
+    if action == "list" or campaign:
+        if name is not None or (action == "list" and out is not None):
+            message = "the whole campaign is asked for: leave out the name, and draw it with `rulka track show`"
+            raise UserError(message)
+        facts: Any = show_campaign(out)
+        text = format_campaign()
+    elif name is None:
+        message = "no track is named; `rulka track list` shows those of the campaign"
+        raise UserError(message)
+    else:
+        facts = show_track(name, out)
+        text = "\n".join(f"{key:14}{'' if value is None else value}" for key, value in facts.items())
+    if as_json:
+        _say_json(facts)
+    else:
+        _say(text)
+
+
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine and say what to do where something is wrong.
 
@@ -125,6 +162,7 @@ COMMANDS = {
     "up": up,
     "inspect": inspect,
     "evaluate": evaluate,
+    "track": track,
     "doctor": doctor,
     "bench": bench,
 }
