@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WIDTH_IN = 9.6
 MARGIN_IN = 0.35
-SHEET_COLUMNS, SHEET_WIDTH_IN, PANEL_HEIGHT_IN = 2, 11.0, 3.55
+SHEET_COLUMNS, SHEET_WIDTH_IN, PANEL_HEIGHT_IN = 2, 9.6, 2.8
 CHUNK_ZONES = 24
 """So many zones are drawn as one piece; higher pieces lie on top, so that bridges lead over what is below."""
 SURFACES = ("asphalt", "grass", "dirt", "turbo", "other")
@@ -75,7 +75,9 @@ def track_sheet(tracks: Sequence[Track], theme: Theme) -> Figure:
         profile.grid(visible=False)
         place.suptitle(f"{number}  {_headline(track)}", x=0.02, ha="left", fontsize=10, fontweight="bold")
     handles = {handle.get_label(): handle for track in tracks for handle in _legend(track, theme)}
-    figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=len(handles))
+    # Surfaces first, then edges.
+    ordered = sorted(handles.values(), key=lambda handle: isinstance(handle, Line2D))
+    figure.legend(handles=ordered, loc="outside lower center", ncols=len(ordered))
     return figure
 
 
@@ -100,7 +102,7 @@ def _draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_lab
     quads = np.stack([left[:-1], left[1:], right[1:], right[:-1]], axis=1)
     sides = np.stack([np.stack([side[:-1], side[1:]], axis=1) for side in edges], axis=1)
     colours = np.array(SURFACE_COLOURS)[_groups(track)[:-1]]
-    strokes = {VERGE: (theme.muted, 0.6), WALL: (theme.ink, 1.7), DROP: (theme.orange, 1.7)}
+    strokes = {VERGE: (theme.muted, 0.6), WALL: (theme.ink, 1.3), DROP: (theme.blue, 1.3)}
     for start in range(0, track.num_zones - 1, CHUNK_ZONES):
         part = slice(start, min(start + CHUNK_ZONES, track.num_zones - 1))
         order = 2.0 + 1e-3 * float(track.centre_m[part, 1].mean())
@@ -110,7 +112,9 @@ def _draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_lab
         )
         for kind, (colour, width) in strokes.items():
             lines = sides[part][track.edge[part] == kind].reshape(-1, 2, 2)
-            axes.add_collection(LineCollection(list(lines), colors=colour, linewidths=width, zorder=order))
+            axes.add_collection(
+                LineCollection(list(lines), colors=colour, linewidths=width, capstyle="round", zorder=order)
+            )
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.autoscale_view()
@@ -164,6 +168,6 @@ def _legend(track: Track, theme: Theme) -> list[Patch | Line2D]:
     shown = [
         Patch(facecolor=SURFACE_COLOURS[group], label=SURFACES[group]) for group in sorted(set(_groups(track).tolist()))
     ]
-    colours = {VERGE: theme.muted, WALL: theme.ink, DROP: theme.orange}
+    colours = {VERGE: theme.muted, WALL: theme.ink, DROP: theme.blue}
     kinds = sorted(set(track.edge.tolist()))
     return shown + [Line2D([], [], color=colours[kind], linewidth=1.7, label=EDGES[kind]) for kind in kinds]

@@ -16,7 +16,6 @@ from rulka.tracks.difficulty import ASPHALT, DIRT, EASY, EXPERT, GRASS, HARD, ME
 from rulka.tracks.generate import track_in_style
 from rulka.tracks.track import DROP, VERGE, WALL, Track
 
-
 UID_PREFIX = "campaign-"
 
 
@@ -51,7 +50,7 @@ CAMPAIGN = (
     CampaignTrack(
         slug="copper-oval",
         name="Copper Oval",
-        features="one lap of a wide, flat speedway between walls",
+        features="one lap of a wide, level speedway between walls",
         seed=2,
         length_m=400.0,
         width_m=20.0,
@@ -81,8 +80,8 @@ CAMPAIGN = (
         style=replace(EASY, shapes=("sweeper", "bend"), sweep_deg=120.0, wander_deg=90.0),
     ),
     CampaignTrack(
-        slug="seven-switchbacks",
-        name="Seven Switchbacks",
+        slug="sidewinder",
+        name="Sidewinder",
         features="hairpins, one after another",
         seed=1,
         length_m=900.0,
@@ -120,7 +119,7 @@ CAMPAIGN = (
     CampaignTrack(
         slug="thunder-bowl",
         name="Thunder Bowl",
-        features="bends banked by 28 degrees, taken flat out",
+        features="bends banked by up to 27 degrees, taken flat out",
         seed=0,
         length_m=1400.0,
         width_m=20.0,
@@ -266,9 +265,7 @@ def campaign_track(slug: str) -> Track:
     if entry is None:
         message = f"the campaign has no track {slug!r}; it has {', '.join(entry.slug for entry in CAMPAIGN)}"
         raise UnknownCampaignTrackError(message)
-    made = track_in_style(
-        entry.seed, entry.length_m, entry.width_m, entry.max_slope, entry.gate_spacing_m, entry.style
-    )
+    made = track_in_style(entry.seed, entry.length_m, entry.width_m, entry.max_slope, entry.gate_spacing_m, entry.style)
     source = f"campaign, made from seed {entry.seed}"
     track = Track(**{**vars(made), "uid": UID_PREFIX + slug, "name": entry.name, "source": source})
     for values in vars(track).values():

@@ -27,7 +27,10 @@ BRIDGE_TOP_M, BRIDGE_RAMP_M = 24.0, 95.0
 """A bridge is level this far each way from where the roads cross, and its ramps are this long."""
 BRIDGE_HEIGHT_M = 9.0
 """The upper of two roads that cross is this far above the lower where they do."""
+MIN_BRIDGE_M = 1.0
+"""A road lifted by more than this is on a bridge."""
 CROSSING_STRIDE = 16
+"""Lines are compared in pieces of this many zones."""
 
 
 def draw_slope(rng: np.random.Generator, layout: Layout, max_slope: float, difficulty: Difficulty) -> Floats:
@@ -74,7 +77,7 @@ def crossings(centre: Floats) -> list[tuple[int, int]]:
     ]
 
 
-def add_bridges(layout: Layout, slope: Floats, met: list[tuple[int, int]]) -> tuple[Floats, Floats] | None:
+def add_bridges(layout: Layout, slope: Floats, met: list[tuple[int, int]]) -> tuple[Floats, NDArray[np.bool_]] | None:
     """Lifts the line over itself where it crosses.
 
     Args:
@@ -83,10 +86,10 @@ def add_bridges(layout: Layout, slope: Floats, met: list[tuple[int, int]]) -> tu
         met: from `crossings`.
 
     Returns:
-        [Z] slope with bridges and [Z] height of the bridges, metres; None where there is no room for one.
+        [Z] slope with bridges and [Z] whether a zone is on one; None where there is no room for one.
     """
     along = np.arange(len(slope)) * ZONE_SPACING_M
-    lift = np.zeros(len(slope))
+    lift, is_bridge = np.zeros(len(slope)), np.zeros(len(slope), np.bool_)
     reach_m = BRIDGE_TOP_M + BRIDGE_RAMP_M
     jumps_m = np.array([start * ZONE_SPACING_M + JUMP_M / 2 for start in layout.jumps])
     for pair in met:
@@ -100,4 +103,5 @@ def add_bridges(layout: Layout, slope: Floats, met: list[tuple[int, int]]) -> tu
             return None
         climb = np.clip((reach_m - np.abs(along - at_m)) / BRIDGE_RAMP_M, 0.0, 1.0)
         lift += max(missing_m, 0.0) * 0.5 * (1.0 - np.cos(np.pi * climb))
-    return slope + np.gradient(lift, ZONE_SPACING_M), lift
+        is_bridge |= np.abs(along - at_m) < BRIDGE_TOP_M
+    return slope + np.gradient(lift, ZONE_SPACING_M), is_bridge | (lift > MIN_BRIDGE_M)

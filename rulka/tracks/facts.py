@@ -29,7 +29,9 @@ def difficulty_of(track: Track) -> str | None:
 
 def track_facts(track: Track) -> dict[str, Any]:
     """Returns the facts of a track as plain values: lengths in metres, angles in degrees."""
-    slope = np.diff(track.centre_m[:, 1]) / np.linalg.norm(np.diff(track.centre_m[:, [0, 2]], axis=0), axis=1).clip(1e-9)
+    slope = np.diff(track.centre_m[:, 1]) / np.linalg.norm(np.diff(track.centre_m[:, [0, 2]], axis=0), axis=1).clip(
+        1e-9
+    )
     return {
         "uid": track.uid,
         "name": track.name,

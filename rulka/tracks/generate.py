@@ -19,8 +19,8 @@ from rulka.tracks.track import Track, TrackError
 MAX_TRIES = 200
 BRIDGE_CLEARANCE_M = 7.0
 """One part of a line may cross above another where it is this far above it."""
-Line = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""[Z, 3] centre and [Z] height of its bridges."""
+Line = tuple[NDArray[np.float64], NDArray[np.bool_]]
+"""[Z, 3] centre and [Z] whether a zone is on a bridge."""
 
 
 def generate_track(
@@ -58,8 +58,8 @@ def track_in_style(
         line = _laid(layout, draw_slope(rng, layout, max_slope, style), width_m, style)
         if line is None:
             continue
-        centre, lift = line
-        material, edge = draw_material(rng, layout, style), draw_edges(rng, lift, style)
+        centre, is_bridge = line
+        material, edge = draw_material(rng, layout, style), draw_edges(rng, is_bridge, style)
         width, bank = draw_width(rng, zones, width_m, style), bank_of(layout, style)
         if problem_in_space(centre, width, bank) is None:
             break
@@ -76,7 +76,7 @@ def track_in_style(
 def _laid(layout: Layout, slope: NDArray[np.float64], width_m: float, style: Difficulty) -> Line | None:
     """Returns the line with its bridges, or None where it comes too near to itself."""
     centre = lay_line(layout.curvature, slope)
-    lift = np.zeros(len(slope))
+    is_bridge = np.zeros(len(slope), np.bool_)
     if style.crossings[1] > 0:
         met = crossings(centre)
         if not style.crossings[0] <= len(met) <= style.crossings[1]:
@@ -84,9 +84,10 @@ def _laid(layout: Layout, slope: NDArray[np.float64], width_m: float, style: Dif
         bridged = add_bridges(layout, slope, met)
         if bridged is None:
             return None
-        slope, lift = bridged
+        slope, is_bridge = bridged
         centre = lay_line(layout.curvature, slope)
-    return (centre, lift) if _is_clear(centre, style.clearance_widths * width_m, style.crossings[1] > 0) else None
+    is_clear = _is_clear(centre, style.clearance_widths * width_m, style.crossings[1] > 0)
+    return (centre, is_bridge) if is_clear else None
 
 
 def _is_clear(centre: NDArray[np.float64], clearance_m: float, may_cross: bool = False) -> bool:

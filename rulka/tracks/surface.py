@@ -27,8 +27,6 @@ EDGE_M = (80.0, 240.0)
 TURBO_M = 8.0
 STRAIGHT_PER_M = 1e-3
 """Pads lie only where the line curves less than this."""
-MIN_BRIDGE_M = 1.0
-"""A road lifted by more than this has the edges of a bridge."""
 
 
 def draw_width(rng: np.random.Generator, zones: int, width_m: float, difficulty: Difficulty) -> Floats:
@@ -85,14 +83,14 @@ def _pad_places(rng: np.random.Generator, layout: Layout, difficulty: Difficulty
     return places
 
 
-def draw_edges(rng: np.random.Generator, lift: Floats, difficulty: Difficulty) -> Bytes:
-    """Returns [Z] edge kinds: stretches of the difficulty's kinds, and those of bridges where the road is lifted."""
-    edge = np.full(len(lift), difficulty.edges[0], np.uint8)
+def draw_edges(rng: np.random.Generator, is_bridge: NDArray[np.bool_], difficulty: Difficulty) -> Bytes:
+    """Returns [Z] edge kinds: stretches of the difficulty's kinds, and those of bridges on them."""
+    edge = np.full(len(is_bridge), difficulty.edges[0], np.uint8)
     at = 0
     while len(set(difficulty.edges)) > 1 and at < len(edge):
         end = at + _zone(rng.uniform(*EDGE_M))
         edge[at:end], at = rng.choice(difficulty.edges), end
-    edge[lift > MIN_BRIDGE_M] = difficulty.bridge_edge
+    edge[is_bridge] = difficulty.bridge_edge
     return edge
 
 

@@ -22,6 +22,7 @@ from rulka.tracks.check import problem_in_space
 
 SCHEMA_VERSION = 2
 MIN_WIDTH_M = 2.0
+MIN_STEP_M = 1e-6
 VERGE, WALL, DROP = 0, 1, 2
 """What lies beyond the edges of the road: grass to drive on, a wall to bounce off, nothing but air."""
 EDGE_KINDS = (VERGE, WALL, DROP)
@@ -144,6 +145,10 @@ def _check(track: Track) -> None:
         if not np.isfinite(getattr(track, name)).all():
             message = f"{where}: {name} holds a value that is not finite"
             raise TrackError(message)
+    steps = np.linalg.norm(np.diff(track.centre_m, axis=0), axis=1)
+    if (steps < MIN_STEP_M).any():
+        message = f"{where}: zones {steps.argmin()} and {steps.argmin() + 1} are in one place"
+        raise TrackError(message)
     if (track.width_m < MIN_WIDTH_M).any():
         message = f"{where}: the road is {track.width_m.min():.2f} m wide somewhere, {MIN_WIDTH_M} m is the least"
         raise TrackError(message)

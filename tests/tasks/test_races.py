@@ -16,9 +16,7 @@ from tasks.races import races
 
 PARAMS = read_params()
 ACTIONS = ActionParams(ticks_per_action=5)
-TRACK = TrackParams(
-    seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium"
-)
+TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium")
 
 
 def params(**changes: object) -> RaceParams:
