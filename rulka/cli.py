@@ -69,7 +69,7 @@ def evaluate(
 
     Args:
         agent: folder of the agent's weights.
-        track: uid or file of the track; the main track of data/races when left out.
+        track: campaign slug, file or uid of the track; the main track of data/races when left out.
         races: number of races; the one of params.yaml when left out.
         as_json: print one JSON object.
     """

@@ -29,7 +29,7 @@ def evaluate_agent(
     Args:
         agent_dir: artifact of an agent or a cloned policy.
         params: everything else about the races.
-        track: a slug of the campaign, a track file, or the UID of a track in `races_dir`; None takes the main track there.
+        track: a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track there.
         num_races: races to drive; None takes `evaluate.num_races`.
         races_dir: the race dataset, for its tracks and for the demonstrations on the same track.
 

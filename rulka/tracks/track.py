@@ -141,6 +141,15 @@ def _check(track: Track) -> None:
         if getattr(track, name).shape != (track.num_zones,):
             message = f"{where}: {name} needs one value for each of {track.num_zones} zones"
             raise TrackError(message)
+    _check_numbers(track, where)
+    _check_gates(track, where)
+    problem = None if track.is_driven else problem_in_space(track.centre_m, track.width_m, track.bank_rad)
+    if problem:
+        message = f"{where}: {problem}"
+        raise TrackError(message)
+
+
+def _check_numbers(track: Track, where: str) -> None:
     for name in ("centre_m", "width_m", "bank_rad", "gate_m"):
         if not np.isfinite(getattr(track, name)).all():
             message = f"{where}: {name} holds a value that is not finite"
@@ -155,13 +164,12 @@ def _check(track: Track) -> None:
     if not np.isin(track.edge, EDGE_KINDS).all():
         message = f"{where}: edge holds {sorted(set(track.edge.tolist()) - set(EDGE_KINDS))}, known are {EDGE_KINDS}"
         raise TrackError(message)
+
+
+def _check_gates(track: Track, where: str) -> None:
     if len(track.gate_m) == 0 or (np.diff(track.gate_m) <= 0).any() or track.gate_m[0] <= 0:
         message = f"{where}: gates must lie after the start, one after another, finish last"
         raise TrackError(message)
     if abs(track.gate_m[-1] - track.length_m) > ZONE_SPACING_M:
         message = f"{where}: the last gate is at {track.gate_m[-1]:.1f} m, not at the finish ({track.length_m:.1f} m)"
-        raise TrackError(message)
-    problem = None if track.is_driven else problem_in_space(track.centre_m, track.width_m, track.bank_rad)
-    if problem:
-        message = f"{where}: {problem}"
         raise TrackError(message)

@@ -56,8 +56,9 @@ def test_a_crossing_needs_height() -> None:
 def test_legs_beside_one_another_need_room() -> None:
     """Two legs 40 m apart: roads 30 m wide leave 10 m between them, roads 38 m wide only 2."""
     wide_turn = u_turn(20.0)
-    assert problem_in_space(road(wide_turn, 30.0).centre_m, np.full(446, 30.0), np.zeros(446)) is None
-    with pytest.raises(TrackError, match="too tight|runs into itself"):
+    narrow = road(wide_turn, 30.0)
+    assert problem_in_space(narrow.centre_m, narrow.width_m, narrow.bank_rad) is None
+    with pytest.raises(TrackError, match=r"too tight|runs into itself"):
         road(wide_turn, width_m=38.0)
 
 

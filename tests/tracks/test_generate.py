@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import progress_along, zone_frames
 from rulka.tracks.track import Track, TrackError, load_track
 
-SHAPE = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
+SHAPE: dict[str, Any] = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
 
 
 @pytest.mark.parametrize("seed", range(6))

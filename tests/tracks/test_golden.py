@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rulka.tracks.generate import generate_track
 
-DEMO = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
+DEMO: dict[str, Any] = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
 MEDIUM_MM = {
     0: "b5e6a620797b025a863c41cc3d6b33e8d739e73d4ad19fa7bab8c8b30eddba53",
     3: "ea1fa1fb2f1c614d02771be88a7b76ba373b24ca1c67b8341ef55b6989d78af2",
