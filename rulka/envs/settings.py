@@ -78,7 +78,7 @@ def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> 
     """Fills in what an environment's keywords leave open.
 
     Args:
-        track: a track, a slug of the campaign, a track file, or None for the one generated from the reference parameters.
+        track: a track, a slug of the campaign, a track file, or None for the one of the reference parameters.
         options: the other keywords; None counts as left out.
 
     Raises:

@@ -35,7 +35,10 @@ SURFACES = ("asphalt", "grass", "dirt", "turbo", "other")
 """Names of the groups in `rulka.observation.MATERIAL_GROUP`; a material of no group is the last."""
 SURFACE_COLOURS = ("#aeb5c0", "#8cbf6f", "#c88d52", "#f0b400", "#cfc6e3")
 EDGES = {VERGE: "verge", WALL: "wall", DROP: "drop"}
-LABEL_AWAY_IN = 0.14
+LABEL_AWAY = 0.045
+"""Labels are this far from their gates, in parts of the track's extent."""
+LABEL_SHAPE = np.array([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
+"""A label takes these places, in parts of that distance."""
 
 
 def track_plot(track: Track, theme: Theme) -> Figure:
@@ -88,7 +91,7 @@ def _headline(track: Track) -> str:
 
 
 def _along(track: Track) -> NDArray[np.float64]:
-    return np.arange(track.num_zones) * ZONE_SPACING_M
+    return np.arange(track.num_zones, dtype=np.float64) * np.float64(ZONE_SPACING_M)
 
 
 def _groups(track: Track) -> NDArray[np.int64]:
@@ -124,6 +127,8 @@ def _draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_lab
 
 
 def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], theme: Theme, *, gate_labels: bool) -> None:
+    taken = edges.reshape(-1, 2)[::8]
+    away_m = LABEL_AWAY * float(np.ptp(taken, axis=0).max())
     for zone, name in _gates(track, gate_labels=gate_labels):
         ends = edges[:, zone]
         is_end = zone in (0, track.num_zones - 1)
@@ -132,14 +137,33 @@ def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], theme: The
         axes.plot(over[:, 0], over[:, 1], color=colour, linewidth=3.0 if is_end else 1.3, zorder=5)
         if not name:
             continue
-        side = ends[0] - ends[1]
-        away = side / np.linalg.norm(side) * (8.0 + 6.0 * len(name) * abs(side[0]) / np.linalg.norm(side) / 5.0)
-        points = away * (1.9 if is_end else 1.6)
-        axes.annotate(
-            name, over[0], points, textcoords="offset points", ha="center", va="center", fontsize=8.5, zorder=6,
+        at = _label_place(ends, {0: -1.0, track.num_zones - 1: 1.0}.get(zone), away_m, taken)
+        taken = np.concatenate([taken, at + LABEL_SHAPE * away_m])
+        axes.text(
+            *at, name, ha="center", va="center", fontsize=8.5, zorder=6,
             color=colour if is_end else theme.ink, fontweight="bold" if is_end else "normal",
-            bbox={"boxstyle": "round,pad=0.15", "facecolor": theme.paper, "edgecolor": "none", "alpha": 0.75},
         )  # fmt: skip
+
+
+def _label_place(
+    ends: NDArray[np.float64], outward: float | None, away_m: float, taken: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Returns the place for a gate's label with most room around it.
+
+    Args:
+        ends: [2, 2] left and right end of the gate on the page.
+        outward: whether the label may also lie behind (-1) or beyond (1) the gate; None where the road goes on.
+        away_m: distance of a label from the gate.
+        taken: [P, 2] places that are taken by the road or by other labels.
+    """
+    left = (ends[0] - ends[1]) / np.linalg.norm(ends[0] - ends[1])
+    ahead = np.array([left[1], -left[0]])
+    # Text is wide: what lies to its side needs to be further off than what lies above or below.
+    places = [ends[0] + left * away_m * (1.0 + abs(left[0])), ends[1] - left * away_m * (1.0 + abs(left[0]))]
+    if outward is not None:
+        places.append(ends.mean(axis=0) + outward * ahead * away_m * (1.0 + abs(ahead[0])))
+    room = [np.min(np.linalg.norm((taken - place) * [0.6, 1.0], axis=1)) for place in places]
+    return places[int(np.argmax(room))]
 
 
 def _gates(track: Track, *, gate_labels: bool) -> list[tuple[int, str]]:

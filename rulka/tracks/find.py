@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rulka.errors import UserError
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
-from rulka.tracks.track import Track, load_track
+from rulka.tracks.track import Track, TrackError, load_track
 
 
-class UnknownTrackError(UserError):
+class UnknownTrackError(TrackError):
     """A track that was named but cannot be found."""
 
 

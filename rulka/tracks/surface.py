@@ -52,7 +52,7 @@ def draw_material(rng: np.random.Generator, layout: Layout, difficulty: Difficul
     zones = len(layout.curvature)
     material = np.full(zones, difficulty.surface, np.uint8)
     if difficulty.patches:
-        mean_gap_m = np.mean(PATCH_M) * (1.0 / difficulty.patch_share - 1.0)
+        mean_gap_m = sum(PATCH_M) / 2.0 * (1.0 / difficulty.patch_share - 1.0)
         at_m, number = START_STRAIGHT_M + rng.uniform(0.3, 1.0) * mean_gap_m, 0
         while at_m < zones * ZONE_SPACING_M - FINISH_STRAIGHT_M:
             end_m = at_m + rng.uniform(*PATCH_M)

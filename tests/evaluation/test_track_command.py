@@ -34,7 +34,9 @@ def test_a_plot_names_the_track_its_gates_and_what_its_road_is_made_of(theme) ->
         figure = track_plot(campaign_track("patchwork"), theme)
         top, profile, bank = figure.axes
         texts = [text.get_text() for text in top.texts]
-        legend = [text.get_text() for text in top.get_legend().get_texts()]
+        explained = top.get_legend()
+        assert explained is not None
+        legend = [text.get_text() for text in explained.get_texts()]
         assert figure.get_suptitle() == "Patchwork Fields: 1,700 m, climbs 23 m, hard"
         assert {"start", "finish", "212 m", "1,488 m"} <= set(texts)
         assert legend == ["asphalt", "grass", "dirt", "turbo", "verge"]
