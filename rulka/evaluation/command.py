@@ -64,6 +64,7 @@ def _find_track(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResu
     if dataset is not None and name in (None, dataset.main_track.uid):
         return dataset.main_track, demonstration_results(dataset.on_main_track(), dataset.main_track)
     stored = track_path(races_dir, name or "")
-    track = load_track(stored) if stored.is_file() else find_track(name or "")
+    others = sorted(file.stem for file in (races_dir / "tracks").glob("*.npz"))
+    track = load_track(stored) if stored.is_file() else find_track(name or "", others)
     is_main = dataset is not None and track.uid == dataset.main_track.uid
     return track, demonstration_results(dataset.on_main_track(), track) if dataset and is_main else []

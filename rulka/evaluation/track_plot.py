@@ -35,7 +35,7 @@ SURFACES = ("asphalt", "grass", "dirt", "turbo", "other")
 """Names of the groups in `rulka.observation.MATERIAL_GROUP`; a material of no group is the last."""
 SURFACE_COLOURS = ("#aeb5c0", "#8cbf6f", "#c88d52", "#f0b400", "#cfc6e3")
 EDGES = {VERGE: "verge", WALL: "wall", DROP: "drop"}
-LABEL_AWAY = 0.045
+LABEL_AWAY, LABEL_AWAY_ON_SHEET = 0.03, 0.06
 """Labels are this far from their gates, in parts of the track's extent."""
 LABEL_SHAPE = np.array([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
 """A label takes these places, in parts of that distance."""
@@ -128,7 +128,7 @@ def _draw_top(axes: Axes, track: Track, view: TopView, theme: Theme, *, gate_lab
 
 def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], theme: Theme, *, gate_labels: bool) -> None:
     taken = edges.reshape(-1, 2)[::8]
-    away_m = LABEL_AWAY * float(np.ptp(taken, axis=0).max())
+    away_m = (LABEL_AWAY if gate_labels else LABEL_AWAY_ON_SHEET) * float(np.ptp(taken, axis=0).max())
     for zone, name in _gates(track, gate_labels=gate_labels):
         ends = edges[:, zone]
         is_end = zone in (0, track.num_zones - 1)
@@ -140,7 +140,7 @@ def _draw_gates(axes: Axes, track: Track, edges: NDArray[np.float64], theme: The
         at = _label_place(ends, {0: -1.0, track.num_zones - 1: 1.0}.get(zone), away_m, taken)
         taken = np.concatenate([taken, at + LABEL_SHAPE * away_m])
         axes.text(
-            *at, name, ha="center", va="center", fontsize=8.5, zorder=6,
+            at[0], at[1], name, ha="center", va="center", fontsize=8.5, zorder=6,
             color=colour if is_end else theme.ink, fontweight="bold" if is_end else "normal",
         )  # fmt: skip
 

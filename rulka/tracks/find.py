@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
@@ -12,8 +13,12 @@ class UnknownTrackError(TrackError):
     """A track that was named but cannot be found."""
 
 
-def find_track(name: str | Path) -> Track:
+def find_track(name: str | Path, others: Sequence[str] = ()) -> Track:
     """Returns the track of a name: a slug of the campaign, or the path of a track file.
+
+    Args:
+        name: the name or path.
+        others: names that the caller knows and did not find either, for the message.
 
     Raises:
         UnknownTrackError: if it is neither.
@@ -24,5 +29,5 @@ def find_track(name: str | Path) -> Track:
         return campaign_track(str(name))
     if Path(name).is_file():
         return load_track(Path(name))
-    message = f"there is no track {str(name)!r}: no file is there, and the campaign has {', '.join(slugs)}"
+    message = f"there is no track {str(name)!r}: it is neither a file nor one of {', '.join([*others, *slugs])}"
     raise UnknownTrackError(message, hint="`rulka track list` shows the tracks of the campaign.")
