@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -70,7 +70,7 @@ def evaluate(
 
     Args:
         agent: folder of the agent's weights.
-        track: uid or file of the track; the main track of data/races when left out.
+        track: campaign slug, file or uid of the track; the main track of data/races when left out.
         races: number of races; the one of params.yaml when left out.
         as_json: print one JSON object.
     """
@@ -122,6 +122,74 @@ def _serve_page(folder: Path, port: int) -> None:
         server.serve_forever()
 
 
+def track(
+    action: Annotated[Literal["show", "list"], tyro.conf.Positional],
+    name: Annotated[str | None, tyro.conf.Positional] = None,
+    /,
+    campaign: Flag = False,
+    out: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a track and tell its facts, or list the tracks of the campaign.
+
+    Args:
+        action: show one track, or the campaign; or list the campaign.
+        name: with show: a slug of the campaign, or a track file.
+        campaign: with show: all tracks of the campaign.
+        out: with show: draw it into this PNG file.
+        as_json: print JSON: one object, or a list of them for the campaign.
+    """
+    from rulka.evaluation.track_command import format_campaign, show_campaign, show_track
+
+    if action == "list" or campaign:
+        if name is not None or (action == "list" and out is not None):
+            message = "the whole campaign is asked for: leave out the name, and draw it with `rulka track show`"
+            raise UserError(message)
+        facts: Any = show_campaign(out)
+        text = format_campaign()
+    elif name is None:
+        message = "no track is named; `rulka track list` shows those of the campaign"
+        raise UserError(message)
+    else:
+        facts = show_track(name, out)
+        text = "\n".join(f"{key:14}{'' if value is None else value}" for key, value in facts.items())
+    if as_json:
+        _say_json(facts)
+    else:
+        _say(text)
+
+
+def frames(
+    action: Annotated[Literal["export", "import"], tyro.conf.Positional],
+    folder: OnePath,
+    /,
+    frames: Path = Path("data/frames"),
+    licence: str = "other",
+    players: Flag = False,
+) -> None:
+    """Write captured frames in the layout of the Hugging Face Hub, or read such a folder again.
+
+    Args:
+        action: export frames into the folder, or import them from it.
+        folder: in the layout of the Hub.
+        frames: the frame dataset; with import it must not exist yet.
+        licence: with export: the Hub's name of the licence, for example cc-by-4.0.
+        players: with export: name who drove each race, as data/races does.
+    """
+    from rulka.datasets.hugging_face_command import export_dataset, import_dataset
+
+    if action == "export":
+        index = export_dataset(frames, folder, licence=licence, with_players=players)
+        _say(
+            f"{sum(race.num_frames for race in index.races):,} frames of {len(index.races)} races: {folder.as_posix()}"
+        )
+    else:
+        index = import_dataset(folder, frames)
+        _say(
+            f"{sum(race.num_frames for race in index.races):,} frames of {len(index.races)} races: {frames.as_posix()}"
+        )
+
+
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine and say what to do where something is wrong.
 
@@ -165,6 +233,8 @@ COMMANDS = {
     "inspect": inspect,
     "evaluate": evaluate,
     "watch": watch,
+    "track": track,
+    "frames": frames,
     "doctor": doctor,
     "bench": bench,
 }

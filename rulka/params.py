@@ -143,6 +143,7 @@ class TrackParams(Section):
     width_m: float = Field(ge=4, description="width of the road")
     max_slope: float = Field(ge=0, lt=0.5, description="steepest rise or fall, metres for each metre driven")
     gate_spacing_m: PositiveFloat = Field(description="about this far apart are the checkpoints")
+    difficulty: Literal["easy", "medium", "hard", "expert"] = Field(description="see `rulka.tracks.difficulty`")
 
 
 class DriverParams(Section):
@@ -159,6 +160,7 @@ class RaceParams(Section):
     """Stage `races`: recordings, or demonstrations by the built-in driver."""
 
     map_uid: str | None = Field(description="map whose recordings are used; null takes the one with most")
+    campaign: str | None = Field(description="without recordings: race on this campaign track, not on a generated one")
     num_demonstrations: NonNegativeInt = Field(description="races driven by the built-in driver without recordings")
     driver: DriverParams
     seed: NonNegativeInt

@@ -16,6 +16,7 @@ from rulka.params import ActionParams, RaceParams, SimulatorParams, TrackParams,
 from rulka.progress import Progress
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.stage import output_folder, run_stage
+from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 
 
@@ -47,7 +48,7 @@ def _demonstrate(
     actions: ActionParams, simulator: SimulatorParams, track: TrackParams, races: RaceParams
 ) -> RaceDataset:
     """Returns the finished races of a field of drivers; a race that did not finish shows nothing worth copying."""
-    road = generate_track(**track.model_dump())
+    road = campaign_track(races.campaign) if races.campaign else generate_track(**track.model_dump())
     table = action_table(actions.ticks_per_action)
     with Progress("races: driving demonstrations", None, "decisions") as bar:
         driven = record_demonstrations(

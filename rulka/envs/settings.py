@@ -13,8 +13,9 @@ from typing import Any, TypedDict
 from rulka.actions import ActionTable, action_table
 from rulka.errors import UserError
 from rulka.params import ObservationParams, Params, RewardParams, SimulatorParams, reference_params
+from rulka.tracks.find import find_track
 from rulka.tracks.generate import generate_track
-from rulka.tracks.track import Track, load_track
+from rulka.tracks.track import Track
 
 
 class SettingsError(UserError):
@@ -77,12 +78,13 @@ def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> 
     """Fills in what an environment's keywords leave open.
 
     Args:
-        track: a track, a track file, or None for the generated track of the reference parameters.
+        track: a track, a slug of the campaign, a track file, or None for the one of the reference parameters.
         options: the other keywords; None counts as left out.
 
     Raises:
         SettingsError: if a keyword is unknown or out of range.
-        TrackError: if the track file is missing or none.
+        UnknownTrackError: if there is no track of that name.
+        TrackError: if the file holds no valid track.
     """
     unknown = set(options) - set(RaceOptions.__annotations__)
     if unknown:
@@ -112,4 +114,4 @@ def _reference_options(params: Params) -> dict[str, Any]:
 def _track(track: Track | Path | str | None) -> Track:
     if track is None:
         return generate_track(**reference_params().track.model_dump())
-    return track if isinstance(track, Track) else load_track(Path(track))
+    return track if isinstance(track, Track) else find_track(track)

@@ -15,13 +15,10 @@ from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.race import RaceRules
 from rulka.evaluation.result import RaceResult
 from rulka.params import Params
+from rulka.tracks.find import find_track
 from rulka.tracks.track import Track, load_track
 
 RACES_DIR = Path("data/races")
-
-
-class UnknownTrackError(UserError):
-    """A track that was named but cannot be found."""
 
 
 def evaluate_agent(
@@ -32,7 +29,7 @@ def evaluate_agent(
     Args:
         agent_dir: artifact of an agent or a cloned policy.
         params: everything else about the races.
-        track: a track file, or the UID of a track in `races_dir`; None takes the main track there.
+        track: a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track there.
         num_races: races to drive; None takes `evaluate.num_races`.
         races_dir: the race dataset, for its tracks and for the demonstrations on the same track.
 
@@ -61,8 +58,8 @@ def format_evaluation(result: dict[str, Any]) -> str:
     return f"{track['name']} ({track['uid']}), {track['length_m']:.0f} m\n\n{format_metrics(result)}"
 
 
-def find_track(name: str | None, races_dir: Path) -> Track:
-    """Finds a track by its file or its UID in a race dataset; None is the dataset's main track.
+def race_track(name: str | None, races_dir: Path) -> Track:
+    """Finds a track by its file, its slug in the campaign or its UID in a race dataset; None is the main track there.
 
     Raises:
         UnknownTrackError: if there is none.
@@ -76,12 +73,8 @@ def _track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track,
     dataset = load_races(races_dir) if (races_dir / META_FILE).exists() or name is None else None
     if dataset is not None and name in (None, dataset.main_track.uid):
         return dataset.main_track, demonstration_results(dataset.on_main_track(), dataset.main_track)
-    paths = [Path(name or ""), track_path(races_dir, name or "")]
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        known = sorted(file.stem for file in (races_dir / "tracks").glob("*.npz"))
-        message = f"there is no track {name!r}: it is neither a file nor one of {', '.join(known) or 'no tracks'}"
-        raise UnknownTrackError(message, hint="Name a track file, or run `dvc repro races` to make the main track.")
-    track = load_track(path)
+    stored = track_path(races_dir, name or "")
+    others = sorted(file.stem for file in (races_dir / "tracks").glob("*.npz"))
+    track = load_track(stored) if stored.is_file() else find_track(name or "", others)
     is_main = dataset is not None and track.uid == dataset.main_track.uid
     return track, demonstration_results(dataset.on_main_track(), track) if dataset and is_main else []

@@ -34,7 +34,7 @@ def map_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
     if not panels:
         return None
     view = top_view(evaluation.track)
-    edges = _edges(evaluation.track, view)
+    edges = road_edges(evaluation.track, view)
     size_m = np.ptp(edges.reshape(-1, 2), axis=0) + 2 * MARGIN_M
     is_wide = size_m[0] >= WIDE * size_m[1]
     grid = (len(panels), 1) if is_wide else (1, len(panels))
@@ -68,7 +68,7 @@ def _title(label: str, races: list[RaceResult]) -> str:
     return f"{label}: {len(races)} races, the best ({best.time_s:.2f} s) in colour"
 
 
-def _edges(track: Track, view: TopView) -> NDArray[np.float64]:
+def road_edges(track: Track, view: TopView) -> NDArray[np.float64]:
     """Returns page coordinates [2, Z, 2] of the left and right edge of the road."""
     centre = view(track.centre_m)
     ahead = np.gradient(centre, axis=0)
@@ -91,13 +91,13 @@ def _draw_road(axes: Axes, track: Track, view: TopView, edges: NDArray[np.float6
             outward = ends[0] - view(track.centre_m[zone])
             at = ends[0] + outward / np.linalg.norm(outward) * 9.0
             axes.text(at[0], at[1], name, ha="center", va="center", fontsize=9, color=theme.ink)
-    _draw_scale(axes, edges, theme)
+    draw_scale(axes, edges, theme)
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.margins(0.02, 0.08)
 
 
-def _draw_scale(axes: Axes, edges: NDArray[np.float64], theme: Theme) -> None:
+def draw_scale(axes: Axes, edges: NDArray[np.float64], theme: Theme) -> None:
     """Draws a bar of a round length in the lower right corner."""
     low, high = edges.reshape(-1, 2).min(axis=0), edges.reshape(-1, 2).max(axis=0)
     length_m = 10.0 ** np.floor(np.log10((high[0] - low[0]) / 5.0))

@@ -16,7 +16,7 @@ from rulka.datasets.from_recordings import find_recordings
 from rulka.datasets.races import META_FILE as RACES_META_FILE
 from rulka.datasets.races import load_races
 from rulka.errors import UserError
-from rulka.evaluation.command import RACES_DIR, find_track
+from rulka.evaluation.command import RACES_DIR, race_track
 from rulka.evaluation.contest import agent_driver
 from rulka.evaluation.demonstrations import demonstration_results
 from rulka.evaluation.hud import HudTexts
@@ -89,7 +89,7 @@ def gather(sources: Sequence[Path], params: Params, track: str | None, num_races
         message = f"{num_races} races are too few: at least 1 is needed"
         raise UserError(message)
     found = _sort(sources)
-    where = find_track(track, RACES_DIR) if track is not None else None
+    where = race_track(track, RACES_DIR) if track is not None else None
     races: list[tuple[str, RaceResult]] = []
     if found.recordings:
         driven_on, recorded = recorded_races(found.recordings)
@@ -101,7 +101,7 @@ def gather(sources: Sequence[Path], params: Params, track: str | None, num_races
             demonstration_results(dataset.on_main_track(), where), key=lambda r: (not r.time_ms, r.time_ms)
         )
         races += [("Demonstration", result) for result in results[:num_races]]
-    where = where or find_track(None, RACES_DIR)
+    where = where or race_track(None, RACES_DIR)
     agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
     races = agents + races if sources[0] in found.agents else races + agents
     return _shown(races, where)

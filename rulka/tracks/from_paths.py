@@ -26,7 +26,7 @@ from rulka.tracks.driven_path import (
     problem_of,
 )
 from rulka.tracks.progress import all_zones, line_frames, progress_along
-from rulka.tracks.track import VERGE, Track, TrackError
+from rulka.tracks.track import DRIVEN_SOURCE, VERGE, Track, TrackError
 
 __all__ = ["DrivenPath", "path_from_rows", "track_from_paths"]
 
@@ -88,7 +88,7 @@ def track_from_paths(
         material=_material(aligned, zones),
         edge=np.full(zones, VERGE, np.uint8),
         gate_m=_gates(aligned, (zones - 1) * ZONE_SPACING_M),
-        source=f"driven paths of {len(aligned)} of {len(paths)} recordings",
+        source=f"{DRIVEN_SOURCE} of {len(aligned)} of {len(paths)} recordings",
     )
 
 
@@ -155,7 +155,7 @@ def _bare_track(centre: NDArray[np.float64]) -> Track:
     zones = len(centre)
     surface, edge = np.full(zones, ASPHALT, np.uint8), np.full(zones, VERGE, np.uint8)
     finish = np.array([(zones - 1) * ZONE_SPACING_M])
-    return Track("", "", centre, np.full(zones, 2 * MAX_AWAY_M), np.zeros(zones), surface, edge, finish, "")
+    return Track("", "", centre, np.full(zones, 2 * MAX_AWAY_M), np.zeros(zones), surface, edge, finish, DRIVEN_SOURCE)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Tracks from a seed: straights, bends, hairpins and chicanes over rolling hills, from a start to a finish.
+"""Tracks from a seed, in named difficulties: a line of straights and shapes over hills, from a start to a finish.
 
-Equal seeds give equal tracks. A layout that would cross itself is dropped and the next one of the same seed is tried.
+Equal seeds give equal tracks. A layout that comes too near to itself is dropped and the next one of the seed is tried.
 """
 
 from __future__ import annotations
@@ -9,118 +9,95 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.track import VERGE, Track, TrackError
+from rulka.tracks.check import problem_in_space
+from rulka.tracks.difficulty import Difficulty, difficulty_named
+from rulka.tracks.elevation import add_bridges, crossings, draw_slope, lay_line
+from rulka.tracks.layout import Layout, draw_layout
+from rulka.tracks.surface import bank_of, draw_edges, draw_material, draw_width
+from rulka.tracks.track import Track, TrackError
 
-START_STRAIGHT_M = 50.0
-FINISH_STRAIGHT_M = 30.0
-STRAIGHT_M = (15.0, 70.0)
-"""Straights between shapes are this long."""
-TRANSITION_M = 12.0
-"""Length over which the curvature of a bend builds up."""
 MAX_TRIES = 200
-ASPHALT = 16
-SHAPES = ("bend", "hairpin", "chicane", "sweeper")
-"""Dealt like cards: each comes once, in any order, before any comes again."""
-WAVES = ((310.0, 0.45), (170.0, 0.6), (95.0, 0.6))
-"""Wavelength in metres and weight of the waves that make the hills."""
-FLAT_START_M, FLAT_FINISH_M, FLAT_BLEND_M = 20.0, 10.0, 30.0
-"""The road is level this far from start and finish, and as steep as it likes that much further on."""
-CLEARANCE_WIDTHS = 2.5
-"""Parts of the line that lie apart along it lie this many road widths apart on the ground."""
+BRIDGE_CLEARANCE_M = 7.0
+"""One part of a line may cross above another where it is this far above it."""
+Line = tuple[NDArray[np.float64], NDArray[np.bool_]]
+"""[Z, 3] centre and [Z] whether a zone is on a bridge."""
 
 
-def generate_track(seed: int, length_m: float, width_m: float, max_slope: float, gate_spacing_m: float) -> Track:
+def generate_track(
+    seed: int, length_m: float, width_m: float, max_slope: float, gate_spacing_m: float, difficulty: str = "medium"
+) -> Track:
     """Makes a point-to-point track.
 
     Args:
         seed: which track; any number from 0.
         length_m: distance from start to finish, at least 150 m.
-        width_m: road width, the same everywhere.
-        max_slope: steepest rise or fall, metres for each metre driven; below 0.5.
+        width_m: road width; difficulties with a width of their own vary it.
+        max_slope: steepest rise or fall, metres for each metre driven, jumps and bridges apart; below 0.5.
         gate_spacing_m: about this far apart are the checkpoints.
+        difficulty: name of a `rulka.tracks.difficulty.Difficulty`; "medium" is the pipeline's.
 
     Raises:
         TrackError: if no layout of this seed keeps clear of itself.
+        UnknownDifficultyError: if there is no such difficulty.
     """
+    style = difficulty_named(difficulty)
+    kind = "" if difficulty == "medium" else f"-{difficulty}"
+    track = track_in_style(seed, length_m, width_m, max_slope, gate_spacing_m, style)
+    uid, name = f"generated-{seed}-{length_m:.0f}{kind}", f"Generated {seed}"
+    return Track(**{**vars(track), "uid": uid, "name": name, "source": f"generated from seed {seed}{kind}"})
+
+
+def track_in_style(
+    seed: int, length_m: float, width_m: float, max_slope: float, gate_spacing_m: float, style: Difficulty
+) -> Track:
+    """Makes a track in a style that need not have a name; see `generate_track`."""
     zones = round(length_m / ZONE_SPACING_M) + 1
     for attempt in range(MAX_TRIES):
         rng = np.random.default_rng([seed, attempt])
-        centre = lay_line(_curvature(rng, zones), _slope(rng, zones, max_slope))
-        if _is_clear(centre, CLEARANCE_WIDTHS * width_m):
+        layout = draw_layout(rng, zones, style)
+        line = _laid(layout, draw_slope(rng, layout, max_slope, style), width_m, style)
+        if line is None:
+            continue
+        centre, is_bridge = line
+        material, edge = draw_material(rng, layout, style), draw_edges(rng, is_bridge, style)
+        width, bank = draw_width(rng, zones, width_m, style), bank_of(layout, style)
+        if problem_in_space(centre, width, bank) is None:
             break
     else:
         message = f"no track of seed {seed} and {length_m:.0f} m keeps clear of itself; take another seed"
         raise TrackError(message)
     finish_m = (zones - 1) * ZONE_SPACING_M
     num_gates = max(1, round(finish_m / gate_spacing_m))
-    return Track(
-        uid=f"generated-{seed}-{length_m:.0f}",
-        name=f"Generated {seed}",
-        centre_m=centre,
-        width_m=np.full(zones, width_m),
-        bank_rad=np.zeros(zones),
-        material=np.full(zones, ASPHALT, np.uint8),
-        edge=np.full(zones, VERGE, np.uint8),
-        gate_m=np.linspace(0.0, finish_m, num_gates + 1)[1:],
-        source=f"generated from seed {seed}",
-    )
+    gate_m = np.linspace(0.0, finish_m, num_gates + 1)[1:]
+    source = f"generated from seed {seed}"
+    return Track(f"generated-{seed}", f"Generated {seed}", centre, width, bank, material, edge, gate_m, source)
 
 
-def _curvature(rng: np.random.Generator, zones: int) -> NDArray[np.float64]:
-    """Returns [Z] signed curvature (1/m, positive left) of a random row of straights and bends."""
-    parts = [np.zeros(round(START_STRAIGHT_M / ZONE_SPACING_M))]
-    sign, deck = rng.choice((-1.0, 1.0)), []
-    while sum(map(len, parts)) < zones:
-        deck = deck or list(rng.permutation(SHAPES))
-        parts += _shape(rng, deck.pop(), sign)
-        parts.append(np.zeros(round(rng.uniform(*STRAIGHT_M) / ZONE_SPACING_M)))
-        sign = -sign if rng.random() < 0.7 else sign
-    curvature = np.concatenate(parts)[:zones]
-    curvature[-round(FINISH_STRAIGHT_M / ZONE_SPACING_M) :] = 0.0
-    window = np.hanning(round(TRANSITION_M / ZONE_SPACING_M) + 2)
-    return np.convolve(curvature, window / window.sum(), mode="same").astype(np.float64)
+def _laid(layout: Layout, slope: NDArray[np.float64], width_m: float, style: Difficulty) -> Line | None:
+    """Returns the line with its bridges, or None where it comes too near to itself."""
+    centre = lay_line(layout.curvature, slope)
+    is_bridge = np.zeros(len(slope), np.bool_)
+    if style.crossings[1] > 0:
+        met = crossings(centre)
+        if not style.crossings[0] <= len(met) <= style.crossings[1]:
+            return None
+        bridged = add_bridges(layout, slope, met)
+        if bridged is None:
+            return None
+        slope, is_bridge = bridged
+        centre = lay_line(layout.curvature, slope)
+    is_clear = _is_clear(centre, style.clearance_widths * width_m, style.crossings[1] > 0)
+    return (centre, is_bridge) if is_clear else None
 
 
-def _shape(rng: np.random.Generator, shape: str, sign: float) -> list[NDArray[np.float64]]:
-    if shape == "hairpin":
-        return [_arc(sign, rng.uniform(19.0, 25.0), rng.uniform(130.0, 175.0))]
-    if shape == "sweeper":
-        return [_arc(sign, rng.uniform(80.0, 130.0), rng.uniform(30.0, 60.0))]
-    if shape == "chicane":
-        radius, angle = rng.uniform(26.0, 38.0), rng.uniform(32.0, 48.0)
-        return [_arc(sign, radius, angle), _arc(-sign, radius, 2 * angle), _arc(sign, radius, angle)]
-    return [_arc(sign, rng.uniform(35.0, 60.0), rng.uniform(50.0, 110.0))]
-
-
-def _arc(sign: float, radius_m: float, angle_deg: float) -> NDArray[np.float64]:
-    return np.full(max(1, round(radius_m * np.radians(angle_deg) / ZONE_SPACING_M)), sign / radius_m)
-
-
-def _slope(rng: np.random.Generator, zones: int, max_slope: float) -> NDArray[np.float64]:
-    """Returns [Z] slope: a sum of smooth waves, flat at the start and the finish."""
-    along = np.arange(zones) * ZONE_SPACING_M
-    waves = sum(np.sin(2 * np.pi * along / length + rng.uniform(0, 2 * np.pi)) * weight for length, weight in WAVES)
-    level = np.minimum(along - FLAT_START_M, along[-1] - along - FLAT_FINISH_M)
-    flat = np.clip(level / FLAT_BLEND_M, 0.0, 1.0)
-    slope = waves * flat
-    return max_slope * slope / max(np.abs(slope).max(), 1e-9)
-
-
-def lay_line(curvature: NDArray[np.float64], slope: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Integrates curvature and slope to [Z, 3] points exactly `ZONE_SPACING_M` apart."""
-    heading = np.cumsum(curvature[:-1] + curvature[1:]) * 0.5 * ZONE_SPACING_M
-    rise = ZONE_SPACING_M * np.sin(np.arctan(slope[:-1]))
-    run = ZONE_SPACING_M * np.cos(np.arctan(slope[:-1]))
-    steps = np.stack([run * np.sin(heading), rise, run * np.cos(heading)], axis=1)
-    centre = np.concatenate([np.zeros((1, 3)), np.cumsum(steps, axis=0)])
-    centre[:, 1] += 10.0 - centre[:, 1].min()
-    return centre
-
-
-def _is_clear(centre: NDArray[np.float64], clearance_m: float) -> bool:
-    """Tells whether parts of the line that lie apart along it also lie apart on the ground."""
+def _is_clear(centre: NDArray[np.float64], clearance_m: float, may_cross: bool = False) -> bool:
+    """Tells whether parts of the line that lie apart along it also lie apart on the ground, or well above it."""
     stride = 8
     points = centre[::stride, [0, 2]]
     apart = np.abs(np.subtract.outer(np.arange(len(points)), np.arange(len(points)))) * stride * ZONE_SPACING_M
     distance = np.linalg.norm(points[:, None] - points[None], axis=2)
-    return bool((distance[apart > np.pi * clearance_m] > clearance_m).all())
+    is_near = (apart > np.pi * clearance_m) & (distance <= clearance_m)
+    if may_cross:
+        height = centre[::stride, 1]
+        is_near &= np.abs(height[:, None] - height[None]) < BRIDGE_CLEARANCE_M
+    return not is_near.any()

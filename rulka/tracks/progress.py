@@ -10,12 +10,16 @@ Dimensions: Z zones, those extrapolated past the finish included; S samples of a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.track import Track
+
+if TYPE_CHECKING:
+    from rulka.tracks.track import Track
 
 PATH_SEARCH_ZONES = 400
 """Zones searched between two samples of a driven path: 200 m, more than any car covers in 100 ms."""

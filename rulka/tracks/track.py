@@ -18,12 +18,17 @@ from numpy.typing import NDArray
 
 from rulka.errors import UserError
 from rulka.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
+from rulka.tracks.check import problem_in_space
 
 SCHEMA_VERSION = 2
 MIN_WIDTH_M = 2.0
+MIN_STEP_M = 1e-6
 VERGE, WALL, DROP = 0, 1, 2
 """What lies beyond the edges of the road: grass to drive on, a wall to bounce off, nothing but air."""
 EDGE_KINDS = (VERGE, WALL, DROP)
+DRIVEN_SOURCE = "driven paths"
+"""How the source of a track made from recordings begins. Such a road is where people drove, its width a guess: a map
+may lead over the same ground twice, so that it may overlap itself, which no other track may."""
 NUM_EXTRA_ZONES = NUM_WAYPOINTS * WAYPOINT_STRIDE
 """Zones extrapolated straight past the finish, so that every waypoint of a car on the track exists."""
 
@@ -45,7 +50,10 @@ class Track:
         material: [Z] uint8 contact material id of the road surface.
         edge: [Z] uint8 what lies beyond both edges of the road: `VERGE`, `WALL` or `DROP`.
         gate_m: [G] float64 distance along the line of each checkpoint; the finish, last, is the track's length.
-        source: where it came from, one line for people.
+        source: where it came from, one line for people; begins with `DRIVEN_SOURCE` for a track from recordings.
+
+    Raises:
+        TrackError: if it cannot be raced on; a road that overlaps itself is refused unless people drove it.
     """
 
     uid: str
@@ -70,6 +78,11 @@ class Track:
     def length_m(self) -> float:
         """Distance along the line from start to finish, in metres."""
         return (self.num_zones - 1) * ZONE_SPACING_M
+
+    @property
+    def is_driven(self) -> bool:
+        """Made from recordings, not drawn or generated."""
+        return self.source.startswith(DRIVEN_SOURCE)
 
     @cached_property
     def zones(self) -> NDArray[np.float32]:
@@ -128,16 +141,32 @@ def _check(track: Track) -> None:
         if getattr(track, name).shape != (track.num_zones,):
             message = f"{where}: {name} needs one value for each of {track.num_zones} zones"
             raise TrackError(message)
+    _check_numbers(track, where)
+    _check_gates(track, where)
+    problem = None if track.is_driven else problem_in_space(track.centre_m, track.width_m, track.bank_rad)
+    if problem:
+        message = f"{where}: {problem}"
+        raise TrackError(message)
+
+
+def _check_numbers(track: Track, where: str) -> None:
     for name in ("centre_m", "width_m", "bank_rad", "gate_m"):
         if not np.isfinite(getattr(track, name)).all():
             message = f"{where}: {name} holds a value that is not finite"
             raise TrackError(message)
+    steps = np.linalg.norm(np.diff(track.centre_m, axis=0), axis=1)
+    if (steps < MIN_STEP_M).any():
+        message = f"{where}: zones {steps.argmin()} and {steps.argmin() + 1} are in one place"
+        raise TrackError(message)
     if (track.width_m < MIN_WIDTH_M).any():
         message = f"{where}: the road is {track.width_m.min():.2f} m wide somewhere, {MIN_WIDTH_M} m is the least"
         raise TrackError(message)
     if not np.isin(track.edge, EDGE_KINDS).all():
         message = f"{where}: edge holds {sorted(set(track.edge.tolist()) - set(EDGE_KINDS))}, known are {EDGE_KINDS}"
         raise TrackError(message)
+
+
+def _check_gates(track: Track, where: str) -> None:
     if len(track.gate_m) == 0 or (np.diff(track.gate_m) <= 0).any() or track.gate_m[0] <= 0:
         message = f"{where}: gates must lie after the start, one after another, finish last"
         raise TrackError(message)

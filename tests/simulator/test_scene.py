@@ -6,7 +6,7 @@ import pytest
 from rulka.simulator.palette import INK
 from rulka.simulator.scene import AFTER_SECTIONS, BEFORE_SECTIONS, CHUNK_SECTIONS, VIEW_M, WING_M, bake_scene
 from rulka.tracks.generate import generate_track
-from rulka.tracks.track import Track
+from rulka.tracks.track import DRIVEN_SOURCE, Track
 
 CENTRE, LEFT, HALF, WING_LEFT, WING_RIGHT = slice(0, 3), slice(3, 6), 6, slice(7, 10), slice(10, 13)
 
@@ -104,7 +104,7 @@ def test_a_looping_has_no_terrain(make_track) -> None:
         np.full(301, 16, np.uint8),
         np.zeros(301, np.uint8),
         np.array([length_m]),
-        "test",
+        DRIVEN_SOURCE,  # it leaves where it enters
     )
     section = bake_scene(track).sections[BEFORE_SECTIONS + 150]
     edge = section[CENTRE] + section[HALF] * section[LEFT]

@@ -16,7 +16,7 @@ from tasks.races import races
 
 PARAMS = read_params()
 OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
-TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0)
+TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium")
 
 
 @pytest.fixture(scope="module")

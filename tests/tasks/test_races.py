@@ -16,12 +16,12 @@ from tasks.races import races
 
 PARAMS = read_params()
 ACTIONS = ActionParams(ticks_per_action=5)
-TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0)
+TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium")
 
 
 def params(**changes: object) -> RaceParams:
     driver = PARAMS.races.driver.model_copy(update={"max_race_s": 40.0})
-    values = {"map_uid": None, "num_demonstrations": 4, "driver": driver, "seed": 2}
+    values = {"map_uid": None, "campaign": None, "num_demonstrations": 4, "driver": driver, "seed": 2}
     return RaceParams.model_validate(values | changes)
 
 
@@ -98,3 +98,8 @@ def test_real_recordings_of_one_map(corpus: Path, tmp_path: Path) -> None:
     assert errors["TMNF_User_Literally_random_trash_trackmania_mecha.Replay.Gbx"] == "RespawnError"
     assert errors["TMNF_example_replay_1.Replay.Gbx"] == "OtherMapError"
     assert errors["TMNF_password.Challenge.Gbx"] == "WrongKindError"
+
+
+def test_without_recordings_a_campaign_track_may_be_raced_on(tmp_path: Path) -> None:
+    run(tmp_path / "none", tmp_path / "races", params(campaign="copper-oval", num_demonstrations=2))
+    assert load_races(tmp_path / "races").main_track.name == "Copper Oval"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import progress_along, zone_frames
 from rulka.tracks.track import Track, TrackError, load_track
 
-SHAPE = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
+SHAPE: dict[str, Any] = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -73,7 +74,7 @@ def test_progress_is_monotone_along_the_line() -> None:
 def test_a_crossing_is_not_mistaken_for_progress() -> None:
     """A figure of eight passes its own start again: the nearest zone anywhere would jump, the walk does not."""
     turn = np.linspace(0, 4 * np.pi, 6000)
-    raw = np.stack([60 * np.sin(turn), np.zeros_like(turn), 60 * np.sin(turn) * np.cos(turn)], axis=1)[:2900]
+    raw = np.stack([60 * np.sin(turn), 2 * turn, 60 * np.sin(turn) * np.cos(turn)], axis=1)[:2900]
     distance = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(raw, axis=0), axis=1))])
     at = np.arange(0, distance[-1], ZONE_SPACING_M)
     centre = np.stack([np.interp(at, distance, raw[:, k]) for k in range(3)], axis=1)
@@ -167,7 +168,7 @@ def test_lines_lie_apart() -> None:
 
 
 def test_no_track_where_none_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "_is_clear", lambda _centre, _clearance: False)
+    monkeypatch.setattr(generate, "_is_clear", lambda *_: False)
     with pytest.raises(TrackError, match="keeps clear of itself"):
         generate_track(0, **SHAPE)
 

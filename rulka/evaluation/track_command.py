@@ -1,0 +1,55 @@
+"""What `rulka track` does: lists the campaign, tells a track's facts, and draws tracks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rulka.errors import UserError
+from rulka.evaluation.theme import LIGHT, to_png
+from rulka.evaluation.track_plot import track_plot, track_sheet
+from rulka.tracks.campaign import CAMPAIGN, campaign_track
+from rulka.tracks.facts import climb_m, track_facts
+from rulka.tracks.find import find_track
+
+
+def show_track(name: str, out: Path | None) -> dict[str, Any]:
+    """Returns the facts of a track, and draws it where `out` names a PNG file.
+
+    Raises:
+        UserError: if there is no such track, or the picture cannot be written.
+    """
+    track = find_track(name)
+    if out is not None:
+        _write(out, to_png(lambda theme: track_plot(track, theme), LIGHT))
+    return track_facts(track)
+
+
+def show_campaign(out: Path | None) -> list[dict[str, Any]]:
+    """Returns the facts of every track of the campaign, and draws them on one sheet where `out` names a PNG file."""
+    tracks = [campaign_track(entry.slug) for entry in CAMPAIGN]
+    if out is not None:
+        _write(out, to_png(lambda theme: track_sheet(tracks, theme), LIGHT))
+    return [{"slug": entry.slug, **track_facts(campaign_track(entry.slug))} for entry in CAMPAIGN]
+
+
+def format_campaign() -> str:
+    """Returns the campaign as a table for people."""
+    lines = [f"{'slug':18}{'name':20}{'difficulty':12}{'length':>8}{'climb':>8}  features"]
+    for entry in CAMPAIGN:
+        climb = f"{climb_m(campaign_track(entry.slug)):.0f} m"
+        length = f"{entry.length_m:,.0f} m"
+        lines.append(f"{entry.slug:18}{entry.name:20}{entry.style.name:12}{length:>8}{climb:>8}  {entry.features}")
+    return "\n".join(lines)
+
+
+def _write(path: Path, picture: bytes | None) -> None:
+    if path.suffix.lower() != ".png":
+        message = f"{path} is no name for a picture: it must end in .png"
+        raise UserError(message)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture or b"")
+    except OSError as error:
+        message = f"the picture cannot be written to {path}: {error.strerror}"
+        raise UserError(message) from error

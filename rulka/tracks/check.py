@@ -1,0 +1,106 @@
+"""Whether a road has room for itself: bends not tighter than it is wide, and no two parts of it in one place.
+
+Dimensions: Z zones, S every `STRIDE`-th of them, L points across the road.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.observation import ZONE_SPACING_M
+from rulka.tracks.progress import line_frames
+
+Floats = NDArray[np.float64]
+
+STRIDE = 4
+BEND_REACH = 4
+"""A bend is measured over this many zones each way, 2 m, so that rounding in a file does not look like one."""
+TIGHTEST = 1.1
+"""The radius of a bend is at least this many times half the road's width, so that inner edges do not overlap."""
+NEAREST_M = 3.0
+"""Surfaces of the road that are nearer than this to one another overlap, beside or above one another."""
+NEIGHBOUR_WIDTHS = 2.0
+"""Parts of the road this many widths apart along it, or less, are neighbours: near one another as of right."""
+NUM_ACROSS = 7
+MAX_AT_ONCE = 200_000
+
+
+def problem_in_space(centre: Floats, width: Floats, bank: Floats) -> str | None:
+    """Says where a road overlaps itself.
+
+    Args:
+        centre: [Z, 3] zone centres, metres.
+        width: [Z] full width, metres.
+        bank: [Z] roll, radians.
+
+    Returns:
+        What is wrong, for people, or None.
+    """
+    tangent, left = _axes(centre, bank)
+    return _tight_bend(tangent, left, width) or _overlap(centre, left, width)
+
+
+def _axes(centre: Floats, bank: Floats) -> tuple[Floats, Floats]:
+    """Returns [Z, 3] each: the direction of the line, and left across the road."""
+    tangent, level, upright = line_frames(centre)
+    return tangent, np.cos(bank)[:, None] * level + np.sin(bank)[:, None] * upright
+
+
+def _tight_bend(tangent: Floats, left: Floats, width: Floats) -> str | None:
+    if len(tangent) <= 2 * BEND_REACH:
+        return None
+    change = tangent[2 * BEND_REACH :] - tangent[: -2 * BEND_REACH]
+    turn = np.abs((change * left[BEND_REACH:-BEND_REACH]).sum(axis=1)) / (2 * BEND_REACH * ZONE_SPACING_M)
+    use = turn * TIGHTEST * width[BEND_REACH:-BEND_REACH] / 2.0
+    at = int(use.argmax())
+    if use[at] <= 1.0:
+        return None
+    wide = width[at + BEND_REACH]
+    return (
+        f"the bend at {(at + BEND_REACH) * ZONE_SPACING_M:.0f} m has a radius of {1.0 / turn[at]:.1f} m, too tight for"
+        f" a road {wide:.1f} m wide: its inner edges overlap"
+    )
+
+
+def _overlap(centre: Floats, left: Floats, width: Floats) -> str | None:
+    centre, left, half = centre[::STRIDE], left[::STRIDE], width[::STRIDE] / 2.0
+    first, second = _candidates(centre, half)
+    across = np.linspace(-1.0, 1.0, NUM_ACROSS)
+    surface = centre[:, None] + across[:, None] * (half[:, None, None] * left[:, None])
+    for start in range(0, len(first), MAX_AT_ONCE // NUM_ACROSS):
+        i, j = first[start : start + MAX_AT_ONCE // NUM_ACROSS], second[start : start + MAX_AT_ONCE // NUM_ACROSS]
+        near = _nearest(surface[i], centre[j], left[j], half[j]) < NEAREST_M
+        if near.any():
+            k = int(near.argmax())
+            at_m = np.array([i[k], j[k]]) * STRIDE * ZONE_SPACING_M
+            return f"the road runs into itself: at {at_m[0]:.0f} m it is where it is again at {at_m[1]:.0f} m"
+    return None
+
+
+def _candidates(centre: Floats, half: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns pairs of zones, the earlier first, that are no neighbours and so near that their roads might touch."""
+    found: list[NDArray[np.int64]] = []
+    size, widest = len(centre), half.max()
+    gap = int(np.ceil(NEIGHBOUR_WIDTHS * 2.0 * widest / (STRIDE * ZONE_SPACING_M)))
+    rows = max(1, MAX_AT_ONCE * 4 // size)
+    for start in range(0, size, rows):
+        here = centre[start : start + rows]
+        later = centre[start + gap :]
+        if len(later) == 0:
+            break
+        away2 = sum((here[:, None, k] - later[None, :, k]) ** 2 for k in range(3))
+        near = np.asarray(away2) < (half[start : start + rows, None] + half[start + gap :][None] + NEAREST_M) ** 2
+        pairs = np.argwhere(near)
+        pairs[:, 0] += start
+        pairs[:, 1] += start + gap
+        found.append(pairs[pairs[:, 1] - pairs[:, 0] >= gap])
+    pairs = np.concatenate(found) if found else np.zeros((0, 2), np.int64)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _nearest(points: Floats, centre: Floats, left: Floats, half: Floats) -> Floats:
+    """Returns [P] the least distance from [P, L, 3] points to the lines across the road at [P, 3] zones."""
+    away = points - centre[:, None]
+    aside = np.clip((away * left[:, None]).sum(axis=2), -half[:, None], half[:, None])
+    return np.linalg.norm(away - aside[..., None] * left[:, None], axis=2).min(axis=1)

@@ -1,0 +1,157 @@
+"""What the generator may put on a track, as named difficulties. "medium" is the one that the pipeline was tuned on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rulka.errors import UserError
+from rulka.tracks.track import DROP, VERGE, WALL
+
+ASPHALT, GRASS, DIRT, TURBO = 16, 2, 6, 7
+"""Contact material ids that the generator lays; groups of them are in `rulka.observation`."""
+
+Range = tuple[float, float]
+Shape = Literal["bend", "hairpin", "chicane", "sweeper", "jump"]
+
+
+class UnknownDifficultyError(UserError):
+    """A difficulty that does not exist."""
+
+
+@dataclass(frozen=True)
+class Arc:
+    """A piece of a circle, drawn from two ranges.
+
+    Attributes:
+        radius_m: least and greatest radius.
+        angle_deg: least and greatest turn.
+    """
+
+    radius_m: Range
+    angle_deg: Range
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """Everything about a generated track but seed, length, width, slope and gates.
+
+    Attributes:
+        name: how it is asked for.
+        shapes: dealt like cards: each comes once, in any order, before any comes again.
+        bend, hairpin, sweeper: what these shapes are.
+        chicane: first of its three arcs; the second turns back twice as far, the third is like the first.
+        straight_m: least and greatest length of the straights between shapes.
+        turn_back: chance that a shape turns the other way than the one before.
+        wander_deg: the heading stays within this of the general direction where turning the other way can do that;
+            None lets it go anywhere.
+        sweep_deg: how far the general direction turns left from start to finish.
+        clearance_widths: parts of the line that lie apart along it lie this many road widths apart on the ground.
+        crossings: least and greatest number of places where the line crosses itself on a bridge.
+        bridge_edge: edge kind on bridges.
+        kicker_slope: slope of the ramp of a jump.
+        width_change: the width varies by at most this share of itself.
+        max_bank_deg: roll of the tightest bends toward their inside.
+        surface: material id of the road where nothing else is laid.
+        patches: material ids laid in turn over stretches of it; empty for one surface throughout.
+        patch_share: share of the road that patches cover.
+        turbos_per_km: turbo pads, on straights.
+        edges: edge kinds that follow one another in stretches, in any order.
+    """
+
+    name: str
+    shapes: tuple[Shape, ...]
+    bend: Arc
+    hairpin: Arc
+    chicane: Arc
+    sweeper: Arc
+    straight_m: Range
+    turn_back: float
+    wander_deg: float | None
+    sweep_deg: float
+    clearance_widths: float
+    crossings: tuple[int, int]
+    bridge_edge: int
+    kicker_slope: float
+    width_change: float
+    max_bank_deg: float
+    surface: int
+    patches: tuple[int, ...]
+    patch_share: float
+    turbos_per_km: float
+    edges: tuple[int, ...]
+
+
+MEDIUM = Difficulty(
+    name="medium",
+    shapes=("bend", "hairpin", "chicane", "sweeper"),
+    bend=Arc((35.0, 60.0), (50.0, 110.0)),
+    hairpin=Arc((19.0, 25.0), (130.0, 175.0)),
+    chicane=Arc((26.0, 38.0), (32.0, 48.0)),
+    sweeper=Arc((80.0, 130.0), (30.0, 60.0)),
+    straight_m=(15.0, 70.0),
+    turn_back=0.7,
+    wander_deg=None,
+    sweep_deg=0.0,
+    clearance_widths=2.5,
+    crossings=(0, 0),
+    bridge_edge=WALL,
+    kicker_slope=0.16,
+    width_change=0.0,
+    max_bank_deg=0.0,
+    surface=ASPHALT,
+    patches=(),
+    patch_share=0.0,
+    turbos_per_km=0.0,
+    edges=(VERGE,),
+)
+EASY = replace(
+    MEDIUM,
+    name="easy",
+    shapes=("bend", "sweeper", "sweeper"),
+    bend=Arc((50.0, 80.0), (40.0, 90.0)),
+    sweeper=Arc((90.0, 150.0), (30.0, 60.0)),
+    straight_m=(40.0, 90.0),
+    wander_deg=130.0,
+)
+HARD = replace(
+    MEDIUM,
+    name="hard",
+    shapes=("bend", "hairpin", "chicane", "sweeper", "jump"),
+    wander_deg=150.0,
+    clearance_widths=2.0,
+    width_change=0.2,
+    max_bank_deg=12.0,
+    patches=(DIRT,),
+    patch_share=0.2,
+    turbos_per_km=1.5,
+    edges=(VERGE, VERGE, WALL),
+)
+EXPERT = replace(
+    HARD,
+    name="expert",
+    shapes=("bend", "hairpin", "chicane", "sweeper", "jump", "hairpin", "chicane"),
+    hairpin=Arc((15.0, 20.0), (140.0, 180.0)),
+    chicane=Arc((20.0, 30.0), (35.0, 55.0)),
+    clearance_widths=1.7,
+    crossings=(0, 3),
+    width_change=0.3,
+    max_bank_deg=18.0,
+    patches=(DIRT, GRASS),
+    patch_share=0.3,
+    turbos_per_km=2.0,
+    edges=(VERGE, WALL, DROP),
+)
+DIFFICULTIES = {difficulty.name: difficulty for difficulty in (EASY, MEDIUM, HARD, EXPERT)}
+
+
+def difficulty_named(name: str) -> Difficulty:
+    """Returns a difficulty by its name.
+
+    Raises:
+        UnknownDifficultyError: if there is none of that name.
+    """
+    if name not in DIFFICULTIES:
+        message = f"there is no difficulty {name!r}; there are {', '.join(DIFFICULTIES)}"
+        raise UnknownDifficultyError(message)
+    return DIFFICULTIES[name]

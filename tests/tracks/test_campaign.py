@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.actions import action_table
+from rulka.observation import MATERIAL_GROUP, ZONE_SPACING_M
+from rulka.params import read_params
+from rulka.simulator.demonstrations import record_demonstrations
+from rulka.tracks.campaign import CAMPAIGN, UnknownCampaignTrackError, campaign_track
+from rulka.tracks.difficulty import DIFFICULTIES
+from rulka.tracks.elevation import crossings
+from rulka.tracks.facts import climb_m, difficulty_of, track_facts
+from rulka.tracks.find import UnknownTrackError, find_track
+from rulka.tracks.generate import generate_track
+from rulka.tracks.track import DROP, VERGE, WALL, Track, TrackError
+
+ROOT = Path(__file__).resolve().parents[2]
+SLUGS = [entry.slug for entry in CAMPAIGN]
+GOLDEN = {
+    "copper-oval": "85425ae67bdddcd5",
+    "long-shadow": "6a7770740555d695",
+    "sidewinder": "cbdcf8013b7286fb",
+    "rust-and-dust": "1d0248cbd2e6c4eb",
+    "thunder-bowl": "455d064298fcb8ee",
+    "grasshopper": "0212618d7ddc73af",
+    "patchwork": "5373c50b8394718a",
+    "figure-eight": "1a9ee394e8011af3",
+    "needles-eye": "863614d21ef258a5",
+    "last-light": "38b4808ed5650fd7",
+}
+"""Whoever changes one of these changes what results and reference laps on that track mean."""
+
+
+def geometry_hash(track: Track) -> str:
+    """Hash of everything a car can feel, to 1 mm or 1 mrad."""
+    digest = hashlib.sha256()
+    for name in ("centre_m", "width_m", "bank_rad", "gate_m"):
+        digest.update(np.round(getattr(track, name) * 1000).astype("<i8").tobytes())
+    for name in ("material", "edge"):
+        digest.update(getattr(track, name).tobytes())
+    return digest.hexdigest()[:16]
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_the_campaign_never_changes_silently(slug: str) -> None:
+    assert geometry_hash(campaign_track(slug)) == GOLDEN[slug]
+
+
+def test_ten_tracks_with_names_that_get_harder() -> None:
+    assert len(CAMPAIGN) == len(set(SLUGS)) == len({entry.name for entry in CAMPAIGN}) == 10
+    order = list(DIFFICULTIES)
+    ranks = [order.index(entry.style.name) for entry in CAMPAIGN]
+    assert ranks == sorted(ranks)
+    assert set(ranks) == {0, 1, 2, 3}
+    assert (CAMPAIGN[0].length_m, CAMPAIGN[-1].length_m) == (400.0, 4000.0)
+    assert all(re.fullmatch("[a-z-]+", slug) for slug in SLUGS)
+
+
+def test_each_shows_what_it_says() -> None:
+    assert climb_m(campaign_track("copper-oval")) == 0.0
+    assert climb_m(campaign_track("long-shadow")) > 30.0
+    assert np.mean(MATERIAL_GROUP[campaign_track("rust-and-dust").material] == 2) > 0.75
+    assert np.degrees(np.abs(campaign_track("thunder-bowl").bank_rad)).max() == pytest.approx(26.6, abs=0.1)
+    assert set(MATERIAL_GROUP[campaign_track("patchwork").material]) == {0, 1, 2, 3}
+    assert np.ptp(campaign_track("patchwork").width_m) > 5.0
+    assert campaign_track("needles-eye").width_m.max() < 11.0
+    assert set(campaign_track("needles-eye").edge) == {WALL, DROP}
+    assert set(campaign_track("last-light").edge) == {VERGE, WALL, DROP}
+
+
+@pytest.mark.parametrize("slug", ["figure-eight", "last-light"])
+def test_bridges_have_room_below_and_walls_beside(slug: str) -> None:
+    track = campaign_track(slug)
+    met = crossings(track.centre_m)
+    assert met
+    for pair in met:
+        lower, upper = sorted(pair, key=lambda zone: track.centre_m[zone, 1])
+        away = np.linalg.norm(track.centre_m[:, [0, 2]] - track.centre_m[upper, [0, 2]], axis=1)
+        assert away[lower - 16 : lower + 16].min() < 2.0
+        assert track.centre_m[upper, 1] - track.centre_m[lower, 1] > 8.0
+        assert set(track.edge[upper - 40 : upper + 41]) == {WALL}
+
+
+def test_bends_lean_inward() -> None:
+    track = campaign_track("thunder-bowl")
+    heading = np.unwrap(np.arctan2(*np.diff(track.centre_m[:, [0, 2]], axis=0).T))
+    turn = np.gradient(heading) / ZONE_SPACING_M
+    is_bend = np.abs(turn) > 1.0 / 80.0
+    # A left turn leans left: its left edge is down.
+    assert (track.bank_rad[:-1][is_bend] * turn[is_bend] <= 1e-9).mean() > 0.98
+    assert np.abs(np.diff(track.bank_rad)).max() < np.radians(2.0)
+
+
+def test_a_fast_car_flies_over_the_jumps() -> None:
+    """The crest falls away faster than gravity pulls at 35 m/s (24.8 m/s2), and its landing goes on falling."""
+    track = campaign_track("grasshopper")
+    slope = np.gradient(track.centre_m[:, 1], ZONE_SPACING_M)
+    crest = np.gradient(np.convolve(slope, np.ones(8) / 8, mode="same"), ZONE_SPACING_M)
+    flown = np.flatnonzero(35.0**2 * -crest > 24.8)
+    jumps = np.split(flown, np.flatnonzero(np.diff(flown) > 40) + 1)
+    assert len(jumps) >= 3
+    for jump in jumps:
+        assert slope[jump[-1] + 10 : jump[-1] + 80].max() < -0.1
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_the_built_in_driver_finishes(slug: str) -> None:
+    params = read_params(ROOT / "params.yaml")
+    driver = params.races.driver.model_copy(update={"slip_chance": 0.0, "pace_low": 0.6, "pace_high": 0.85})
+    races = record_demonstrations(
+        campaign_track(slug), params.simulator, action_table(5), driver, num_races=4, seed=1, max_race_s=200.0
+    )
+    assert sum(race.is_finished for race in races) >= 2, [race.progress_m for race in races]
+
+
+def test_one_track_for_all_who_ask_and_nobody_writes_to_it() -> None:
+    track = campaign_track("copper-oval")
+    assert campaign_track("copper-oval") is track
+    with pytest.raises(ValueError, match="read-only"):
+        track.centre_m[0] = 0.0
+
+
+def test_tracks_are_found_by_slug_and_by_file(tmp_path: Path) -> None:
+    assert find_track("sidewinder") is campaign_track("sidewinder")
+    path = tmp_path / "sub" / "mine.npz"
+    campaign_track("sidewinder").save(path)
+    assert geometry_hash(find_track(str(path))) == geometry_hash(find_track(path)) == GOLDEN["sidewinder"]
+    with pytest.raises(UnknownTrackError, match=r"no track 'sidewindr'.*copper-oval, long-shadow"):
+        find_track("sidewindr")
+    path.write_bytes(b"")
+    with pytest.raises(TrackError, match="not a readable track file"):
+        find_track(path)
+    with pytest.raises(UnknownCampaignTrackError, match="has no track 'x'"):
+        campaign_track("x")
+
+
+def test_facts_by_hand() -> None:
+    facts = track_facts(campaign_track("copper-oval"))
+    assert facts["uid"] == "campaign-copper-oval"
+    assert (facts["length_m"], facts["climb_m"], facts["steepest"]) == (400.0, 0.0, 0.0)
+    assert (facts["width_m"], facts["gates_m"]) == ([20.0, 20.0], [100.0, 200.0, 300.0, 400.0])
+    assert (facts["difficulty"], facts["edges"]) == ("easy", [WALL])
+    made = generate_track(1, 300.0, 14.0, 0.1, 100.0, "expert")
+    assert difficulty_of(made) == "expert"
+    assert difficulty_of(generate_track(1, 300.0, 14.0, 0.1, 100.0)) == "medium"
+    assert difficulty_of(Track(**{**vars(made), "uid": "mine"})) is None
