@@ -1,13 +1,15 @@
 """What a frame must show, checked against a camera written out independently in plain numpy."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from rulka.params import CameraParams
 from rulka.simulator.camera import camera_array
-from rulka.simulator.painting.frames import FILES
-from rulka.simulator.painting.kernels import source_stamp
+from rulka.simulator.compiling import source_stamp
+from rulka.simulator.painting import frames, quads
 from rulka.simulator.palette import GREY_INK, INK, RGB_INK
 from rulka.simulator.render import RenderError, render_frames, render_rgb
 from rulka.simulator.scene import Scene, bake_scene
@@ -141,15 +143,16 @@ def test_a_changed_camera_takes_effect(straight) -> None:
     assert len({picture.tobytes() for picture in pictures}) == len(pictures)
 
 
-def test_the_kernels_stamp_covers_its_files(tmp_path) -> None:
+def test_the_kernels_stamp_covers_its_files(monkeypatch, tmp_path) -> None:
     """numba looks at one file only; the stamp in its cache key must change with all the others."""
-    folder = FILES[0].parent
-    assert {file for file in folder.glob("*.py") if file.name not in ("__init__.py", "frames.py")} <= set(FILES)
-    file = tmp_path / "constants.py"
-    file.write_text("HAZE = 0.8")
-    before = source_stamp([file])
-    file.write_text("HAZE = 0.9")
-    assert source_stamp([file]) != before
+    files = {Path(str(module.__file__)) for module in frames.MODULES}
+    folder = Path(str(frames.__file__)).parent
+    assert {file for file in folder.glob("*.py") if file.name not in ("__init__.py", "frames.py")} <= files
+    before = source_stamp(frames.MODULES)
+    edited = tmp_path / "quads.py"
+    edited.write_text(Path(str(quads.__file__)).read_text() + "\n")
+    monkeypatch.setattr(quads, "__file__", str(edited))
+    assert source_stamp(frames.MODULES) != before
 
 
 def test_nothing_is_written_beyond_the_frames(straight) -> None:

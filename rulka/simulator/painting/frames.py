@@ -10,14 +10,14 @@ Dimensions: N frames, H x W pixels, M cars.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.simulator import palette, scene
-from rulka.simulator.painting import kernels, objects, polygons, road
+from rulka.simulator.compiling import source_stamp
+from rulka.simulator.painting import kernels, objects, quads, road, sections
 from rulka.simulator.painting.kernels import (
     ABOVE,
     AHEAD,
@@ -39,10 +39,10 @@ from rulka.simulator.painting.kernels import (
     cached_kernel,
     inlined_kernel,
     kernel,
-    source_stamp,
 )
 from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate
-from rulka.simulator.painting.road import collect_road, paint_strip
+from rulka.simulator.painting.road import paint_strip
+from rulka.simulator.painting.sections import collect_road
 from rulka.simulator.palette import INK
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
 HAZE = np.float32(0.8)
 """Share of the horizon's colour in what is as far as the view reaches."""
-FILES = [Path(str(module.__file__)) for module in (kernels, polygons, road, objects, palette, scene)]
-"""Everything the kernel is made of beside this file."""
+MODULES = (kernels, quads, sections, road, objects, palette, scene)
+"""What the kernel is made of beside this file."""
 
 
 @inlined_kernel
@@ -116,14 +116,14 @@ def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratc
     """Paints strips, gates and cars, the farthest first."""
     for k in range(num_items - 1, -1, -1):
         index = scratch.order[k]
-        kind = scratch.item[index, 0] & 3
+        kind = scratch.item[index, 0]
         haze = min(max(scratch.key[index] / np.float32(scene.view_m), ZERO), ONE) * HAZE
         if kind == STRIP:
             paint_strip(frame, scene, scratch, index, haze)
         elif kind == GATE:
-            paint_gate(frame, scene, scratch, scratch.item[index, 1], haze)
+            paint_gate(frame, scene, scratch.lens, scratch.item[index, 1], haze)
         else:
-            paint_car(frame, scene.ink, scratch, cars, scratch.item[index, 1])
+            paint_car(frame, scene.ink, scratch.lens, cars, scratch.item[index, 1])
 
 
 def _compile(stamp: int) -> Callable[..., int]:
@@ -145,7 +145,7 @@ def _compile(stamp: int) -> Callable[..., int]:
                 return n
             place_camera(poses, n, camera, height, width, scratch.lens)
             paint_background(out[n], scratch.lens, scene.ink)
-            num_items = collect_road(scene, zone_index[n], width, scratch)
+            num_items = collect_road(scene, zone_index[n], scratch)
             num_items = collect_objects(scene, cars, num_items, scratch)
             sort_near_to_far(scratch.key, scratch.order, num_items)
             paint_items(out[n], scene, cars, num_items, scratch)
@@ -154,7 +154,7 @@ def _compile(stamp: int) -> Callable[..., int]:
     return paint_frames
 
 
-paint_frames = _compile(source_stamp(FILES))
+paint_frames = _compile(source_stamp(MODULES))
 """Paints every pose; `render.render_frames` checks the arguments.
 
 Args:

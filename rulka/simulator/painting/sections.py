@@ -1,0 +1,180 @@
+"""Kernels that choose which cross-sections of the road a frame needs, and bring them into camera space.
+
+Sections are taken from the car outward, each as far from the one before as the picture allows: the road between them is
+painted straight, and may stray from its true course by `TOLERANCE_PIXELS`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rulka.simulator.painting.kernels import (
+    CENTRE_X,
+    CENTRE_Y,
+    FOCAL,
+    HALF,
+    MAX_SLOTS,
+    NEAR_M,
+    STRIP,
+    TWO,
+    ZERO,
+    Floats,
+    Int,
+    Real,
+    Scratch,
+    cross,
+    inlined_kernel,
+    kernel,
+    to_camera,
+    turned,
+)
+from rulka.simulator.painting.quads import row_after
+from rulka.simulator.scene import CHUNK_SECTIONS, LIGHT, SECTION_STEPS
+
+if TYPE_CHECKING:
+    from rulka.simulator.scene import Scene
+
+MIDDLE, SIDE, PLANE, HALF_M, REACH_LEFT, REACH_RIGHT = 0, 3, 6, 9, 10, 11
+"""Places in a slot: centre and unit vector to the left in camera space, normal of the plane through both and the eye,
+half width, width of the terrain on either side."""
+NEAREST, DEEPEST, TOP, BOTTOM, FIRST_X, LAST_X, SHADE = 12, 13, 14, 15, 16, 17, 18
+"""Depths of its ends; rows and columns that it spans, valid where it is before the eye; light."""
+CHUNK = np.int64(CHUNK_SECTIONS)
+NUM_STEPS, SMALLEST_STEP = np.int64(len(SECTION_STEPS)), np.int64(SECTION_STEPS[0])
+BAND_SECTIONS = np.int64(16)
+TOLERANCE_PIXELS = np.float32(0.4)
+BAND_REACH_M = np.float32(50.0)
+"""Bands of 8 m are painted one by one as long as they are about a row high: to the square root of this many metres
+times the focal length in pixels; the eye is some 4.5 m above the road."""
+SECTIONS_PER_METRE = TWO
+NONE = np.int64(0)
+
+
+@kernel
+def collect_road(scene: Scene, zone: Int, scratch: Scratch) -> Int:
+    """Adds the strips ahead, behind and near in space; returns the number of items."""
+    num_sections = scene.sections.shape[0]
+    here = min(max(zone + scene.num_before, 0), num_sections - 1)
+    num_slots, num_items = add_run(scene, here, np.int64(1), NONE, NONE, scratch)
+    num_slots, num_items = add_run(scene, here, np.int64(-1), num_slots, num_items, scratch)
+    chunk, previous = min(here // CHUNK, scene.neighbours.shape[0] - 1), np.int64(-1)
+    for k in range(scene.neighbours.shape[1]):
+        section = np.int64(scene.neighbours[chunk, k])
+        if section < 0 or num_slots + 2 > MAX_SLOTS:
+            break
+        if not is_in_view(scene.sections, section, scratch.lens):
+            continue
+        if section != previous:
+            add_section(scene.sections, section, scratch.lens, scratch.slot[num_slots])
+            num_slots += 1
+        add_section(scene.sections, section + CHUNK, scratch.lens, scratch.slot[num_slots])
+        num_items = add_strip(num_slots - 1, num_slots, section, CHUNK, num_items, scratch)
+        num_slots += 1
+        previous = section + CHUNK
+    return num_items
+
+
+@inlined_kernel
+def is_in_view(sections: Floats, index: Int, lens: Floats) -> bool:
+    """Whether a chunk of road may be in view: a ball around it reaches into the view's cone."""
+    middle = to_camera(lens, sections[index, 0], sections[index, 1], sections[index, 2])
+    radius = sections[index, 6] + max(sections[index, 7], sections[index, 8]) + np.float32(CHUNK)
+    spread = lens[CENTRE_X] / lens[FOCAL]
+    return middle[2] > -radius and abs(middle[0]) < spread * middle[2] + radius * (np.float32(1.0) + spread)
+
+
+@kernel
+def add_run(scene: Scene, here: Int, sign: Int, num_slots: Int, num_items: Int, scratch: Scratch) -> tuple[Int, Int]:
+    """Adds sections outward from `here`, in one direction, and the strips between them."""
+    last, reach = scene.sections.shape[0] - 1, np.int64(scene.view_m * SECTIONS_PER_METRE)
+    slot = scratch.slot
+    band_reach_m = np.sqrt(BAND_REACH_M * scratch.lens[FOCAL])
+    index = here & ~(BAND_SECTIONS - 1)
+    is_ahead = add_section(scene.sections, index, scratch.lens, slot[num_slots])
+    num_slots += 1
+    while abs(index - here) < reach and num_slots < MAX_SLOTS:
+        step = strip_length(scene, index, sign, slot[num_slots - 1], scratch.lens[FOCAL], band_reach_m)
+        while index + sign * step < 0 or index + sign * step > last:
+            step >>= 1
+        if step < SMALLEST_STEP:
+            break
+        following = index + sign * step
+        was_ahead = is_ahead
+        is_ahead = add_section(scene.sections, following, scratch.lens, slot[num_slots])
+        if is_ahead or was_ahead:
+            near, far = (num_slots - 1, num_slots) if sign > 0 else (num_slots, num_slots - 1)
+            num_items = add_strip(near, far, min(index, following), step, num_items, scratch)
+        num_slots += 1
+        index = following
+    return num_slots, num_items
+
+
+@inlined_kernel
+def strip_length(scene: Scene, index: Int, sign: Int, slot: Floats, focal: Real, band_reach_m: Real) -> Int:
+    """Sections in the next strip: as long as neither its course nor its shade strays visibly."""
+    distance = max(abs(slot[MIDDLE]), abs(slot[MIDDLE + 2]))
+    allowed_m = TOLERANCE_PIXELS * distance / focal
+    step, level = SMALLEST_STEP, NONE
+    while level + 1 < NUM_STEPS:
+        longer = step << 1
+        first = index if sign > 0 else index - longer
+        if index & (longer - 1) or first < 0:
+            break
+        if longer > BAND_SECTIONS and (distance < band_reach_m or np.float32(longer) > distance):
+            break
+        if scene.deviation[level + 1, first // SMALLEST_STEP] > allowed_m:
+            break
+        step, level = longer, level + 1
+    return step
+
+
+@kernel
+def add_section(sections: Floats, index: Int, lens: Floats, slot: Floats) -> bool:
+    """Brings a section into camera space; returns whether any of it is ahead."""
+    middle = to_camera(lens, sections[index, 0], sections[index, 1], sections[index, 2])
+    side = turned(lens, sections[index, 3], sections[index, 4], sections[index, 5])
+    half, reach_left, reach_right = sections[index, 6], sections[index, 7], sections[index, 8]
+    plane = cross(middle, side)
+    for k in range(3):
+        slot[MIDDLE + k], slot[SIDE + k], slot[PLANE + k] = middle[k], side[k], plane[k]
+    slot[HALF_M], slot[REACH_LEFT], slot[REACH_RIGHT], slot[SHADE] = (
+        half,
+        reach_left,
+        reach_right,
+        sections[index, LIGHT],
+    )
+    left, right = half + reach_left, half + reach_right
+    left_z, right_z = middle[2] + side[2] * left, middle[2] - side[2] * right
+    slot[NEAREST], slot[DEEPEST] = min(left_z, right_z), max(left_z, right_z)
+    if slot[NEAREST] > NEAR_M:
+        left_scale, right_scale = lens[FOCAL] / left_z, lens[FOCAL] / right_z
+        left_y = lens[CENTRE_Y] - (middle[1] + side[1] * left) * left_scale
+        right_y = lens[CENTRE_Y] - (middle[1] - side[1] * right) * right_scale
+        left_x = lens[CENTRE_X] + (middle[0] + side[0] * left) * left_scale
+        right_x = lens[CENTRE_X] + (middle[0] - side[0] * right) * right_scale
+        slot[TOP], slot[BOTTOM] = min(left_y, right_y), max(left_y, right_y)
+        slot[FIRST_X], slot[LAST_X] = min(left_x, right_x), max(left_x, right_x)
+    return slot[DEEPEST] > NEAR_M
+
+
+@inlined_kernel
+def add_strip(a: Int, b: Int, section: Int, step: Int, num_items: Int, scratch: Scratch) -> Int:
+    """Adds the strip between two sections unless no pixel of the image can show it."""
+    slot, width, height = scratch.slot, TWO * scratch.lens[CENTRE_X], TWO * scratch.lens[CENTRE_Y]
+    if min(slot[a, NEAREST], slot[b, NEAREST]) > NEAR_M:
+        top, bottom = min(slot[a, TOP], slot[b, TOP]), max(slot[a, BOTTOM], slot[b, BOTTOM])
+        if row_after(top, height) >= row_after(bottom, height):
+            return num_items
+        if max(slot[a, LAST_X], slot[b, LAST_X]) <= ZERO or min(slot[a, FIRST_X], slot[b, FIRST_X]) >= width:
+            return num_items
+    x = slot[a, MIDDLE] + slot[b, MIDDLE]
+    y = slot[a, MIDDLE + 1] + slot[b, MIDDLE + 1]
+    z = slot[a, MIDDLE + 2] + slot[b, MIDDLE + 2]
+    item = scratch.item
+    item[num_items, 0], item[num_items, 1], item[num_items, 2] = STRIP, a, b
+    item[num_items, 3], item[num_items, 4] = section, step
+    scratch.key[num_items] = np.sqrt(x * x + y * y + z * z) * HALF
+    scratch.order[num_items] = num_items
+    return num_items + 1
