@@ -26,7 +26,8 @@ VIEW_M = 320.0
 """Road is drawn this far along the line, before and behind the car."""
 CHUNK_SECTIONS = 16
 """Sections in one piece (8 m) of road that is far along the line but near in space."""
-MAX_NEIGHBOURS = 48
+MAX_NEIGHBOURS = 12
+"""Stretches of such road that are kept, the nearest."""
 NEIGHBOUR_M = 200.0
 WING_M = 60.0
 """Width of the terrain beside the road, where nothing else needs the place."""
@@ -57,7 +58,8 @@ class Scene(NamedTuple):
             first ink of the road surface, edge kind (`rulka.tracks.track`).
         deviation: [len(SECTION_STEPS), S / 4] float32 metres by which a straight strip of that length, beginning at a
             section that is a multiple of four, strays from the road's true course.
-        neighbours: [C, MAX_NEIGHBOURS] int32 first sections of chunks near in space, nearest first; -1 is none.
+        neighbours: [C, MAX_NEIGHBOURS, 2] int32 first and last section of stretches of road near in space, nearest
+            first; -1 is none.
         gates: [G, 2] int32 section and kind (0 start, 1 checkpoint, 2 finish).
         ink: [I] float32 brightness of everything, 0 to 255, by `palette.INK`.
         num_before: sections before zone 0.
@@ -215,16 +217,18 @@ def _gates(track: Track) -> NDArray[np.int32]:
 
 
 def _neighbours(centre: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Finds, for each chunk, the chunks that are out of view along the line but near in space."""
+    """Finds, for each chunk, the stretches of road that are out of view along the line but near in space."""
     first = np.arange(0, len(centre) - CHUNK_SECTIONS, CHUNK_SECTIONS)
     middle = centre[first + CHUNK_SECTIONS // 2]
-    table = np.full((len(centre) // CHUNK_SECTIONS + 1, MAX_NEIGHBOURS), -1, np.int32)
+    table = np.full((len(centre) // CHUNK_SECTIONS + 1, MAX_NEIGHBOURS, 2), -1, np.int32)
     for chunk, here in enumerate(middle):
         distance = np.linalg.norm(middle - here, axis=1)
         is_out_of_view = np.abs(first - first[chunk]) * ZONE_SPACING_M > VIEW_M - CHUNK_SECTIONS * ZONE_SPACING_M
-        near = np.flatnonzero(is_out_of_view & (distance < NEIGHBOUR_M))
-        near = near[np.argsort(distance[near], kind="stable")][:MAX_NEIGHBOURS]
-        table[chunk, : len(near)] = first[near]
+        chosen = is_out_of_view & (distance < NEIGHBOUR_M)
+        changes = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
+        runs = sorted(changes.reshape(-1, 2).tolist(), key=lambda run: distance[run[0] : run[1]].min())
+        for k, (begin, end) in enumerate(runs[:MAX_NEIGHBOURS]):
+            table[chunk, k] = first[begin], first[end - 1] + CHUNK_SECTIONS
     return table
 
 

@@ -52,6 +52,8 @@ SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
 HAZE = np.float32(0.8)
 """Share of the horizon's colour in what is as far as the view reaches."""
+LEVEL = np.float32(0.01)
+"""Grey levels that a row may change by to be painted as one: of a camera without roll, rounding leaves that much."""
 MODULES = (kernels, quads, sections, road, objects, palette, scene)
 """What the kernel is made of beside this file."""
 
@@ -89,13 +91,18 @@ def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
     ground, ground_slope = ink[GROUND_HORIZON], (ink[GROUND_NEAR] - ink[GROUND_HORIZON]) * np.float32(2.5)
     height, width = frame.shape
     at_row = lens[AHEAD + 1] + (lens[CENTRE_Y] - HALF) * per_y + (HALF - lens[CENTRE_X]) * per_x
+    is_level = abs(per_x) * np.float32(width) * max(abs(sky_slope), abs(ground_slope)) < LEVEL
     for y in range(np.uint32(height)):
-        for x in range(np.uint32(width)):
+        for x in range(np.uint32(1 if is_level else width)):
             rise = at_row + np.float32(np.int32(x)) * per_x
             above = min(max(rise * focal + HALF, ZERO), ONE)
             high = sky + sky_slope * min(max(rise, ZERO), np.float32(0.83))
             low = ground + ground_slope * min(max(-rise, ZERO), np.float32(0.4))
             frame[y, x] = np.uint8(np.int32(low + above * (high - low)))
+        if is_level:
+            ink = frame[y, 0]
+            for x in range(np.uint32(1), np.uint32(width)):
+                frame[y, x] = ink
         at_row -= per_y
 
 

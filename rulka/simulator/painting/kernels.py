@@ -17,7 +17,7 @@ Int = Any  # an int64 scalar
 Real = Any  # a float32 scalar: numba would turn a plain float into a float64 one
 Pixel = Any  # an unsigned pixel index: a signed one would be tested for being negative at every access
 Vector = tuple[Real, Real, Real]
-Border = tuple[Real, Real, Real, Real]
+Border = tuple[Real, Real, Real, Real, Real, Real]
 
 kernel = njit(**OPTIONS)
 inlined_kernel = njit(forceinline=True, **OPTIONS)

@@ -15,7 +15,6 @@ from rulka.simulator.painting.kernels import (
     RIGHT,
     TWO,
     ZERO,
-    Border,
     Bytes,
     Floats,
     Int,
@@ -116,7 +115,9 @@ def paint_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) 
 
 
 @inlined_kernel
-def paint_upright(frame: Bytes, lens: Floats, base: Vector, side: Vector, extent: Border, value: Real) -> None:
+def paint_upright(
+    frame: Bytes, lens: Floats, base: Vector, side: Vector, extent: tuple[Real, Real, Real, Real], value: Real
+) -> None:
     """Paints an upright rectangle across the road: `extent` is left, right, low, high in metres."""
     up = lens[RIGHT + 1], lens[RIGHT + 4], lens[RIGHT + 7]
     left, right, low, high = extent

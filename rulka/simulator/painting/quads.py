@@ -40,42 +40,43 @@ NEXT = np.uint64(1)
 
 @inlined_kernel
 def border(plane: Vector, sign: Real, lens: Floats) -> Border:
-    """The columns where a plane through the eye cuts rows: left of the inside, and its slope; right of it, and slope.
+    """Where a plane through the eye cuts the image.
 
     Args:
         plane: normal in camera space.
         sign: positive where the normal points inward.
         lens: the camera.
+
+    Returns:
+        By row, the column left of the inside, as start and slope, and the column right of it; one of them is far off.
+        Then the row above the inside and the row below it, whichever column of the image.
     """
-    across = plane[0] * sign
-    is_left = across > ZERO
+    across, up = plane[0] * sign, plane[1] * sign
+    is_left, is_above = across > ZERO, up < ZERO
     across = max(across, TINY) if is_left else min(across, -TINY)
-    slope = plane[1] * sign / across
-    start = lens[CENTRE_X] - slope * lens[CENTRE_Y] - plane[2] * sign / across * lens[FOCAL]
+    per_row = min(up, -TINY) if is_above else max(up, TINY)
+    ahead = plane[2] * sign * lens[FOCAL]
+    slope = up / across
+    start = lens[CENTRE_X] - slope * lens[CENTRE_Y] - ahead / across
+    middle, tilt = lens[CENTRE_Y] + ahead / per_row, abs(across / per_row) * (lens[CENTRE_X] + ONE)
     return (
         start if is_left else -FAR_OFF,
         slope if is_left else ZERO,
         FAR_OFF if is_left else start,
         ZERO if is_left else slope,
+        middle - tilt if is_above else -FAR_OFF,
+        FAR_OFF if is_above else middle + tilt,
     )
 
 
 @kernel
 def fill_between(
-    frame: Bytes,
-    first: Int,
-    last: Int,
-    across: tuple[Border, Border],
-    beside: tuple[Border, Border],
-    value: Real,
-    is_joined: bool,
+    frame: Bytes, across: tuple[Border, Border], beside: tuple[Border, Border], value: Real, is_joined: bool
 ) -> None:
-    """Fills the pixels of some rows that lie between four borders; pixels on a border are mixed by the part covered.
+    """Fills the pixels between four borders; pixels on a border are mixed by the part covered.
 
     Args:
         frame: [H, W].
-        first: the first row.
-        last: the row after the last.
         across: two borders.
         beside: two borders.
         value: brightness, 0 to 255.
@@ -83,8 +84,10 @@ def fill_between(
             half-covered ones would show what lies behind as a seam.
     """
     a, b, c, d = across[0], across[1], beside[0], beside[1]
-    width = np.float32(frame.shape[1])
-    for row in range(np.uint64(first), np.uint64(last)):
+    width, height = np.float32(frame.shape[1]), np.float32(frame.shape[0])
+    first = row_after(max(max(a[4], b[4]), max(c[4], d[4])), height)
+    last = row_after(min(min(a[5], b[5]), min(c[5], d[5])), height)
+    for row in range(np.uint64(first), np.uint64(max(first, last))):
         y = np.float32(np.int32(row)) + HALF
         left = max(a[0] + a[1] * y, b[0] + b[1] * y)
         right = min(a[2] + a[3] * y, b[2] + b[3] * y)
@@ -130,20 +133,8 @@ def paint_quad(frame: Bytes, lens: Floats, a: Vector, b: Vector, c: Vector, d: V
     """Fills a plane convex quadrilateral, given by its corners in camera space in order around it."""
     if max(max(a[2], b[2]), max(c[2], d[2])) <= NEAR_M:
         return
-    height, width = np.float32(frame.shape[0]), np.float32(frame.shape[1])
-    first, last = np.int64(0), np.int64(frame.shape[0])
-    if min(min(a[2], b[2]), min(c[2], d[2])) > NEAR_M:
-        x0, x1, x2, x3 = a[0] / a[2], b[0] / b[2], c[0] / c[2], d[0] / d[2]
-        y0, y1, y2, y3 = a[1] / a[2], b[1] / b[2], c[1] / c[2], d[1] / d[2]
-        edge = (width - lens[CENTRE_X]) / lens[FOCAL]
-        if min(min(x0, x1), min(x2, x3)) > edge or max(max(x0, x1), max(x2, x3)) < -edge:
-            return
-        first = row_after(lens[CENTRE_Y] - max(max(y0, y1), max(y2, y3)) * lens[FOCAL], height)
-        last = row_after(lens[CENTRE_Y] - min(min(y0, y1), min(y2, y3)) * lens[FOCAL], height)
-    if first >= last:
-        return
     lower = cross(a, b)
     sign = ONE if dot(lower, c) > ZERO else -ONE
     across = border(lower, sign, lens), border(cross(c, d), sign, lens)
     beside = border(cross(b, c), sign, lens), border(cross(d, a), sign, lens)
-    fill_between(frame, first, last, across, beside, value, False)
+    fill_between(frame, across, beside, value, False)

@@ -13,7 +13,6 @@ import numpy as np
 from rulka.simulator.painting.kernels import (
     FOCAL,
     HALF,
-    NEAR_M,
     ONE,
     RIGHT,
     ZERO,
@@ -30,19 +29,16 @@ from rulka.simulator.painting.kernels import (
     inlined_kernel,
     kernel,
 )
-from rulka.simulator.painting.quads import border, fill_between, paint_quad, row_after
+from rulka.simulator.painting.quads import border, fill_between, paint_quad
 from rulka.simulator.painting.sections import (
     BAND_SECTIONS,
-    BOTTOM,
     HALF_M,
     MIDDLE,
-    NEAREST,
     PLANE,
     REACH_LEFT,
     REACH_RIGHT,
     SHADE,
     SIDE,
-    TOP,
 )
 from rulka.simulator.palette import INK
 from rulka.simulator.scene import EDGE, SURFACE
@@ -91,10 +87,6 @@ def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: 
     lens, item = scratch.lens, scratch.item
     a, b = scratch.slot[item[index, 1]], scratch.slot[item[index, 2]]
     section, step = np.int64(item[index, 3]), np.int64(item[index, 4])
-    first, last = np.int64(0), np.int64(frame.shape[0])
-    if min(a[NEAREST], b[NEAREST]) > NEAR_M:
-        first = row_after(min(a[TOP], b[TOP]), np.float32(frame.shape[0]))
-        last = row_after(max(a[BOTTOM], b[BOTTOM]), np.float32(frame.shape[0]))
     ink, light, band = scene.ink, a[SHADE], (section // BAND_SECTIONS) & 1
     sign = ONE if dot(cross(point(a, a[HALF_M]), point(b, b[HALF_M])), point(a, -a[HALF_M])) > ZERO else -ONE
     across = border(plane_of(a), sign, lens), border(plane_of(b), -sign, lens)
@@ -105,18 +97,18 @@ def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: 
             left = between(lens, point(a, a[HALF_M] + left_a), point(b, b[HALF_M] + left_b), sign)
             right = between(lens, point(a, -a[HALF_M] - right_a), point(b, -b[HALF_M] - right_b), -sign)
             value = shade(banded(ink, TERRAIN, band, step), light, haze, ink)
-            fill_between(frame, first, last, across, (left, right), value, True)
+            fill_between(frame, across, (left, right), value, True)
     left = between(lens, point(a, a[HALF_M]), point(b, b[HALF_M]), sign)
     right = between(lens, point(a, -a[HALF_M]), point(b, -b[HALF_M]), -sign)
     value = shade(ink[LINE if is_road_seen else UNDERSIDE], ONE, haze * HALF if is_road_seen else haze, ink)
-    fill_between(frame, first, last, across, (left, right), value, True)
+    fill_between(frame, across, (left, right), value, True)
     if is_road_seen:
         lane_a, lane_b = lane_m(a, lens[FOCAL]), lane_m(b, lens[FOCAL])
         left = between(lens, point(a, lane_a), point(b, lane_b), sign)
         right = between(lens, point(a, -lane_a), point(b, -lane_b), -sign)
         surface = np.int64(scene.sections[section, SURFACE])
         value = shade(banded(ink, surface, band, step), light, haze, ink)
-        fill_between(frame, first, last, across, (left, right), value, True)
+        fill_between(frame, across, (left, right), value, True)
     if scene.sections[section, EDGE] == np.float32(WALL):
         paint_wall(frame, lens, point(a, a[HALF_M]), point(b, b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))
         paint_wall(frame, lens, point(a, -a[HALF_M]), point(b, -b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))

@@ -44,7 +44,7 @@ NEAREST, DEEPEST, TOP, BOTTOM, FIRST_X, LAST_X, SHADE = 12, 13, 14, 15, 16, 17, 
 CHUNK = np.int64(CHUNK_SECTIONS)
 NUM_STEPS, SMALLEST_STEP = np.int64(len(SECTION_STEPS)), np.int64(SECTION_STEPS[0])
 BAND_SECTIONS = np.int64(16)
-TOLERANCE_PIXELS = np.float32(0.4)
+TOLERANCE_PIXELS, UNSEEN_TOLERANCE_PIXELS = np.float32(0.4), np.float32(4.0)
 BAND_REACH_M = np.float32(50.0)
 """Bands of 8 m are painted one by one as long as they are about a row high: to the square root of this many metres
 times the focal length in pixels; the eye is some 4.5 m above the road."""
@@ -55,59 +55,40 @@ NONE = np.int64(0)
 @kernel
 def collect_road(scene: Scene, zone: Int, scratch: Scratch) -> Int:
     """Adds the strips ahead, behind and near in space; returns the number of items."""
-    num_sections = scene.sections.shape[0]
-    here = min(max(zone + scene.num_before, 0), num_sections - 1)
-    num_slots, num_items = add_run(scene, here, np.int64(1), NONE, NONE, scratch)
-    num_slots, num_items = add_run(scene, here, np.int64(-1), num_slots, num_items, scratch)
-    chunk, previous = min(here // CHUNK, scene.neighbours.shape[0] - 1), np.int64(-1)
+    last, reach = scene.sections.shape[0] - 1, np.int64(scene.view_m * SECTIONS_PER_METRE)
+    here = min(max(zone + scene.num_before, 0), last)
+    start = here & ~(BAND_SECTIONS - 1)
+    num_slots, num_items = add_run(scene, start, min(here + reach, last), NONE, NONE, scratch)
+    num_slots, num_items = add_run(scene, start, max(here - reach, 0), num_slots, num_items, scratch)
+    chunk = min(here // CHUNK, scene.neighbours.shape[0] - 1)
     for k in range(scene.neighbours.shape[1]):
-        section = np.int64(scene.neighbours[chunk, k])
-        if section < 0 or num_slots + 2 > MAX_SLOTS:
+        first, end = np.int64(scene.neighbours[chunk, k, 0]), np.int64(scene.neighbours[chunk, k, 1])
+        if first < 0:
             break
-        if not is_in_view(scene.sections, section, scratch.lens):
-            continue
-        if section != previous:
-            add_section(scene.sections, section, scratch.lens, scratch.slot[num_slots])
-            num_slots += 1
-        add_section(scene.sections, section + CHUNK, scratch.lens, scratch.slot[num_slots])
-        num_items = add_strip(num_slots - 1, num_slots, section, CHUNK, num_items, scratch)
-        num_slots += 1
-        previous = section + CHUNK
+        num_slots, num_items = add_run(scene, first, end, num_slots, num_items, scratch)
     return num_items
 
 
-@inlined_kernel
-def is_in_view(sections: Floats, index: Int, lens: Floats) -> bool:
-    """Whether a chunk of road may be in view: a ball around it reaches into the view's cone."""
-    middle = to_camera(lens, sections[index, 0], sections[index, 1], sections[index, 2])
-    radius = sections[index, 6] + max(sections[index, 7], sections[index, 8]) + np.float32(CHUNK)
-    spread = lens[CENTRE_X] / lens[FOCAL]
-    return middle[2] > -radius and abs(middle[0]) < spread * middle[2] + radius * (np.float32(1.0) + spread)
-
-
 @kernel
-def add_run(scene: Scene, here: Int, sign: Int, num_slots: Int, num_items: Int, scratch: Scratch) -> tuple[Int, Int]:
-    """Adds sections outward from `here`, in one direction, and the strips between them."""
-    last, reach = scene.sections.shape[0] - 1, np.int64(scene.view_m * SECTIONS_PER_METRE)
-    slot = scratch.slot
-    band_reach_m = np.sqrt(BAND_REACH_M * scratch.lens[FOCAL])
-    index = here & ~(BAND_SECTIONS - 1)
-    is_ahead = add_section(scene.sections, index, scratch.lens, slot[num_slots])
-    num_slots += 1
-    while abs(index - here) < reach and num_slots < MAX_SLOTS:
-        step = strip_length(scene, index, sign, slot[num_slots - 1], scratch.lens[FOCAL], band_reach_m)
-        while index + sign * step < 0 or index + sign * step > last:
+def add_run(scene: Scene, index: Int, end: Int, num_slots: Int, num_items: Int, scratch: Scratch) -> tuple[Int, Int]:
+    """Adds sections from one to another, either way, and the strips between them."""
+    sign = np.int64(1) if end >= index else np.int64(-1)
+    slot, focal = scratch.slot, scratch.lens[FOCAL]
+    band_reach_m = np.sqrt(BAND_REACH_M * focal)
+    step, previous, was_ahead = NONE, index, False
+    while num_slots < MAX_SLOTS:
+        is_ahead = add_section(scene.sections, index, scratch.lens, slot[num_slots])
+        if step > 0 and (is_ahead or was_ahead):
+            near, far = (num_slots - 1, num_slots) if sign > 0 else (num_slots, num_slots - 1)
+            num_items = add_strip(near, far, min(index, previous), step, num_items, scratch)
+        num_slots += 1
+        step = strip_length(scene, index, sign, slot[num_slots - 1], focal, band_reach_m)
+        while step > abs(end - index):
             step >>= 1
         if step < SMALLEST_STEP:
             break
-        following = index + sign * step
-        was_ahead = is_ahead
-        is_ahead = add_section(scene.sections, following, scratch.lens, slot[num_slots])
-        if is_ahead or was_ahead:
-            near, far = (num_slots - 1, num_slots) if sign > 0 else (num_slots, num_slots - 1)
-            num_items = add_strip(near, far, min(index, following), step, num_items, scratch)
-        num_slots += 1
-        index = following
+        previous, was_ahead = index, is_ahead
+        index += sign * step
     return num_slots, num_items
 
 
@@ -115,7 +96,7 @@ def add_run(scene: Scene, here: Int, sign: Int, num_slots: Int, num_items: Int, 
 def strip_length(scene: Scene, index: Int, sign: Int, slot: Floats, focal: Real, band_reach_m: Real) -> Int:
     """Sections in the next strip: as long as neither its course nor its shade strays visibly."""
     distance = max(abs(slot[MIDDLE]), abs(slot[MIDDLE + 2]))
-    allowed_m = TOLERANCE_PIXELS * distance / focal
+    allowed_m = (TOLERANCE_PIXELS if slot[DEEPEST] > NEAR_M else UNSEEN_TOLERANCE_PIXELS) * distance / focal
     step, level = SMALLEST_STEP, NONE
     while level + 1 < NUM_STEPS:
         longer = step << 1
