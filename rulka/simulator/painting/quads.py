@@ -17,6 +17,7 @@ from rulka.simulator.painting.kernels import (
     FOCAL,
     HALF,
     NEAR_M,
+    NUM_ROWS,
     ONE,
     ZERO,
     Border,
@@ -36,6 +37,8 @@ FAR_OFF = np.float32(1e6)
 """A column beyond every image."""
 TINY = np.float32(1e-9)
 NEXT = np.uint64(1)
+NOWHERE = (FAR_OFF, ZERO, -FAR_OFF, ZERO, FAR_OFF, -FAR_OFF)
+"""A border that leaves nothing inside."""
 
 
 @inlined_kernel
@@ -51,14 +54,13 @@ def border(plane: Vector, sign: Real, lens: Floats) -> Border:
         By row, the column left of the inside, as start and slope, and the column right of it; one of them is far off.
         Then the row above the inside and the row below it, whichever column of the image.
     """
-    across, up = plane[0] * sign, plane[1] * sign
+    across, up, ahead = plane[0] * sign, plane[1] * sign, plane[2] * sign * lens[FOCAL]
     is_left, is_above = across > ZERO, up < ZERO
-    across = max(across, TINY) if is_left else min(across, -TINY)
-    per_row = min(up, -TINY) if is_above else max(up, TINY)
-    ahead = plane[2] * sign * lens[FOCAL]
-    slope = up / across
-    start = lens[CENTRE_X] - slope * lens[CENTRE_Y] - ahead / across
-    middle, tilt = lens[CENTRE_Y] + ahead / per_row, abs(across / per_row) * (lens[CENTRE_X] + ONE)
+    per_column = ONE / (max(across, TINY) if is_left else min(across, -TINY))
+    per_row = ONE / (min(up, -TINY) if is_above else max(up, TINY))
+    slope = up * per_column
+    start = lens[CENTRE_X] - slope * lens[CENTRE_Y] - ahead * per_column
+    middle, tilt = lens[CENTRE_Y] + ahead * per_row, abs(across * per_row) * (lens[CENTRE_X] + ONE)
     return (
         start if is_left else -FAR_OFF,
         slope if is_left else ZERO,
@@ -70,35 +72,74 @@ def border(plane: Vector, sign: Real, lens: Floats) -> Border:
 
 
 @kernel
-def fill_between(
-    frame: Bytes, across: tuple[Border, Border], beside: tuple[Border, Border], value: Real, is_joined: bool
-) -> None:
-    """Fills the pixels between four borders; pixels on a border are mixed by the part covered.
-
-    Args:
-        frame: [H, W].
-        across: two borders.
-        beside: two borders.
-        value: brightness, 0 to 255.
-        is_joined: whether more of the same lies beyond the borders `across`. They are then widened to whole pixels:
-            half-covered ones would show what lies behind as a seam.
-    """
-    a, b, c, d = across[0], across[1], beside[0], beside[1]
+def fill_between(frame: Bytes, a: Border, b: Border, c: Border, d: Border, value: Real) -> None:
+    """Fills the pixels between four borders; pixels on a border are mixed by the part covered."""
     width, height = np.float32(frame.shape[1]), np.float32(frame.shape[0])
     first = row_after(max(max(a[4], b[4]), max(c[4], d[4])), height)
     last = row_after(min(min(a[5], b[5]), min(c[5], d[5])), height)
-    for row in range(np.uint64(first), np.uint64(max(first, last))):
-        y = np.float32(np.int32(row)) + HALF
-        left = max(a[0] + a[1] * y, b[0] + b[1] * y)
-        right = min(a[2] + a[3] * y, b[2] + b[3] * y)
-        if is_joined:
-            left, right = np.floor(left), np.ceil(right)
-        left = max(left, max(c[0] + c[1] * y, d[0] + d[1] * y))
-        right = min(right, min(c[2] + c[3] * y, d[2] + d[3] * y))
-        left = left if left > ZERO else ZERO  # written so that a number that is none stays inside the image
-        right = right if right < width else width
+    for row in range(first, last):
+        y = np.float32(row) + HALF
+        left = max(max(a[0] + a[1] * y, b[0] + b[1] * y), max(c[0] + c[1] * y, d[0] + d[1] * y))
+        right = min(min(a[2] + a[3] * y, b[2] + b[3] * y), min(c[2] + c[3] * y, d[2] + d[3] * y))
+        left, right = above_zero(left), below(right, width)
         if left < right:
-            fill_row(frame, row, left, right, value)
+            fill_row(frame, np.uint64(row), left, right, value)
+
+
+@kernel
+def fill_strip(
+    frame: Bytes,
+    span: Floats,
+    across: tuple[Border, Border],
+    layers: tuple[tuple[Border, Border], tuple[Border, Border], tuple[Border, Border]],
+    values: tuple[Real, Real, Real],
+) -> None:
+    """Fills three layers of a strip of road, one over the other, that share the borders across it.
+
+    More road lies beyond those, so they are widened to whole pixels: half-covered ones would show what lies behind as a
+    seam. Columns are computed for `NUM_ROWS` rows in one loop, which becomes vector code, and filled in another.
+
+    Args:
+        frame: [H, W].
+        span: [6, NUM_ROWS] working memory.
+        across: borders at both ends.
+        layers: borders on both sides of each layer; the third lies within the second.
+        values: brightness of each layer, 0 to 255.
+    """
+    a, b = across
+    (c, d), (e, f), (g, h) = layers
+    width, height = np.float32(frame.shape[1]), np.float32(frame.shape[0])
+    top, bottom = min(max(c[4], d[4]), max(e[4], f[4])), max(min(c[5], d[5]), min(e[5], f[5]))
+    first = row_after(max(max(a[4], b[4]), top), height)
+    last = row_after(min(min(a[5], b[5]), bottom), height)
+    for start in range(first, last, NUM_ROWS):
+        for k in range(span.shape[1]):
+            y = np.float32(start + k) + HALF
+            left = above_zero(np.floor(max(a[0] + a[1] * y, b[0] + b[1] * y)))
+            right = below(np.ceil(min(a[2] + a[3] * y, b[2] + b[3] * y)), width)
+            span[0, k] = max(left, max(c[0] + c[1] * y, d[0] + d[1] * y))
+            span[1, k] = min(right, min(c[2] + c[3] * y, d[2] + d[3] * y))
+            span[2, k] = max(left, max(e[0] + e[1] * y, f[0] + f[1] * y))
+            span[3, k] = min(right, min(e[2] + e[3] * y, f[2] + f[3] * y))
+            span[4, k] = max(left, max(g[0] + g[1] * y, h[0] + h[1] * y))
+            span[5, k] = min(right, min(g[2] + g[3] * y, h[2] + h[3] * y))
+        for k in range(min(NUM_ROWS, last - start)):
+            for layer in range(3):
+                left, right = above_zero(span[2 * layer, k]), below(span[2 * layer + 1, k], width)
+                if left < right:
+                    fill_row(frame, np.uint64(start + k), left, right, values[layer])
+
+
+@inlined_kernel
+def above_zero(x: Real) -> Real:
+    """At least 0, also of what is no number."""
+    return x if x > ZERO else ZERO
+
+
+@inlined_kernel
+def below(x: Real, limit: Real) -> Real:
+    """At most the limit, also of what is no number."""
+    return x if x < limit else limit
 
 
 @inlined_kernel
@@ -135,6 +176,6 @@ def paint_quad(frame: Bytes, lens: Floats, a: Vector, b: Vector, c: Vector, d: V
         return
     lower = cross(a, b)
     sign = ONE if dot(lower, c) > ZERO else -ONE
-    across = border(lower, sign, lens), border(cross(c, d), sign, lens)
-    beside = border(cross(b, c), sign, lens), border(cross(d, a), sign, lens)
-    fill_between(frame, across, beside, value, False)
+    one, two = border(lower, sign, lens), border(cross(b, c), sign, lens)
+    three, four = border(cross(c, d), sign, lens), border(cross(d, a), sign, lens)
+    fill_between(frame, one, two, three, four, value)

@@ -29,7 +29,7 @@ from rulka.simulator.painting.kernels import (
     inlined_kernel,
     kernel,
 )
-from rulka.simulator.painting.quads import border, fill_between, paint_quad
+from rulka.simulator.painting.quads import NOWHERE, border, fill_strip, paint_quad
 from rulka.simulator.painting.sections import (
     BAND_SECTIONS,
     HALF_M,
@@ -90,34 +90,37 @@ def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: 
     ink, light, band = scene.ink, a[SHADE], (section // BAND_SECTIONS) & 1
     sign = ONE if dot(cross(point(a, a[HALF_M]), point(b, b[HALF_M])), point(a, -a[HALF_M])) > ZERO else -ONE
     across = border(plane_of(a), sign, lens), border(plane_of(b), -sign, lens)
-    is_road_seen = sign < ZERO
-    if is_road_seen:
-        left_a, left_b, right_a, right_b = a[REACH_LEFT], b[REACH_LEFT], a[REACH_RIGHT], b[REACH_RIGHT]
-        if max(left_a + left_b, right_a + right_b) > THIN_M:
-            left = between(lens, point(a, a[HALF_M] + left_a), point(b, b[HALF_M] + left_b), sign)
-            right = between(lens, point(a, -a[HALF_M] - right_a), point(b, -b[HALF_M] - right_b), -sign)
-            value = shade(banded(ink, TERRAIN, band, step), light, haze, ink)
-            fill_between(frame, across, (left, right), value, True)
-    left = between(lens, point(a, a[HALF_M]), point(b, b[HALF_M]), sign)
-    right = between(lens, point(a, -a[HALF_M]), point(b, -b[HALF_M]), -sign)
-    value = shade(ink[LINE if is_road_seen else UNDERSIDE], ONE, haze * HALF if is_road_seen else haze, ink)
-    fill_between(frame, across, (left, right), value, True)
-    if is_road_seen:
+    edges = sides(lens, a, b, (a[HALF_M], b[HALF_M], a[HALF_M], b[HALF_M]), sign)
+    nothing = NOWHERE, NOWHERE
+    if sign < ZERO:
+        out_a, out_b, out_c, out_d = a[REACH_LEFT], b[REACH_LEFT], a[REACH_RIGHT], b[REACH_RIGHT]
+        if max(out_a + out_b, out_c + out_d) > THIN_M:
+            reach = a[HALF_M] + out_a, b[HALF_M] + out_b, a[HALF_M] + out_c, b[HALF_M] + out_d
+            terrain = sides(lens, a, b, reach, sign)
+        else:
+            terrain = nothing
         lane_a, lane_b = lane_m(a, lens[FOCAL]), lane_m(b, lens[FOCAL])
-        left = between(lens, point(a, lane_a), point(b, lane_b), sign)
-        right = between(lens, point(a, -lane_a), point(b, -lane_b), -sign)
-        surface = np.int64(scene.sections[section, SURFACE])
-        value = shade(banded(ink, surface, band, step), light, haze, ink)
-        fill_between(frame, across, (left, right), value, True)
+        lanes = sides(lens, a, b, (lane_a, lane_b, lane_a, lane_b), sign)
+        ground = shade(banded(ink, TERRAIN, band, step), light, haze, ink)
+        road = shade(banded(ink, np.int64(scene.sections[section, SURFACE]), band, step), light, haze, ink)
+        values = ground, shade(ink[LINE], ONE, haze * HALF, ink), road
+    else:
+        terrain, lanes = nothing, nothing
+        value = shade(ink[UNDERSIDE], ONE, haze, ink)
+        values = value, value, value
+    fill_strip(frame, scratch.span, across, (terrain, edges, lanes), values)
     if scene.sections[section, EDGE] == np.float32(WALL):
         paint_wall(frame, lens, point(a, a[HALF_M]), point(b, b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))
         paint_wall(frame, lens, point(a, -a[HALF_M]), point(b, -b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))
 
 
 @inlined_kernel
-def between(lens: Floats, a: Vector, b: Vector, sign: Real) -> Border:
-    """The border along the road through two points."""
-    return border(cross(a, b), sign, lens)
+def sides(
+    lens: Floats, a: Floats, b: Floats, metres: tuple[Real, Real, Real, Real], sign: Real
+) -> tuple[Border, Border]:
+    """The borders along the road through points so far left of `a` and `b`, and so far right of them."""
+    left = border(cross(point(a, metres[0]), point(b, metres[1])), sign, lens)
+    return left, border(cross(point(a, -metres[2]), point(b, -metres[3])), -sign, lens)
 
 
 @inlined_kernel

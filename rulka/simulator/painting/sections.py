@@ -24,13 +24,14 @@ from rulka.simulator.painting.kernels import (
     Int,
     Real,
     Scratch,
+    Vector,
+    along,
     cross,
     inlined_kernel,
     kernel,
     to_camera,
     turned,
 )
-from rulka.simulator.painting.quads import row_after
 from rulka.simulator.scene import CHUNK_SECTIONS, LIGHT, SECTION_STEPS
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 MIDDLE, SIDE, PLANE, HALF_M, REACH_LEFT, REACH_RIGHT = 0, 3, 6, 9, 10, 11
 """Places in a slot: centre and unit vector to the left in camera space, normal of the plane through both and the eye,
 half width, width of the terrain on either side."""
-NEAREST, DEEPEST, TOP, BOTTOM, FIRST_X, LAST_X, SHADE = 12, 13, 14, 15, 16, 17, 18
-"""Depths of its ends; rows and columns that it spans, valid where it is before the eye; light."""
+OUTSIDE, SHADE = 12, 13
+"""Sides of the view's pyramid that both ends lie outside of; light."""
 CHUNK = np.int64(CHUNK_SECTIONS)
 NUM_STEPS, SMALLEST_STEP = np.int64(len(SECTION_STEPS)), np.int64(SECTION_STEPS[0])
 BAND_SECTIONS = np.int64(16)
@@ -96,7 +97,7 @@ def add_run(scene: Scene, index: Int, end: Int, num_slots: Int, num_items: Int, 
 def strip_length(scene: Scene, index: Int, sign: Int, slot: Floats, focal: Real, band_reach_m: Real) -> Int:
     """Sections in the next strip: as long as neither its course nor its shade strays visibly."""
     distance = max(abs(slot[MIDDLE]), abs(slot[MIDDLE + 2]))
-    allowed_m = (TOLERANCE_PIXELS if slot[DEEPEST] > NEAR_M else UNSEEN_TOLERANCE_PIXELS) * distance / focal
+    allowed_m = (TOLERANCE_PIXELS if slot[OUTSIDE] == ZERO else UNSEEN_TOLERANCE_PIXELS) * distance / focal
     step, level = SMALLEST_STEP, NONE
     while level + 1 < NUM_STEPS:
         longer = step << 1
@@ -127,29 +128,31 @@ def add_section(sections: Floats, index: Int, lens: Floats, slot: Floats) -> boo
         sections[index, LIGHT],
     )
     left, right = half + reach_left, half + reach_right
-    left_z, right_z = middle[2] + side[2] * left, middle[2] - side[2] * right
-    slot[NEAREST], slot[DEEPEST] = min(left_z, right_z), max(left_z, right_z)
-    if slot[NEAREST] > NEAR_M:
-        left_scale, right_scale = lens[FOCAL] / left_z, lens[FOCAL] / right_z
-        left_y = lens[CENTRE_Y] - (middle[1] + side[1] * left) * left_scale
-        right_y = lens[CENTRE_Y] - (middle[1] - side[1] * right) * right_scale
-        left_x = lens[CENTRE_X] + (middle[0] + side[0] * left) * left_scale
-        right_x = lens[CENTRE_X] + (middle[0] - side[0] * right) * right_scale
-        slot[TOP], slot[BOTTOM] = min(left_y, right_y), max(left_y, right_y)
-        slot[FIRST_X], slot[LAST_X] = min(left_x, right_x), max(left_x, right_x)
-    return slot[DEEPEST] > NEAR_M
+    ends = along(middle, side, left), along(middle, side, -right)
+    slot[OUTSIDE] = np.float32(outside(lens, ends[0]) & outside(lens, ends[1]))
+    return max(ends[0][2], ends[1][2]) > NEAR_M
+
+
+@inlined_kernel
+def outside(lens: Floats, place: Vector) -> Int:
+    """Bits for the sides of the view's pyramid that a point lies outside of."""
+    wide, high = place[2] * lens[CENTRE_X], place[2] * lens[CENTRE_Y]
+    x, y = place[0] * lens[FOCAL], place[1] * lens[FOCAL]
+    return (
+        np.int32(x > wide)
+        | np.int32(x < -wide) << 1
+        | np.int32(y > high) << 2
+        | np.int32(y < -high) << 3
+        | np.int32(place[2] <= NEAR_M) << 4
+    )
 
 
 @inlined_kernel
 def add_strip(a: Int, b: Int, section: Int, step: Int, num_items: Int, scratch: Scratch) -> Int:
     """Adds the strip between two sections unless no pixel of the image can show it."""
-    slot, width, height = scratch.slot, TWO * scratch.lens[CENTRE_X], TWO * scratch.lens[CENTRE_Y]
-    if min(slot[a, NEAREST], slot[b, NEAREST]) > NEAR_M:
-        top, bottom = min(slot[a, TOP], slot[b, TOP]), max(slot[a, BOTTOM], slot[b, BOTTOM])
-        if row_after(top, height) >= row_after(bottom, height):
-            return num_items
-        if max(slot[a, LAST_X], slot[b, LAST_X]) <= ZERO or min(slot[a, FIRST_X], slot[b, FIRST_X]) >= width:
-            return num_items
+    slot = scratch.slot
+    if np.int32(slot[a, OUTSIDE]) & np.int32(slot[b, OUTSIDE]):
+        return num_items
     x = slot[a, MIDDLE] + slot[b, MIDDLE]
     y = slot[a, MIDDLE + 1] + slot[b, MIDDLE + 1]
     z = slot[a, MIDDLE + 2] + slot[b, MIDDLE + 2]
