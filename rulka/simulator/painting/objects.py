@@ -114,7 +114,7 @@ def paint_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) 
         paint_upright(frame, lens, base, side, (left, right, bottom, high), shade(value, ONE, haze * HALF, ink))
 
 
-@inlined_kernel
+@kernel
 def paint_upright(
     frame: Bytes, lens: Floats, base: Vector, side: Vector, extent: tuple[Real, Real, Real, Real], value: Real
 ) -> None:

@@ -86,7 +86,7 @@ def fill_between(frame: Bytes, a: Border, b: Border, c: Border, d: Border, value
             fill_row(frame, np.uint64(row), left, right, value)
 
 
-@kernel
+@inlined_kernel
 def fill_strip(
     frame: Bytes,
     span: Floats,

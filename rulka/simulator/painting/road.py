@@ -114,7 +114,7 @@ def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: 
         paint_wall(frame, lens, point(a, -a[HALF_M]), point(b, -b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))
 
 
-@inlined_kernel
+@kernel
 def sides(
     lens: Floats, a: Floats, b: Floats, metres: tuple[Real, Real, Real, Real], sign: Real
 ) -> tuple[Border, Border]:
@@ -123,7 +123,7 @@ def sides(
     return left, border(cross(point(a, -metres[2]), point(b, -metres[3])), -sign, lens)
 
 
-@inlined_kernel
+@kernel
 def paint_wall(frame: Bytes, lens: Floats, a: Vector, b: Vector, value: Real) -> None:
     """Paints an upright wall on an edge of the road."""
     up = lens[RIGHT + 1], lens[RIGHT + 4], lens[RIGHT + 7]

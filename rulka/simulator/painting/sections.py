@@ -45,7 +45,7 @@ OUTSIDE, SHADE = 12, 13
 CHUNK = np.int64(CHUNK_SECTIONS)
 NUM_STEPS, SMALLEST_STEP = np.int64(len(SECTION_STEPS)), np.int64(SECTION_STEPS[0])
 BAND_SECTIONS = np.int64(16)
-TOLERANCE_PIXELS, UNSEEN_TOLERANCE_PIXELS = np.float32(0.4), np.float32(4.0)
+TOLERANCE_PIXELS, UNSEEN_TOLERANCE_PIXELS = np.float32(0.5), np.float32(4.0)
 BAND_REACH_M = np.float32(50.0)
 """Bands of 8 m are painted one by one as long as they are about a row high: to the square root of this many metres
 times the focal length in pixels; the eye is some 4.5 m above the road."""
@@ -104,7 +104,7 @@ def strip_length(scene: Scene, index: Int, sign: Int, slot: Floats, focal: Real,
         first = index if sign > 0 else index - longer
         if index & (longer - 1) or first < 0:
             break
-        if longer > BAND_SECTIONS and (distance < band_reach_m or np.float32(longer) > distance):
+        if longer > BAND_SECTIONS and (distance < band_reach_m or np.float32(longer) > TWO * distance):
             break
         if scene.deviation[level + 1, first // SMALLEST_STEP] > allowed_m:
             break
