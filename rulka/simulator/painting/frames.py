@@ -38,7 +38,6 @@ from rulka.simulator.painting.kernels import (
     Scratch,
     cached_kernel,
     inlined_kernel,
-    kernel,
 )
 from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate
 from rulka.simulator.painting.road import paint_strip
@@ -67,7 +66,7 @@ def is_finite(poses: Floats, n: Int) -> bool:
     return total == ZERO
 
 
-@kernel
+@inlined_kernel
 def place_camera(poses: Floats, n: Int, camera: Floats, height: Int, width: Int, lens: Floats) -> None:
     """Fills the lens from a car's pose: behind and above it, pitched down, rolled with it."""
     back, lift, sine, cosine, focal = camera[0], camera[1], camera[2], camera[3], camera[4]
@@ -82,7 +81,7 @@ def place_camera(poses: Floats, n: Int, camera: Floats, height: Int, width: Int,
     lens[CENTRE_Y] = np.float32(height) * HALF
 
 
-@kernel
+@inlined_kernel
 def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
     """Paints sky and far ground by the height of each ray above the horizon."""
     focal = lens[FOCAL]
@@ -106,7 +105,7 @@ def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
         at_row -= per_y
 
 
-@kernel
+@inlined_kernel
 def sort_near_to_far(key: Floats, order: Indices, count: Int) -> None:
     """Sorts by rising key, by insertion: runs of road arrive nearly sorted."""
     for i in range(1, count):
@@ -118,7 +117,7 @@ def sort_near_to_far(key: Floats, order: Indices, count: Int) -> None:
         order[j + 1] = chosen
 
 
-@kernel
+@inlined_kernel
 def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> None:
     """Paints strips, gates and cars, the farthest first."""
     for k in range(num_items - 1, -1, -1):

@@ -81,7 +81,7 @@ def lane_m(slot: Floats, focal: Real) -> Real:
     return slot[HALF_M] - min(line, MAX_LINE_SHARE * slot[HALF_M])
 
 
-@kernel
+@inlined_kernel
 def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: Real) -> None:
     """Paints terrain, edge lines, road and walls between two sections."""
     lens, item = scratch.lens, scratch.item
@@ -114,7 +114,7 @@ def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: 
         paint_wall(frame, lens, point(a, -a[HALF_M]), point(b, -b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))
 
 
-@kernel
+@inlined_kernel
 def sides(
     lens: Floats, a: Floats, b: Floats, metres: tuple[Real, Real, Real, Real], sign: Real
 ) -> tuple[Border, Border]:

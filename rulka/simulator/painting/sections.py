@@ -28,7 +28,6 @@ from rulka.simulator.painting.kernels import (
     along,
     cross,
     inlined_kernel,
-    kernel,
     to_camera,
     turned,
 )
@@ -53,24 +52,25 @@ SECTIONS_PER_METRE = TWO
 NONE = np.int64(0)
 
 
-@kernel
+@inlined_kernel
 def collect_road(scene: Scene, zone: Int, scratch: Scratch) -> Int:
     """Adds the strips ahead, behind and near in space; returns the number of items."""
     last, reach = scene.sections.shape[0] - 1, np.int64(scene.view_m * SECTIONS_PER_METRE)
     here = min(max(zone + scene.num_before, 0), last)
     start = here & ~(BAND_SECTIONS - 1)
-    num_slots, num_items = add_run(scene, start, min(here + reach, last), NONE, NONE, scratch)
-    num_slots, num_items = add_run(scene, start, max(here - reach, 0), num_slots, num_items, scratch)
+    num_slots, num_items = NONE, NONE
     chunk = min(here // CHUNK, scene.neighbours.shape[0] - 1)
-    for k in range(scene.neighbours.shape[1]):
-        first, end = np.int64(scene.neighbours[chunk, k, 0]), np.int64(scene.neighbours[chunk, k, 1])
-        if first < 0:
-            break
+    for k in range(-2, scene.neighbours.shape[1]):  # ahead, behind, then near in space
+        first, end = start, min(here + reach, last) if k == -2 else max(here - reach, NONE)
+        if k >= 0:
+            first, end = np.int64(scene.neighbours[chunk, k, 0]), np.int64(scene.neighbours[chunk, k, 1])
+            if first < 0:
+                break
         num_slots, num_items = add_run(scene, first, end, num_slots, num_items, scratch)
     return num_items
 
 
-@kernel
+@inlined_kernel
 def add_run(scene: Scene, index: Int, end: Int, num_slots: Int, num_items: Int, scratch: Scratch) -> tuple[Int, Int]:
     """Adds sections from one to another, either way, and the strips between them."""
     sign = np.int64(1) if end >= index else np.int64(-1)
@@ -112,7 +112,7 @@ def strip_length(scene: Scene, index: Int, sign: Int, slot: Floats, focal: Real,
     return step
 
 
-@kernel
+@inlined_kernel
 def add_section(sections: Floats, index: Int, lens: Floats, slot: Floats) -> bool:
     """Brings a section into camera space; returns whether any of it is ahead."""
     middle = to_camera(lens, sections[index, 0], sections[index, 1], sections[index, 2])
