@@ -140,7 +140,7 @@ def _compile(stamp: int) -> Callable[..., int]:
         poses: Floats,
         zone_index: NDArray[np.int64],
         scene: Scene,
-        camera: Floats,
+        cameras: Floats,
         cars: Floats,
         scratch: Scratch,
         out: Bytes,
@@ -149,7 +149,7 @@ def _compile(stamp: int) -> Callable[..., int]:
         for n in range(poses.shape[0]):
             if not is_finite(poses, n):
                 return n
-            place_camera(poses, n, camera, height, width, scratch.lens)
+            place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
             paint_background(out[n], scratch.lens, scene.ink)
             num_items = collect_road(scene, zone_index[n], scratch)
             num_items = collect_objects(scene, cars, num_items, scratch)
@@ -167,7 +167,7 @@ Args:
     poses: [N, >= 12] position and rotation of each car.
     zone_index: [N] zone of each car.
     scene: from `bake_scene`.
-    camera: from `camera_array`.
+    cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
     cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
     scratch: from `new_scratch`, of one thread.
     out: [N, H, W], C-contiguous, overwritten.

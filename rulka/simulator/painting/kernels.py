@@ -32,8 +32,6 @@ EYE, RIGHT, ABOVE, AHEAD, FOCAL, CENTRE_X, CENTRE_Y, LENS_SIZE = 0, 3, 6, 9, 12,
 MAX_SLOTS = 512
 """Sections in one frame; further ones are left out."""
 SLOT_SIZE = 16
-NUM_ROWS = 16
-"""Rows whose columns are computed at a time."""
 STRIP, GATE, CAR = np.int64(0), np.int64(1), np.int64(2)
 """Kinds of items."""
 
@@ -46,7 +44,7 @@ class Scratch(NamedTuple):
     item: Indices  # [item, 5] kind, slot or index, slot, section, strip length
     key: Floats  # [item] distance
     order: Indices  # [item]
-    span: Floats  # [6, NUM_ROWS] columns, see quads.py
+    span: Floats  # [3, 2] columns, see quads.py
 
 
 def new_scratch() -> Scratch:
@@ -57,7 +55,7 @@ def new_scratch() -> Scratch:
         item=np.empty((2 * MAX_SLOTS, 5), np.int32),
         key=np.empty(2 * MAX_SLOTS, np.float32),
         order=np.empty(2 * MAX_SLOTS, np.int32),
-        span=np.empty((6, NUM_ROWS), np.float32),
+        span=np.empty((3, 2), np.float32),
     )
 
 

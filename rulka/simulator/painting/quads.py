@@ -17,7 +17,6 @@ from rulka.simulator.painting.kernels import (
     FOCAL,
     HALF,
     NEAR_M,
-    NUM_ROWS,
     ONE,
     ZERO,
     Border,
@@ -97,11 +96,11 @@ def fill_strip(
     """Fills three layers of a strip of road, one over the other, that share the borders across it.
 
     More road lies beyond those, so they are widened to whole pixels: half-covered ones would show what lies behind as a
-    seam. Columns are computed for `NUM_ROWS` rows in one loop, which becomes vector code, and filled in another.
+    seam.
 
     Args:
         frame: [H, W].
-        span: [6, NUM_ROWS] working memory.
+        span: [3, 2] working memory.
         across: borders at both ends.
         layers: borders on both sides of each layer; the third lies within the second.
         values: brightness of each layer, 0 to 255.
@@ -112,22 +111,22 @@ def fill_strip(
     top, bottom = min(max(c[4], d[4]), max(e[4], f[4])), max(min(c[5], d[5]), min(e[5], f[5]))
     first = row_after(max(max(a[4], b[4]), top), height)
     last = row_after(min(min(a[5], b[5]), bottom), height)
-    for start in range(first, last, NUM_ROWS):
-        for k in range(span.shape[1]):
-            y = np.float32(start + k) + HALF
-            left = above_zero(np.floor(max(a[0] + a[1] * y, b[0] + b[1] * y)))
-            right = below(np.ceil(min(a[2] + a[3] * y, b[2] + b[3] * y)), width)
-            span[0, k] = max(left, max(c[0] + c[1] * y, d[0] + d[1] * y))
-            span[1, k] = min(right, min(c[2] + c[3] * y, d[2] + d[3] * y))
-            span[2, k] = max(left, max(e[0] + e[1] * y, f[0] + f[1] * y))
-            span[3, k] = min(right, min(e[2] + e[3] * y, f[2] + f[3] * y))
-            span[4, k] = max(left, max(g[0] + g[1] * y, h[0] + h[1] * y))
-            span[5, k] = min(right, min(g[2] + g[3] * y, h[2] + h[3] * y))
-        for k in range(min(NUM_ROWS, last - start)):
-            for layer in range(3):
-                left, right = above_zero(span[2 * layer, k]), below(span[2 * layer + 1, k], width)
-                if left < right:
-                    fill_row(frame, np.uint64(start + k), left, right, values[layer])
+    for row in range(first, last):
+        y = np.float32(row) + HALF
+        left = above_zero(np.floor(max(a[0] + a[1] * y, b[0] + b[1] * y)))
+        right = below(np.ceil(min(a[2] + a[3] * y, b[2] + b[3] * y)), width)
+        if left >= right:
+            continue
+        span[0, 0] = max(left, max(c[0] + c[1] * y, d[0] + d[1] * y))
+        span[0, 1] = min(right, min(c[2] + c[3] * y, d[2] + d[3] * y))
+        span[1, 0] = max(left, max(e[0] + e[1] * y, f[0] + f[1] * y))
+        span[1, 1] = min(right, min(e[2] + e[3] * y, f[2] + f[3] * y))
+        span[2, 0] = max(left, max(g[0] + g[1] * y, h[0] + h[1] * y))
+        span[2, 1] = min(right, min(g[2] + g[3] * y, h[2] + h[3] * y))
+        for layer in range(3):
+            left, right = above_zero(span[layer, 0]), below(span[layer, 1], width)
+            if left < right:
+                fill_row(frame, np.uint64(row), left, right, values[layer])
 
 
 @inlined_kernel
