@@ -7,6 +7,7 @@ eight random bytes, near enough to a normal distribution: bounded by 4.9 standar
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ class RelightError(UserError):
 
 
 @inlined_kernel
-def hashed(key: int, counter: int) -> int:
+def hashed(key: Any, counter: Any) -> Any:
     """SplitMix64 of a key and a counter (S. Vigna, https://prng.di.unimi.it/splitmix64.c)."""
     z = key + (counter + np.uint64(1)) * STEP
     z = (z ^ (z >> SHIFTS[0])) * FIRST
@@ -38,7 +39,7 @@ def hashed(key: int, counter: int) -> int:
 
 
 @inlined_kernel
-def byte_sum(bits: int) -> int:
+def byte_sum(bits: Any) -> Any:
     """Sum of the eight bytes of a number."""
     pairs = (bits & np.uint64(0x00FF00FF00FF00FF)) + ((bits >> EIGHT) & np.uint64(0x00FF00FF00FF00FF))
     return (pairs * np.uint64(0x0001000100010001)) >> np.uint64(48)
