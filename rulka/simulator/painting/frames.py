@@ -51,6 +51,8 @@ SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
 HAZE = np.float32(0.8)
 """Share of the horizon's colour in what is as far as the view reaches."""
+HIGHEST, LOWEST = np.float32(0.83), np.float32(0.4)
+"""Rise of a ray above and below the horizon from which on sky and ground keep their shade."""
 LEVEL = np.float32(0.01)
 """Grey levels that a row may change by to be painted as one: of a camera without roll, rounding leaves that much."""
 MODULES = (kernels, quads, sections, road, objects, palette, scene)
@@ -92,12 +94,23 @@ def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
     at_row = lens[AHEAD + 1] + (lens[CENTRE_Y] - HALF) * per_y + (HALF - lens[CENTRE_X]) * per_x
     is_level = abs(per_x) * np.float32(width) * max(abs(sky_slope), abs(ground_slope)) < LEVEL
     for y in range(np.uint32(height)):
-        for x in range(np.uint32(1 if is_level else width)):
-            rise = at_row + np.float32(np.int32(x)) * per_x
-            above = min(max(rise * focal + HALF, ZERO), ONE)
-            high = sky + sky_slope * min(max(rise, ZERO), np.float32(0.83))
-            low = ground + ground_slope * min(max(-rise, ZERO), np.float32(0.4))
-            frame[y, x] = np.uint8(np.int32(low + above * (high - low)))
+        num = np.uint32(1 if is_level else width)
+        at_end = at_row + np.float32(width) * per_x
+        if min(at_row, at_end) * focal >= HALF:
+            for x in range(num):
+                rise = at_row + np.float32(np.int32(x)) * per_x
+                frame[y, x] = np.uint8(np.int32(sky + sky_slope * min(rise, HIGHEST)))
+        elif max(at_row, at_end) * focal <= -HALF:
+            for x in range(num):
+                rise = at_row + np.float32(np.int32(x)) * per_x
+                frame[y, x] = np.uint8(np.int32(ground + ground_slope * min(-rise, LOWEST)))
+        else:
+            for x in range(num):
+                rise = at_row + np.float32(np.int32(x)) * per_x
+                above = min(max(rise * focal + HALF, ZERO), ONE)
+                high = sky + sky_slope * min(max(rise, ZERO), HIGHEST)
+                low = ground + ground_slope * min(max(-rise, ZERO), LOWEST)
+                frame[y, x] = np.uint8(np.int32(low + above * (high - low)))
         if is_level:
             ink = frame[y, 0]
             for x in range(np.uint32(1), np.uint32(width)):
