@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator import palette, scene
+from rulka.simulator import compiling, palette, scene
 from rulka.simulator.compiling import source_stamp
 from rulka.simulator.painting import kernels, objects, quads, road, sections
 from rulka.simulator.painting.kernels import (
@@ -43,6 +43,7 @@ from rulka.simulator.painting.objects import collect_objects, paint_car, paint_g
 from rulka.simulator.painting.road import paint_strip
 from rulka.simulator.painting.sections import collect_road
 from rulka.simulator.palette import INK
+from rulka.tracks import track
 
 if TYPE_CHECKING:
     from rulka.simulator.scene import Scene
@@ -55,7 +56,7 @@ HIGHEST, LOWEST = np.float32(0.83), np.float32(0.4)
 """Rise of a ray above and below the horizon from which on sky and ground keep their shade."""
 LEVEL = np.float32(0.01)
 """Grey levels that a row may change by to be painted as one: of a camera without roll, rounding leaves that much."""
-MODULES = (kernels, quads, sections, road, objects, palette, scene)
+MODULES = (compiling, kernels, quads, sections, road, objects, palette, scene, track)
 """What the kernel is made of beside this file."""
 
 
