@@ -1,16 +1,20 @@
 """How fast frames are drawn and races are stepped on one core: `python -m benchmarks.render [--json]`.
 
 CPU time of one thread, best of some interleaved tries. Frames are of cars spread over the track, turned and moved
-sideways at random. A step is one decision of 50 ms: physics, floats and a 64 x 64 grey frame.
+sideways at random. A step is one decision of 50 ms: physics, floats and a 64 x 64 grey frame. gymnasium's
+CarRacing-v3 is measured in the same run.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import time
 from collections.abc import Callable
 
+import gymnasium
 import numpy as np
 
 from rulka.actions import action_table
@@ -25,6 +29,7 @@ from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
+CAR_RACING = "CarRacing-v3"
 TRIES = 25
 TRY_S = 0.05
 """CPU seconds of one try of one variant."""
@@ -81,8 +86,11 @@ def spread_cars(track: Track, count: int, params: Params) -> Simulator:
 
 
 def step_variants(params: Params) -> Variants:
-    """Returns functions that step environments and return how many decisions that were, by name."""
+    """Returns functions that take decisions and return how many that were, by name."""
     variants: Variants = {}
+    for name in ("hills", "flat"):
+        for count in (1, 16, 256):
+            variants[f"{name}, kernels, {count} cars"] = kernel_step(tracks(params)[name], count, params)
     for count in (1, 16, 256):
         env = RaceVectorEnv(count, start_anywhere=1.0)
         image = np.empty((count, 1, params.observation.height, params.observation.width), np.uint8)
@@ -94,7 +102,7 @@ def step_variants(params: Params) -> Variants:
             env.step_into(rng.choice(3, size=len(image), p=(0.8, 0.1, 0.1)), image, floats, potential)
             return len(image)
 
-        variants[f"vector environment, {count} cars"] = step
+        variants[f"hills, vector environment, {count} cars"] = step
     single = RaceEnv(start_anywhere=1.0)
     single.reset(seed=0)
 
@@ -104,7 +112,50 @@ def step_variants(params: Params) -> Variants:
             single.reset()
         return 1
 
-    return variants | {"single environment": step_single}
+    variants["hills, single environment"] = step_single
+    if importlib.util.find_spec("Box2D") is not None:
+        variants[CAR_RACING] = car_racing_step()
+    return variants
+
+
+def kernel_step(track: Track, count: int, params: Params) -> Callable[[], int]:
+    """Returns a function that takes one decision with every car: physics, floats and frames, no environment around."""
+    simulator, scene, camera = (
+        spread_cars(track, count, params),
+        bake_scene(track),
+        camera_array(params.simulator.camera),
+    )
+    out, floats = np.empty((count, 64, 64), np.uint8), np.empty((count, NUM_FLOATS), np.float32)
+    actions, rng = np.zeros(count, np.int64), np.random.default_rng(0)
+
+    def step() -> int:
+        simulator.step(actions)
+        is_over = simulator.is_off_track | simulator.is_finished
+        if is_over.any():
+            along_m = rng.uniform(0.0, track.length_m - 20.0, count)
+            simulator.reset(is_over, along_m, np.zeros(count), np.zeros(count))
+        render_frames(simulator.cars[:, :POSE_SIZE], simulator.zone_index, scene, camera, out)
+        simulator.floats(floats)
+        return count
+
+    return step
+
+
+def car_racing_step() -> Callable[[], int]:
+    """Returns a function that steps gymnasium's CarRacing-v3, 96 x 96 in colour, some times."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    env = gymnasium.make("CarRacing-v3", continuous=False)
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+
+    def step() -> int:
+        for _ in range(20):
+            _, _, terminated, truncated, _ = env.step(int(rng.integers(5)))
+            if terminated or truncated:
+                env.reset()
+        return 20
+
+    return step
 
 
 def measure(variants: Variants) -> dict[str, float]:
@@ -132,8 +183,10 @@ def main() -> None:
         return
     for unit, variants in rates.items():
         print(f"\n{unit} per CPU second")
+        unit_rate = variants.get(CAR_RACING)
         for name, rate in variants.items():
-            print(f"  {name:36s} {rate:10,.0f}")
+            ratio = f"{rate / unit_rate:8,.0f} x CarRacing-v3" if unit_rate else f"{1e6 / rate:8.2f} us each"
+            print(f"  {name:38s} {rate:10,.0f} {ratio}")
 
 
 if __name__ == "__main__":

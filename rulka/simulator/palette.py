@@ -25,6 +25,8 @@ _COLOURS: tuple[tuple[str, tuple[int, int, int]], ...] = (
     ("line", (250, 250, 250)),  # painted along both edges
     ("line_dark", (232, 226, 226)),
     ("underside", (40, 40, 44)),
+    ("wall", (178, 172, 160)),
+    ("wall_dark", (150, 144, 134)),
     ("post", (28, 28, 34)),
     ("start_banner", (245, 245, 245)),
     ("checkpoint_banner", (24, 48, 110)),

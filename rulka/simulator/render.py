@@ -20,6 +20,7 @@ from rulka.simulator.scene import Scene
 
 POSE_SIZE = 12
 """Numbers in a pose: position, then rotation row by row."""
+CAMERA_SIZE = 5
 _NO_CARS = np.zeros((0, POSE_SIZE), np.float32)
 _memory = threading.local()
 
@@ -43,7 +44,7 @@ def render_frames(
         poses: [N, 12] position and rotation of every car; longer rows are allowed, and need not be contiguous.
         zone_index: [N] zone of every car; road is drawn from there ahead and back.
         scene: from `bake_scene`.
-        camera: from `camera_array`.
+        camera: [5] from `camera_array`, or [N, 5], one for each frame.
         out: [N, H, W] uint8, contiguous; the frames are written straight into it.
 
     Raises:
@@ -58,9 +59,13 @@ def render_frames(
     if zone_index.shape != (len(out),):
         message = f"{len(out)} frames need as many zones, got {zone_index.shape}"
         raise RenderError(message)
+    if camera.dtype != np.float32 or camera.shape not in ((CAMERA_SIZE,), (len(out), CAMERA_SIZE)):
+        message = f"a camera is {CAMERA_SIZE} float32 numbers, one for all or one for each of {len(out)} frames, got "
+        message += f"{camera.dtype} {camera.shape}"
+        raise RenderError(message)
     # Copies of one layout and type, or numba would compile the kernel once more for every other one.
     own_poses, own_zones = np.array(poses[:, :POSE_SIZE], order="C"), np.array(zone_index, np.int64)
-    _check_painted(paint_frames(own_poses, own_zones, scene, camera, _NO_CARS, _scratch(), out))
+    _check_painted(paint_frames(own_poses, own_zones, scene, _cameras(camera), _NO_CARS, _scratch(), out))
 
 
 def render_rgb(
@@ -95,13 +100,18 @@ def render_rgb(
     if others is not None and len(others):
         cars = np.concatenate([cars, np.asarray(others, np.float32)[:, :POSE_SIZE]])
     large = np.empty((3, 1, 2 * height, 2 * width), np.uint8)
-    lens = people_camera() if camera is None else camera
+    lens = _cameras(people_camera() if camera is None else camera)
     for channel in range(3):
         tinted = scene._replace(ink=np.ascontiguousarray(RGB_INK[:, channel]))
         _check_painted(paint_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, _scratch(), large[channel]))
     rows = large[:, 0, 0::2].astype(np.uint16) + large[:, 0, 1::2]
     mean = (rows[:, :, 0::2] + rows[:, :, 1::2]) // 4
     return np.ascontiguousarray(mean.astype(np.uint8).transpose(1, 2, 0))
+
+
+def _cameras(camera: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns cameras [1 or N, 5] of one layout."""
+    return np.ascontiguousarray(camera).reshape(-1, CAMERA_SIZE)
 
 
 def _check_painted(bad_pose: int) -> None:

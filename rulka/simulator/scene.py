@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rulka.observation import ASPHALT_IDS, DIRT_IDS, GRASS_IDS, TURBO_IDS, ZONE_SPACING_M
 from rulka.simulator.palette import GREY_INK, INK
 from rulka.tracks.progress import zone_frames
-from rulka.tracks.track import Track
+from rulka.tracks.track import DROP, Track
 
 BEFORE_SECTIONS = 96
 """Road drawn before the start: 48 m."""
@@ -26,16 +26,25 @@ VIEW_M = 320.0
 """Road is drawn this far along the line, before and behind the car."""
 CHUNK_SECTIONS = 16
 """Sections in one piece (8 m) of road that is far along the line but near in space."""
-MAX_NEIGHBOURS = 48
+MAX_NEIGHBOURS = 12
+"""Stretches of such road that are kept, the nearest."""
 NEIGHBOUR_M = 200.0
 WING_M = 60.0
 """Width of the terrain beside the road, where nothing else needs the place."""
-WING_SLOPE = 0.04
-"""The terrain falls by this share of its width, so that the road stands out a little."""
+WING_RISE_M = 3.0
+"""Terrain lies in the plane of the road, as in the physics, and beside a banked road ends where it rises so far."""
 SMOOTH_SECTIONS = 4
 """Directions are means over this many sections before and behind."""
 PROBE_STEP = 4
 """Every so many sections are compared when looking for road near in space."""
+LIGHT, SURFACE, EDGE, NUM_COLUMNS = 9, 10, 11, 12
+"""Later columns of a section."""
+SECTION_STEPS = (4, 8, 16, 32, 64, 128)
+"""Lengths of the strips that the renderer paints, in sections."""
+CHANGE_M = 2.0
+"""A change of surface or edge within a strip counts as if it strayed so far from its course."""
+WING_WEIGHT = 0.1
+"""Share of the terrain's straying that counts."""
 GATE_START, GATE_CHECKPOINT, GATE_FINISH = 0, 1, 2
 UP, FLAT = np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 1.0])
 
@@ -44,10 +53,13 @@ class Scene(NamedTuple):
     """What the renderer needs of a track.
 
     Attributes:
-        sections: [S, 14] float32: centre (3), unit vector to the left edge (3), half width, end of the left wing (3),
-            end of the right wing (3), light (a factor around 1 that grows with the slope towards the sun).
-        surface: [S] int32 first ink of the road surface.
-        neighbours: [C, MAX_NEIGHBOURS] int32 first sections of chunks near in space, nearest first; -1 is none.
+        sections: [S, NUM_COLUMNS] float32: centre (3), unit vector to the left edge (3), half width, width of the
+            terrain on the left and on the right, light (a factor around 1 that grows with the slope towards the sun),
+            first ink of the road surface, edge kind (`rulka.tracks.track`).
+        deviation: [len(SECTION_STEPS), S / 4] float32 metres by which a straight strip of that length, beginning at a
+            section that is a multiple of four, strays from the road's true course.
+        neighbours: [C, MAX_NEIGHBOURS, 2] int32 first and last section of stretches of road near in space, nearest
+            first; -1 is none.
         gates: [G, 2] int32 section and kind (0 start, 1 checkpoint, 2 finish).
         ink: [I] float32 brightness of everything, 0 to 255, by `palette.INK`.
         num_before: sections before zone 0.
@@ -55,7 +67,7 @@ class Scene(NamedTuple):
     """
 
     sections: NDArray[np.float32]
-    surface: NDArray[np.int32]
+    deviation: NDArray[np.float32]
     neighbours: NDArray[np.int32]
     gates: NDArray[np.int32]
     ink: NDArray[np.float32]
@@ -74,15 +86,15 @@ def bake_scene(track: Track) -> Scene:
     tangent, left, normal = (_padded_frames(track, k) for k in range(3))
     half = _padded(track.width_m) / 2.0
     outward = _unit(left * FLAT)
-    reach = _wing_reach(centre, tangent, outward, half) * _level_share(normal)[:, None]
-    sections = np.empty((len(centre), 14), np.float32)
+    sections = np.empty((len(centre), NUM_COLUMNS), np.float32)
     sections[:, 0:3], sections[:, 3:6], sections[:, 6] = centre, left, half
-    sections[:, 7:10] = centre + left * half[:, None] + _wing(outward, reach[:, 0])
-    sections[:, 10:13] = centre - left * half[:, None] + _wing(-outward, reach[:, 1])
-    sections[:, 13] = _light(normal)
+    sections[:, 7:9] = _wing_reach(centre, tangent, outward, half) * _level_share(left, normal)[:, None]
+    sections[:, LIGHT], sections[:, SURFACE] = _light(normal), _surface_ink(_padded(track.material))
+    sections[:, EDGE] = _padded(track.edge)
+    sections[sections[:, EDGE] == DROP, 7:9] = 0.0
     return Scene(
         sections=sections,
-        surface=_surface_ink(_padded(track.material)),
+        deviation=_deviation(sections),
         neighbours=_neighbours(centre),
         gates=_gates(track),
         ink=GREY_INK.copy(),
@@ -110,13 +122,31 @@ def _padded_frames(track: Track, axis: int) -> NDArray[np.float64]:
     return _unit(windows.mean(axis=2))
 
 
-def _level_share(normal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[S] 1 where the road lies flat enough for terrain beside it, 0 on walls and in loops."""
-    return np.clip((normal[:, 1] - 0.4) / 0.4, 0.0, 1.0)
+def _level_share(left: NDArray[np.float64], normal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[S] share of the terrain that there is: 1 where the road lies level, less on banks, 0 on walls and in loops."""
+    upright = np.clip((normal[:, 1] - 0.4) / 0.4, 0.0, 1.0)
+    return upright * np.minimum(1.0, WING_RISE_M / np.maximum(WING_M * np.abs(left[:, 1]), 1e-9))
 
 
-def _wing(outward: NDArray[np.float64], reach_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    return (outward - WING_SLOPE * UP) * reach_m[:, None]
+def _deviation(sections: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns [L, S / 4] how far straight strips stray, infinite where they would leave the track."""
+    table = np.full((len(SECTION_STEPS), len(sections) // SECTION_STEPS[0] + 1), np.inf, np.float32)
+    centre, left = sections[:, 0:3].astype(np.float64), sections[:, 3:6].astype(np.float64)
+    offset = np.stack(
+        [sections[:, 6], -sections[:, 6], sections[:, 6] + sections[:, 7], -sections[:, 6] - sections[:, 8]]
+    )
+    lines = centre[None] + left[None] * offset[:, :, None]
+    kind = sections[:, SURFACE:]
+    for level, step in enumerate(SECTION_STEPS):
+        first = np.arange(0, len(sections) - step, step)
+        inner = first[:, None] + np.arange(step + 1)
+        share = np.linspace(0.0, 1.0, step + 1)[None, None, :, None]
+        straight = lines[:, first, None] * (1.0 - share) + lines[:, first + step, None] * share
+        strays = np.linalg.norm(lines[:, inner] - straight, axis=3).max(axis=2)
+        worst = np.maximum(strays[:2].max(axis=0), WING_WEIGHT * strays[2:].max(axis=0))
+        is_changed = (kind[inner[:, :-1]] != kind[first][:, None]).any(axis=(1, 2))
+        table[level, first // SECTION_STEPS[0]] = np.where(is_changed, np.maximum(worst, CHANGE_M), worst)
+    return table
 
 
 def _light(normal: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -187,16 +217,18 @@ def _gates(track: Track) -> NDArray[np.int32]:
 
 
 def _neighbours(centre: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Finds, for each chunk, the chunks that are out of view along the line but near in space."""
+    """Finds, for each chunk, the stretches of road that are out of view along the line but near in space."""
     first = np.arange(0, len(centre) - CHUNK_SECTIONS, CHUNK_SECTIONS)
     middle = centre[first + CHUNK_SECTIONS // 2]
-    table = np.full((len(centre) // CHUNK_SECTIONS + 1, MAX_NEIGHBOURS), -1, np.int32)
+    table = np.full((len(centre) // CHUNK_SECTIONS + 1, MAX_NEIGHBOURS, 2), -1, np.int32)
     for chunk, here in enumerate(middle):
         distance = np.linalg.norm(middle - here, axis=1)
         is_out_of_view = np.abs(first - first[chunk]) * ZONE_SPACING_M > VIEW_M - CHUNK_SECTIONS * ZONE_SPACING_M
-        near = np.flatnonzero(is_out_of_view & (distance < NEIGHBOUR_M))
-        near = near[np.argsort(distance[near], kind="stable")][:MAX_NEIGHBOURS]
-        table[chunk, : len(near)] = first[near]
+        chosen = is_out_of_view & (distance < NEIGHBOUR_M)
+        changes = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
+        runs = sorted(changes.reshape(-1, 2).tolist(), key=lambda run: distance[run[0] : run[1]].min())
+        for k, (begin, end) in enumerate(runs[:MAX_NEIGHBOURS]):
+            table[chunk, k] = first[begin], first[end - 1] + CHUNK_SECTIONS
     return table
 
 

@@ -1,16 +1,19 @@
 """What a frame must show, checked against a camera written out independently in plain numpy."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from rulka.params import CameraParams
 from rulka.simulator.camera import camera_array
-from rulka.simulator.painting.frames import FILES
-from rulka.simulator.painting.kernels import source_stamp
+from rulka.simulator.compiling import source_stamp
+from rulka.simulator.painting import frames, quads
 from rulka.simulator.palette import GREY_INK, INK, RGB_INK
 from rulka.simulator.render import RenderError, render_frames, render_rgb
 from rulka.simulator.scene import Scene, bake_scene
+from rulka.tracks.track import DROP, VERGE, WALL
 
 CAMERA = CameraParams(back_m=6.0, height_m=3.0, pitch_deg=11.0, fov_deg=90.0)
 SIZE = 64
@@ -141,15 +144,62 @@ def test_a_changed_camera_takes_effect(straight) -> None:
     assert len({picture.tobytes() for picture in pictures}) == len(pictures)
 
 
-def test_the_kernels_stamp_covers_its_files(tmp_path) -> None:
+def test_every_frame_may_have_a_camera_of_its_own(straight) -> None:
+    poses, zones = np.stack([pose_at((0, 0, 100)), pose_at((1, 0, 150))]), np.array([200, 300])
+    cameras = np.stack([camera_array(CAMERA), camera_array(CAMERA.model_copy(update={"pitch_deg": 20.0}))])
+    together, alone = np.zeros((2, 2, SIZE, SIZE), np.uint8)
+    render_frames(poses, zones, straight, cameras, together)
+    for k in range(2):
+        render_frames(poses[k : k + 1], zones[k : k + 1], straight, cameras[k], alone[k : k + 1])
+    assert np.array_equal(together, alone)
+    with pytest.raises(RenderError, match="a camera is 5 float32 numbers"):
+        render_frames(poses, zones, straight, cameras[:, :4], together)
+
+
+def test_a_wall_stands_a_metre_above_the_edge_and_a_drop_has_no_grass(make_track) -> None:
+    pose, pictures = pose_at((0, 0, 100)), []
+    for kind in (VERGE, WALL, DROP):
+        track = make_track(400.0)
+        track.edge[:] = kind
+        pictures.append(frame(bake_scene(track), pose, 200))
+    verge, wall, drop = pictures
+    column, row = pixel_of((8.0, GROUND_M + 0.5, 112.0), pose)
+    assert wall[int(row), int(column)] == pytest.approx(float(GREY_INK[INK["wall"]]), abs=30)
+    column, row = pixel_of((8.0, GROUND_M + 1.6, 112.0), pose)
+    assert abs(wall[int(row), int(column)] - verge[int(row), int(column)]) < 3, "grass seen over the wall"
+    column, row = pixel_of((20.0, GROUND_M, 120.0), pose)
+    assert abs(drop[int(row), int(column)] - verge[int(row), int(column)]) > 3
+    column, row = pixel_of((0.0, GROUND_M, 112.0), pose)
+    assert drop[int(row), int(column)] == wall[int(row), int(column)] == verge[int(row), int(column)], "the same road"
+
+
+def test_strips_may_be_long_where_the_picture_allows(make_track) -> None:
+    """The picture of a bend over hills equals, but for few border pixels, the one from the shortest strips."""
+    scene = bake_scene(
+        make_track(
+            500.0, lambda along: 0.012 * np.sin(along / 40.0), lambda along: 0.1 * np.sin(along / 30.0), gates=(220.0,)
+        )
+    )
+    fine = scene._replace(deviation=np.where(np.arange(len(scene.deviation))[:, None] < 2, scene.deviation, np.inf))
+    fine = fine._replace(deviation=fine.deviation.astype(np.float32))
+    for zone in (100, 240, 420, 700):
+        at = scene.sections[zone + scene.num_before]
+        pose = np.concatenate([np.add(at[:3], (0, 0.4, 0)), np.eye(3).ravel()]).astype(np.float32)
+        difference = np.abs(frame(scene, pose, zone) - frame(fine, pose, zone))
+        assert (difference > 40).mean() < 0.02
+        assert difference.mean() < 3.0
+
+
+def test_the_kernels_stamp_covers_its_files(monkeypatch, tmp_path) -> None:
     """numba looks at one file only; the stamp in its cache key must change with all the others."""
-    folder = FILES[0].parent
-    assert {file for file in folder.glob("*.py") if file.name not in ("__init__.py", "frames.py")} <= set(FILES)
-    file = tmp_path / "constants.py"
-    file.write_text("HAZE = 0.8")
-    before = source_stamp([file])
-    file.write_text("HAZE = 0.9")
-    assert source_stamp([file]) != before
+    files = {Path(str(module.__file__)) for module in frames.MODULES}
+    folder = Path(str(frames.__file__)).parent
+    assert {file for file in folder.glob("*.py") if file.name not in ("__init__.py", "frames.py")} <= files
+    before = source_stamp(frames.MODULES)
+    edited = tmp_path / "quads.py"
+    edited.write_text(Path(str(quads.__file__)).read_text() + "\n")
+    monkeypatch.setattr(quads, "__file__", str(edited))
+    assert source_stamp(frames.MODULES) != before
 
 
 def test_nothing_is_written_beyond_the_frames(straight) -> None:

@@ -10,14 +10,14 @@ Dimensions: N frames, H x W pixels, M cars.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator import palette, scene
-from rulka.simulator.painting import kernels, objects, polygons, road
+from rulka.simulator import compiling, palette, scene
+from rulka.simulator.compiling import source_stamp
+from rulka.simulator.painting import kernels, objects, quads, road, sections
 from rulka.simulator.painting.kernels import (
     ABOVE,
     AHEAD,
@@ -38,12 +38,12 @@ from rulka.simulator.painting.kernels import (
     Scratch,
     cached_kernel,
     inlined_kernel,
-    kernel,
-    source_stamp,
 )
 from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate
-from rulka.simulator.painting.road import collect_road, paint_strip
+from rulka.simulator.painting.road import paint_strip
+from rulka.simulator.painting.sections import collect_road
 from rulka.simulator.palette import INK
+from rulka.tracks import track
 
 if TYPE_CHECKING:
     from rulka.simulator.scene import Scene
@@ -52,8 +52,12 @@ SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
 HAZE = np.float32(0.8)
 """Share of the horizon's colour in what is as far as the view reaches."""
-FILES = [Path(str(module.__file__)) for module in (kernels, polygons, road, objects, palette, scene)]
-"""Everything the kernel is made of beside this file."""
+HIGHEST, LOWEST = np.float32(0.83), np.float32(0.4)
+"""Rise of a ray above and below the horizon from which on sky and ground keep their shade."""
+LEVEL = np.float32(0.01)
+"""Grey levels that a row may change by to be painted as one: of a camera without roll, rounding leaves that much."""
+MODULES = (compiling, kernels, quads, sections, road, objects, palette, scene, track)
+"""What the kernel is made of beside this file."""
 
 
 @inlined_kernel
@@ -65,7 +69,7 @@ def is_finite(poses: Floats, n: Int) -> bool:
     return total == ZERO
 
 
-@kernel
+@inlined_kernel
 def place_camera(poses: Floats, n: Int, camera: Floats, height: Int, width: Int, lens: Floats) -> None:
     """Fills the lens from a car's pose: behind and above it, pitched down, rolled with it."""
     back, lift, sine, cosine, focal = camera[0], camera[1], camera[2], camera[3], camera[4]
@@ -80,7 +84,7 @@ def place_camera(poses: Floats, n: Int, camera: Floats, height: Int, width: Int,
     lens[CENTRE_Y] = np.float32(height) * HALF
 
 
-@kernel
+@inlined_kernel
 def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
     """Paints sky and far ground by the height of each ray above the horizon."""
     focal = lens[FOCAL]
@@ -89,17 +93,33 @@ def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
     ground, ground_slope = ink[GROUND_HORIZON], (ink[GROUND_NEAR] - ink[GROUND_HORIZON]) * np.float32(2.5)
     height, width = frame.shape
     at_row = lens[AHEAD + 1] + (lens[CENTRE_Y] - HALF) * per_y + (HALF - lens[CENTRE_X]) * per_x
+    is_level = abs(per_x) * np.float32(width) * max(abs(sky_slope), abs(ground_slope)) < LEVEL
     for y in range(np.uint32(height)):
-        for x in range(np.uint32(width)):
-            rise = at_row + np.float32(np.int32(x)) * per_x
-            above = min(max(rise * focal + HALF, ZERO), ONE)
-            high = sky + sky_slope * min(max(rise, ZERO), np.float32(0.83))
-            low = ground + ground_slope * min(max(-rise, ZERO), np.float32(0.4))
-            frame[y, x] = np.uint8(np.int32(low + above * (high - low)))
+        num = np.uint32(1 if is_level else width)
+        at_end = at_row + np.float32(width) * per_x
+        if min(at_row, at_end) * focal >= HALF:
+            for x in range(num):
+                rise = at_row + np.float32(np.int32(x)) * per_x
+                frame[y, x] = np.uint8(np.int32(sky + sky_slope * min(rise, HIGHEST)))
+        elif max(at_row, at_end) * focal <= -HALF:
+            for x in range(num):
+                rise = at_row + np.float32(np.int32(x)) * per_x
+                frame[y, x] = np.uint8(np.int32(ground + ground_slope * min(-rise, LOWEST)))
+        else:
+            for x in range(num):
+                rise = at_row + np.float32(np.int32(x)) * per_x
+                above = min(max(rise * focal + HALF, ZERO), ONE)
+                high = sky + sky_slope * min(max(rise, ZERO), HIGHEST)
+                low = ground + ground_slope * min(max(-rise, ZERO), LOWEST)
+                frame[y, x] = np.uint8(np.int32(low + above * (high - low)))
+        if is_level:
+            ink = frame[y, 0]
+            for x in range(np.uint32(1), np.uint32(width)):
+                frame[y, x] = ink
         at_row -= per_y
 
 
-@kernel
+@inlined_kernel
 def sort_near_to_far(key: Floats, order: Indices, count: Int) -> None:
     """Sorts by rising key, by insertion: runs of road arrive nearly sorted."""
     for i in range(1, count):
@@ -111,19 +131,19 @@ def sort_near_to_far(key: Floats, order: Indices, count: Int) -> None:
         order[j + 1] = chosen
 
 
-@kernel
+@inlined_kernel
 def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> None:
     """Paints strips, gates and cars, the farthest first."""
     for k in range(num_items - 1, -1, -1):
         index = scratch.order[k]
-        kind = scratch.item[index, 0] & 3
+        kind = scratch.item[index, 0]
         haze = min(max(scratch.key[index] / np.float32(scene.view_m), ZERO), ONE) * HAZE
         if kind == STRIP:
             paint_strip(frame, scene, scratch, index, haze)
         elif kind == GATE:
-            paint_gate(frame, scene, scratch, scratch.item[index, 1], haze)
+            paint_gate(frame, scene, scratch.lens, scratch.item[index, 1], haze)
         else:
-            paint_car(frame, scene.ink, scratch, cars, scratch.item[index, 1])
+            paint_car(frame, scene.ink, scratch.lens, cars, scratch.item[index, 1])
 
 
 def _compile(stamp: int) -> Callable[..., int]:
@@ -134,7 +154,7 @@ def _compile(stamp: int) -> Callable[..., int]:
         poses: Floats,
         zone_index: NDArray[np.int64],
         scene: Scene,
-        camera: Floats,
+        cameras: Floats,
         cars: Floats,
         scratch: Scratch,
         out: Bytes,
@@ -143,9 +163,9 @@ def _compile(stamp: int) -> Callable[..., int]:
         for n in range(poses.shape[0]):
             if not is_finite(poses, n):
                 return n
-            place_camera(poses, n, camera, height, width, scratch.lens)
+            place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
             paint_background(out[n], scratch.lens, scene.ink)
-            num_items = collect_road(scene, zone_index[n], width, scratch)
+            num_items = collect_road(scene, zone_index[n], scratch)
             num_items = collect_objects(scene, cars, num_items, scratch)
             sort_near_to_far(scratch.key, scratch.order, num_items)
             paint_items(out[n], scene, cars, num_items, scratch)
@@ -154,14 +174,14 @@ def _compile(stamp: int) -> Callable[..., int]:
     return paint_frames
 
 
-paint_frames = _compile(source_stamp(FILES))
+paint_frames = _compile(source_stamp(MODULES))
 """Paints every pose; `render.render_frames` checks the arguments.
 
 Args:
     poses: [N, >= 12] position and rotation of each car.
     zone_index: [N] zone of each car.
     scene: from `bake_scene`.
-    camera: from `camera_array`.
+    cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
     cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
     scratch: from `new_scratch`, of one thread.
     out: [N, H, W], C-contiguous, overwritten.

@@ -20,12 +20,16 @@ from rulka.simulator.painting.kernels import (
     Int,
     Real,
     Scratch,
+    Vector,
+    along,
+    cross,
+    dot,
     inlined_kernel,
     kernel,
-    length,
     to_camera,
+    turned,
 )
-from rulka.simulator.painting.polygons import paint_polygon
+from rulka.simulator.painting.quads import paint_quad
 from rulka.simulator.painting.road import shade
 from rulka.simulator.palette import INK
 from rulka.simulator.scene import GATE_FINISH
@@ -61,17 +65,16 @@ CAR_PARTS = np.array(
 @kernel
 def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> Int:
     """Adds gates and cars that are before the camera; they sort a little nearer than the road they stand on."""
-    position = scratch.polygon[0, 0]
+    at, lens = scene.sections, scratch.lens
     for g in range(scene.gates.shape[0]):
         section = scene.gates[g, 0]
-        at = scene.sections
-        to_camera(scratch.lens, at[section, 0], at[section, 1], at[section, 2], position)
-        distance = length(position)
+        position = to_camera(lens, at[section, 0], at[section, 1], at[section, 2])
+        distance = np.sqrt(dot(position, position))
         if position[2] > -at[section, 6] and distance < scene.view_m:
             num_items = add_object(GATE, g, distance - ONE, num_items, scratch)
     for m in range(cars.shape[0]):
-        to_camera(scratch.lens, cars[m, 0], cars[m, 1], cars[m, 2], position)
-        distance = length(position)
+        position = to_camera(lens, cars[m, 0], cars[m, 1], cars[m, 2])
+        distance = np.sqrt(dot(position, position))
         if position[2] > -TWO and distance < scene.view_m:
             num_items = add_object(CAR, m, distance - CAR_LEAD_M, num_items, scratch)
     return num_items
@@ -89,99 +92,98 @@ def add_object(kind: Int, index: Int, distance: Real, num_items: Int, scratch: S
 
 
 @kernel
-def paint_gate(frame: Bytes, scene: Scene, scratch: Scratch, gate: Int, haze: Real) -> None:
+def paint_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) -> None:
     """Paints two posts and a banner across the road; the finish is chequered."""
     section, kind = scene.gates[gate, 0], scene.gates[gate, 1]
-    ink, lens, at = scene.ink, scratch.lens, scene.sections
-    base, side = scratch.frame[0], scratch.frame[1]
-    to_camera(lens, at[section, 0], at[section, 1], at[section, 2], base)
-    for axis in range(3):
-        side[axis] = (
-            at[section, 3] * lens[RIGHT + 3 * axis]
-            + at[section, 4] * lens[RIGHT + 3 * axis + 1]
-            + at[section, 5] * lens[RIGHT + 3 * axis + 2]
-        )
+    ink, at = scene.ink, scene.sections
+    base = to_camera(lens, at[section, 0], at[section, 1], at[section, 2])
+    side = turned(lens, at[section, 3], at[section, 4], at[section, 5])
     pixel = max(base[2], ZERO) / lens[FOCAL]
     span = at[section, 6] + POST_GAP_M
     post = max(POST_M, pixel * POST_PIXELS)
     low, high = BANNER_LOW_M, BANNER_LOW_M + max(BANNER_M, pixel * BANNER_PIXELS)
-    value = shade(ink[POST], ONE, haze * HALF, ink)
-    paint_upright(frame, scratch, base, side, (span, span + post, -ONE, high), value)
-    paint_upright(frame, scratch, base, side, (-span - post, -span, -ONE, high), value)
-    parts = CHEQUERS if kind == GATE_FINISH else 1
+    parts = np.int64(CHEQUERS if kind == GATE_FINISH else 1)
     width = TWO * span / np.float32(parts)
-    for part in range(parts):
-        first = -span + np.float32(part) * width
-        value = shade(ink[FINISH_DARK if part & 1 else BANNER + kind], ONE, haze * HALF, ink)
-        paint_upright(frame, scratch, base, side, (first, first + width, low, high), value)
+    for part in range(-2, parts):
+        if part < 0:
+            left, right = (span, span + post) if part == -1 else (-span - post, -span)
+            bottom, value = -ONE, ink[POST]
+        else:
+            left = -span + np.float32(part) * width
+            right, bottom, value = left + width, low, ink[FINISH_DARK if part & 1 else BANNER + kind]
+        paint_upright(frame, lens, base, side, (left, right, bottom, high), shade(value, ONE, haze * HALF, ink))
 
 
 @kernel
 def paint_upright(
-    frame: Bytes, scratch: Scratch, base: Floats, side: Floats, extent: tuple[Real, Real, Real, Real], value: Real
+    frame: Bytes, lens: Floats, base: Vector, side: Vector, extent: tuple[Real, Real, Real, Real], value: Real
 ) -> None:
     """Paints an upright rectangle across the road: `extent` is left, right, low, high in metres."""
-    polygon, lens = scratch.polygon, scratch.lens
+    up = lens[RIGHT + 1], lens[RIGHT + 4], lens[RIGHT + 7]
     left, right, low, high = extent
-    for axis in range(3):
-        up = lens[RIGHT + 3 * axis + 1]
-        polygon[0, 0, axis] = base[axis] + side[axis] * left + up * low
-        polygon[0, 1, axis] = base[axis] + side[axis] * right + up * low
-        polygon[0, 2, axis] = base[axis] + side[axis] * right + up * high
-        polygon[0, 3, axis] = base[axis] + side[axis] * left + up * high
-    paint_polygon(frame, scratch, value, False)
+    one, two = along(base, side, left), along(base, side, right)
+    paint_quad(frame, lens, along(one, up, low), along(two, up, low), along(two, up, high), along(one, up, high), value)
 
 
 @kernel
-def paint_car(frame: Bytes, ink: Floats, scratch: Scratch, cars: Floats, m: Int) -> None:
+def paint_car(frame: Bytes, ink: Floats, lens: Floats, cars: Floats, m: Int) -> None:
     """Paints a car: boxes, the farthest first."""
-    lens = scratch.lens
-    middle, axes = scratch.frame[3], scratch.frame
-    to_camera(lens, cars[m, 0], cars[m, 1], cars[m, 2], middle)
-    for k in range(3):  # column k of the rotation: a car axis, in camera space
-        for axis in range(3):
-            row = RIGHT + 3 * axis
-            axes[k, axis] = cars[m, 3 + k] * lens[row] + cars[m, 6 + k] * lens[row + 1] + cars[m, 9 + k] * lens[row + 2]
+    middle = to_camera(lens, cars[m, 0], cars[m, 1], cars[m, 2])
+    axes = (
+        turned(lens, cars[m, 3], cars[m, 6], cars[m, 9]),
+        turned(lens, cars[m, 4], cars[m, 7], cars[m, 10]),
+        turned(lens, cars[m, 5], cars[m, 8], cars[m, 11]),
+    )
     painted = 0
     for _ in range(CAR_PARTS.shape[0]):
         part = farthest_part(middle, axes, painted)
         painted |= 1 << part
         tone = CAR_INK + 3 * int(CAR_PARTS[part, 6])
-        paint_box(frame, ink, scratch, middle, axes, part, OTHER_INK if m > 0 and tone == CAR_INK else tone)
+        paint_box(frame, ink, lens, middle, axes, part, OTHER_INK if m > 0 and tone == CAR_INK else tone)
 
 
 @kernel
-def farthest_part(middle: Floats, axes: Floats, painted: Int) -> Int:
+def farthest_part(middle: Vector, axes: tuple[Vector, Vector, Vector], painted: Int) -> Int:
     """The farthest box of a car that is not painted yet."""
     best, farthest = 0, -ONE
     for part in range(CAR_PARTS.shape[0]):
-        distance = ZERO
-        for k in range(3):
-            place = middle[k]
-            for axis in range(3):
-                place += axes[axis, k] * (CAR_PARTS[part, axis] + CAR_PARTS[part, axis + 3]) * HALF
-            distance += place * place
+        box = CAR_PARTS[part]
+        place = corner_of(middle, axes, (box[0] + box[3]) * HALF, (box[1] + box[4]) * HALF, (box[2] + box[5]) * HALF)
+        distance = dot(place, place)
         if not (painted >> part) & 1 and distance > farthest:
             best, farthest = part, distance
     return best
 
 
+@inlined_kernel
+def corner_of(middle: Vector, axes: tuple[Vector, Vector, Vector], left: Real, up: Real, forward: Real) -> Vector:
+    """A place on a car in camera space."""
+    return along(along(along(middle, axes[0], left), axes[1], up), axes[2], forward)
+
+
 @kernel
-def paint_box(frame: Bytes, ink: Floats, scratch: Scratch, middle: Floats, axes: Floats, part: Int, inks: Int) -> None:
+def paint_box(
+    frame: Bytes,
+    ink: Floats,
+    lens: Floats,
+    middle: Vector,
+    axes: tuple[Vector, Vector, Vector],
+    part: Int,
+    inks: Int,
+) -> None:
     """Paints the faces of a box that look at the eye; a convex body's faces do not hide each other."""
-    polygon, box = scratch.polygon, CAR_PARTS[part]
+    box = CAR_PARTS[part]
     for face in range(6):
         axis, is_upper = face >> 1, face & 1
-        one, two = (axis + 1) % 3, (axis + 2) % 3
-        for c in range(4):
-            first = box[one] if c in (0, 3) else box[one + 3]
-            second = box[two] if c < 2 else box[two + 3]
-            for k in range(3):
-                polygon[0, c, k] = (
-                    middle[k] + axes[axis, k] * box[axis + 3 * is_upper] + axes[one, k] * first + axes[two, k] * second
-                )
-        outward = ZERO
-        for k in range(3):
-            outward += polygon[0, 0, k] * axes[axis, k]
-        if (outward < ZERO) == (is_upper == 1):
-            paint_polygon(frame, scratch, ink[inks + axis], True)
+        one, two = 1 << (axis + 1) % 3, 1 << (axis + 2) % 3
+        lower = is_upper << axis
+        a, b = box_corner(middle, axes, box, lower), box_corner(middle, axes, box, lower + one)
+        c, d = box_corner(middle, axes, box, lower + one + two), box_corner(middle, axes, box, lower + two)
+        if (dot(cross(a, b), d) > ZERO) == (is_upper == 1):
+            paint_quad(frame, lens, a, b, c, d, ink[inks + axis])
+
+
+@kernel
+def box_corner(middle: Vector, axes: tuple[Vector, Vector, Vector], box: Floats, upper: Int) -> Vector:
+    """A corner of a box: bits of `upper` say where it is on the left, the upper and the forward side."""
+    return corner_of(middle, axes, box[3 * (upper & 1)], box[1 + 3 * (upper >> 1 & 1)], box[2 + 3 * (upper >> 2 & 1)])
