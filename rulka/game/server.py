@@ -28,7 +28,7 @@ UNPACED_SPEED = 50.0
 """From this factor on the race runs as fast as it can."""
 SLICE_S = 0.05
 """No wait is longer, so that `stop` is heard."""
-BEHIND_S = 0.1
+BEHIND_S = 0.02
 """A race that lags further behind its clock does not catch up."""
 ACCEPT_S = 0.01
 """New connections are looked for this often while the race runs as fast as it can."""
@@ -105,11 +105,13 @@ class GameServer:
         game, race = self._game, self._game.race
         self._last_tick_s = max(self._last_tick_s + self._tick_s(), time.monotonic() - BEHIND_S)
         passed = race.tick()
+        tick_ms = race.tick_time_ms
         if passed is not None:
             self._sync(MessageId.CHECKPOINT_COUNT, pack_sync(MessageId.CHECKPOINT_COUNT, *passed))
             if race.is_finished:
                 self._sync(MessageId.LAP_COUNT, pack_sync(MessageId.LAP_COUNT, 1, 1))
-        if game.is_step_due() and not game.is_in_menus:
+        # After a rewind in there, the next step is that of the tick after: a program takes the rewind for its step.
+        if race.tick_time_ms == tick_ms and game.is_step_due():
             self._sync(MessageId.RUN_STEP, pack_sync(MessageId.RUN_STEP, race.race_time_ms))
 
     def _send_frame(self, width: int, height: int) -> None:
@@ -128,6 +130,7 @@ class GameServer:
         self._drop("another program connected")
         self._stream = Stream(connection)
         logger.info("a program connected")
+        self._last_tick_s = now_s
         self._sync(MessageId.ON_CONNECT, pack_sync(MessageId.ON_CONNECT))
 
     def _drop(self, reason: str) -> None:
