@@ -1,8 +1,12 @@
 """The server against a byte-level program, which knows nothing of our client."""
 
+import signal
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 from tests.game.scripted import Wire, f32, i32
 
+ROOT = Path(__file__).resolve().parents[2]
 ServerMaker = Callable[..., GameServer]
 FAST = i32(6) + f32(100.0)
 GAS = i32(10) + bytes([0, 0, 1, 0])
@@ -459,7 +464,7 @@ def test_a_stopped_server_closes_its_connection(serve: ServerMaker) -> None:
         assert wire.is_closed()
 
 
-def test_tracks_are_found_by_name_and_by_file(track: Track, params: Params, tmp_path) -> None:
+def test_tracks_are_found_by_name_and_by_file(track: Track, params: Params, tmp_path: Path) -> None:
     track.save(tmp_path / "mine.npz")
     assert find_track("mine", params, tmp_path).uid == "short"
     assert find_track(str(tmp_path / "mine.npz"), params, tmp_path).uid == "short"
@@ -479,3 +484,20 @@ def test_serving_ends_when_told(track: Track, params: Params) -> None:
     lines: list[str] = []
     serve_until_stopped(server, lines.append)
     assert lines == [f"a game listens on 127.0.0.1:{server.port}; Ctrl-C stops it", "stopped"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_stops_cleanly_at_a_signal(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "rulka.cli", "serve-game", "--port", "0", "--speed", "100"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while "listens on" not in (line := process.stdout.readline()):
+        assert line, process.communicate()[1]
+    with Wire.to(int(line.split("127.0.0.1:")[1].split(";")[0])) as wire:
+        assert wire.int() == 5
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+        assert wire.is_closed()
+    assert process.returncode == 0
+    assert out == "stopped\n"
+    assert "Traceback" not in err
