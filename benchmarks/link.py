@@ -69,12 +69,13 @@ class Driver:
     def cycle(self, *, with_state: bool) -> None:
         """Takes one decision; at the end of the race it begins anew."""
         sync = self._sync
-        if with_state:
-            read_state(sync.state())
-            sync.rewind_to_current()
         sync.set_speed(0.0)
         sync.request_frame(SIDE, SIDE)
-        sync.echo()
+        if with_state:
+            sync.rewind_to_current()
+            read_state(sync.echo_for_state())
+        else:
+            sync.echo()
         sync = self._client.receive()
         assert isinstance(sync.message, Frame)
         grey_from_bgra(sync.message.pixels, self._grey)

@@ -174,11 +174,11 @@ class GameSession:
 
     def _look(self, sync: Sync) -> Decision:
         """Stops the clock, reads the state, and fetches the frame that belongs to it."""
-        state = read_state(sync.state())
         sync.rewind_to_current()
         sync.set_speed(0.0)
         sync.request_frame(self._settings.width, self._settings.height)
-        self._echo(sync)
+        self._pending = None
+        state = read_state(sync.echo_for_state())
         frame = self._next()
         while not isinstance(frame.message, Frame):
             if isinstance(frame.message, RunStep) and frame.message.time_ms != state.race_time_ms:

@@ -134,13 +134,9 @@ class Sync:
 
     def state(self) -> bytes:
         """Fetches the whole simulation, for `read_state` and `rewind`."""
-        block = bytes(self._sized(MessageId.GET_STATE, state.EMPTY_BYTES, state.MAX_BYTES))
-        try:
-            state.read_state(block)
-        except StateRefusedError as error:
-            expected = f"a length of {state.EMPTY_BYTES} + 4 a + 8 b that fits a and b"
-            raise GameProtocolError(expected, str(error)) from error
-        return block
+        self._gather(pack(MessageId.GET_STATE))
+        self._flush()
+        return self._read_state()
 
     def is_finished(self) -> bool:
         """Asks whether the race is over."""
@@ -152,7 +148,9 @@ class Sync:
 
     def inputs(self) -> str:
         """Fetches the inputs of the race so far, as a TMInterface script."""
-        text = self._sized(MessageId.GET_INPUTS, 0, protocol.MAX_TEXT_BYTES)
+        self._gather(pack(MessageId.GET_INPUTS))
+        self._flush()
+        text = self._read_sized(MessageId.GET_INPUTS, 0, protocol.MAX_TEXT_BYTES)
         return text.decode(errors="replace")
 
     def version(self) -> int | None:
@@ -171,6 +169,15 @@ class Sync:
         self._gather(pack(self.message_id))
         self._flush()
         self.is_open = False
+
+    def echo_for_state(self) -> bytes:
+        """Echoes, and returns the state that was asked for just before; one way over the wire less than both alone.
+
+        The game answers before it takes the echo, so the answer still comes before the next sync.
+        """
+        self._gather(pack(MessageId.GET_STATE))
+        self.echo()
+        return self._read_state()
 
     def shut_down(self) -> None:
         """Ends the connection: the game closes it, and goes on without a program."""
@@ -194,11 +201,6 @@ class Sync:
             self._connection.send(self._gathered)
             self._gathered.clear()
 
-    def _ask(self, message_id: MessageId, num_bytes: int, what: str) -> bytearray:
-        self._gather(pack(message_id))
-        self._flush()
-        return self._read(num_bytes, what)
-
     def _read(self, num_bytes: int, what: str) -> bytearray:
         out = bytearray(num_bytes)
         if num_bytes:
@@ -206,16 +208,30 @@ class Sync:
         return out
 
     def _flag(self, message_id: MessageId) -> bool:
-        (answer,) = protocol.INT.unpack(self._ask(message_id, protocol.INT.size, f"the answer to {message_id.name}"))
+        self._gather(pack(message_id))
+        self._flush()
+        answer = self._read_int(f"the answer to {message_id.name}")
         if answer not in (0, 1):
             expected = f"0 or 1 as the answer to {message_id.name}"
             raise GameProtocolError(expected, str(answer))
         return bool(answer)
 
-    def _sized(self, message_id: MessageId, least: int, most: int) -> bytearray:
+    def _read_int(self, what: str) -> int:
+        return protocol.INT.unpack(self._read(protocol.INT.size, what))[0]
+
+    def _read_sized(self, message_id: MessageId, least: int, most: int) -> bytearray:
         what = f"the answer to {message_id.name}"
-        (size,) = protocol.INT.unpack(self._ask(message_id, protocol.INT.size, f"the length of {what}"))
+        size = self._read_int(f"the length of {what}")
         if not least <= size <= most:
             expected = f"{least} to {most} bytes as {what}"
             raise GameProtocolError(expected, f"a length of {size}")
         return self._read(size, what)
+
+    def _read_state(self) -> bytes:
+        block = bytes(self._read_sized(MessageId.GET_STATE, state.EMPTY_BYTES, state.MAX_BYTES))
+        try:
+            state.read_state(block)
+        except StateRefusedError as error:
+            expected = f"a length of {state.EMPTY_BYTES} + 4 a + 8 b that fits a and b"
+            raise GameProtocolError(expected, str(error)) from error
+        return block

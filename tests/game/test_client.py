@@ -98,6 +98,25 @@ def test_requests_are_answered_inside_the_sync() -> None:
         game.finish()
 
 
+def test_a_state_can_be_asked_for_together_with_the_echo() -> None:
+    def script(wire: Wire) -> None:
+        wire.send(i32(1, 50))
+        assert wire.read(16) == i32(6) + f32(0.0) + i32(9) + i32(1)
+        wire.send(i32(8356), STATE, i32(1, 100))
+        assert wire.int() == 1
+
+    game = ScriptedGame(script)
+    with connected(game) as client:
+        sync = client.receive()
+        sync.set_speed(0.0)
+        assert sync.echo_for_state() == STATE
+        assert client.sync is None
+        sync = client.receive()
+        assert sync.message == RunStep(100)
+        sync.echo()
+        game.finish()
+
+
 @pytest.mark.parametrize(
     ("answer", "version"), [(b"# rulka link 1\n0 press up\n", 1), (b"0 press up\n", None), (b"", None)]
 )
