@@ -155,7 +155,7 @@ def game_check(
     decisions: int = 50,
     speed: float = 10.0,
     map: str | None = None,
-    limit_s: float = 60.0,
+    limit_s: float | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Drive a game, or anything that speaks its protocol, and report every deviation; exit code 0 when there is none.
@@ -166,12 +166,13 @@ def game_check(
         decisions: decisions of 50 ms to take.
         speed: factor of the race clock.
         map: open this map first; without it, the race that is under way is given up and driven anew.
-        limit_s: end after this many seconds at the latest.
+        limit_s: end after so many seconds at the latest; a minute and 0.2 s for each decision when left out.
         as_json: print one JSON object.
     """
     from rulka.game.check import check_game
 
-    report = check_game(port, host, decisions, speed, map, limit_s)
+    limit = 60.0 + 0.2 * decisions if limit_s is None else limit_s
+    report = check_game(port, host, decisions, speed, map, limit)
     if as_json:
         _say_json(report.to_json())
     else:

@@ -49,7 +49,7 @@ def check_game(
         limit_s: end after this long at the latest.
 
     Raises:
-        UserError: if a number is out of range, or the game is in its menus and no map was named.
+        UserError: if a number is out of range, or the game stays in its menus.
         GameClosedError: if nobody listens.
         GameTimeoutError: if the machine does not answer.
     """
@@ -73,6 +73,7 @@ class _Check:
     def __init__(self, client: GameClient, report: CheckReport, speed: float, end_s: float) -> None:
         self._client, self._report, self._speed, self._end_s = client, report, speed, end_s
         self._wait_s = WAIT_S
+        self._in_menus = False
         self._last_ms: int | None = None
         self._start = b""
 
@@ -80,7 +81,7 @@ class _Check:
         """Does everything; an error of the link ends it."""
         self._greet(open_map)
         self._wait_s = self._end_s if open_map is not None else WAIT_S  # a map may take long to load
-        first = self._run_step()
+        first = self._first_step()
         self._wait_s = WAIT_S
         self._try_sync(first)
         sync = self._go_to_start()
@@ -103,15 +104,22 @@ class _Check:
         sync = self._receive()
         if not isinstance(sync.message, OnConnect):
             self._unexpected("message 5 on connecting", sync)
+        self._in_menus = sync.is_in_menus()
         if open_map is not None:
             sync.execute(f"map {open_map}")
-        elif sync.is_in_menus():
-            message = "the game is in its menus"
-            raise UserError(message, hint="open a map in the game, or name one with --map")
         sync.set_speed(self._speed)
         sync.set_step_period(PERIOD_MS)
         sync.set_timeout(PATIENT_TIMEOUT_MS)
         sync.echo()
+
+    def _first_step(self) -> Sync:
+        try:
+            return self._run_step()
+        except GameTimeoutError as error:
+            if not self._in_menus:
+                raise
+            message = "the game is in its menus, and no race begins"
+            raise UserError(message, hint="open a map in the game, or name one with --map") from error
 
     def _try_sync(self, sync: Sync) -> None:
         """Tries what belongs inside a run step, then gives up the race."""

@@ -188,7 +188,7 @@ def _listen(port: int) -> socket.socket:
         if os.name == "posix":  # elsewhere the option would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((LOOPBACK, port))
-        listener.listen(1)
+        listener.listen()
     except OSError as error:
         listener.close()
         message = f"port {port} of this machine cannot be listened on: {error.strerror or error}"

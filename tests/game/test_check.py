@@ -22,6 +22,13 @@ from tests.game.scripted import ScriptedGame, Wire, i32
 ServerMaker = Callable[..., GameServer]
 
 
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence of a tenth of a second and the like, at a third."""
+    for name, value in (("WAIT_S", 0.6), ("QUIET_S", 0.03), ("HELD_TIMEOUT_MS", 100)):
+        monkeypatch.setattr(f"rulka.game.check.{name}", value)
+
+
 def check(port: int, num_decisions: int = 8, limit_s: float = 30.0, open_map: str | None = None) -> CheckReport:
     return check_game(port, "127.0.0.1", num_decisions, 100.0, open_map, limit_s)
 
@@ -133,10 +140,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("break_rule", BROKEN, ids=lambda rule: rule.__name__)
-def test_a_broken_rule_is_a_deviation(
-    break_rule: Callable, serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rulka.game.check.WAIT_S", 0.6)
+def test_a_broken_rule_is_a_deviation(break_rule: Callable, serve: ServerMaker) -> None:
     server = serve()
     break_rule(server)
     report = check(server.port)
