@@ -1,0 +1,161 @@
+"""How many decisions a second go over the link to a game: `python -m benchmarks.link [--json] [--port P]`.
+
+A cycle is a decision as the game has it: run step, request of a frame, frame, inputs, on to the next run step 50 ms
+later. `with the state` fetches and rewinds to the simulation state in every run step as well, as a rollout does. The
+server is `rulka serve-game` in a process of its own, over loopback, with 64 x 64 grey frames; with `--port` it is
+whatever listens there. Wall time, median of several tries; CPU time of both sides for each cycle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import numpy as np
+import psutil
+
+from rulka.actions import CONTROLS
+from rulka.game.client import Frame, GameClient
+from rulka.game.frames import grey_from_bgra
+from rulka.game.protocol import LOOPBACK, RunStep
+from rulka.game.serve import find_track, make_server
+from rulka.game.state import read_state
+from rulka.game.sync import Sync
+from rulka.params import reference_params
+
+SIDE, PERIOD_MS, SPEED = 64, 50, 100.0
+TRIES, TRY_S = 7, 1.5
+TIMEOUT_S = 20.0
+TARGET = 3000.0
+ACTIONS = (0, 0, 1, 0, 2, 0)
+"""Wags along the road."""
+
+
+def serve(pipe: Connection) -> None:
+    """Serves in a process of its own until that is ended."""
+    params = reference_params()
+    server = make_server(find_track(None, params), params, 0, speed=SPEED)
+    pipe.send(server.port)
+    server.serve()
+
+
+class Driver:
+    """Drives cycles on one connection.
+
+    Args:
+        client: newly connected.
+    """
+
+    def __init__(self, client: GameClient) -> None:
+        self._client = client
+        self._grey = np.empty((SIDE, SIDE), np.uint8)
+        self._cycle = 0
+        sync = client.receive()
+        sync.set_step_period(PERIOD_MS)
+        sync.set_speed(SPEED)
+        sync.echo()
+        sync = self._run_step()
+        while isinstance(sync.message, RunStep) and sync.message.time_ms < 0:
+            sync.echo()
+            sync = self._run_step()
+        self._start = sync.state()
+        self._sync = sync
+
+    def cycle(self, *, with_state: bool) -> None:
+        """Takes one decision; at the end of the race it begins anew."""
+        sync = self._sync
+        sync.set_speed(0.0)
+        sync.request_frame(SIDE, SIDE)
+        if with_state:
+            sync.rewind_to_current()
+            read_state(sync.echo_for_state())
+        else:
+            sync.echo()
+        sync = self._client.receive()
+        assert isinstance(sync.message, Frame)
+        grey_from_bgra(sync.message.pixels, self._grey)
+        sync.set_inputs(CONTROLS[ACTIONS[self._cycle % len(ACTIONS)]])
+        sync.set_speed(SPEED)
+        sync.echo()
+        self._sync = self._run_step()
+        self._cycle += 1
+
+    def _run_step(self) -> Sync:
+        sync = self._client.receive()
+        while not isinstance(sync.message, RunStep):
+            if getattr(sync.message, "current", 0) == getattr(sync.message, "target", 1):
+                sync.rewind(self._start)
+            sync.echo()
+            sync = self._client.receive()
+        return sync
+
+
+def measure(port: int, server: psutil.Process | None) -> dict[str, dict[str, float]]:
+    """Returns cycles a second, and CPU microseconds of both sides for each, by variant."""
+    variants = {"request, frame, act": False, "with the state": True}
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in variants}
+    with GameClient(LOOPBACK, port, TIMEOUT_S) as client:
+        driver = Driver(client)
+        for _ in range(TRIES):
+            for name, with_state in variants.items():
+                found[name].append(_try(lambda state=with_state: driver.cycle(with_state=state), server))
+    return {
+        name: {
+            "cycles_per_s": round(statistics.median(row[0] for row in rows), 1),
+            "client_cpu_us": round(statistics.median(row[1] for row in rows), 1),
+            "server_cpu_us": round(statistics.median(row[2] for row in rows), 1),
+        }
+        for name, rows in found.items()
+    }
+
+
+def _try(cycle: Callable[[], None], server: psutil.Process | None) -> tuple[float, float, float]:
+    before = _cpu_s(server), time.process_time(), time.perf_counter()
+    count = 0
+    while time.perf_counter() - before[2] < TRY_S:
+        cycle()
+        count += 1
+    after = _cpu_s(server), time.process_time(), time.perf_counter()
+    server_s, client_s, wall_s = (end - start for start, end in zip(before, after, strict=True))
+    return count / wall_s, 1e6 * client_s / count, 1e6 * server_s / count
+
+
+def _cpu_s(process: psutil.Process | None) -> float:
+    return sum(process.cpu_times()[:2]) if process is not None else 0.0
+
+
+def main() -> None:
+    """Prints a table, or one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--port", type=int, help="measure what listens there instead of a server of our own")
+    options = parser.parse_args()
+    found = measure(options.port, None) if options.port else measure_own()
+    if options.json:
+        print(json.dumps({"target_cycles_per_s": TARGET, **found}))
+        return
+    print(f"{'':22}{'cycles/s':>10}{'client us':>11}{'server us':>11}   (target {TARGET:,.0f} cycles/s)")
+    for name, row in found.items():
+        print(f"{name:22}{row['cycles_per_s']:10,.0f}{row['client_cpu_us']:11.0f}{row['server_cpu_us']:11.0f}")
+
+
+def measure_own() -> dict[str, dict[str, float]]:
+    """Measures against a server of our own in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs,), daemon=True)
+    process.start()
+    try:
+        return measure(ours.recv(), psutil.Process(process.pid))
+    finally:
+        process.terminate()
+        process.join()
+
+
+if __name__ == "__main__":
+    main()

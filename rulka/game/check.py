@@ -1,0 +1,280 @@
+"""Drives any server that speaks the plugin's protocol, and says where it breaks it: `rulka game-check`.
+
+The race that is under way is given up and driven anew, decision by decision as in training. On the way the server is
+tried: with the wrong echo, an unknown message, silence, a rewind. It never hangs: every wait and the whole have limits.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NoReturn
+
+import numpy as np
+
+from rulka.actions import CONTROLS
+from rulka.errors import UserError
+from rulka.game.client import Frame, GameClient
+from rulka.game.errors import GameClosedError, GameError, GameProtocolError, GameTimeoutError
+from rulka.game.protocol import CheckpointCount, LapCount, MessageId, OnConnect, RunStep
+from rulka.game.report import CheckReport
+from rulka.game.state import STATE, GameState, read_state
+from rulka.game.sync import Sync
+
+WAIT_S = 5.0
+"""Longest wait for one message."""
+QUIET_S = 0.1
+"""A server that should be silent is listened to for this long."""
+PERIOD_MS = 50
+SIDE = 64
+HELD_TIMEOUT_MS, PATIENT_TIMEOUT_MS = 300, 10_100
+"""How long the server shall wait for an echo that never comes, and at all other times."""
+UNKNOWN_ID = 1_000_000
+NUM_PROBED = 3
+"""The clock is read inside the frames of this many decisions; more would slow the rest."""
+ACTIONS = (0, 0, 1, 0, 0, 2)
+"""Wags along the road."""
+
+
+def check_game(
+    port: int, host: str, num_decisions: int, speed: float, open_map: str | None, limit_s: float
+) -> CheckReport:
+    """Drives a game and reports.
+
+    Args:
+        port: where it listens.
+        host: where it runs.
+        num_decisions: decisions to take, at least 1.
+        speed: factor of the race clock; positive.
+        open_map: map to open with the console command `map`; None takes the race that is under way.
+        limit_s: end after this long at the latest.
+
+    Raises:
+        UserError: if a number is out of range, or the game stays in its menus.
+        GameClosedError: if nobody listens.
+        GameTimeoutError: if the machine does not answer.
+    """
+    if num_decisions < 1 or not speed > 0 or not limit_s > 0:
+        message = "a check needs at least one decision, a speed above 0 and some time"
+        raise UserError(message)
+    report = CheckReport(f"{host}:{port}")
+    with GameClient(host, port, min(WAIT_S, limit_s)) as client:
+        check = _Check(client, report, speed, time.monotonic() + limit_s)
+        try:
+            check.run(num_decisions, open_map)
+        except GameError as error:
+            report.deviations.append(str(error))
+        report.messages = {int(number): count for number, count in client.counts.items()}
+    return report
+
+
+class _Check:
+    """One check; every method goes on from where the last one left the game."""
+
+    def __init__(self, client: GameClient, report: CheckReport, speed: float, end_s: float) -> None:
+        self._client, self._report, self._speed, self._end_s = client, report, speed, end_s
+        self._wait_s = WAIT_S
+        self._in_menus = False
+        self._last_ms: int | None = None
+        self._start = b""
+
+    def run(self, num_decisions: int, open_map: str | None) -> None:
+        """Does everything; an error of the link ends it."""
+        self._greet(open_map)
+        self._wait_s = self._end_s if open_map is not None else WAIT_S  # a map may take long to load
+        first = self._first_step()
+        self._wait_s = WAIT_S
+        self._try_sync(first)
+        sync = self._go_to_start()
+        self._start = sync.state()
+        started_s = time.monotonic()
+        probing_s = 0.0
+        for number in range(num_decisions):
+            before_s = time.monotonic()
+            sync = self._decide(sync, number)
+            if number < NUM_PROBED:
+                probing_s += time.monotonic() - before_s
+        counted = num_decisions - NUM_PROBED
+        if counted > 0:
+            self._report.decisions_per_s = round(counted / (time.monotonic() - started_s - probing_s), 1)
+        self._report.state = read_state(sync.state()).summary()
+        self._try_rewind(sync)
+        self._try_timeout(sync)
+
+    def _greet(self, open_map: str | None) -> None:
+        sync = self._receive()
+        if not isinstance(sync.message, OnConnect):
+            self._unexpected("message 5 on connecting", sync)
+        self._in_menus = sync.is_in_menus()
+        if open_map is not None:
+            sync.execute(f"map {open_map}")
+        sync.set_speed(self._speed)
+        sync.set_step_period(PERIOD_MS)
+        sync.set_timeout(PATIENT_TIMEOUT_MS)
+        sync.echo()
+
+    def _first_step(self) -> Sync:
+        try:
+            return self._run_step()
+        except GameTimeoutError as error:
+            if not self._in_menus:
+                raise
+            message = "the game is in its menus, and no race begins"
+            raise UserError(message, hint="open a map in the game, or name one with --map") from error
+
+    def _try_sync(self, sync: Sync) -> None:
+        """Tries what belongs inside a run step, then gives up the race."""
+        sync.send_unknown(UNKNOWN_ID)
+        self._expect_silence(sync, "an unknown message")
+        sync.send_unknown(MessageId.CHECKPOINT_COUNT)
+        self._expect_silence(sync, "the echo of another message")
+        sync.request_frame(SIDE, SIDE)
+        self._expect_silence(sync, "a request of a frame before the echo")
+        sync.cancel_frame()
+        if sync.is_in_menus():
+            self._deviate("the answer to message 22 is 1 in a race")
+        self._report.version = sync.version()
+        sync.give_up()
+        sync.echo()
+        self._last_ms = None
+
+    def _go_to_start(self) -> Sync:
+        """Goes through the countdown; returns the open run step of time 0."""
+        sync = self._run_step()
+        if sync.message.time_ms >= 0:  # pyright: ignore[reportAttributeAccessIssue]
+            self._note("the race did not begin with a countdown after message 11")
+        while sync.message.time_ms < 0:  # pyright: ignore[reportAttributeAccessIssue]
+            sync.echo()
+            sync = self._run_step()
+        if sync.is_finished():
+            self._deviate("message 16 says that the race is finished at its start")
+        return sync
+
+    def _decide(self, sync: Sync, number: int) -> Sync:
+        """Takes a decision in an open run step; returns the next run step, open."""
+        state = read_state(sync.state())
+        time_ms = sync.message.time_ms  # pyright: ignore[reportAttributeAccessIssue]
+        if state.race_time_ms != time_ms:
+            self._deviate(f"the state in the run step of {time_ms} ms has a race time of {state.race_time_ms} ms")
+        sync.rewind_to_current()
+        sync.set_speed(0.0)
+        sync.request_frame(SIDE, SIDE)
+        sync.echo()
+        frame = self._receive()
+        while not isinstance(frame.message, Frame):
+            self._deviate(f"message {frame.message_id.value} {_text(frame)} came at speed 0, before the frame")
+            frame.echo()
+            frame = self._receive()
+        if number < NUM_PROBED:
+            self._expect_silence(frame, "a frame")
+            seen_ms = read_state(frame.state()).race_time_ms
+            if seen_ms != time_ms:
+                self._deviate(f"the clock moved from {time_ms} to {seen_ms} ms at speed 0")
+        frame.set_inputs(CONTROLS[ACTIONS[number % len(ACTIONS)]])
+        frame.set_speed(self._speed)
+        frame.echo()
+        self._report.num_decisions += 1
+        return self._run_step()
+
+    def _run_step(self) -> Sync:
+        """Waits for the next run step, and answers checkpoints, laps and the finish on the way."""
+        while True:
+            sync = self._receive()
+            if isinstance(sync.message, RunStep):
+                self._check_time(sync.message.time_ms, sync)
+                return sync
+            if isinstance(sync.message, CheckpointCount | LapCount):
+                self._count(sync)
+            else:
+                self._unexpected("a run step", sync)
+
+    def _count(self, sync: Sync) -> None:
+        current, target = sync.message
+        if not 0 <= current <= target:
+            self._deviate(f"message {sync.message_id.value} counts {current} of {target}")
+        if sync.message_id == MessageId.CHECKPOINT_COUNT and current == target and self._start:
+            if not sync.is_finished():
+                self._deviate("message 16 denies the finish that message 2 told")
+            self._note("the finish was reached, and the race rewound to its start")
+            sync.rewind(self._start)
+            self._last_ms = None
+        sync.echo()
+
+    def _check_time(self, time_ms: int, sync: Sync) -> None:
+        if time_ms % PERIOD_MS != 0 and not sync.is_finished():
+            self._deviate(f"a run step came at {time_ms} ms, which is no multiple of {PERIOD_MS} ms")
+        elif self._last_ms is not None and time_ms != self._last_ms + PERIOD_MS:
+            self._deviate(f"after the run step of {self._last_ms} ms came that of {time_ms} ms")
+        self._last_ms = time_ms
+
+    def _try_rewind(self, sync: Sync) -> None:
+        """Rewinds to the start and asks for the state again."""
+        sync.rewind(self._start)
+        there = sync.state()
+        different = _differences(read_state(self._start), read_state(there))
+        if different:
+            self._deviate(f"a rewind did not restore {', '.join(different)}")
+        elif there != self._start:
+            count = sum(a != b for a, b in zip(self._start, there, strict=False))
+            self._note(f"after a rewind {count} bytes differ, none of them in a known field")
+
+    def _try_timeout(self, sync: Sync) -> None:
+        """Leaves the echo out: the server must drop the connection and take the next one."""
+        sync.set_timeout(HELD_TIMEOUT_MS)
+        sync.set_speed(1.0)
+        started_s = time.monotonic()
+        try:
+            sync.flush()
+            self._limit()
+            is_quiet = self._client.is_quiet(WAIT_S)
+        except GameClosedError:
+            waited_ms = 1000.0 * (time.monotonic() - started_s)
+            if waited_ms < HELD_TIMEOUT_MS / 2:
+                self._deviate(f"the connection was closed {waited_ms:.0f} ms after a timeout of {HELD_TIMEOUT_MS} ms")
+        else:
+            what = "nothing happened" if is_quiet else "something was sent"
+            self._deviate(f"without an echo {what}, instead of a close after {HELD_TIMEOUT_MS} ms")
+        self._client.reconnect()
+        again = self._receive()
+        if not isinstance(again.message, OnConnect):
+            self._unexpected("message 5 on connecting again", again)
+        again.shut_down()
+
+    def _expect_silence(self, sync: Sync, what: str) -> None:
+        sync.flush()
+        if not self._client.is_quiet(QUIET_S):
+            expected = f"silence after {what} while message {sync.message_id.value} is not echoed"
+            raise GameProtocolError(expected, "more bytes")
+
+    def _receive(self) -> Sync:
+        self._limit()
+        return self._client.receive()
+
+    def _limit(self) -> None:
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            message = "the check took longer than its limit"
+            raise GameTimeoutError(message)
+        self._client.set_timeout(min(self._wait_s, left_s))
+
+    def _unexpected(self, expected: str, sync: Sync) -> NoReturn:
+        raise GameProtocolError(expected, f"message {sync.message_id.value} {_text(sync)}")
+
+    def _deviate(self, text: str) -> None:
+        if text not in self._report.deviations:
+            self._report.deviations.append(text)
+
+    def _note(self, text: str) -> None:
+        if text not in self._report.notes:
+            self._report.notes.append(text)
+
+
+def _text(sync: Sync) -> str:
+    return "" if isinstance(sync.message, Frame) else str(tuple(sync.message))
+
+
+def _differences(before: GameState, after: GameState) -> list[str]:
+    """Returns the names of the known fields that differ."""
+    names = [name for name in STATE.names or () if before.fixed[name].tobytes() != after.fixed[name].tobytes()]
+    if not np.array_equal(before.checkpoints, after.checkpoints):
+        names.append("checkpoints")
+    return names

@@ -1,0 +1,143 @@
+"""A client of the game's socket plugin: waits for syncs, hands each out as an object that commands go through.
+
+The rules of the protocol are kept by construction. Only an open sync takes commands and requests, since the game reads
+nothing otherwise; it sends them before its echo, and after the echo it takes no more. The next sync is not waited for
+before the last one is echoed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.game import protocol
+from rulka.game.connection import Connection, connect
+from rulka.game.errors import GameOrderError
+from rulka.game.protocol import CheckpointCount, LapCount, MessageId, OnConnect, RunStep
+from rulka.game.sync import FrameRequest, Sync
+
+
+class Frame(NamedTuple):
+    """A picture of the game.
+
+    Attributes:
+        pixels: [H, W, 4] uint8 blue, green, red and an unused byte; a view that the next frame overwrites.
+    """
+
+    pixels: NDArray[np.uint8]
+
+
+Message = RunStep | CheckpointCount | LapCount | Frame | OnConnect
+_NUMBERS = {
+    MessageId.RUN_STEP: RunStep,
+    MessageId.CHECKPOINT_COUNT: CheckpointCount,
+    MessageId.LAP_COUNT: LapCount,
+    MessageId.ON_CONNECT: OnConnect,
+}
+
+
+class GameClient:
+    """One connection to one game; use it as a context, or call `close`.
+
+    Args:
+        host: where the game runs.
+        port: where its plugin listens.
+        timeout_s: longest wait for anything.
+        patience_s: how long to go on trying to connect; 0 tries once.
+
+    Attributes:
+        counts: messages received so far, by id; a reconnect does not reset them.
+
+    Raises:
+        GameClosedError: if nobody listens.
+        GameTimeoutError: if the machine does not answer.
+    """
+
+    def __init__(self, host: str, port: int, timeout_s: float, patience_s: float = 0.0) -> None:
+        self._address = host, port
+        self._timeout_s, self._patience_s = timeout_s, patience_s
+        self.counts: dict[MessageId, int] = dict.fromkeys(sorted(protocol.SYNC_IDS), 0)
+        self._head = memoryview(bytearray(protocol.INT.size))
+        self._numbers = memoryview(bytearray(max(known.size for known in protocol.SYNC_PAYLOADS.values())))
+        self._pixels = np.empty((0, 0, protocol.NUM_CHANNELS), np.uint8)
+        self._sync: Sync | None = None
+        self._connection: Connection = self._open()
+
+    def _open(self) -> Connection:
+        self._request = FrameRequest()
+        return connect(*self._address, self._timeout_s, self._patience_s)
+
+    @property
+    def sync(self) -> Sync | None:
+        """The sync that has not been echoed yet, if any: an echo may be left pending as long as the game waits."""
+        return self._sync if self._sync is not None and self._sync.is_open else None
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Changes the longest wait, also of later connections."""
+        self._timeout_s = timeout_s
+        self._connection.set_timeout(timeout_s)
+
+    def receive(self) -> Sync:
+        """Waits for the next sync.
+
+        Raises:
+            GameOrderError: if the last one has not been echoed: the game would never send another.
+            GameTimeoutError: if none comes in time.
+            GameClosedError: if the game closes the connection.
+            GameProtocolError: if something else comes.
+        """
+        if self.sync is not None:
+            message = "the last sync has not been echoed, so that no other can come"
+            raise GameOrderError(message)
+        self._connection.fill(self._head, "the next message")
+        message_id = protocol.sync_id(self._head)
+        self.counts[message_id] += 1
+        message = self._frame() if message_id == MessageId.FRAME else self._numbered(message_id)
+        self._sync = Sync(self._connection, message_id, message, self._request)
+        return self._sync
+
+    def is_quiet(self, wait_s: float) -> bool:
+        """Whether the game sends nothing for a while; nothing is consumed.
+
+        Raises:
+            GameClosedError: if the game closes the connection.
+        """
+        return self._connection.is_quiet(wait_s)
+
+    def reconnect(self) -> None:
+        """Closes the connection and opens a new one; the game forgets what was pending.
+
+        Raises:
+            GameClosedError: if nobody listens any more.
+            GameTimeoutError: if the machine does not answer.
+        """
+        self.close()
+        self._connection = self._open()
+
+    def close(self) -> None:
+        """Closes the connection; the game notices by itself. A second time does nothing."""
+        self._connection.close()
+        if self._sync is not None:
+            self._sync.is_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _numbered(self, message_id: MessageId) -> Message:
+        payload = protocol.SYNC_PAYLOADS[message_id]
+        numbers = self._numbers[: payload.size]
+        if payload.size:
+            self._connection.fill(numbers, f"message {message_id}")
+        return _NUMBERS[message_id](*payload.unpack(numbers))
+
+    def _frame(self) -> Frame:
+        width, height = self._request.take()
+        if self._pixels.shape[:2] != (height, width):
+            self._pixels = np.empty((height, width, protocol.NUM_CHANNELS), np.uint8)
+        self._connection.fill(self._pixels.data.cast("B"), f"a frame of {width} x {height}")
+        return Frame(self._pixels)

@@ -1,0 +1,355 @@
+// Rulka's side of the link in the game: a plugin for TMInterface 2 (AngelScript).
+//
+// Listens on 127.0.0.1 at the port in the variable `custom_port` and speaks the protocol of rulka/game/protocol.py,
+// where ids and payloads are explained. A test holds this file's ids and payloads to that table.
+//
+// The rule that everything here follows: a sync (ids 1 to 5) is written, then messages are read and handled until the
+// same id comes back; at any other time nothing is read.
+//
+// This file has not been run in the game: see docs/game.md.
+
+const string LOOPBACK = "127.0.0.1";
+const uint DEFAULT_TIMEOUT_MS = 2000;
+const int DEFAULT_PERIOD_MS = 10;
+const int LINK_VERSION = 1;
+const string VERSION_COMMAND = "rulka_version";
+const string VERSION_MARK = "# rulka link ";
+
+enum Id {
+    None = -1,
+    RunStep = 1,
+    CheckpointCount = 2,
+    LapCount = 3,
+    Frame = 4,
+    OnConnect = 5,
+    SetSpeed = 6,
+    RewindToState = 7,
+    RewindToCurrent = 8,
+    GetState = 9,
+    SetInputs = 10,
+    GiveUp = 11,
+    PreventFinish = 12,
+    Shutdown = 13,
+    ConsoleCommand = 14,
+    SetTimeout = 15,
+    IsFinished = 16,
+    RequestFrame = 17,
+    ResetCamera = 18,
+    SetStepPeriod = 19,
+    CancelFrame = 20,
+    ShowInterface = 21,
+    IsInMenus = 22,
+    GetInputs = 23
+}
+
+// What belongs to one program, and is forgotten with it.
+Net::Socket@ listener = null;
+Net::Socket@ program = null;
+uint timeoutMs = DEFAULT_TIMEOUT_MS;
+int frameWidth = 0;
+int frameHeight = 0;
+bool greetingDue = false;
+bool saysVersion = false;
+
+// What outlives it.
+int periodMs = DEFAULT_PERIOD_MS;
+
+PluginInfo@ GetPluginInfo()
+{
+    PluginInfo info;
+    info.Name = "Rulka link";
+    info.Author = "Rulka";
+    info.Version = "1";
+    info.Description = "Lets a program drive: run steps, states, frames and inputs over a socket of this machine.";
+    return info;
+}
+
+void Main()
+{
+    RegisterVariable("custom_port", 0);
+}
+
+void OnDisabled()
+{
+    Forget("the plugin is disabled");
+    @listener = null;
+}
+
+// Between two pictures: nothing is blocked here, so this is where programs are accepted and frames are sent.
+void Render()
+{
+    Listen();
+    Accept();
+    if (program !is null && frameWidth > 0 && frameHeight > 0) {
+        SendFrame();
+    }
+}
+
+// The port is set on the game's command line, which is carried out some time after plugins are loaded.
+void Listen()
+{
+    if (listener !is null) {
+        return;
+    }
+    const int port = int(GetVariableDouble("custom_port"));
+    if (port <= 0) {
+        return;
+    }
+    @listener = Net::Socket();
+    if (listener.Listen(LOOPBACK, uint16(port))) {
+        log("Rulka: listening on port " + port);
+    } else {
+        log("Rulka: port " + port + " cannot be listened on");
+    }
+}
+
+void Accept()
+{
+    if (listener is null) {
+        return;
+    }
+    auto@ newcomer = listener.Accept(0);
+    if (newcomer !is null) {
+        Forget("another program connected");
+        @program = newcomer;
+        program.NoDelay = true;
+        greetingDue = true;
+        log("Rulka: a program connected");
+    }
+    if (greetingDue && GetCurrentGameState() != TM::GameState::StartUp) {
+        greetingDue = false;
+        program.Write(int(Id::OnConnect));
+        WaitForEcho(Id::OnConnect);
+    }
+}
+
+// The request is forgotten only after the wait, and with it one that was made in between.
+void SendFrame()
+{
+    const auto@ pixels = Graphics::CaptureScreenshot(vec2(frameWidth, frameHeight));
+    program.Write(int(Id::Frame));
+    program.Write(pixels);
+    WaitForEcho(Id::Frame);
+    ForgetFrame();
+}
+
+void OnRunStep(SimulationManager@ race)
+{
+    if (program is null || greetingDue) {
+        return;
+    }
+    if (race.RaceTime % periodMs == 0 || race.TickTime > race.RaceTime) {
+        program.Write(int(Id::RunStep));
+        program.Write(int(race.RaceTime));
+        WaitForEcho(Id::RunStep);
+    }
+}
+
+void OnCheckpointCountChanged(SimulationManager@ race, int current, int target)
+{
+    SendCount(Id::CheckpointCount, current, target);
+}
+
+void OnLapCountChanged(SimulationManager@ race, int current, int target)
+{
+    SendCount(Id::LapCount, current, target);
+}
+
+void SendCount(int id, int current, int target)
+{
+    if (program is null || greetingDue) {
+        return;
+    }
+    program.Write(id);
+    program.Write(current);
+    program.Write(target);
+    WaitForEcho(id);
+}
+
+// The game stands still in here. The timeout counts from the start, and only while nothing can be read.
+void WaitForEcho(int id)
+{
+    const auto startMs = Time::Now;
+    while (program !is null) {
+        const int received = HandleNext();
+        if (received == id) {
+            return;
+        }
+        if (received == Id::None && Time::Now - startMs > timeoutMs) {
+            Forget("no echo within " + timeoutMs + " ms");
+        }
+    }
+}
+
+void Forget(const string&in reason)
+{
+    if (program !is null) {
+        log("Rulka: the program is dropped: " + reason);
+    }
+    @program = null;
+    timeoutMs = DEFAULT_TIMEOUT_MS;
+    greetingDue = false;
+    saysVersion = false;
+    ForgetFrame();
+}
+
+void ForgetFrame()
+{
+    frameWidth = 0;
+    frameHeight = 0;
+}
+
+// Reads and handles one message; returns its id, or None where there is nothing to read.
+int HandleNext()
+{
+    if (program.Available == 0) {
+        return Id::None;
+    }
+    auto@ race = GetSimulationManager();
+    const int id = program.ReadInt32();
+    switch (id) {
+        case Id::RunStep:
+        case Id::CheckpointCount:
+        case Id::LapCount:
+        case Id::Frame:
+        case Id::OnConnect:
+            break; // an echo
+        case Id::SetSpeed:
+            race.SetSpeed(program.ReadFloat());
+            break;
+        case Id::RewindToState:
+            Rewind(race);
+            break;
+        case Id::RewindToCurrent:
+            if (race.InRace) {
+                race.RewindToState(race.SaveState());
+            }
+            break;
+        case Id::GetState:
+            SendState(race);
+            break;
+        case Id::SetInputs:
+            SetKeys(race);
+            break;
+        case Id::GiveUp:
+            if (race.InRace) {
+                race.GiveUp();
+            }
+            break;
+        case Id::PreventFinish:
+            if (race.InRace) {
+                race.PreventSimulationFinish();
+            }
+            break;
+        case Id::Shutdown:
+            Forget("it said so");
+            break;
+        case Id::ConsoleCommand:
+            Execute();
+            break;
+        case Id::SetTimeout:
+            timeoutMs = program.ReadUint32();
+            break;
+        case Id::IsFinished:
+            SendFlag(race.PlayerInfo.RaceFinished || race.TickTime > race.RaceTime);
+            break;
+        case Id::RequestFrame:
+            frameWidth = program.ReadInt32();
+            frameHeight = program.ReadInt32();
+            break;
+        case Id::ResetCamera:
+            race.ResetCamera();
+            break;
+        case Id::SetStepPeriod:
+            SetPeriod(program.ReadInt32());
+            break;
+        case Id::CancelFrame:
+            ForgetFrame();
+            break;
+        case Id::ShowInterface:
+            ToggleRaceInterface(program.ReadInt32() > 0);
+            break;
+        case Id::IsInMenus:
+            SendFlag(GetCurrentGameState() == TM::GameState::Menus);
+            break;
+        case Id::GetInputs:
+            SendInputs(race);
+            break;
+        default:
+            log("Rulka: message " + id + " is unknown; its four bytes are skipped");
+    }
+    return id;
+}
+
+void Rewind(SimulationManager@ race)
+{
+    const int size = program.ReadInt32();
+    const auto block = program.ReadBytes(size);
+    if (race.InRace) {
+        SimulationState state(block);
+        race.RewindToState(state);
+    }
+}
+
+void SendState(SimulationManager@ race)
+{
+    auto@ state = race.SaveState();
+    const auto@ block = state.ToArray();
+    program.Write(int(block.Length));
+    program.Write(block);
+}
+
+void SetKeys(SimulationManager@ race)
+{
+    const int left = program.ReadUint8() > 0 ? 1 : 0;
+    const int right = program.ReadUint8() > 0 ? 1 : 0;
+    const int up = program.ReadUint8() > 0 ? 1 : 0;
+    const int down = program.ReadUint8() > 0 ? 1 : 0;
+    if (race.InRace) {
+        race.SetInputState(InputType::Left, left);
+        race.SetInputState(InputType::Right, right);
+        race.SetInputState(InputType::Up, up);
+        race.SetInputState(InputType::Down, down);
+    }
+}
+
+// The handshake is a command that is caught here, before the console, which may carry commands out only later.
+void Execute()
+{
+    const int size = program.ReadInt32();
+    const string command = program.ReadString(size);
+    if (command == VERSION_COMMAND) {
+        saysVersion = true;
+    } else {
+        ExecuteCommand(command);
+    }
+}
+
+void SetPeriod(int period)
+{
+    if (period > 0) {
+        periodMs = period;
+    } else {
+        log("Rulka: a period of " + period + " ms is ignored");
+    }
+}
+
+void SendFlag(bool flag)
+{
+    program.Write(flag ? 1 : 0);
+}
+
+void SendInputs(SimulationManager@ race)
+{
+    string script = "";
+    if (race.InRace) {
+        auto@ events = race.InputEvents;
+        script = events.ToCommandsText();
+    }
+    if (saysVersion) {
+        saysVersion = false;
+        script = VERSION_MARK + LINK_VERSION + "\n" + script;
+    }
+    program.Write(int(script.Length));
+    program.Write(script);
+}

@@ -1,0 +1,77 @@
+"""What `rulka serve-game` does: finds the track, serves, and stops cleanly at Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from rulka.errors import UserError
+from rulka.game.pictures import FrameKind, Painter
+from rulka.game.protocol import LOOPBACK
+from rulka.game.race import SimulatedRace
+from rulka.game.server import GameServer
+from rulka.game.simulated import SimulatedGame
+from rulka.params import Params
+from rulka.tracks.generate import generate_track
+from rulka.tracks.track import Track, load_track
+
+TRACKS_DIR = Path("data/races/tracks")
+
+
+def find_track(name: str | None, params: Params, tracks_dir: Path = TRACKS_DIR) -> Track:
+    """Returns the track of a file or of a name in `tracks_dir`; without a name, the generated one of the parameters.
+
+    Raises:
+        UserError: if there is no such track, or its file is damaged.
+    """
+    if name is None:
+        return generate_track(**params.track.model_dump())
+    path = next((path for path in (Path(name), tracks_dir / f"{name}.npz") if path.is_file()), None)
+    if path is None:
+        known = ", ".join(sorted(file.stem for file in tracks_dir.glob("*.npz"))) or "no tracks"
+        message = f"there is no track {name!r}: it is neither a file nor one of {known}"
+        raise UserError(message, hint="name a track file, or leave --track out for the generated one")
+    return load_track(path)
+
+
+def make_server(
+    track: Track, params: Params, port: int, *, speed: float, frames: FrameKind = "grey", is_in_menus: bool = False
+) -> GameServer:
+    """Puts a server together; it listens, and serves when told to.
+
+    Args:
+        track: what is raced.
+        params: for the simulator.
+        port: 0 takes a free one.
+        speed: factor of the race clock until a program sets another.
+        frames: grey ones for agents, or colour for people.
+        is_in_menus: begin without a race.
+
+    Raises:
+        UserError: if the speed is negative, the port taken, or the track has too many gates.
+    """
+    if not speed >= 0:
+        message = f"a speed is a number from 0, got {speed}"
+        raise UserError(message)
+    race = SimulatedRace(track, params.simulator)
+    painter = Painter(track, params.simulator, frames)
+    painter.warm_up(race.simulator)
+    return GameServer(SimulatedGame(race, speed=speed, is_in_menus=is_in_menus), painter, port)
+
+
+def serve_until_stopped(server: GameServer, say: Callable[[str], None]) -> None:
+    """Serves until Ctrl-C or SIGTERM; both end it without a traceback.
+
+    Args:
+        server: what serves.
+        say: gets one line when the server listens and one when it has stopped.
+    """
+    before = {number: signal.signal(number, lambda *_: server.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
+    say(f"a game listens on {LOOPBACK}:{server.port}; Ctrl-C stops it")
+    try:
+        server.serve()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    say("stopped")

@@ -1,0 +1,226 @@
+"""The loop of decisions in a game, race after race: what an environment or a capture is made of.
+
+A decision: in the run step the clock is stopped and a frame requested, so that frame and state belong to one tick; the
+caller looks, and its keys are held until the next run step. A race ends at the finish, or when the caller gives it up;
+then the last echo is left pending, so that the game stands still until the next race begins. Source:
+`TRACKMANIA_FACTS.md` 5.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import Controls
+from rulka.game.client import Frame, GameClient
+from rulka.game.errors import GameOrderError, GameProtocolError
+from rulka.game.protocol import CheckpointCount, MessageId, OnConnect, RunStep
+from rulka.game.state import GameState, car_row, next_gearbox_counter, read_state
+from rulka.game.sync import Sync
+from rulka.observation import NUM_CAR_FIELDS
+
+CONNECT_COMMANDS = (
+    "set countdown_speed 1",
+    "set unfocused_fps_limit false",
+    "set skip_map_load_screens true",
+    "set disable_forced_camera true",
+    "set autorewind false",
+    "set auto_reload_plugins false",
+)
+"""Settings of TMInterface that a race needs; unknown ones do no harm."""
+CAMERA_COMMAND = "cam 2"
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """How a session drives.
+
+    Attributes:
+        period_ms: length of a decision, a multiple of 10.
+        width: of the frames, in pixels.
+        height: of the frames.
+        speed: factor of the race clock while driving.
+        race_timeout_ms: how long the game waits for an echo while a race is driven.
+        idle_timeout_ms: and between races, while the program learns.
+    """
+
+    period_ms: int
+    width: int
+    height: int
+    speed: float
+    race_timeout_ms: int = 10_100
+    idle_timeout_ms: int = 600_000_000
+
+
+class Decision(NamedTuple):
+    """What is seen before a decision, or at the end of a race.
+
+    Attributes:
+        time_ms: race time.
+        state: the game's.
+        car: [NUM_CAR_FIELDS] a `CAR` row.
+        pixels: [H, W, 4] the frame, overwritten by the next; None at the end of a race.
+        is_finished: the finish was passed; `time_ms` is then the time of the finish.
+    """
+
+    time_ms: int
+    state: GameState
+    car: NDArray[np.float32]
+    pixels: NDArray[np.uint8] | None
+    is_finished: bool
+
+
+class GameSession:
+    """Drives races in one game.
+
+    Every method raises what the client raises: `GameTimeoutError`, `GameClosedError` or `GameProtocolError`. After any
+    of them call `recover`, then `begin`.
+
+    Args:
+        client: newly connected.
+        settings: how to drive.
+    """
+
+    def __init__(self, client: GameClient, settings: SessionSettings) -> None:
+        self._client, self._settings = client, settings
+        self._start: bytes | None = None
+        self._counter = 0
+        self._pending: Sync | None = None
+        self._greet()
+
+    def begin(self) -> Decision:
+        """Begins a race and returns what is seen at its start.
+
+        The first one gives up the race under way and drives through a countdown; later ones are rewound to its start.
+        """
+        self._counter = -1  # the first decision counts as 0, as in captured races
+        sync = self._pending or self._next()
+        if self._start is None or not _is_rewound(sync, self._start):
+            sync = self._through_countdown(sync)
+            self._start = sync.state()
+        sync.set_timeout(self._settings.race_timeout_ms)
+        return self._look(sync)
+
+    def decide(self, controls: Controls) -> Decision:
+        """Holds keys until the next decision, and returns what is seen then; at the finish the race is over."""
+        frame = self._pending
+        if frame is None or frame.message_id != MessageId.FRAME:
+            text = "no race is under way: begin one"
+            raise GameOrderError(text)
+        frame.set_inputs(controls)
+        frame.set_speed(self._settings.speed)
+        self._echo(frame)
+        while True:
+            sync = self._next()
+            if isinstance(sync.message, RunStep):
+                return self._look(sync)
+            if isinstance(sync.message, CheckpointCount) and sync.message.current == sync.message.target:
+                return self._finish(sync)
+            self._echo(sync)
+
+    def give_up(self) -> None:
+        """Ends the race under way; the game stands still until the next one begins.
+
+        It goes on to its next message first: inside a frame, the first frame of the next race could not be requested.
+        """
+        sync = self._pending
+        if sync is not None and sync.message_id == MessageId.FRAME:
+            sync.set_speed(self._settings.speed)
+            self._echo(sync)
+            sync = self._next()
+        if sync is not None:
+            self._hold(sync)
+
+    def recover(self) -> None:
+        """Connects anew after an error; the race under way is lost, the start of races is kept."""
+        self._pending = None
+        self._client.reconnect()
+        self._greet()
+
+    def close(self) -> None:
+        """Hands the game back: lets it run at its own speed, without a program."""
+        if self._pending is not None:
+            self._pending.set_speed(1.0)
+            self._pending.shut_down()
+            self._pending = None
+        self._client.close()
+
+    def _greet(self) -> None:
+        sync = self._client.receive()
+        if not isinstance(sync.message, OnConnect):
+            expected = "message 5 on connecting"
+            raise GameProtocolError(expected, f"message {sync.message_id.value}")
+        for command in CONNECT_COMMANDS:
+            sync.execute(command)
+        sync.set_step_period(self._settings.period_ms)
+        sync.set_speed(self._settings.speed)
+        sync.echo()
+
+    def _through_countdown(self, sync: Sync) -> Sync:
+        """Gives up what is under way; returns the open run step of the start."""
+        sync.execute(CAMERA_COMMAND)
+        sync.show_interface(False)
+        sync.set_speed(self._settings.speed)
+        sync.give_up()
+        self._echo(sync)
+        sync = self._next()
+        while not (isinstance(sync.message, RunStep) and sync.message.time_ms == 0):
+            self._echo(sync)
+            sync = self._next()
+        return sync
+
+    def _look(self, sync: Sync) -> Decision:
+        """Stops the clock, reads the state, and fetches the frame that belongs to it."""
+        sync.rewind_to_current()
+        sync.set_speed(0.0)
+        sync.request_frame(self._settings.width, self._settings.height)
+        self._pending = None
+        state = read_state(sync.echo_for_state())
+        frame = self._next()
+        while not isinstance(frame.message, Frame):
+            if isinstance(frame.message, RunStep) and frame.message.time_ms != state.race_time_ms:
+                expected = f"the frame of {state.race_time_ms} ms, since the clock stands still"
+                raise GameProtocolError(expected, f"the run step of {frame.message.time_ms} ms")
+            self._echo(frame)  # what is left of the tick
+            frame = self._next()
+        return self._decision(state, state.race_time_ms, frame.message.pixels, is_finished=False)
+
+    def _finish(self, sync: Sync) -> Decision:
+        """Reads the finish; the game must not show its medals, so the finish is prevented."""
+        state = read_state(sync.state())
+        times = state.checkpoints["time_ms"]
+        time_ms = int(times[-1]) if len(times) and times[-1] > 0 else state.race_time_ms
+        sync.prevent_finish()
+        self._hold(sync)
+        return self._decision(state, time_ms, None, is_finished=True)
+
+    def _hold(self, sync: Sync) -> None:
+        """Leaves a sync open, with all the time in the world."""
+        sync.set_timeout(self._settings.idle_timeout_ms)
+        sync.cancel_frame()
+        sync.flush()
+
+    def _decision(
+        self, state: GameState, time_ms: int, pixels: NDArray[np.uint8] | None, *, is_finished: bool
+    ) -> Decision:
+        self._counter = next_gearbox_counter(self._counter, state)
+        car = np.empty(NUM_CAR_FIELDS, np.float32)
+        car_row(state, self._counter, car)
+        return Decision(time_ms, state, car, pixels, is_finished)
+
+    def _next(self) -> Sync:
+        self._pending = self._client.receive()
+        return self._pending
+
+    def _echo(self, sync: Sync) -> None:
+        self._pending = None
+        sync.echo()
+
+
+def _is_rewound(sync: Sync, start: bytes) -> bool:
+    """Rewinds to the start; False where the game does not take it, because it was restarted on another map."""
+    sync.rewind(start)
+    return read_state(sync.state()).race_time_ms == read_state(start).race_time_ms

@@ -1,0 +1,237 @@
+"""A sync: the game stands still and listens, until it is echoed.
+
+Commands are gathered and leave in one write, together with the echo or with a request that has an answer: the game
+handles them in order, and one write is cheaper than ten.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rulka.actions import Controls
+from rulka.game import protocol, state
+from rulka.game.connection import Connection
+from rulka.game.errors import GameOrderError, GameProtocolError, StateRefusedError
+from rulka.game.protocol import MessageId, pack, pack_sized
+
+
+class FrameRequest:
+    """The size of the frame that was asked for; the game has one place for that, so a second request takes it."""
+
+    def __init__(self) -> None:
+        self.size: tuple[int, int] | None = None
+
+    def take(self) -> tuple[int, int]:
+        """Returns width and height of the frame that arrives now.
+
+        Raises:
+            GameProtocolError: if none was asked for; its size is unknown then, and the stream lost.
+        """
+        if self.size is None:
+            message = "no frame, since none was requested"
+            raise GameProtocolError(message, f"message {MessageId.FRAME.value}")
+        size, self.size = self.size, None
+        return size
+
+
+class Sync:
+    """A message of the game and the way to answer it.
+
+    Every command and request raises `GameOrderError` after the echo, and `GameClosedError`, `GameTimeoutError` or
+    `GameProtocolError` where the game is gone, silent or wrong.
+
+    Attributes:
+        message_id: which message it is.
+        message: its content.
+        is_open: whether it has not been echoed.
+    """
+
+    def __init__(self, connection: Connection, message_id: MessageId, message: tuple, request: FrameRequest) -> None:
+        self._connection, self._request = connection, request
+        self.message_id, self.message = message_id, message
+        self.is_open = True
+        self._gathered = bytearray()
+
+    # Commands -----------------------------------------------------------------------------------------------------
+
+    def set_speed(self, factor: float) -> None:
+        """Lets the race clock run so many times as fast as time; 0 stops it."""
+        if not (math.isfinite(factor) and factor >= 0):
+            message = f"a speed is a number from 0, got {factor}"
+            raise GameOrderError(message)
+        self._gather(pack(MessageId.SET_SPEED, factor))
+
+    def rewind(self, block: bytes) -> None:
+        """Puts the simulation back to a state that `state` returned."""
+        state.read_state(block)
+        self._gather(pack_sized(MessageId.REWIND_TO_STATE, block))
+
+    def rewind_to_current(self) -> None:
+        """Puts the simulation where it is, which ends what is under way between two ticks."""
+        self._gather(pack(MessageId.REWIND_TO_CURRENT))
+
+    def set_inputs(self, controls: Controls) -> None:
+        """Holds keys from now on."""
+        keys = (controls.left, controls.right, controls.accelerate, controls.brake)
+        self._gather(pack(MessageId.SET_INPUTS, *map(int, keys)))
+
+    def give_up(self) -> None:
+        """Begins the race anew, with its countdown."""
+        self._gather(pack(MessageId.GIVE_UP))
+
+    def prevent_finish(self) -> None:
+        """Lets the race go on after its finish."""
+        self._gather(pack(MessageId.PREVENT_FINISH))
+
+    def execute(self, command: str) -> None:
+        """Gives the game's console a command. Its length is sent in bytes: players have names in every script."""
+        self._gather(pack_sized(MessageId.EXECUTE_COMMAND, command.encode()))
+
+    def set_timeout(self, timeout_ms: int) -> None:
+        """Changes how long the game lets itself be held in one sync."""
+        self._gather(pack(MessageId.SET_TIMEOUT, timeout_ms))
+
+    def request_frame(self, width: int, height: int) -> None:
+        """Asks for a picture; it comes as the next message at the earliest after this sync's echo.
+
+        Raises:
+            GameOrderError: if this sync is a frame itself: the game would forget the request.
+        """
+        if self.message_id == MessageId.FRAME:
+            message = "a frame cannot be requested while answering a frame: the game forgets such a request"
+            raise GameOrderError(message)
+        if not (0 < width <= protocol.MAX_FRAME_SIDE and 0 < height <= protocol.MAX_FRAME_SIDE):
+            message = f"a frame has 1 to {protocol.MAX_FRAME_SIDE} pixels each way, got {width} x {height}"
+            raise GameOrderError(message)
+        self._gather(pack(MessageId.REQUEST_FRAME, width, height))
+        self._request.size = width, height
+
+    def cancel_frame(self) -> None:
+        """Takes a request back."""
+        self._gather(pack(MessageId.CANCEL_FRAME))
+        self._request.size = None
+
+    def reset_camera(self) -> None:
+        """Puts the camera back behind the car."""
+        self._gather(pack(MessageId.RESET_CAMERA))
+
+    def set_step_period(self, period_ms: int) -> None:
+        """Asks for a run step whenever the race time is a multiple of this."""
+        if period_ms <= 0:
+            message = f"a period is a positive number of ms, got {period_ms}"
+            raise GameOrderError(message)
+        self._gather(pack(MessageId.SET_STEP_PERIOD, period_ms))
+
+    def show_interface(self, is_shown: bool) -> None:
+        """Shows or hides the game's clock and the like, which would be in every frame."""
+        self._gather(pack(MessageId.SHOW_INTERFACE, int(is_shown)))
+
+    def send_unknown(self, number: int) -> None:
+        """Sends an id of no known message, of which the game takes four bytes; for `game-check` alone."""
+        self._gather(protocol.INT.pack(number))
+
+    # Requests that are answered at once ----------------------------------------------------------------------------
+
+    def state(self) -> bytes:
+        """Fetches the whole simulation, for `read_state` and `rewind`."""
+        self._gather(pack(MessageId.GET_STATE))
+        self._flush()
+        return self._read_state()
+
+    def is_finished(self) -> bool:
+        """Asks whether the race is over."""
+        return self._flag(MessageId.IS_FINISHED)
+
+    def is_in_menus(self) -> bool:
+        """Asks whether no map is open."""
+        return self._flag(MessageId.IS_IN_MENUS)
+
+    def inputs(self) -> str:
+        """Fetches the inputs of the race so far, as a TMInterface script."""
+        self._gather(pack(MessageId.GET_INPUTS))
+        self._flush()
+        text = self._read_sized(MessageId.GET_INPUTS, 0, protocol.MAX_TEXT_BYTES)
+        return text.decode(errors="replace")
+
+    def version(self) -> int | None:
+        """Asks for the version of what Rulka adds to the protocol; None from a game that does not know of it.
+
+        Ask in a run step: a plain plugin has no inputs to answer with outside a race.
+        """
+        self.execute(protocol.VERSION_COMMAND)
+        version, _ = protocol.split_version(self.inputs())
+        return version
+
+    # The end -------------------------------------------------------------------------------------------------------
+
+    def echo(self) -> None:
+        """Sends what was gathered and lets the game go on; the last thing a sync takes."""
+        self._gather(pack(self.message_id))
+        self._flush()
+        self.is_open = False
+
+    def echo_for_state(self) -> bytes:
+        """Echoes, and returns the state that was asked for just before; one way over the wire less than both alone.
+
+        The game answers before it takes the echo, so the answer still comes before the next sync.
+        """
+        self._gather(pack(MessageId.GET_STATE))
+        self.echo()
+        return self._read_state()
+
+    def shut_down(self) -> None:
+        """Ends the connection: the game closes it, and goes on without a program."""
+        self._gather(pack(MessageId.SHUTDOWN))
+        self._flush()
+        self.is_open = False
+
+    def flush(self) -> None:
+        """Sends what was gathered without ending the sync, which then stays pending."""
+        self._gather(b"")
+        self._flush()
+
+    def _gather(self, message: bytes) -> None:
+        if not self.is_open:
+            text = f"the sync {self.message_id.name} is over: commands go into the next one"
+            raise GameOrderError(text)
+        self._gathered += message
+
+    def _flush(self) -> None:
+        if self._gathered:
+            self._connection.send(self._gathered)
+            self._gathered.clear()
+
+    def _read(self, num_bytes: int, what: str) -> bytearray:
+        out = bytearray(num_bytes)
+        if num_bytes:
+            self._connection.fill(memoryview(out), what)
+        return out
+
+    def _flag(self, message_id: MessageId) -> bool:
+        self._gather(pack(message_id))
+        self._flush()
+        answer = self._read_int(f"the answer to {message_id.name}")
+        if answer not in (0, 1):
+            expected = f"0 or 1 as the answer to {message_id.name}"
+            raise GameProtocolError(expected, str(answer))
+        return bool(answer)
+
+    def _read_int(self, what: str) -> int:
+        return protocol.INT.unpack(self._read(protocol.INT.size, what))[0]
+
+    def _read_sized(self, message_id: MessageId, least: int, most: int) -> bytearray:
+        what = f"the answer to {message_id.name}"
+        size = self._read_int(f"the length of {what}")
+        if not least <= size <= most:
+            expected = f"{least} to {most} bytes as {what}"
+            raise GameProtocolError(expected, f"a length of {size}")
+        return self._read(size, what)
+
+    def _read_state(self) -> bytes:
+        block = bytes(self._read_sized(MessageId.GET_STATE, state.EMPTY_BYTES, state.MAX_BYTES))
+        try:
+            state.read_state(block)
+        except StateRefusedError as error:
+            expected = f"a length of {state.EMPTY_BYTES} + 4 a + 8 b that fits a and b"
+            raise GameProtocolError(expected, str(error)) from error
+        return block

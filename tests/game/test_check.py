@@ -1,0 +1,240 @@
+"""`game-check` against our server, and against servers that break one rule each."""
+
+import json
+import re
+import struct
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rulka import cli
+from rulka.errors import UserError
+from rulka.game.check import check_game
+from rulka.game.errors import GameClosedError
+from rulka.game.protocol import INT, MessageId, pack_sync
+from rulka.game.report import CheckReport
+from rulka.game.server import GameServer
+from rulka.game.simulated import SimulatedGame
+from tests.game.scripted import ScriptedGame, Wire, i32
+
+ServerMaker = Callable[..., GameServer]
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence of a tenth of a second and the like, at a third."""
+    for name, value in (("WAIT_S", 0.6), ("QUIET_S", 0.03), ("HELD_TIMEOUT_MS", 100)):
+        monkeypatch.setattr(f"rulka.game.check.{name}", value)
+
+
+def check(port: int, num_decisions: int = 8, limit_s: float = 30.0, open_map: str | None = None) -> CheckReport:
+    return check_game(port, "127.0.0.1", num_decisions, 100.0, open_map, limit_s)
+
+
+def test_our_server_conforms(serve: ServerMaker) -> None:
+    report = check(serve().port, 40)
+    assert report.deviations == []
+    assert (report.num_decisions, report.messages[4], report.messages[5], report.version) == (40, 40, 2, 1)
+    assert report.state is not None
+    assert report.state["race_time_ms"] == 2000
+    assert report.state["speed_mps"] > 5
+    assert report.decisions_per_s is not None
+    assert "40 x FRAME" in report.to_text()
+
+
+def test_a_finish_on_the_way_is_no_deviation(serve: ServerMaker) -> None:
+    report = check(serve().port, 300)
+    assert report.deviations == []
+    assert report.notes == ["the finish was reached, and the race rewound to its start"]
+    assert report.messages[2] >= 2
+
+
+def test_a_plain_server_conforms_too(serve: ServerMaker) -> None:
+    server = serve()
+    server._game._handlers[MessageId.EXECUTE_COMMAND] = lambda _: None
+    report = check(server.port)
+    assert report.deviations == []
+    assert report.version is None
+    assert "a plain game" in report.to_text()
+
+
+def test_the_menus_are_one_message(serve: ServerMaker) -> None:
+    server = serve(is_in_menus=True)
+    with pytest.raises(UserError, match="the game is in its menus") as caught:
+        check(server.port)
+    assert "--map" in caught.value.hint
+    assert check(server.port, open_map="A01-Race").conforms
+
+
+# Servers that break one rule each -------------------------------------------------------------------------------------
+
+
+def no_rewind(server: GameServer) -> None:
+    server._game._handlers[MessageId.REWIND_TO_STATE] = lambda _: None
+
+
+def no_stop(server: GameServer) -> None:
+    """The clock ticks on at speed 0."""
+    game = server._game
+    take = game.race.state
+
+    def state() -> bytes:
+        if game.speed == 0:
+            game.race.tick()
+        return take()
+
+    game.race.state = state
+
+
+def eager_frame(server: GameServer) -> None:
+    """Sends the frame from within the sync."""
+    pixels = bytes(64 * 64 * 4)
+    server._game._handlers[MessageId.REQUEST_FRAME] = lambda *_: pack_sync(MessageId.FRAME) + pixels
+
+
+def long_state(server: GameServer) -> None:
+    take = server._game.race.state
+
+    def state() -> bytes:
+        block = take() + b"\0"
+        return INT.pack(len(block)) + block
+
+    server._game._handlers[MessageId.GET_STATE] = state
+
+
+def deaf_to_period(server: GameServer) -> None:
+    server._game._handlers[MessageId.SET_STEP_PERIOD] = lambda _: None
+
+
+def no_timeout(server: GameServer) -> None:
+    server._game._handlers[MessageId.SET_TIMEOUT] = lambda _: setattr(server._game, "timeout_ms", 10**9)
+
+
+def strange_flag(server: GameServer) -> None:
+    server._game._handlers[MessageId.IS_IN_MENUS] = lambda: INT.pack(7)
+
+
+def other_clock(server: GameServer) -> None:
+    take = server._game.race.state
+
+    def state() -> bytes:
+        block = bytearray(take())
+        struct.pack_into("<i", block, 7892, 77)
+        return INT.pack(len(block)) + bytes(block)
+
+    server._game._handlers[MessageId.GET_STATE] = state
+
+
+BROKEN = {
+    no_rewind: "a rewind did not restore .*position",
+    no_stop: "the clock moved from 0 to 10 ms at speed 0",
+    eager_frame: "expected silence after a request of a frame before the echo",
+    long_state: r"expected a length of 8356 \+ 4 a \+ 8 b",
+    deaf_to_period: "is no multiple of 50 ms",
+    no_timeout: "without an echo nothing happened, instead of a close",
+    strange_flag: "expected 0 or 1 as the answer to IS_IN_MENUS, got 7",
+    other_clock: "has a race time of 77 ms",
+}
+
+
+@pytest.mark.parametrize("break_rule", BROKEN, ids=lambda rule: rule.__name__)
+def test_a_broken_rule_is_a_deviation(break_rule: Callable, serve: ServerMaker) -> None:
+    server = serve()
+    break_rule(server)
+    report = check(server.port)
+    assert not report.conforms
+    assert any(re.search(BROKEN[break_rule], text) for text in report.deviations), report
+
+
+def test_any_echo_must_not_do(serve: ServerMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes the echo of a checkpoint for that of a run step goes on, and so breaks the silence."""
+    handle = SimulatedGame.handle
+    server = serve()
+    sent = []
+
+    def careless(game: SimulatedGame, number: int, values: tuple) -> bytes:
+        if number == MessageId.CHECKPOINT_COUNT and not sent:
+            sent.append(number)
+            return pack_sync(MessageId.RUN_STEP, 0)
+        return handle(game, number, values)
+
+    monkeypatch.setattr(SimulatedGame, "handle", careless)
+    assert "expected silence after the echo of another message" in check(server.port).deviations[0]
+
+
+# Servers that are none ------------------------------------------------------------------------------------------------
+
+
+def test_garbage_is_a_deviation() -> None:
+    game = ScriptedGame(lambda wire: wire.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+    report = check(game.port)
+    game.finish()
+    assert "expected one of the ids [1, 2, 3, 4, 5]" in report.deviations[0]
+
+
+def test_silence_ends_at_the_limit() -> None:
+    def script(wire: Wire) -> None:
+        wire.is_closed()
+
+    game = ScriptedGame(script)
+    report = check(game.port, limit_s=0.2)
+    game.finish()
+    assert "sent 0 of 4 bytes" in report.deviations[0]
+
+
+def test_an_endless_countdown_ends_at_the_limit() -> None:
+    def script(wire: Wire) -> None:
+        answers = {9: i32(8356) + bytes(8356), 16: i32(0), 22: i32(0), 23: i32(0)}
+        payloads = {6: 4, 15: 4, 17: 8, 19: 4, 14: 17}
+        wire.send(i32(5))
+        try:
+            while True:
+                number = wire.int()
+                wire.read(payloads.get(number, 0))
+                wire.send(answers.get(number, b"") if number not in (1, 5) else i32(1, -50))
+        except ConnectionError:
+            return
+
+    game = ScriptedGame(script)
+    started_s = time.monotonic()
+    report = check(game.port, limit_s=1.0)
+    assert time.monotonic() - started_s < 10
+    game.finish()
+    assert "the check took longer than its limit" in report.deviations
+    assert "after the run step of -50 ms came that of -50 ms" in report.deviations
+
+
+def test_nobody_listens() -> None:
+    game = ScriptedGame()
+    game.finish()
+    with pytest.raises(GameClosedError, match="no game listens"):
+        check(game.port)
+
+
+@pytest.mark.parametrize(("num_decisions", "limit_s"), [(0, 1.0), (1, 0.0)])
+def test_impossible_numbers_are_refused(num_decisions: int, limit_s: float) -> None:
+    with pytest.raises(UserError, match="at least one decision"):
+        check(1, num_decisions, limit_s)
+
+
+def test_the_command_ends_with_0_only_for_a_game_that_conforms(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(port: int) -> int:
+        options = ["--port", str(port), "--decisions", "5", "--speed", "100", "--json"]
+        monkeypatch.setattr(sys, "argv", ["rulka", "game-check", *options])
+        try:
+            cli.main()
+        except SystemExit as end:
+            return int(end.code or 0)
+        return 0
+
+    assert call(serve().port) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["conforms"], report["num_frames"], report["messages"]["5"]) == (True, 5, 2)
+    broken = serve()
+    no_rewind(broken)
+    assert call(broken.port) == 1
+    assert not json.loads(capsys.readouterr().out)["conforms"]

@@ -1,0 +1,316 @@
+"""The client against a scripted game, byte by byte."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rulka.actions import Controls
+from rulka.game.client import GameClient
+from rulka.game.errors import (
+    GameClosedError,
+    GameOrderError,
+    GameProtocolError,
+    GameTimeoutError,
+)
+from rulka.game.protocol import CheckpointCount, LapCount, OnConnect, RunStep
+from tests.game.scripted import ScriptedGame, Wire, f32, i32
+
+Script = Callable[[Wire], None]
+STATE = bytes(8356)
+
+
+def connected(game: ScriptedGame, timeout_s: float = 2.0) -> GameClient:
+    return GameClient("127.0.0.1", game.port, timeout_s)
+
+
+def test_messages_are_typed_and_echoed() -> None:
+    def script(wire: Wire) -> None:
+        for message, answer in ((i32(5), 5), (i32(1, -2600), 1), (i32(2, 1, 3), 2), (i32(3, 1, 1), 3)):
+            wire.send(message)
+            assert wire.int() == answer
+        assert wire.is_quiet(0.02)
+
+    game = ScriptedGame(script)
+    with connected(game) as client:
+        seen = []
+        for _ in range(4):
+            sync = client.receive()
+            seen.append(sync.message)
+            sync.echo()
+        game.finish()
+        assert seen == [OnConnect(), RunStep(-2600), CheckpointCount(1, 3), LapCount(1, 1)]
+        assert {int(number): count for number, count in client.counts.items()} == {1: 1, 2: 1, 3: 1, 4: 0, 5: 1}
+
+
+def test_commands_leave_before_the_echo_in_their_order() -> None:
+    expected = i32(6) + f32(80.0) + i32(7, 8356) + STATE + i32(8) + i32(10) + bytes([0, 1, 1, 0]) + i32(11) + i32(12)
+    expected += i32(14, 6) + "map \u00e9".encode() + i32(15, 10_100) + i32(17, 64, 48) + i32(18) + i32(19, 50)
+    expected += i32(20) + i32(21, 0) + i32(1)
+
+    def script(wire: Wire) -> None:
+        wire.send(i32(1, 0))
+        assert wire.read(len(expected)) == expected
+        assert wire.is_quiet(0.02)
+
+    game = ScriptedGame(script)
+    with connected(game) as client:
+        sync = client.receive()
+        sync.set_speed(80.0)
+        sync.rewind(STATE)
+        sync.rewind_to_current()
+        sync.set_inputs(Controls(accelerate=True, brake=False, left=False, right=True))
+        sync.give_up()
+        sync.prevent_finish()
+        sync.execute("map \u00e9")
+        sync.set_timeout(10_100)
+        sync.request_frame(64, 48)
+        sync.reset_camera()
+        sync.set_step_period(50)
+        sync.cancel_frame()
+        sync.show_interface(False)
+        sync.echo()
+        game.finish()
+
+
+def test_requests_are_answered_inside_the_sync() -> None:
+    def script(wire: Wire) -> None:
+        wire.send(i32(1, 50))
+        assert wire.read(12) == i32(6) + f32(0.0) + i32(16)
+        wire.send(i32(1))
+        assert wire.int() == 22
+        wire.send(i32(0))
+        assert wire.int() == 9
+        wire.send(i32(8356), STATE)
+        assert wire.int() == 23
+        wire.send(i32(11), b"0 press up\n")
+        assert wire.int() == 1
+
+    game = ScriptedGame(script)
+    with connected(game) as client:
+        sync = client.receive()
+        sync.set_speed(0.0)
+        assert sync.is_finished()
+        assert not sync.is_in_menus()
+        assert sync.state() == STATE
+        assert sync.inputs() == "0 press up\n"
+        sync.echo()
+        game.finish()
+
+
+def test_a_state_can_be_asked_for_together_with_the_echo() -> None:
+    def script(wire: Wire) -> None:
+        wire.send(i32(1, 50))
+        assert wire.read(16) == i32(6) + f32(0.0) + i32(9) + i32(1)
+        wire.send(i32(8356), STATE, i32(1, 100))
+        assert wire.int() == 1
+
+    game = ScriptedGame(script)
+    with connected(game) as client:
+        sync = client.receive()
+        sync.set_speed(0.0)
+        assert sync.echo_for_state() == STATE
+        assert client.sync is None
+        sync = client.receive()
+        assert sync.message == RunStep(100)
+        sync.echo()
+        game.finish()
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"), [(b"# rulka link 1\n0 press up\n", 1), (b"0 press up\n", None), (b"", None)]
+)
+def test_the_handshake_costs_a_plain_game_nothing(answer: bytes, version: int | None) -> None:
+    def script(wire: Wire) -> None:
+        wire.send(i32(1, 0))
+        assert wire.read(25) == i32(14, 13) + b"rulka_version" + i32(23)
+        wire.send(i32(len(answer)), answer)
+        assert wire.int() == 1
+
+    game = ScriptedGame(script)
+    with connected(game) as client:
+        sync = client.receive()
+        assert sync.version() == version
+        sync.echo()
+        game.finish()
+
+
+def test_a_frame_has_the_size_that_was_asked_for() -> None:
+    pixels = bytes(range(24))
+
+    def script(wire: Wire) -> None:
+        wire.send(i32(1, 0))
+        assert wire.read(28) == i32(17, 9, 9) + i32(17, 3, 2) + i32(1)  # the second request takes the only place
+        wire.send(i32(4), pixels[:10])
+        time.sleep(0.02)
+        wire.send(pixels[10:])
+        assert wire.int() == 4
+
+    game = ScriptedGame(script)
+    with connected(game) as client:
+        sync = client.receive()
+        sync.request_frame(9, 9)
+        sync.request_frame(3, 2)
+        sync.echo()
+        frame = client.receive()
+        assert frame.message.pixels.shape == (2, 3, 4)
+        assert frame.message.pixels.tobytes() == pixels
+        with pytest.raises(GameOrderError, match="forgets such a request"):
+            frame.request_frame(3, 2)
+        frame.echo()
+        game.finish()
+
+
+def test_the_order_of_the_protocol_is_kept() -> None:
+    def script(wire: Wire) -> None:
+        wire.send(i32(5))
+        assert wire.int() == 5
+        assert wire.is_quiet(0.05)
+
+    game = ScriptedGame(script)
+    with connected(game) as client:
+        sync = client.receive()
+        assert client.sync is sync
+        with pytest.raises(GameOrderError, match="has not been echoed"):
+            client.receive()
+        sync.echo()
+        assert client.sync is None
+        for late in (sync.echo, sync.state, sync.give_up, sync.is_finished, lambda: sync.set_speed(1.0)):
+            with pytest.raises(GameOrderError, match="ON_CONNECT is over"):
+                late()
+        game.finish()
+
+
+@pytest.mark.parametrize("speed", [-1.0, float("nan"), float("inf")])
+def test_an_impossible_speed_is_not_sent(speed: float) -> None:
+    game = ScriptedGame(lambda wire: wire.send(i32(5)))
+    with connected(game) as client, pytest.raises(GameOrderError, match="speed"):
+        client.receive().set_speed(speed)
+    game.finish()
+
+
+# Faults ---------------------------------------------------------------------------------------------------------------
+
+
+def request_a_frame(client: GameClient) -> None:
+    sync = client.receive()
+    sync.request_frame(64, 64)
+    sync.echo()
+    client.receive()
+
+
+def ask_for_state(client: GameClient) -> None:
+    client.receive().state()
+
+
+def ask_whether_finished(client: GameClient) -> None:
+    client.receive().is_finished()
+
+
+def stall(wire: Wire) -> None:
+    """Waits until the client gives up."""
+    while True:
+        try:
+            if not wire.socket.recv(1000):
+                return
+        except ConnectionError:
+            return
+
+
+def after(first: bytes, then: bytes, num_read: int = 16, *, stalls: bool = False) -> Script:
+    def script(wire: Wire) -> None:
+        wire.send(first)
+        wire.read(num_read)
+        wire.send(then)
+        if stalls:
+            stall(wire)
+
+    return script
+
+
+def only(data: bytes, *, stalls: bool = False) -> Script:
+    return after(data, b"", 0, stalls=stalls)
+
+
+FAULTS = {
+    "closes at once": (only(b""), GameClient.receive, GameClosedError, "0 of 4 bytes"),
+    "closes in an id": (only(b"\1\0"), GameClient.receive, GameClosedError, "2 of 4 bytes"),
+    "closes in a message": (only(i32(1) + b"\0"), GameClient.receive, GameClosedError, "message 1"),
+    "dies in mid-frame": (after(i32(1, 0), i32(4) + bytes(9000)), request_a_frame, GameClosedError, "9000 of 16384"),
+    "stalls": (only(b"", stalls=True), GameClient.receive, GameTimeoutError, "0 of 4 bytes"),
+    "stalls in mid-frame": (
+        after(i32(1, 0), i32(4) + bytes(9000), stalls=True),
+        request_a_frame,
+        GameTimeoutError,
+        "9000 of 16384 bytes of a frame of 64 x 64",
+    ),
+    "stalls in a state": (
+        after(i32(1, 0), i32(8356) + bytes(100), 4, stalls=True),
+        ask_for_state,
+        GameTimeoutError,
+        "100 of 8356",
+    ),
+    "garbage": (only(b"HTTP/1.1 400 Bad Request"), GameClient.receive, GameProtocolError, "48 54 54 50"),
+    "a frame that nobody asked for": (only(i32(4) + bytes(64)), GameClient.receive, GameProtocolError, "none was req"),
+    "a short state": (after(i32(1, 0), i32(10) + bytes(10), 4), ask_for_state, GameProtocolError, "length of 10"),
+    "a huge state": (after(i32(1, 0), i32(2**31 - 1), 4), ask_for_state, GameProtocolError, "length of 2147483647"),
+    "a negative length": (after(i32(1, 0), i32(-1), 4), ask_for_state, GameProtocolError, "length of -1"),
+    "a state that is not one": (
+        after(i32(1, 0), i32(8358) + bytes(8358), 4),
+        ask_for_state,
+        GameProtocolError,
+        "has 8356 bytes, got 8358",
+    ),
+    "a sync for an answer": (after(i32(1, 0), i32(2, 1, 1), 4), ask_whether_finished, GameProtocolError, "0 or 1"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_has_its_named_error_and_the_client_can_reconnect(name: str) -> None:
+    script, act, error, text = FAULTS[name]
+    game = ScriptedGame(script, lambda wire: wire.send(i32(5)))
+    with connected(game, timeout_s=0.15) as client:
+        with pytest.raises(error, match=text):
+            act(client)
+        client.reconnect()
+        assert client.receive().message == OnConnect()
+    game.finish()
+
+
+def test_bytes_that_drip_do_not_prolong_the_wait() -> None:
+    def script(wire: Wire) -> None:
+        for _ in range(100):
+            try:
+                wire.send(b"\1")
+            except ConnectionError:
+                return
+            time.sleep(0.05)
+
+    def drip(wire: Wire) -> None:
+        wire.send(i32(1, 0))
+        wire.read(16)
+        wire.send(i32(4))
+        script(wire)
+
+    game = ScriptedGame(drip)
+    with connected(game, timeout_s=0.2) as client, pytest.raises(GameTimeoutError, match=r"of 16384 bytes"):
+        request_a_frame(client)
+    game.finish()
+
+
+def test_nobody_listens() -> None:
+    game = ScriptedGame()
+    game.finish()
+    with pytest.raises(GameClosedError, match=f"no game listens on 127.0.0.1:{game.port}") as caught:
+        GameClient("127.0.0.1", game.port, 1.0)
+    assert "serve-game" in caught.value.hint
+
+
+def test_a_closed_client_says_so() -> None:
+    game = ScriptedGame(lambda wire: wire.send(i32(5)))
+    client = connected(game)
+    client.close()
+    client.close()
+    with pytest.raises(GameClosedError, match="closed on our side"):
+        client.receive()
+    game.finish()

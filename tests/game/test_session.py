@@ -1,0 +1,190 @@
+"""Client and server together: races over a real socket, and what happens when one side fails."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from rulka.actions import CONTROLS, action_table
+from rulka.game.client import GameClient
+from rulka.game.errors import GameClosedError, GameError, GameOrderError, GameProtocolError, GameTimeoutError
+from rulka.game.frames import grey_from_bgra
+from rulka.game.serve import make_server
+from rulka.game.server import GameServer
+from rulka.game.session import Decision, GameSession, SessionSettings
+from rulka.observation import CAR
+from rulka.params import Params
+from rulka.simulator.camera import camera_array
+from rulka.simulator.render import render_frames
+from rulka.simulator.scene import bake_scene
+from rulka.simulator.simulator import Simulator
+from rulka.tracks.track import Track
+from tests.game.scripted import ScriptedGame, Wire, i32
+
+ServerMaker = Callable[..., GameServer]
+SETTINGS = SessionSettings(period_ms=50, width=64, height=64, speed=100.0)
+ACTIONS = (0, 0, 1, 0, 2, 9, 0, 3)
+
+
+def session_at(port: int, timeout_s: float = 5.0) -> GameSession:
+    return GameSession(GameClient("127.0.0.1", port, timeout_s), SETTINGS)
+
+
+@pytest.fixture
+def session(serve: ServerMaker) -> Iterator[GameSession]:
+    one = session_at(serve().port)
+    yield one
+    one.close()
+
+
+def race(session: GameSession, num_decisions: int = 400) -> list[tuple[int, bytes, bytes]]:
+    """Time, car and grey frame of each decision of a race, driven in the same way each time."""
+    seen, grey = [], np.empty((64, 64), np.uint8)
+    decision = session.begin()
+    for number in range(num_decisions):
+        if decision.pixels is not None:
+            grey_from_bgra(decision.pixels, grey)
+        seen.append((decision.time_ms, decision.car.tobytes(), grey.tobytes()))
+        if decision.is_finished:
+            break
+        decision = session.decide(CONTROLS[ACTIONS[number % len(ACTIONS)]])
+    return seen
+
+
+def test_a_race_in_the_game_is_that_in_the_simulator(session: GameSession, track: Track, params: Params) -> None:
+    """Same actions, same cars and images, to the bit, up to the finish and its time."""
+    seen = race(session)
+    simulator = Simulator(track, 1, params.simulator, action_table(5))
+    scene, camera = bake_scene(track), camera_array(params.simulator.camera)
+    grey = np.empty((1, 64, 64), np.uint8)
+    for number, (time_ms, car, image) in enumerate(seen[:-1]):
+        assert time_ms == simulator.time_ms[0] == 50 * number
+        assert car == simulator.cars[0].tobytes()
+        render_frames(simulator.cars, simulator.zone_index, scene, camera, grey)
+        assert image == grey.tobytes()
+        simulator.step(np.array([ACTIONS[number % len(ACTIONS)]]))
+    assert simulator.is_finished[0]
+    assert seen[-1][0] == simulator.gate_time_ms[0, -1]
+
+
+def test_races_follow_each_other_and_repeat(session: GameSession) -> None:
+    first = race(session)
+    assert race(session) == first  # after a finish
+    part = race(session, 20)
+    session.give_up()
+    assert part == first[:20]
+    assert race(session) == first  # after giving up
+
+
+def test_a_decision_needs_a_race(session: GameSession) -> None:
+    with pytest.raises(GameOrderError, match="begin one"):
+        session.decide(CONTROLS[0])
+    race(session)
+    with pytest.raises(GameOrderError, match="begin one"):
+        session.decide(CONTROLS[0])
+
+
+def test_after_an_error_the_next_race_is_whole(serve: ServerMaker) -> None:
+    """The server drops the program in mid-race, and both go on."""
+    server = serve()
+    session = session_at(server.port)
+    first = race(session)
+    session.begin()
+    server._game.timeout_ms = 0  # the next wait is too long
+    with pytest.raises(GameError):
+        drive_on(session)
+    session.recover()
+    assert race(session) == first
+    session.close()
+
+
+def drive_on(session: GameSession) -> Decision:
+    threading.Event().wait(0.15)
+    decision = session.decide(CONTROLS[0])
+    threading.Event().wait(0.15)
+    return session.decide(CONTROLS[0]) if not decision.is_finished else decision
+
+
+def test_a_restarted_game_on_another_map_begins_with_its_own_countdown(
+    track: Track, params: Params, serve: ServerMaker
+) -> None:
+    server = serve()
+    session = session_at(server.port)
+    session.begin()
+    server.stop()
+    with pytest.raises(GameClosedError):
+        drive_on(session)
+    other = Track(
+        **{**{name: getattr(track, name) for name in Track.__dataclass_fields__}, "gate_m": track.gate_m[-1:]}
+    )
+    again = restarted(other, params, server.port)
+    session.recover()
+    decision = session.begin()
+    assert (decision.time_ms, len(decision.state.checkpoints)) == (0, 1)
+    session.close()
+    again.stop()
+
+
+def restarted(track: Track, params: Params, port: int) -> GameServer:
+    for _ in range(100):
+        try:
+            server = make_server(track, params, port, speed=100.0)
+        except GameError:
+            threading.Event().wait(0.02)
+            continue
+        threading.Thread(target=server.serve, daemon=True).start()
+        return server
+    message = f"port {port} stays taken"
+    raise AssertionError(message)
+
+
+def test_a_game_that_dies_in_mid_frame_is_told_from_one_that_stalls() -> None:
+    """A scripted game: greeting, then a run step of time 0 after the countdown, then half a frame."""
+
+    def upto_half_a_frame(wire: Wire) -> None:
+        wire.send(i32(5))
+        read_until(wire, 5)
+        wire.send(i32(1, -50))
+        read_until(wire, 1)
+        wire.send(i32(1, 0))
+        read_until(wire, 1)
+        wire.send(i32(4), bytes(8000))
+
+    def stalling(wire: Wire) -> None:
+        upto_half_a_frame(wire)
+        wire.is_closed()
+
+    def garbling(wire: Wire) -> None:
+        wire.send(i32(1, 0))
+
+    game = ScriptedGame(upto_half_a_frame, stalling, garbling)
+    session = session_at(game.port, timeout_s=0.3)
+    with pytest.raises(GameClosedError, match="8000 of 16384"):
+        session.begin()
+    session.recover()
+    with pytest.raises(GameTimeoutError, match="8000 of 16384"):
+        session.begin()
+    with pytest.raises(GameProtocolError, match="message 5 on connecting"):
+        session.recover()
+    game.finish()
+
+
+def read_until(wire: Wire, echo: int) -> None:
+    """Reads commands, answers those that want it, and ends at an echo."""
+    payloads = {6: 4, 10: 4, 15: 4, 17: 8, 19: 4, 21: 4}
+    while (number := wire.int()) != echo:
+        if number in (7, 14):
+            wire.sized()
+        elif number == 9:
+            wire.send(i32(8356), bytes(8356))
+        else:
+            wire.read(payloads.get(number, 0))
+
+
+def test_the_car_row_of_the_start_is_a_car_at_rest(session: GameSession) -> None:
+    decision = session.begin()
+    assert decision.time_ms == 0
+    assert not decision.car[CAR["velocity"]].any()
+    assert decision.car[CAR["gearbox_state"]] == 2
+    assert decision.car[CAR["gearbox_counter"]] == 0
