@@ -9,7 +9,7 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError
 
 from rulka.envs.batch import RaceBatch, SavedRaces, car_generators
-from rulka.envs.settings import resolve_settings
+from rulka.envs.settings import RaceOptions, resolve_settings
 from rulka.observation import NUM_FLOATS
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
@@ -19,7 +19,12 @@ NUM_CARS = 5
 
 def make_batch(track: Track) -> RaceBatch:
     """Short races from anywhere, so that several resets happen after the restore."""
-    options = {"start_anywhere": 0.5, "start_lateral_m": 2.0, "start_heading_deg": 5.0, "max_race_s": 2.0}
+    options: RaceOptions = {
+        "start_anywhere": 0.5,
+        "start_lateral_m": 2.0,
+        "start_heading_deg": 5.0,
+        "max_race_s": 2.0,
+    }
     return RaceBatch(resolve_settings(track, options), NUM_CARS)
 
 
