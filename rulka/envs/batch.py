@@ -6,7 +6,9 @@ bit, so a batch of one is the single environment. Dimensions: N cars, H x W pixe
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -20,7 +22,7 @@ from rulka.observation import CAR, NUM_FLOATS
 from rulka.simulator.camera import camera_array
 from rulka.simulator.render import POSE_SIZE, render_frames
 from rulka.simulator.scene import bake_scene
-from rulka.simulator.simulator import Simulator
+from rulka.simulator.simulator import Simulator, SimulatorError
 
 START_MARGIN_M = 20.0
 """Races that begin anywhere begin at least this far before the finish."""
@@ -53,6 +55,22 @@ class VectorStep:
     is_finished: NDArray[np.bool_]
     is_off_track: NDArray[np.bool_]
     is_full_race: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class SavedRaces:
+    """Everything that the future of a batch of races depends on; plain arrays and numbers, fit for another process.
+
+    Attributes:
+        cars: [N, K] float64 rows of `Simulator.save`.
+        marks: [N, 5] float64 race is over, began at the start line, furthest metre, furthest zone, time of the last
+            new zone in ms.
+        chance: N states of the sources of chance, empty where the batch was never reset.
+    """
+
+    cars: NDArray[np.float64]
+    marks: NDArray[np.float64]
+    chance: tuple[dict[str, Any], ...]
 
 
 class RaceBatch:
@@ -123,6 +141,35 @@ class RaceBatch:
         simulator.floats(floats_out)
         offset = simulator.cars[:, CAR["position"]] - self.settings.track.zones[simulator.zone_index]
         potential_out[:] = potential(np.sqrt((offset * offset).sum(axis=1)), self.settings.rewards)
+
+    def save(self) -> SavedRaces:
+        """Returns a copy of the cars, of how their races stand and of their sources of chance."""
+        marks = (self._is_over, self._is_full_race, self._furthest_m, self._furthest_zone, self._progress_ms)
+        chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self._generators)
+        return SavedRaces(self.simulator.save(), np.stack(marks, axis=1).astype(np.float64), chance)
+
+    def restore(self, saved: SavedRaces) -> None:
+        """Puts all races back to what `save` returned, bit for bit; resets then go on drawing from there.
+
+        Args:
+            saved: of this or another batch with the same track, number of cars and settings.
+
+        Raises:
+            ClosedEnvironmentError: after `close`.
+            SimulatorError: if it is of another track or number of cars.
+        """
+        self.check_open()
+        if saved.marks.shape != (self.num_cars, 5) or len(saved.chance) not in (0, self.num_cars):
+            message = f"saved races of {len(saved.marks)} cars do not fit a batch of {self.num_cars}"
+            raise SimulatorError(message)
+        self.simulator.restore(saved.cars)
+        is_over, is_full, furthest_m, zone, progress_ms = saved.marks.T
+        self._is_over, self._is_full_race, self._furthest_m = is_over > 0.0, is_full > 0.0, furthest_m.copy()
+        self._furthest_zone, self._progress_ms = zone.astype(np.int64), progress_ms.astype(np.int64)
+        # New generators: those in use may belong to an environment, which goes on with its own.
+        self._generators = [np.random.Generator(np.random.PCG64(0)) for _ in saved.chance]
+        for generator, state in zip(self._generators, saved.chance, strict=True):
+            generator.bit_generator.state = state
 
     def close(self) -> None:
         """Refuses every later step and reset."""

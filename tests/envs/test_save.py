@@ -1,0 +1,76 @@
+"""Saving and restoring whole batches of races: what follows equals the uninterrupted run to the bit."""
+
+import dataclasses
+import hashlib
+import multiprocessing
+
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError
+
+from rulka.envs.batch import RaceBatch, SavedRaces, car_generators
+from rulka.envs.settings import RaceOptions, resolve_settings
+from rulka.observation import NUM_FLOATS
+from rulka.simulator.simulator import SimulatorError
+from rulka.tracks.track import Track
+
+NUM_CARS = 5
+
+
+def make_batch(track: Track) -> RaceBatch:
+    """Short races from anywhere, so that several resets happen after the restore."""
+    options: RaceOptions = {
+        "start_anywhere": 0.5,
+        "start_lateral_m": 2.0,
+        "start_heading_deg": 5.0,
+        "max_race_s": 2.0,
+    }
+    return RaceBatch(resolve_settings(track, options), NUM_CARS)
+
+
+def go_on(batch: RaceBatch, actions: np.ndarray) -> tuple[str, int]:
+    """Drives on; returns a hash of all that was seen and judged, and the number of resets."""
+    digest, num_resets = hashlib.sha256(), 0
+    image, floats = np.empty((NUM_CARS, 1, 64, 64), np.uint8), np.empty((NUM_CARS, NUM_FLOATS), np.float32)
+    potential = np.empty(NUM_CARS, np.float32)
+    for chosen in actions:
+        result = batch.step(chosen)
+        batch.observe(image, floats, potential)
+        num_resets += int(result.is_reset.sum())
+        for array in (*(getattr(result, field.name) for field in dataclasses.fields(result)), image, floats, potential):
+            digest.update(array.tobytes())
+    return digest.hexdigest(), num_resets
+
+
+def in_another_process(queue: multiprocessing.Queue, track: Track, saved: SavedRaces, actions: np.ndarray) -> None:
+    batch = make_batch(track)
+    batch.restore(saved)
+    queue.put(go_on(batch, actions))
+
+
+def test_a_restored_batch_goes_on_as_the_uninterrupted_one(straight) -> None:
+    actions = np.random.default_rng(3).integers(0, 12, (150, NUM_CARS))
+    batch = make_batch(straight)
+    batch.reset(car_generators(7, NUM_CARS))
+    go_on(batch, actions[:33])
+    saved = batch.save()
+    expected = go_on(batch, actions[33:])
+    assert expected[1] > NUM_CARS
+    batch.restore(saved)
+    assert go_on(batch, actions[33:]) == expected
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=in_another_process, args=(queue, straight, saved, actions[33:]))
+    process.start()
+    assert queue.get(timeout=60) == expected
+    process.join()
+
+
+def test_races_of_another_batch_are_refused(straight) -> None:
+    batch = make_batch(straight)
+    saved = batch.save()
+    with pytest.raises(SimulatorError, match="do not fit"):
+        batch.restore(dataclasses.replace(saved, marks=saved.marks[:2]))
+    batch.close()
+    with pytest.raises(ClosedEnvironmentError):
+        batch.restore(saved)
