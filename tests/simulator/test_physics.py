@@ -11,7 +11,7 @@ from rulka.simulator import car, physics
 from rulka.simulator.compiling import source_stamp
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.progress import line_frames
-from rulka.tracks.track import Track
+from rulka.tracks.track import DRIVEN_SOURCE, Track
 
 GAS, COAST, BRAKE = (0.0, 1.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0)
 
@@ -190,7 +190,9 @@ def test_a_loop_keeps_its_car(make_track, simulator_params, table) -> None:
     tangent, level, upright = line_frames(centre)
     left = np.array([1.0, 0.0, 0.0]) - tangent[:, :1] * tangent  # the road's left stays left, upside down at the top
     bank = np.arctan2((left * upright).sum(axis=1), (left * level).sum(axis=1))
-    track = Track(**{**vars(make_track(1500.0, width_m=60.0)), "centre_m": centre, "bank_rad": bank})
+    track = Track(
+        **{**vars(make_track(1500.0, width_m=60.0)), "centre_m": centre, "bank_rad": bank, "source": DRIVEN_SOURCE}
+    )
     frictionless = changed(simulator_params, engine_brake_per_s=0.0, rolling_mps2=0.0, drag_per_m=0.0, scrub=0.0)
     simulator = start(track, frictionless, table, along_m=150.0, speed_mps=78.0)
     rows = drive(simulator, COAST, 150)[:, 0]
