@@ -44,7 +44,7 @@ def test_speed_plan_by_hand(make_track, params) -> None:
     With 0.95 of the lock the circle is 50.35 m at the limit: 45 + 10 * (50.35 - 36) / (53 - 36) = 53.4 m/s.
     """
     assert LOCK_SHARE == 0.95
-    track = make_track(600.0, curvature=lambda s: np.where((s > 300.0) & (s < 520.0), 1 / 53, 0.0))
+    track = make_track(600.0, curvature=lambda s: np.where((s > 300.0) & (s < 480.0), 1 / 53, 0.0))
     plan = speed_plan(track, params.simulator.physics, 1.0)
     assert plan[800] == pytest.approx(53.4, abs=0.3)
     # 10 m earlier on the straight it may be faster by what 10 m of 0.8 * 29 m/s2 and of the engine's drag take away
