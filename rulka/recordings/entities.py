@@ -33,6 +33,7 @@ class _Records:
     states: list[bytes]
 
 
+_ROW_HEAD = np.dtype([("is_more", "u1"), ("time", "<i4"), ("size", "<u4")])
 ENTITY_RECORD = 0x0911F000
 """Class, and only chunk, of the record."""
 
@@ -88,7 +89,8 @@ def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
 
 
 def _read_rows(cursor: Cursor) -> _Records:
-    records = _Records([], [])
+    """Reads records one by one; as many as possible of one size at once, which is how a car's are stored."""
+    records = _read_equal_rows(cursor)
     while cursor.u8():
         records.time_ms.append(cursor.i32())
         records.states.append(cursor.take(cursor.u32()))
@@ -96,6 +98,22 @@ def _read_rows(cursor: Cursor) -> _Records:
             message = f"an entity has more than {MAX_RECORDS} records"
             raise DamagedError(message)
     return records
+
+
+def _read_equal_rows(cursor: Cursor) -> _Records:
+    """Takes the records at the cursor that are as large as the first of them."""
+    start, size_at = cursor.position, cursor.position + _ROW_HEAD.itemsize
+    if cursor.remaining < _ROW_HEAD.itemsize or not cursor.data[start]:
+        return _Records([], [])
+    size = int(np.frombuffer(cursor.data, _ROW_HEAD, 1, start)["size"][0])
+    row = np.dtype([*_ROW_HEAD.descr, ("state", f"V{size}")]) if 0 < size <= cursor.end - size_at else None
+    if row is None:
+        return _Records([], [])
+    rows = np.frombuffer(cursor.data, row, cursor.remaining // row.itemsize, start)
+    differs = np.flatnonzero((rows["is_more"] != 1) | (rows["size"] != size))
+    count = int(differs[0]) if len(differs) else len(rows)
+    cursor.skip(count * row.itemsize)
+    return _Records(rows["time"][:count].tolist(), rows["state"][:count].tolist())
 
 
 def _read_columns(cursor: Cursor) -> _Records:
@@ -117,12 +135,12 @@ def _skip_notices(cursor: Cursor) -> None:
 
 
 def _decode(records: _Records, version: int) -> Samples:
-    sizes = np.array([len(state) for state in records.states])
-    size = int(sizes.min())
+    size = min(map(len, records.states))
     if size < MOTION_OFFSET + MOTION_BYTES:
         message = f"the car has records of {size} bytes, too few for its position"
         raise UnsupportedGenerationError(message)
-    rows = np.stack([np.frombuffer(state, dtype=np.uint8, count=size) for state in records.states])
+    states = b"".join(state[:size] for state in records.states)
+    rows = np.frombuffer(states, dtype=np.uint8).reshape(-1, size)
     motion = np.zeros((len(rows), 26), dtype=np.uint8)
     motion[:, :MOTION_BYTES] = rows[:, MOTION_OFFSET : MOTION_OFFSET + MOTION_BYTES]
     position, quaternion, velocity, spin = decode_motion(motion)

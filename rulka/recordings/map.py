@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rulka.recordings.container import MAP, Container
@@ -34,7 +36,13 @@ RAISED_GROUND = ("Stadium", "26")
 RAISED_BLOCKS = 8
 _UNUSED_FLAGS = (0xFFFFFFFF, 0xFFFF)
 _HAS_SKIN, _HAS_DECAL, _HAS_CARD, _HAS_CHARACTER, _HAS_WAYPOINT = (1 << bit for bit in (15, 17, 18, 19, 20))
+_ATTACHED = _HAS_SKIN | _HAS_DECAL | _HAS_CARD | _HAS_CHARACTER | _HAS_WAYPOINT
 _MIN_BLOCK_BYTES = 10
+_PLAIN_BLOCK = struct.Struct("<I4BI")
+_Coordinates = tuple[int, int, int]
+_Position = tuple[float, float, float]
+_Head = tuple[str, int, _Coordinates, int]
+"""Name, quarter turns, coordinates as stored, and flags of a block."""
 
 
 @dataclass
@@ -116,36 +124,60 @@ def _old_blocks(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
 
 def _read_blocks(cursor: Cursor, target: _Map, nodes: Nodes, version: int) -> None:
     count = cursor.count(_MIN_BLOCK_BYTES)
-    num_read = 0
-    while num_read < count:
-        block = _read_block(cursor, nodes, version, target)
-        if block is not None:
-            target.blocks.append(block)
-            num_read += 1
+    place = _placer(version, target.ident.collection)
+    while len(target.blocks) < count:
+        head = _plain_head(cursor, version) or _read_head(cursor, nodes, version, target)
+        name, turns, coordinates, flags = head
+        if flags not in _UNUSED_FLAGS:  # a placeholder, which does not count
+            coordinates, position = place(*coordinates)
+            target.blocks.append(Block(name, coordinates, turns & 3, flags, position))
 
 
-def _read_block(cursor: Cursor, nodes: Nodes, version: int, target: _Map) -> Block | None:
-    """Reads one block; None for a placeholder, which does not count."""
-    name, turns = cursor.id(), cursor.u8()
+def _placer(version: int, environment: str) -> Callable[[int, int, int], tuple[_Coordinates, _Position]]:
+    """Returns the function from stored coordinates to coordinates in blocks and a position in metres."""
+    width, height, depth = BLOCK_SIZES_M.get(environment, DEFAULT_BLOCK_SIZE_M)
+    raised = version >= RAISED_VERSION
+    ground = RAISED_BLOCKS if raised and environment in RAISED_GROUND else 0
+    shift = 1 if raised else 0
+
+    def place(x: int, y: int, z: int) -> tuple[_Coordinates, _Position]:
+        x, z = x - shift, z - shift
+        return (x, y, z), (x * width + width / 2, (y - ground) * height, z * depth + depth / 2)
+
+    return place
+
+
+def _plain_head(cursor: Cursor, version: int) -> _Head | None:
+    """Reads a block that has a name met before and nothing attached, as most have; None for any other."""
+    start = cursor.position
+    if version == 0 or cursor.end - start < _PLAIN_BLOCK.size:
+        return None
+    name, turns, x, y, z, flags = _PLAIN_BLOCK.unpack_from(cursor.data, start)
+    index = name & 0x3FFFFFFF
+    known = cursor.names.names
+    if name == 0xFFFFFFFF or name == index or not 0 < index <= len(known) or flags & _ATTACHED:
+        return None
+    if UNLIMITER in known[index - 1]:
+        return None
+    cursor.position = start + _PLAIN_BLOCK.size
+    return known[index - 1], turns, (x, y, z), flags
+
+
+def _read_head(cursor: Cursor, nodes: Nodes, version: int, target: _Map) -> _Head:
+    """Reads one block of any form."""
+    name = cursor.id()
     if UNLIMITER in name:
         message = f"the map {target.name!r} was made with TMUnlimiter and holds no readable blocks"
         raise UnlimiterMapError(message, hint="The plain game cannot load such a map; leave it out.")
-    x, y, z = cursor.u8(), cursor.u8(), cursor.u8()
+    turns, x, y, z = cursor.take(4)
     flags = cursor.u32() if version > 0 else cursor.u16()
-    if flags in _UNUSED_FLAGS:
-        return None
-    if flags & _HAS_SKIN:
-        cursor.id()
-        nodes.reference(cursor, {SKIN: _read_skin})
-    if version >= 2:
-        _skip_extras(cursor, nodes, flags)
-    if version >= RAISED_VERSION:
-        x, z = x - 1, z - 1
-    environment = target.ident.collection
-    size = BLOCK_SIZES_M.get(environment, DEFAULT_BLOCK_SIZE_M)
-    ground = RAISED_BLOCKS if version >= RAISED_VERSION and environment in RAISED_GROUND else 0
-    position = (x * size[0] + size[0] / 2, (y - ground) * size[1], z * size[2] + size[2] / 2)
-    return Block(name, (x, y, z), turns & 3, flags, position)
+    if flags not in _UNUSED_FLAGS:
+        if flags & _HAS_SKIN:
+            cursor.id()
+            nodes.reference(cursor, {SKIN: _read_skin})
+        if version >= 2:
+            _skip_extras(cursor, nodes, flags)
+    return name, turns, (x, y, z), flags
 
 
 def _skip_extras(cursor: Cursor, nodes: Nodes, flags: int) -> None:

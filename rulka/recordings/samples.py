@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,12 +212,20 @@ def _direction(heading: NDArray[np.float64], pitch: NDArray[np.float64]) -> NDAr
     return np.stack([flat * np.cos(heading), flat * np.sin(heading), np.sin(pitch)], axis=1)
 
 
+@cache
+def _packed_tables() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns magnitude by unsigned 16-bit exponent [65536], and direction by heading + 256 pitch [65536, 3]."""
+    exponent = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
+    magnitude = np.where(exponent == -32768, 0.0, np.exp(exponent / 1000.0))
+    angle = np.arange(1 << 8, dtype=np.uint8).view(np.int8) / 127 * np.pi
+    pitch, heading = np.repeat(angle / 2, 1 << 8), np.tile(angle, 1 << 8)
+    return magnitude, _direction(heading, pitch)
+
+
 def _packed_vector(rows: NDArray[np.uint8], offset: int) -> NDArray[np.float32]:
-    exponent = _column(rows, offset, "<i2")
-    magnitude = np.where(exponent == -32768, 0.0, np.exp(np.minimum(exponent / 1000, 32.767)))
-    heading = _column(rows, offset + 2, "i1") / 127 * np.pi
-    pitch = _column(rows, offset + 3, "i1") / 127 * (np.pi / 2)
-    return (magnitude[:, None] * _direction(heading, pitch)).astype(np.float32)
+    magnitude, direction = _packed_tables()
+    words = np.ascontiguousarray(rows[:, offset : offset + 4]).view("<u2")
+    return (magnitude[words[:, :1]] * direction[words[:, 1]]).astype(np.float32)
 
 
 @dataclass(frozen=True)

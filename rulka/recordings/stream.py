@@ -17,6 +17,7 @@ MAX_NAMES = 1 << 20
 ID_VERSIONS = (2, 3)
 """Versions of the id table; the game of 2003 writes 2, later ones 3, with the same layout."""
 
+_U16, _U32, _I32 = (struct.Struct(form).unpack_from for form in ("<H", "<I", "<i"))
 _NEW_NAME_FLAGS = 0xC0000000
 _EMPTY = 0xFFFFFFFF
 
@@ -65,7 +66,7 @@ class Cursor:
 
     def _advance(self, size: int) -> int:
         start = self.position
-        if size < 0 or size > self.end - start:
+        if not 0 <= size <= self.end - start:
             raise self._ended(size)
         self.position = start + size
         return start
@@ -78,25 +79,33 @@ class Cursor:
 
     def u8(self) -> int:
         """Reads an unsigned byte."""
-        return self.data[self._advance(1)]
+        start = self.position
+        if start >= self.end:
+            raise self._ended(1)
+        self.position = start + 1
+        return self.data[start]
 
     def u16(self) -> int:
         """Reads an unsigned 16-bit integer."""
-        return struct.unpack_from("<H", self.data, self._advance(2))[0]
+        return _U16(self.data, self._advance(2))[0]
 
     def u32(self) -> int:
         """Reads an unsigned 32-bit integer."""
-        return struct.unpack_from("<I", self.data, self._advance(4))[0]
+        start = self.position
+        if self.end - start < 4:
+            raise self._ended(4)
+        self.position = start + 4
+        return _U32(self.data, start)[0]
 
     def i32(self) -> int:
         """Reads a signed 32-bit integer."""
-        return struct.unpack_from("<i", self.data, self._advance(4))[0]
+        return _I32(self.data, self._advance(4))[0]
 
     def peek_u32(self) -> int | None:
         """Returns the next unsigned 32-bit integer without taking it, None when there are not four bytes left."""
         if self.remaining < 4:
             return None
-        return struct.unpack_from("<I", self.data, self.position)[0]
+        return _U32(self.data, self.position)[0]
 
     def floats(self, count: int) -> tuple[float, ...]:
         """Reads `count` 32-bit floats."""
