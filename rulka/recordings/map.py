@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from rulka.recordings.container import MAP, Container
 from rulka.recordings.errors import UnlimiterMapError, UnsupportedGenerationError
@@ -38,9 +39,10 @@ _UNUSED_FLAGS = (0xFFFFFFFF, 0xFFFF)
 _HAS_SKIN, _HAS_DECAL, _HAS_CARD, _HAS_CHARACTER, _HAS_WAYPOINT = (1 << bit for bit in (15, 17, 18, 19, 20))
 _ATTACHED = _HAS_SKIN | _HAS_DECAL | _HAS_CARD | _HAS_CHARACTER | _HAS_WAYPOINT
 _MIN_BLOCK_BYTES = 10
+_NAME_INDEX = 0x3FFFFFFF
+_new_block = partial(tuple.__new__, Block)
 _PLAIN_BLOCK = struct.Struct("<I4BI")
 _Coordinates = tuple[int, int, int]
-_Position = tuple[float, float, float]
 _Head = tuple[str, int, _Coordinates, int]
 """Name, quarter turns, coordinates as stored, and flags of a block."""
 
@@ -124,43 +126,50 @@ def _old_blocks(cursor: Cursor, target: _Map, nodes: Nodes) -> None:
 
 def _read_blocks(cursor: Cursor, target: _Map, nodes: Nodes, version: int) -> None:
     count = cursor.count(_MIN_BLOCK_BYTES)
-    place = _placer(version, target.ident.collection)
+    place = _Placing.of(version, target.ident.collection)
     while len(target.blocks) < count:
-        head = _plain_head(cursor, version) or _read_head(cursor, nodes, version, target)
-        name, turns, coordinates, flags = head
-        if flags not in _UNUSED_FLAGS:  # a placeholder, which does not count
-            coordinates, position = place(*coordinates)
-            target.blocks.append(Block(name, coordinates, turns & 3, flags, position))
+        if version > 0:
+            _read_plain_blocks(cursor, target.blocks, count, place)
+        if len(target.blocks) < count:
+            name, turns, coordinates, flags = _read_head(cursor, nodes, version, target)
+            if flags not in _UNUSED_FLAGS:  # a placeholder, which does not count
+                target.blocks.append(place(name, turns, *coordinates, flags))
 
 
-def _placer(version: int, environment: str) -> Callable[[int, int, int], tuple[_Coordinates, _Position]]:
-    """Returns the function from stored coordinates to coordinates in blocks and a position in metres."""
-    width, height, depth = BLOCK_SIZES_M.get(environment, DEFAULT_BLOCK_SIZE_M)
-    raised = version >= RAISED_VERSION
-    ground = RAISED_BLOCKS if raised and environment in RAISED_GROUND else 0
-    shift = 1 if raised else 0
+@dataclass(frozen=True)
+class _Placing:
+    """From stored coordinates to coordinates in blocks and a position in metres."""
 
-    def place(x: int, y: int, z: int) -> tuple[_Coordinates, _Position]:
-        x, z = x - shift, z - shift
-        return (x, y, z), (x * width + width / 2, (y - ground) * height, z * depth + depth / 2)
+    size_m: tuple[float, float, float]
+    shift: int
+    ground: int
 
-    return place
+    @classmethod
+    def of(cls, version: int, environment: str) -> _Placing:
+        """Returns the placing of an environment in maps of a version."""
+        is_raised = version >= RAISED_VERSION
+        ground = RAISED_BLOCKS if is_raised and environment in RAISED_GROUND else 0
+        return cls(BLOCK_SIZES_M.get(environment, DEFAULT_BLOCK_SIZE_M), int(is_raised), ground)
+
+    def __call__(self, name: str, turns: int, x: int, y: int, z: int, flags: int) -> Block:
+        width, height, depth = self.size_m
+        x, z = x - self.shift, z - self.shift
+        position = (x * width + width / 2, (y - self.ground) * height, z * depth + depth / 2)
+        return _new_block((name, (x, y, z), turns & 3, flags, position))
 
 
-def _plain_head(cursor: Cursor, version: int) -> _Head | None:
-    """Reads a block that has a name met before and nothing attached, as most have; None for any other."""
-    start = cursor.position
-    if version == 0 or cursor.end - start < _PLAIN_BLOCK.size:
-        return None
-    name, turns, x, y, z, flags = _PLAIN_BLOCK.unpack_from(cursor.data, start)
-    index = name & 0x3FFFFFFF
-    known = cursor.names.names
-    if name == 0xFFFFFFFF or name == index or not 0 < index <= len(known) or flags & _ATTACHED:
-        return None
-    if UNLIMITER in known[index - 1]:
-        return None
-    cursor.position = start + _PLAIN_BLOCK.size
-    return known[index - 1], turns, (x, y, z), flags
+def _read_plain_blocks(cursor: Cursor, blocks: list[Block], count: int, place: _Placing) -> None:
+    """Reads blocks up to the first that has a new name or something attached; most have neither."""
+    data, names, unpack = cursor.data, cursor.names.names, _PLAIN_BLOCK.unpack_from
+    position, last = cursor.position, cursor.end - _PLAIN_BLOCK.size
+    while len(blocks) < count and position <= last:
+        name, turns, x, y, z, flags = unpack(data, position)
+        index = name & _NAME_INDEX
+        if name == index or flags & _ATTACHED or not 0 < index <= len(names):
+            break
+        blocks.append(place(names[index - 1], turns, x, y, z, flags))
+        position += _PLAIN_BLOCK.size
+    cursor.position = position
 
 
 def _read_head(cursor: Cursor, nodes: Nodes, version: int, target: _Map) -> _Head:

@@ -113,8 +113,11 @@ class Cursor:
 
     def take(self, size: int) -> bytes:
         """Reads `size` bytes."""
-        start = self._advance(size)
-        return self.data[start : start + size]
+        start = self.position
+        if not 0 <= size <= self.end - start:
+            raise self._ended(size)
+        self.position = end = start + size
+        return self.data[start:end]
 
     def skip(self, size: int) -> None:
         """Passes over `size` bytes."""

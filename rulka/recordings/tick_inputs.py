@@ -16,6 +16,7 @@ MAX_INPUT_SETS = 64
 OLD_VERSION, NEW_VERSION = 11, 12
 STATE_BITS = {OLD_VERSION: 33, NEW_VERSION: 34}
 _RESPAWN_BITS = (31, 33)
+_RESPAWN_MASK = sum(1 << bit for bit in _RESPAWN_BITS)
 _HORN_BIT = 6
 _OK = 0
 _STATE, _SHORT, _VEHICLE = 0, 1, 3
@@ -74,7 +75,8 @@ def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
     for tick, kind, value in changes.tolist():
         time_ms = start_ms + TICK_MS * tick
         if kind == _STATE:
-            events.extend(InputEvent(time_ms, "Respawn", 1) for bit in _RESPAWN_BITS if value >> bit & 1)
+            if value & _RESPAWN_MASK:
+                events.extend(InputEvent(time_ms, "Respawn", 1) for bit in _RESPAWN_BITS if value >> bit & 1)
         if kind in (_STATE, _SHORT):
             pressed = value >> (_HORN_BIT if kind == _STATE else 1) & 1
             if pressed != horn:
@@ -82,8 +84,12 @@ def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
             horn = pressed
         if kind == _VEHICLE:
             now = ((value & 0xFF ^ 0x80) - 0x80, value >> 8 & 1, value >> 9 & 1)
-            changed = zip(("SteerByte", "Accelerate", "Brake"), (steer, gas, brake), now, strict=True)
-            events.extend(InputEvent(time_ms, name, new) for name, old, new in changed if new != old)
+            if now[0] != steer:
+                events.append(InputEvent(time_ms, "SteerByte", now[0]))
+            if now[1] != gas:
+                events.append(InputEvent(time_ms, "Accelerate", now[1]))
+            if now[2] != brake:
+                events.append(InputEvent(time_ms, "Brake", now[2]))
             steer, gas, brake = now
     return events
 
