@@ -25,7 +25,11 @@ def optional(value: int) -> int | None:
 def _samples(read: Callable[[Cursor], Samples | None]) -> ChunkReader[Ghost]:
     def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
         try:
-            ghost.samples = read(cursor)
+            ghost.samples = samples = read(cursor)
+            if samples is not None and samples.layout == "car" and samples.vehicle is None:
+                ghost.notes.append(
+                    f"samples of version {samples.version}: only the motion was read, not the car's state"
+                )
         except UnsupportedGenerationError as error:
             ghost.notes.append(f"samples not read: {error}")
 

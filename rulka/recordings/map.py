@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from rulka.recordings.container import MAP, Container
-from rulka.recordings.errors import UnlimiterMapError, UnsupportedGenerationError
+from rulka.recordings.errors import DamagedError, UnlimiterMapError, UnsupportedGenerationError
 from rulka.recordings.ghost import optional, read_ghost
 from rulka.recordings.header import parse_header
 from rulka.recordings.model import Block, MapInfo
-from rulka.recordings.nodes import ChunkReader, Nodes, read_chunks, unknown_chunk
+from rulka.recordings.nodes import SKIPPABLE, ChunkReader, Nodes, read_chunks, unknown_chunk
 from rulka.recordings.stream import Cursor, Ident
 
 PARAMETERS, COLLECTORS, SKIN, WAYPOINT = 0x0305B000, 0x0301B000, 0x03059000, 0x2E009000
@@ -41,6 +40,9 @@ _ATTACHED = _HAS_SKIN | _HAS_DECAL | _HAS_CARD | _HAS_CHARACTER | _HAS_WAYPOINT
 _MIN_BLOCK_BYTES = 10
 _NAME_INDEX = 0x3FFFFFFF
 _new_block = partial(tuple.__new__, Block)
+_IS_FREE = 1 << 29
+_FREE_MARK = struct.pack("<II", MAP | 0x05F, SKIPPABLE)
+_FREE_FLOATS = 6
 _PLAIN_BLOCK = struct.Struct("<I4BI")
 _Coordinates = tuple[int, int, int]
 _Head = tuple[str, int, _Coordinates, int]
@@ -72,6 +74,7 @@ def read_map_container(container: Container) -> MapInfo:
     stop = read_chunks(cursor, target, nodes, MAP_CHUNKS, until=BLOCKS_CHUNK)
     if stop not in (BLOCKS_CHUNK, None) and not target.blocks:
         raise unknown_chunk(stop, "the map")
+    _place_free_blocks(container.body, cursor.position, target.blocks)
     medals = target.medals_ms if any(medal is not None for medal in target.medals_ms) else header.medals_ms
     return MapInfo(
         uid=target.ident.uid or header.map_uid,
@@ -82,6 +85,27 @@ def read_map_container(container: Container) -> MapInfo:
         blocks=tuple(target.blocks),
         header=header,
     )
+
+
+def _place_free_blocks(body: bytes, start: int, blocks: list[Block]) -> None:
+    """Gives blocks that lie off the grid (2020) their positions, from the chunk that lists those.
+
+    What stands between the blocks and that chunk is not read; it is found by its id and the mark behind it.
+    """
+    free = [number for number, block in enumerate(blocks) if block.flags & _IS_FREE]
+    at = body.find(_FREE_MARK, start) if free else -1
+    if at < 0:
+        return
+    cursor = Cursor(body, at + len(_FREE_MARK))
+    part = cursor.part(cursor.u32())
+    version = part.u32()
+    if version > 0 or part.remaining < _FREE_FLOATS * 4 * len(free):
+        message = f"{part.remaining} bytes of version {version} hold the places of {len(free)} free blocks"
+        raise DamagedError(message)
+    for number in free:
+        x, y, z, *turns = part.floats(_FREE_FLOATS)
+        pitch, yaw, roll = turns
+        blocks[number] = blocks[number]._replace(position_m=(x, y, z), pitch_yaw_roll=(pitch, yaw, roll))
 
 
 def _vehicle(cursor: Cursor, _: _Map, __: Nodes) -> None:
@@ -155,7 +179,7 @@ class _Placing:
         width, height, depth = self.size_m
         x, z = x - self.shift, z - self.shift
         position = (x * width + width / 2, (y - self.ground) * height, z * depth + depth / 2)
-        return _new_block((name, (x, y, z), turns & 3, flags, position))
+        return _new_block((name, (x, y, z), turns & 3, flags, position, None))
 
 
 def _read_plain_blocks(cursor: Cursor, blocks: list[Block], count: int, place: _Placing) -> None:

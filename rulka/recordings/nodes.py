@@ -41,7 +41,7 @@ class Nodes:
             What the class's reader made of it; None for an empty or external reference.
         """
         index = cursor.i32()
-        if index < 0:
+        if index <= 0:  # 0 is the file's main structure itself, which nothing below it needs
             return None
         if index in self.known:
             return self.known[index]

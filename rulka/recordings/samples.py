@@ -25,6 +25,8 @@ NO_CLASS = 0xFFFFFFFF
 SIZES = {7: 56, 8: 60, 9: 61}
 MIN_SIZES = {10: 68, 11: 68, 12: 68, 14: 70, 15: 71, 16: 73}
 """Least size of a sample by version; these versions may append further parts."""
+FIRST_EXTENDED_VERSION = 10
+"""From this version on, samples of versions not listed are read for their motion alone."""
 MOTION_BYTES = 26
 
 
@@ -39,14 +41,15 @@ def inflate(cursor: Cursor) -> bytes:
     if size > MAX_UNCOMPRESSED_BYTES or size > MAX_ZLIB_EXPANSION * compressed_size:
         message = f"{size} bytes of samples are stated from {compressed_size} compressed ones"
         raise DamagedError(message)
+    cursor.names.spend(size)
     decoder = zlib.decompressobj()
     try:
         result = decoder.decompress(data, size + 1)
     except zlib.error as error:
         message = f"the samples do not decompress: {error}"
         raise DamagedError(message) from error
-    if len(result) != size:
-        message = f"the samples decompress to {len(result)} bytes instead of {size}"
+    if len(result) != size or not decoder.eof:
+        message = f"the samples decompress to {len(result)} bytes instead of {size}, or lack their checksum"
         raise DamagedError(message)
     return result
 
@@ -145,6 +148,9 @@ def _check_offsets(start: NDArray[np.int64], sizes: NDArray[np.int64], num_bytes
 def _decode(stored: _Stored) -> Samples:
     version, size = stored.version, stored.size_bytes
     needed = SIZES.get(version) or MIN_SIZES.get(version)
+    is_known = needed is not None
+    if not is_known and version >= FIRST_EXTENDED_VERSION:
+        needed = SIZES[9]  # later versions only append; what else they changed is not known
     if len(stored.start) and (needed is None or size < needed):
         message = f"the samples are of version {version} with {size} bytes each, whose layout is not known here"
         raise UnsupportedGenerationError(message)
@@ -161,7 +167,7 @@ def _decode(stored: _Stored) -> Samples:
         quaternion=quaternion,
         velocity=velocity,
         angular_velocity=spin,
-        vehicle=_decode_vehicle(rows, version),
+        vehicle=_decode_vehicle(rows, version) if is_known else None,
     )
 
 

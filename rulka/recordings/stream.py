@@ -14,6 +14,8 @@ from rulka.recordings.errors import DamagedError, RecordingError, TruncatedError
 
 MAX_STRING_BYTES = 1 << 22
 MAX_NAMES = 1 << 20
+MAX_INFLATED_BYTES = 1 << 28
+"""All compressed blocks of one file together; an hour of driving is some three million."""
 ID_VERSIONS = (2, 3)
 """Versions of the id table; the game of 2003 writes 2, later ones 3, with the same layout."""
 
@@ -32,10 +34,22 @@ class Ident(NamedTuple):
 
 @dataclass
 class Names:
-    """The names met so far in one stream; empty at its start."""
+    """What all cursors over one stream share: the names met so far, and how much was decompressed out of it."""
 
     version: int | None = None
     names: list[str] = field(default_factory=list)
+    num_inflated: int = 0
+
+    def spend(self, num_bytes: int) -> None:
+        """Counts bytes about to be decompressed.
+
+        Raises:
+            DamagedError: if all compressed blocks of the stream together hold more than any recording does.
+        """
+        self.num_inflated += num_bytes
+        if self.num_inflated > MAX_INFLATED_BYTES:
+            message = f"the compressed parts hold more than {MAX_INFLATED_BYTES} bytes together"
+            raise DamagedError(message)
 
 
 class Cursor:
