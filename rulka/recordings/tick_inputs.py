@@ -74,9 +74,8 @@ def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
     steer, gas, brake, horn = 0, 0, 0, 0
     for tick, kind, value in changes.tolist():
         time_ms = start_ms + TICK_MS * tick
-        if kind == _STATE:
-            if value & _RESPAWN_MASK:
-                events.extend(InputEvent(time_ms, "Respawn", 1) for bit in _RESPAWN_BITS if value >> bit & 1)
+        if kind == _STATE and value & _RESPAWN_MASK:
+            events.extend(InputEvent(time_ms, "Respawn", 1) for bit in _RESPAWN_BITS if value >> bit & 1)
         if kind in (_STATE, _SHORT):
             pressed = value >> (_HORN_BIT if kind == _STATE else 1) & 1
             if pressed != horn:
