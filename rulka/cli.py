@@ -62,7 +62,8 @@ def inspect(path: OnePath, /, as_json: AsJson = False) -> None:
         sys.exit(EXIT_USER_ERROR)
 
 
-def fetch(
+def fetch(  # noqa: PLR0913
+    *,
     out: Path = Path("data/recordings"),
     map_id: tuple[int, ...] = (),
     map_uid: tuple[str, ...] = (),

@@ -124,7 +124,8 @@ class Client:
                 message = f"{self.base_url}{path} is not there (status {response.status_code})"
                 raise NotThereError(message)
             if response.status_code in _RETRIED:
-                raise _BusyError(f"status {response.status_code}", _retry_after_s(response))
+                message = f"status {response.status_code}"
+                raise _BusyError(message, _retry_after_s(response))
             if response.status_code != httpx.codes.OK:
                 message = f"{self.base_url}{path} answered with status {response.status_code}"
                 raise BadAnswerError(message)
@@ -132,6 +133,7 @@ class Client:
 
     def _persist(self, path: str, ask: Callable[[], bytes]) -> bytes:
         """Asks until there is an answer, waiting longer each time, or as long as the site says."""
+        reason, asked_s, wait_s = "", None, 0.0
         for attempt in range(self.pace.max_tries):
             try:
                 return ask()

@@ -94,7 +94,9 @@ def run_fetch(
                 length = "?" if entry.length_ms is None else f"{entry.length_ms / 1000:.2f} s"
                 say(f"{entry.map_id:9}  {length:>10}  {entry.uid:28}  {entry.name}  by {entry.author}")
             return None
-        say(f"fetching from {address} into {out}, {requests_per_s:g} requests a second; Ctrl-C stops, run again goes on")
+        say(
+            f"fetching from {address} into {out}, {requests_per_s:g} requests a second; Ctrl-C stops, run again goes on"
+        )
         report = fetch(client, wanted, out, is_fresh=refresh, on_file=say)
     say(
         f"{report.num_maps} maps: {report.num_new} files fetched, {report.num_known} known before,"

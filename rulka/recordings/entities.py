@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import Samples, VehicleState
 from rulka.recordings.samples import as_float32, decode_motion, inflate, unit_bytes
-from rulka.recordings.stream import Cursor
+from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 VEHICLE_CLASS = 0x0A018000
 MIN_VERSION, COMPRESSED_VERSION, COLUMN_VERSION, MAX_VERSION = 1, 5, 11, 11
 MAX_ENTITIES = 1 << 16
-MAX_RECORDS = 1 << 22
 MOTION_OFFSET = 47
 """Where the motion of a car begins in its record."""
 MOTION_BYTES = 22
@@ -52,7 +51,7 @@ def read_entity_samples(cursor: Cursor) -> Samples | None:
     if not MIN_VERSION <= version <= MAX_VERSION:
         message = f"the record of entities has version {version}; known are {MIN_VERSION} to {MAX_VERSION}"
         raise UnsupportedGenerationError(message)
-    inner = Cursor(inflate(cursor)) if version >= COMPRESSED_VERSION else cursor
+    inner = Cursor(inflate(cursor), names=cursor.names) if version >= COMPRESSED_VERSION else cursor
     vehicles = _read_vehicles(inner, version)
     longest = max(vehicles, key=lambda records: len(records.time_ms), default=None)
     return None if longest is None or not longest.time_ms else _decode(longest, version)
@@ -91,12 +90,11 @@ def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
 def _read_rows(cursor: Cursor) -> _Records:
     """Reads records one by one; as many as possible of one size at once, which is how a car's are stored."""
     records = _read_equal_rows(cursor)
+    cursor.names.spend(len(records.time_ms) * ITEM_BYTES)
     while cursor.u8():
+        cursor.names.spend(ITEM_BYTES)
         records.time_ms.append(cursor.i32())
         records.states.append(cursor.take(cursor.u32()))
-        if len(records.time_ms) > MAX_RECORDS:
-            message = f"an entity has more than {MAX_RECORDS} records"
-            raise DamagedError(message)
     return records
 
 
@@ -130,6 +128,7 @@ def _read_columns(cursor: Cursor) -> _Records:
 
 def _skip_notices(cursor: Cursor) -> None:
     while cursor.u8():
+        cursor.names.spend(ITEM_BYTES)
         cursor.skip(8)
         cursor.skip(cursor.u32())
 

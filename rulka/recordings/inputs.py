@@ -41,7 +41,7 @@ def read_events(cursor: Cursor) -> StoredInputs:
         message = f"{num_names} control names are stated, {MAX_CONTROL_NAMES} is the most"
         raise DamagedError(message)
     names = [cursor.id() for _ in range(num_names)]
-    num_events = cursor.u32()
+    num_events = cursor.count(_EVENT.itemsize)
     cursor.skip(4)
     table = np.frombuffer(cursor.take(num_events * _EVENT.itemsize), dtype=_EVENT)
     if num_events and int(table["name"].max()) >= num_names:

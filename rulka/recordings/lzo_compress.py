@@ -44,7 +44,7 @@ def _put_literals(source: NDArray[np.uint8], start: int, end: int, out: NDArray[
     if tail < 0 and count <= 238:
         out[to] = 17 + count
         to += 1
-    elif 0 <= tail and count <= 3:
+    elif tail >= 0 and count <= 3:
         out[tail] |= count
     elif count <= 18 and count > 3:
         out[to] = count - 3

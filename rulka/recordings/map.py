@@ -12,7 +12,7 @@ from rulka.recordings.ghost import optional, read_ghost
 from rulka.recordings.header import parse_header
 from rulka.recordings.model import Block, MapInfo
 from rulka.recordings.nodes import SKIPPABLE, ChunkReader, Nodes, read_chunks, unknown_chunk
-from rulka.recordings.stream import Cursor, Ident
+from rulka.recordings.stream import ITEM_BYTES, Cursor, Ident
 
 PARAMETERS, COLLECTORS, SKIN, WAYPOINT = 0x0305B000, 0x0301B000, 0x03059000, 0x2E009000
 BLOCKS_CHUNK = MAP | 0x01F
@@ -156,7 +156,9 @@ def _read_blocks(cursor: Cursor, target: _Map, nodes: Nodes, version: int) -> No
             _read_plain_blocks(cursor, target.blocks, count, place)
         if len(target.blocks) < count:
             name, turns, coordinates, flags = _read_head(cursor, nodes, version, target)
-            if flags not in _UNUSED_FLAGS:  # a placeholder, which does not count
+            if flags in _UNUSED_FLAGS:  # a placeholder, which does not count
+                cursor.names.spend(ITEM_BYTES)
+            else:
                 target.blocks.append(place(name, turns, *coordinates, flags))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import NUM_WHEELS, Samples, VehicleState
 from rulka.recordings.sample_kernels import ABSENT, SCALARS, decode_motion_into, decode_vehicle_into
-from rulka.recordings.stream import Cursor
+from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 MAX_UNCOMPRESSED_BYTES = 1 << 27
 MAX_ZLIB_EXPANSION = 1100
@@ -76,7 +76,7 @@ def read_compressed_samples(cursor: Cursor) -> Samples | None:
         UnsupportedGenerationError: if the samples are of no car or of an unknown version.
         DamagedError: if sizes contradict each other.
     """
-    inner = Cursor(inflate(cursor))
+    inner = Cursor(inflate(cursor), names=cursor.names)
     vehicle_class = inner.u32()
     if vehicle_class == NO_CLASS:
         return None
@@ -126,6 +126,7 @@ def _read_offsets(cursor: Cursor, num_bytes: int) -> tuple[NDArray[np.int64], in
     if count > num_bytes:
         message = f"{count} samples are stated in {num_bytes} bytes"
         raise DamagedError(message)
+    cursor.names.spend(count * ITEM_BYTES)
     first = cursor.i32()
     size = cursor.i32() if count > 1 else num_bytes - first
     if size == -1:

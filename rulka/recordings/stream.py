@@ -13,9 +13,11 @@ from typing import NamedTuple
 from rulka.recordings.errors import DamagedError, RecordingError, TruncatedError, UnsupportedGenerationError
 
 MAX_STRING_BYTES = 1 << 22
-MAX_NAMES = 1 << 20
-MAX_INFLATED_BYTES = 1 << 28
-"""All compressed blocks of one file together; an hour of driving is some three million."""
+MAX_NAMES = 1 << 18
+MAX_SPENT_BYTES = 1 << 28
+"""What the parts of one file may take together: bytes decompressed, and `ITEM_BYTES` for every listed item."""
+ITEM_BYTES = 128
+"""What an item of a list takes in memory, about; so no file has more than two million items of any kind."""
 ID_VERSIONS = (2, 3)
 """Versions of the id table; the game of 2003 writes 2, later ones 3, with the same layout."""
 
@@ -34,21 +36,21 @@ class Ident(NamedTuple):
 
 @dataclass
 class Names:
-    """What all cursors over one stream share: the names met so far, and how much was decompressed out of it."""
+    """What all cursors over one stream share: the names met so far, and how much was taken for its parts."""
 
     version: int | None = None
     names: list[str] = field(default_factory=list)
-    num_inflated: int = 0
+    num_spent: int = 0
 
     def spend(self, num_bytes: int) -> None:
-        """Counts bytes about to be decompressed.
+        """Counts memory that is about to be taken, so that many small parts are limited as one large part is.
 
         Raises:
-            DamagedError: if all compressed blocks of the stream together hold more than any recording does.
+            DamagedError: if the stream takes more than any recording does.
         """
-        self.num_inflated += num_bytes
-        if self.num_inflated > MAX_INFLATED_BYTES:
-            message = f"the compressed parts hold more than {MAX_INFLATED_BYTES} bytes together"
+        self.num_spent += num_bytes
+        if self.num_spent > MAX_SPENT_BYTES:
+            message = f"the parts of the file take more than {MAX_SPENT_BYTES} bytes together"
             raise DamagedError(message)
 
 
@@ -150,6 +152,7 @@ class Cursor:
                 raise self._ended(count * item_bytes)
             message = f"{count} items of {item_bytes} bytes are stated at offset {self.position}, too many to be there"
             raise DamagedError(message)
+        self.names.spend(count * ITEM_BYTES)
         return count
 
     def string(self) -> str:

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import InputEvent
-from rulka.recordings.stream import Cursor
+from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 TICK_MS = 10
-MAX_TICKS = 10_000_000
+MAX_TICKS = 2_000_000
+"""Five and a half hours."""
 MAX_INPUT_SETS = 64
 OLD_VERSION, NEW_VERSION = 11, 12
 STATE_BITS = {OLD_VERSION: 33, NEW_VERSION: 34}
@@ -47,6 +48,7 @@ def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
         num_ticks = cursor.u32()
         data = cursor.take(cursor.u32())
         changes = _read_changes(data, num_ticks, set_version)
+        cursor.names.spend(3 * len(changes) * ITEM_BYTES)  # at most three events each
         num_stored += len(changes)
         events.extend(_to_events(changes, start_ms))
     return tuple(events), num_stored
