@@ -49,6 +49,10 @@ def zlib_blocks(files: list[tuple[bytes, bool]]) -> list[bytes]:
         def __init__(self) -> None:
             self.decoder = make()
 
+        @property
+        def eof(self) -> bool:
+            return self.decoder.eof
+
         def decompress(self, data: bytes, limit: int) -> bytes:
             blocks.append(bytes(data))
             return self.decoder.decompress(data, limit)

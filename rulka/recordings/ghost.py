@@ -127,12 +127,14 @@ def _stunts(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
 
 def _checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
     pairs = [(cursor.u32(), cursor.u32()) for _ in range(cursor.count(8))]
+    cursor.expect_end()
     ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
     ghost.checkpoint_stunts = tuple(optional(stunts) or 0 for _, stunts in pairs)
 
 
 def _old_checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
     pairs = [(cursor.u32(), cursor.floats(1)) for _ in range(cursor.count(8))]
+    cursor.expect_end()
     ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
 
 

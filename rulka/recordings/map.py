@@ -34,6 +34,8 @@ DEFAULT_BLOCK_SIZE_M = (32.0, 8.0, 32.0)
 RAISED_GROUND = ("Stadium", "26")
 """Environments in which games since 2013 count heights from 8 blocks below the ground."""
 RAISED_BLOCKS = 8
+PLACEHOLDER_ITEMS = 16
+"""A placeholder counts for this many items, since no count limits them and real maps have few."""
 _UNUSED_FLAGS = (0xFFFFFFFF, 0xFFFF)
 _HAS_SKIN, _HAS_DECAL, _HAS_CARD, _HAS_CHARACTER, _HAS_WAYPOINT = (1 << bit for bit in (15, 17, 18, 19, 20))
 _ATTACHED = _HAS_SKIN | _HAS_DECAL | _HAS_CARD | _HAS_CHARACTER | _HAS_WAYPOINT
@@ -157,7 +159,7 @@ def _read_blocks(cursor: Cursor, target: _Map, nodes: Nodes, version: int) -> No
         if len(target.blocks) < count:
             name, turns, coordinates, flags = _read_head(cursor, nodes, version, target)
             if flags in _UNUSED_FLAGS:  # a placeholder, which does not count
-                cursor.names.spend(ITEM_BYTES)
+                cursor.names.spend(PLACEHOLDER_ITEMS * ITEM_BYTES)
             else:
                 target.blocks.append(place(name, turns, *coordinates, flags))
 

@@ -17,7 +17,7 @@ END_OF_NODE = 0xFACADE01
 SKIPPABLE = 0x534B4950
 MAX_DEPTH = 16
 MAX_NODES = 1 << 16
-MAX_CHUNKS = 1 << 18
+MAX_CHUNKS = 1 << 16
 """Chunks of all nodes of a file together; the largest known ones have some ten thousand."""
 
 T = TypeVar("T")

@@ -74,6 +74,7 @@ class Cursor:
         self.end = len(data) if end is None else end
         self.names = Names() if names is None else names
         self.is_file = is_file
+        self.is_part = False
 
     @property
     def remaining(self) -> int:
@@ -142,7 +143,19 @@ class Cursor:
     def part(self, size: int) -> Cursor:
         """Takes the next `size` bytes as a cursor of their own, sharing the id table."""
         start = self._advance(size)
-        return Cursor(self.data, start, start + size, names=self.names)
+        part = Cursor(self.data, start, start + size, names=self.names)
+        part.is_part = True
+        return part
+
+    def expect_end(self) -> None:
+        """Checks that a part whose size is stated has been read whole.
+
+        Raises:
+            DamagedError: if something of the part is left, so that a count in it cannot be right.
+        """
+        if self.is_part and self.remaining:
+            message = f"{self.remaining} bytes are left over before offset {self.end}"
+            raise DamagedError(message)
 
     def count(self, item_bytes: int) -> int:
         """Reads a 32-bit count of items of at least `item_bytes` each, and checks that they can be there."""
