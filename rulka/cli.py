@@ -223,6 +223,7 @@ def _line(summary: dict[str, Any]) -> str:
 def _lines(summary: dict[str, Any]) -> str:
     """One file alone, field by field; ghosts hold the same fields."""
     shown = {**summary, "ghosts": len(summary["ghosts"])}
+    shown.pop("blocks", None)  # thousands of them; as JSON they are all there
     return "\n".join(f"{name:21}{'' if value is None else value}" for name, value in shown.items())
 
 

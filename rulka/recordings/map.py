@@ -189,13 +189,17 @@ class _Placing:
 def _read_plain_blocks(cursor: Cursor, blocks: list[Block], count: int, place: _Placing) -> None:
     """Reads blocks up to the first that has a new name or something attached; most have neither."""
     data, names, unpack = cursor.data, cursor.names.names, _PLAIN_BLOCK.unpack_from
+    (width, height, depth), shift, ground = place.size_m, place.shift, place.ground
+    half_width, half_depth = width / 2, depth / 2
     position, last = cursor.position, cursor.end - _PLAIN_BLOCK.size
     while len(blocks) < count and position <= last:
         name, turns, x, y, z, flags = unpack(data, position)
         index = name & _NAME_INDEX
         if name == index or flags & _ATTACHED or not 0 < index <= len(names):
             break
-        blocks.append(place(names[index - 1], turns, x, y, z, flags))
+        x, z = x - shift, z - shift  # as in `place`, whose call would be most of the time
+        middle = (x * width + half_width, (y - ground) * height, z * depth + half_depth)
+        blocks.append(_new_block((names[index - 1], (x, y, z), turns & 3, flags, middle, None)))
         position += _PLAIN_BLOCK.size
     cursor.position = position
 

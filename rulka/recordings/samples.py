@@ -241,14 +241,17 @@ _LAYOUT_8 = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2,
 _LAYOUT = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2, bits=58, first_bit=6, dirt=60)
 
 
+_PLACES = {version: np.array(astuple(layout)) for version, layout in {7: _OLD_LAYOUT, 8: _LAYOUT_8}.items()}
+_LATER_PLACES = np.array(astuple(_LAYOUT))
+
+
 def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:
-    layout = {7: _OLD_LAYOUT, 8: _LAYOUT_8}.get(version, _LAYOUT)
     count = len(rows)
     scalars = np.zeros((len(SCALARS), count), dtype=np.float32)
     has_contact, is_sliding = (np.empty((count, NUM_WHEELS), dtype=np.bool_) for _ in range(2))
     material = np.empty((count, NUM_WHEELS), dtype=np.uint8)
     damper_m = np.empty((count, NUM_WHEELS), dtype=np.float32)
-    places = np.array(astuple(layout), dtype=np.int64)
+    places = _PLACES.get(version, _LATER_PLACES)
     decode_vehicle_into(rows, places, scalars, has_contact, is_sliding, material, damper_m)
     return VehicleState(
         **dict(zip(SCALARS, scalars, strict=True)),
