@@ -138,7 +138,7 @@ def _decode(records: _Records, version: int) -> Samples:
     if size < MOTION_OFFSET + MOTION_BYTES:
         message = f"the car has records of {size} bytes, too few for its position"
         raise UnsupportedGenerationError(message)
-    states = b"".join(state[:size] for state in records.states)
+    states = b"".join(records.states if size == max(map(len, records.states)) else [s[:size] for s in records.states])
     rows = np.frombuffer(states, dtype=np.uint8).reshape(-1, size)
     motion = np.zeros((len(rows), 26), dtype=np.uint8)
     motion[:, :MOTION_BYTES] = rows[:, MOTION_OFFSET : MOTION_OFFSET + MOTION_BYTES]

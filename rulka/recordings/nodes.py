@@ -95,7 +95,7 @@ def read_chunks(
         identifier = cursor.u32()
         if identifier == END_OF_NODE:
             return None
-        folded = fold(identifier)
+        folded = identifier if identifier in chunks else fold(identifier)
         is_skippable = cursor.peek_u32() == SKIPPABLE
         read = chunks.get(folded)
         if is_skippable:
