@@ -63,6 +63,65 @@ def inspect(path: OnePath, /, as_json: AsJson = False) -> None:
         sys.exit(EXIT_USER_ERROR)
 
 
+def fetch(  # noqa: PLR0913
+    *,
+    out: Path = Path("data/recordings"),
+    map_id: tuple[int, ...] = (),
+    map_uid: tuple[str, ...] = (),
+    name: str = "",
+    author: str = "",
+    environment: str = "",
+    min_length_s: float | None = None,
+    max_length_s: float | None = None,
+    maps: int | None = None,
+    replays: int = 20,
+    with_maps: bool = True,
+    only_list: Flag = False,
+    refresh: Flag = False,
+    requests_per_s: float = 1.0,
+    url: str | None = None,
+) -> None:
+    """Fetch maps and their best recordings from an exchange site; run again to go on after an interruption.
+
+    Args:
+        out: folder to fetch into.
+        map_id: numbers of maps on the exchange.
+        map_uid: unique names of maps.
+        name: part of a map's name.
+        author: who uploaded the map.
+        environment: only maps of this environment, for example Stadium, as their files say.
+        min_length_s: least author time.
+        max_length_s: greatest author time.
+        maps: at most so many maps; must be given where maps are not named one by one.
+        replays: best-ranked recordings of each map; 0 for maps alone.
+        with_maps: fetch the map files as well.
+        only_list: show the maps that fit and fetch nothing.
+        refresh: ask again for lists that were asked for before; files are never fetched twice.
+        requests_per_s: how often to ask; the site is somebody's hobby.
+        url: address of the exchange; RULKA_EXCHANGE_URL or https://tmnf.exchange when left out.
+    """
+    from rulka.exchange.command import Options, run_fetch
+
+    lengths_ms = (None if length is None else round(1000 * length) for length in (min_length_s, max_length_s))
+    least_ms, most_ms = lengths_ms
+    options = Options(map_id, map_uid, name, author, environment, least_ms, most_ms, maps, replays, with_maps)
+    run_fetch(options, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=_say)
+
+
+def export(race: str, out: Path, /, races: Path = Path("data/races")) -> None:
+    """Write a race of data/races as a recording (.Replay.Gbx); an existing file is left alone.
+
+    Args:
+        race: race_id of the race, or its beginning.
+        out: file to write.
+        races: folder of the race dataset.
+    """
+    from rulka.datasets.export import export_race
+
+    written = export_race(races, race, out)
+    _say(f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}")
+
+
 def evaluate(
     agent: Path = Path("data/agent"), track: str | None = None, races: int | None = None, as_json: AsJson = False
 ) -> None:
@@ -292,6 +351,8 @@ COMMANDS = {
     "run": run,
     "up": up,
     "inspect": inspect,
+    "fetch": fetch,
+    "export": export,
     "evaluate": evaluate,
     "watch": watch,
     "track": track,
@@ -335,6 +396,7 @@ def _line(summary: dict[str, Any]) -> str:
 def _lines(summary: dict[str, Any]) -> str:
     """One file alone, field by field; ghosts hold the same fields."""
     shown = {**summary, "ghosts": len(summary["ghosts"])}
+    shown.pop("blocks", None)  # thousands of them; as JSON they are all there
     return "\n".join(f"{name:21}{'' if value is None else value}" for name, value in shown.items())
 
 

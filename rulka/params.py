@@ -156,11 +156,30 @@ class DriverParams(Section):
     max_race_s: PositiveFloat = Field(description="a demonstration is cut after this long")
 
 
+class SelectParams(Section):
+    """Which recordings the stage `races` uses; all others are named with the reason."""
+
+    device: Literal["any", "keyboard", "analog"] = Field(description="what the player drove with")
+    with_respawns: bool = Field(description="whether races in which the player respawned are used; their paths jump")
+    min_race_s: PositiveFloat | None = Field(description="shortest race; null for any")
+    max_race_s: PositiveFloat | None = Field(description="longest race; null for any")
+    environment: str | None = Field(description="as recordings name it, for example Stadium; null for any")
+    max_best_ratio: float | None = Field(ge=1.0, description="slowest race, in times of the map's best; null for any")
+
+    @model_validator(mode="after")
+    def _check_range(self) -> SelectParams:
+        if self.min_race_s is not None and self.max_race_s is not None and self.min_race_s > self.max_race_s:
+            message = f"min_race_s {self.min_race_s} is greater than max_race_s {self.max_race_s}"
+            raise ValueError(message)
+        return self
+
+
 class RaceParams(Section):
     """Stage `races`: recordings, or demonstrations by the built-in driver."""
 
     map_uid: str | None = Field(description="map whose recordings are used; null takes the one with most")
     campaign: str | None = Field(description="without recordings: race on this campaign track, not on a generated one")
+    select: SelectParams
     num_demonstrations: NonNegativeInt = Field(description="races driven by the built-in driver without recordings")
     driver: DriverParams
     seed: NonNegativeInt

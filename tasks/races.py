@@ -6,18 +6,25 @@ Writes data/races/          see rulka.datasets.races
 
 from __future__ import annotations
 
+import csv
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rulka.actions import action_table
 from rulka.datasets.demonstrations import race_of_driver
-from rulka.datasets.from_recordings import find_recordings, read_race_dataset
+from rulka.datasets.from_recordings import NoUsableRecordingError, find_recordings, read_race_dataset
 from rulka.datasets.races import RaceDataError, RaceDataset, write_races
+from rulka.datasets.selection import summary_of
 from rulka.params import ActionParams, RaceParams, SimulatorParams, TrackParams, read_params
 from rulka.progress import Progress
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.stage import output_folder, run_stage
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
+
+REASONS_FILE = Path("runs/races_not_used.csv")
+"""Why no recording could be used: file, error, hint."""
 
 
 def races(
@@ -37,11 +44,26 @@ def races(
     files = find_recordings(recordings_dir)
     if files:
         with Progress("races: reading recordings", len(files), "files") as bar:
-            dataset = read_race_dataset(recordings_dir, files, races.map_uid, bar.advance)
+            dataset = _read(recordings_dir, files, races, bar.advance)
+        sys.stdout.write(f"races: {summary_of(len(dataset.races), dataset.quarantine)}\n")
     else:
         dataset = _demonstrate(actions, simulator, track, races)
     with output_folder(out_dir) as folder:
         write_races(folder, dataset)
+
+
+def _read(folder: Path, files: Sequence[Path], races: RaceParams, on_file: Callable[[], None]) -> RaceDataset:
+    """Reads the recordings; where none can be used, leaves the whole table of reasons behind."""
+    try:
+        return read_race_dataset(folder, files, races.map_uid, races.select, on_file)
+    except NoUsableRecordingError as error:
+        REASONS_FILE.parent.mkdir(exist_ok=True)
+        with REASONS_FILE.open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("file", "error", "hint"))
+            table.writerows((item.file, item.error, item.hint) for item in error.quarantine)
+        hint = f"{error.hint} All {len(error.quarantine)} reasons are in {REASONS_FILE.as_posix()}."
+        raise NoUsableRecordingError(str(error), hint=hint) from error
 
 
 def _demonstrate(

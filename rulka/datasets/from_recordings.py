@@ -13,7 +13,15 @@ import numpy as np
 
 from rulka.actions import TICK_MS
 from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
+from rulka.datasets.selection import (
+    RespawnError,
+    UnusableRecordingError,
+    quarantined,
+    refuse_unwanted,
+    split_by_speed,
+)
 from rulka.errors import UserError
+from rulka.params import SelectParams
 from rulka.recordings import Ghost, Recording, inputs_to_controls, parse_map, read_recording, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
@@ -25,16 +33,8 @@ NUM_SHOWN_REASONS = 10
 _CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])")
 
 
-class UnusableRecordingError(UserError):
-    """A recording that can be read, but that nothing can be learned from."""
-
-
 class UnfinishedError(UnusableRecordingError):
     """The race was not driven to its finish."""
-
-
-class RespawnError(UnusableRecordingError):
-    """The player went back to a checkpoint during the race."""
 
 
 class NoMapUidError(UnusableRecordingError):
@@ -50,15 +50,22 @@ class OtherMapError(UnusableRecordingError):
 
 
 class NoUsableRecordingError(UserError):
-    """There are recordings, but not one that can be used."""
+    """There are recordings, but not one that can be used.
+
+    Attributes:
+        quarantine: every file with its reason.
+    """
+
+    quarantine: tuple[QuarantinedFile, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Usable:
-    """A race that can be learned from, and the map it was driven on."""
+    """A race that can be learned from, the map it was driven on, and whether its path jumps."""
 
     race: Race
     map_name: str
+    has_respawns: bool
 
 
 def find_recordings(folder: Path) -> list[Path]:
@@ -67,7 +74,7 @@ def find_recordings(folder: Path) -> list[Path]:
 
 
 def read_race_dataset(
-    folder: Path, files: Sequence[Path], map_uid: str | None, on_file: Callable[[], None]
+    folder: Path, files: Sequence[Path], map_uid: str | None, select: SelectParams, on_file: Callable[[], None]
 ) -> RaceDataset:
     """Reads recordings and builds the track of the map that is used.
 
@@ -75,6 +82,7 @@ def read_race_dataset(
         folder: where the recordings lie; files are named relative to it.
         files: recordings to read.
         map_uid: map to use; None takes the one with most usable recordings, the first by name of equals.
+        select: which races are wanted.
         on_file: called after every file.
 
     Raises:
@@ -86,21 +94,23 @@ def read_race_dataset(
     for path in files:
         name = path.relative_to(folder).as_posix()
         try:
-            found = _read_race(path, name)
+            found = _read_race(path, name, select)
             _refuse_duplicate(found.race, usable)
             usable[found.race.race_id] = found
         except (RecordingError, UnusableRecordingError) as error:
-            quarantine.append(_quarantined(name, error))
+            quarantine.append(quarantined(name, error))
         on_file()
-    uid = _choose_map([found.race.map_uid for found in usable.values()], map_uid, quarantine)
-    chosen = [found for found in usable.values() if found.race.map_uid == uid]
-    quarantine += [_of_other_map(found.race, uid) for found in usable.values() if found.race.map_uid != uid]
-    races = tuple(found.race for found in chosen)
+    fast, slow = split_by_speed([found.race for found in usable.values()], select.max_best_ratio)
+    quarantine += slow
+    uid = _choose_map([race.map_uid for race in fast], map_uid, quarantine)
+    races = tuple(race for race in fast if race.map_uid == uid)
+    quarantine += [_of_other_map(race, uid) for race in fast if race.map_uid != uid]
     quarantine.sort(key=lambda item: item.file)
-    return RaceDataset(races, _track(uid, chosen[0].map_name, races), tuple(quarantine))
+    chosen = [usable[race.race_id] for race in races]
+    return RaceDataset(races, _track(uid, chosen), tuple(quarantine))
 
 
-def race_of_ghost(ghost: Ghost, file: str, map_uid: str) -> Race:
+def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool = False) -> Race:
     """Returns the race of a finished ghost.
 
     The samples are kept up to the first one at or after the finish, so that every moment before it lies between two.
@@ -109,16 +119,17 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str) -> Race:
         ghost: a ghost with inputs, samples and a race time.
         file: name of the recording.
         map_uid: map it was driven on.
+        with_respawns: whether a race in which the player respawned, so that its path jumps, is taken.
 
     Raises:
         UnfinishedError: if it has no race time.
-        RespawnError: if the player respawned.
+        RespawnError: if the player respawned and that is not taken.
         RecordingError: if the ghost has no samples.
     """
     if ghost.race_time_ms is None:
         message = "the race was not finished"
         raise UnfinishedError(message, hint="Use a recording of a finished race.")
-    if ghost.respawns:
+    if ghost.respawns and not with_respawns:
         message = f"the player respawned {ghost.respawns} times"
         raise RespawnError(message, hint="Use a recording without respawns: its path has no jumps.")
     time_ms, rows = car_rows(ghost)
@@ -142,7 +153,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str) -> Race:
     )
 
 
-def _read_race(path: Path, name: str) -> _Usable:
+def _read_race(path: Path, name: str, select: SelectParams) -> _Usable:
     recording = read_recording(path)
     require_inputs(recording)
     if not recording.map_uid:
@@ -151,8 +162,10 @@ def _read_race(path: Path, name: str) -> _Usable:
     if not recording.ghosts:
         message = "the recording holds no ghost"
         raise UnusableRecordingError(message, hint="Use a recording of TrackMania Forever, United or a later game.")
-    race = race_of_ghost(recording.ghosts[0], name, recording.map_uid)
-    return _Usable(race, map_name(recording))
+    ghost = recording.ghosts[0]
+    refuse_unwanted(recording, ghost, select)
+    race = race_of_ghost(ghost, name, recording.map_uid, with_respawns=select.with_respawns)
+    return _Usable(race, map_name(recording), has_respawns=bool(ghost.respawns))
 
 
 def map_name(recording: Recording) -> str:
@@ -189,24 +202,30 @@ def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[Qu
     if counts:
         maps = ", ".join(f"{uid} ({count})" for uid, count in counts.most_common(NUM_SHOWN_REASONS))
         message = f"no recording of the map {wanted!r} can be used; usable ones are of {maps}"
-        raise NoUsableRecordingError(message, hint="Set races.map_uid in params.yaml to one of these, or to null.")
+        hint = "Set races.map_uid in params.yaml to one of these, or to null."
+        raise _nothing_usable(message, hint, quarantine)
     reasons = [f"  {item.file}: {item.error} {item.hint}" for item in quarantine[:NUM_SHOWN_REASONS]]
     rest = len(quarantine) - len(reasons)
     more = [f"  and {rest} more"] if rest else []
     message = "none of the recordings can be used:\n" + "\n".join(reasons + more)
-    raise NoUsableRecordingError(message, hint="Add other recordings, or remove all to let the built-in driver race.")
+    hint = "Add other recordings, or remove all to let the built-in driver race."
+    raise _nothing_usable(message, hint, quarantine)
+
+
+def _nothing_usable(message: str, hint: str, quarantine: Sequence[QuarantinedFile]) -> NoUsableRecordingError:
+    error = NoUsableRecordingError(message, hint=hint)
+    error.quarantine = tuple(sorted(quarantine, key=lambda item: item.file))
+    return error
 
 
 def _of_other_map(race: Race, uid: str) -> QuarantinedFile:
     message = f"driven on {race.map_uid}, the map that is used is {uid}"
     hint = f"Set races.map_uid in params.yaml to {race.map_uid} to use this map instead."
-    return _quarantined(race.file, OtherMapError(message, hint=hint))
+    return quarantined(race.file, OtherMapError(message, hint=hint))
 
 
-def _quarantined(file: str, error: UserError) -> QuarantinedFile:
-    return QuarantinedFile(file, f"{type(error).__name__}: {error}", error.hint)
-
-
-def _track(uid: str, name: str, races: Sequence[Race]) -> Track:
-    paths = [path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms) for race in races]
-    return track_from_paths(uid, name, paths)
+def _track(uid: str, chosen: Sequence[_Usable]) -> Track:
+    """Builds the track from the races without respawns; only where there are none, from all."""
+    whole = [found.race for found in chosen if not found.has_respawns] or [found.race for found in chosen]
+    paths = [path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms) for race in whole]
+    return track_from_paths(uid, chosen[0].map_name, paths)

@@ -8,8 +8,8 @@ from rulka.recordings.errors import DamagedError, NotGbxError, UnsupportedGenera
 from rulka.recordings.lzo import MAX_EXPANSION, decompress
 from rulka.recordings.stream import Cursor
 
-MAX_FILE_BYTES = 1 << 28
-MAX_BODY_BYTES = 1 << 28
+MAX_FILE_BYTES = 1 << 26
+MAX_BODY_BYTES = 1 << 26
 """A larger body is refused before anything is allocated; the largest known ones have some ten million bytes."""
 MAX_HEADER_CHUNKS = 256
 MAX_FOLDERS = 4096

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import Samples, VehicleState
 from rulka.recordings.samples import as_float32, decode_motion, inflate, unit_bytes
-from rulka.recordings.stream import Cursor
+from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 VEHICLE_CLASS = 0x0A018000
 MIN_VERSION, COMPRESSED_VERSION, COLUMN_VERSION, MAX_VERSION = 1, 5, 11, 11
 MAX_ENTITIES = 1 << 16
-MAX_RECORDS = 1 << 22
 MOTION_OFFSET = 47
 """Where the motion of a car begins in its record."""
 MOTION_BYTES = 22
@@ -33,6 +32,7 @@ class _Records:
     states: list[bytes]
 
 
+_ROW_HEAD = np.dtype([("is_more", "u1"), ("time", "<i4"), ("size", "<u4")])
 ENTITY_RECORD = 0x0911F000
 """Class, and only chunk, of the record."""
 
@@ -51,7 +51,7 @@ def read_entity_samples(cursor: Cursor) -> Samples | None:
     if not MIN_VERSION <= version <= MAX_VERSION:
         message = f"the record of entities has version {version}; known are {MIN_VERSION} to {MAX_VERSION}"
         raise UnsupportedGenerationError(message)
-    inner = Cursor(inflate(cursor)) if version >= COMPRESSED_VERSION else cursor
+    inner = Cursor(inflate(cursor), names=cursor.names) if version >= COMPRESSED_VERSION else cursor
     vehicles = _read_vehicles(inner, version)
     longest = max(vehicles, key=lambda records: len(records.time_ms), default=None)
     return None if longest is None or not longest.time_ms else _decode(longest, version)
@@ -88,14 +88,30 @@ def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
 
 
 def _read_rows(cursor: Cursor) -> _Records:
-    records = _Records([], [])
+    """Reads records one by one; as many as possible of one size at once, which is how a car's are stored."""
+    records = _read_equal_rows(cursor)
+    cursor.names.spend(len(records.time_ms) * ITEM_BYTES)
     while cursor.u8():
+        cursor.names.spend(ITEM_BYTES)
         records.time_ms.append(cursor.i32())
         records.states.append(cursor.take(cursor.u32()))
-        if len(records.time_ms) > MAX_RECORDS:
-            message = f"an entity has more than {MAX_RECORDS} records"
-            raise DamagedError(message)
     return records
+
+
+def _read_equal_rows(cursor: Cursor) -> _Records:
+    """Takes the records at the cursor that are as large as the first of them."""
+    start, size_at = cursor.position, cursor.position + _ROW_HEAD.itemsize
+    if cursor.remaining < _ROW_HEAD.itemsize or not cursor.data[start]:
+        return _Records([], [])
+    size = int(np.frombuffer(cursor.data, _ROW_HEAD, 1, start)["size"][0])
+    row = np.dtype([*_ROW_HEAD.descr, ("state", f"V{size}")]) if 0 < size <= cursor.end - size_at else None
+    if row is None:
+        return _Records([], [])
+    rows = np.frombuffer(cursor.data, row, cursor.remaining // row.itemsize, start)
+    differs = np.flatnonzero((rows["is_more"] != 1) | (rows["size"] != size))
+    count = int(differs[0]) if len(differs) else len(rows)
+    cursor.skip(count * row.itemsize)
+    return _Records(rows["time"][:count].tolist(), rows["state"][:count].tolist())
 
 
 def _read_columns(cursor: Cursor) -> _Records:
@@ -112,17 +128,18 @@ def _read_columns(cursor: Cursor) -> _Records:
 
 def _skip_notices(cursor: Cursor) -> None:
     while cursor.u8():
+        cursor.names.spend(ITEM_BYTES)
         cursor.skip(8)
         cursor.skip(cursor.u32())
 
 
 def _decode(records: _Records, version: int) -> Samples:
-    sizes = np.array([len(state) for state in records.states])
-    size = int(sizes.min())
+    size = min(map(len, records.states))
     if size < MOTION_OFFSET + MOTION_BYTES:
         message = f"the car has records of {size} bytes, too few for its position"
         raise UnsupportedGenerationError(message)
-    rows = np.stack([np.frombuffer(state, dtype=np.uint8, count=size) for state in records.states])
+    states = b"".join(records.states if size == max(map(len, records.states)) else [s[:size] for s in records.states])
+    rows = np.frombuffer(states, dtype=np.uint8).reshape(-1, size)
     motion = np.zeros((len(rows), 26), dtype=np.uint8)
     motion[:, :MOTION_BYTES] = rows[:, MOTION_OFFSET : MOTION_OFFSET + MOTION_BYTES]
     position, quaternion, velocity, spin = decode_motion(motion)

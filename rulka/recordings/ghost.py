@@ -25,7 +25,11 @@ def optional(value: int) -> int | None:
 def _samples(read: Callable[[Cursor], Samples | None]) -> ChunkReader[Ghost]:
     def chunk(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
         try:
-            ghost.samples = read(cursor)
+            ghost.samples = samples = read(cursor)
+            if samples is not None and samples.layout == "car" and samples.vehicle is None:
+                ghost.notes.append(
+                    f"samples of version {samples.version}: only the motion was read, not the car's state"
+                )
         except UnsupportedGenerationError as error:
             ghost.notes.append(f"samples not read: {error}")
 
@@ -123,12 +127,14 @@ def _stunts(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
 
 def _checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
     pairs = [(cursor.u32(), cursor.u32()) for _ in range(cursor.count(8))]
+    cursor.expect_end()
     ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
     ghost.checkpoint_stunts = tuple(optional(stunts) or 0 for _, stunts in pairs)
 
 
 def _old_checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
     pairs = [(cursor.u32(), cursor.floats(1)) for _ in range(cursor.count(8))]
+    cursor.expect_end()
     ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
 
 

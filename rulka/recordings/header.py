@@ -118,7 +118,7 @@ def _read_xml(chunk: bytes | None) -> dict[str, str]:
         raise DamagedError(message)
     entities = {"&quot;": '"', "&apos;": "'"}
     return {
-        f"{element}.{name}": unescape(value, entities)
+        f"{element}.{name}": unescape(value, entities) if "&" in value else value
         for element, attributes in _ELEMENT.findall(text)
         for name, value in _ATTRIBUTE.findall(attributes)
     }

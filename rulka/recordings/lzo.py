@@ -15,11 +15,12 @@ from rulka.recordings.errors import DamagedError
 MAX_EXPANSION = 256
 """No LZO1X stream grows by more than this factor: an extension byte stands for 255 bytes."""
 
-_OK, _INPUT_ENDED, _OUTPUT_FULL, _DISTANCE = 0, 1, 2, 3
+_OK, _INPUT_ENDED, _OUTPUT_FULL, _DISTANCE, _LEFT_OVER = 0, 1, 2, 3, 4
 _PROBLEMS = {
     _INPUT_ENDED: "the compressed data ends in the middle of an instruction",
     _OUTPUT_FULL: "the compressed data holds more than the stated size",
     _DISTANCE: "the compressed data refers to bytes before its start",
+    _LEFT_OVER: "the compressed data goes on after its end mark",
 }
 
 
@@ -133,7 +134,7 @@ def _decompress(source: NDArray[np.uint8], out: NDArray[np.uint8]) -> tuple[int,
             length, distance, count, at = _match(source, at, run)
             run = count
             if distance == 0:
-                return (0 if length > 0 else 1), to
+                return (1 if length <= 0 else 0 if at == source.shape[0] else 4), to
         problem = _repeat(out, to, length, distance)
         if problem == 0:
             problem = _literals(source, at, out, to + length, count)

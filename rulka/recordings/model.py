@@ -112,6 +112,7 @@ class Ghost:
         num_inputs: number of stored inputs; differs from the number of events where one input holds several.
         stamp_offset_ms: the offset that was removed.
         game_version: program that drove the run, empty where not stored.
+        is_from_clip: whether it stands in a MediaTracker clip, beside the run that was recorded.
         samples: None where none are stored; `notes` says so when they are there but cannot be read.
         notes: what could not be read, one line each.
     """
@@ -129,6 +130,7 @@ class Ghost:
     num_inputs: int = 0
     stamp_offset_ms: int = 0
     game_version: str = ""
+    is_from_clip: bool = False
     samples: Samples | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -183,7 +185,8 @@ class Block(NamedTuple):
         coordinates: x, y, z in blocks.
         quarter_turns: rotation about the vertical, 0 to 3.
         flags: the game's flags.
-        position_m: world position of the middle of its floor.
+        position_m: world position of the middle of its floor; of a free block, of its own origin.
+        pitch_yaw_roll: rotation of a block that lies off the grid (2020), radians; None for one on the grid.
     """
 
     name: str
@@ -191,6 +194,7 @@ class Block(NamedTuple):
     quarter_turns: int
     flags: int
     position_m: tuple[float, float, float]
+    pitch_yaw_roll: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -226,7 +230,7 @@ class Recording:
         map_uid: unique name of the map, from the header, the embedded map or the ghost; empty where nowhere stored.
         environment: likewise.
         map_author: likewise.
-        ghosts: the attempts, the driver's own first.
+        ghosts: the attempts, the driver's own first, those in a MediaTracker clip last.
         events: inputs that games before 2006 store beside the ghosts; empty otherwise.
         map_data: the embedded map file, empty for ghost files.
         notes: what could not be read, one line each.

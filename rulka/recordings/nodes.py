@@ -17,7 +17,8 @@ END_OF_NODE = 0xFACADE01
 SKIPPABLE = 0x534B4950
 MAX_DEPTH = 16
 MAX_NODES = 1 << 16
-MAX_CHUNKS_IN_NODE = 1 << 12
+MAX_CHUNKS = 1 << 16
+"""Chunks of all nodes of a file together; the largest known ones have some ten thousand."""
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ class Nodes:
         self.known: dict[int, object] = {}
         self.known.update(dict.fromkeys(external))
         self.depth = 0
+        self.num_chunks = 0
 
     def reference(self, cursor: Cursor, readers: Mapping[int, NodeReader]) -> object | None:
         """Reads a reference to a node, and the node itself where it is the first reference to it.
@@ -41,7 +43,7 @@ class Nodes:
             What the class's reader made of it; None for an empty or external reference.
         """
         index = cursor.i32()
-        if index < 0:
+        if index <= 0:  # 0 is the file's main structure itself, which nothing below it needs
             return None
         if index in self.known:
             return self.known[index]
@@ -88,11 +90,12 @@ def read_chunks(
     Returns:
         None at the end of the node, else the id of the first chunk that cannot be passed (or `until`).
     """
-    for _ in range(MAX_CHUNKS_IN_NODE):
+    while nodes.num_chunks < MAX_CHUNKS:
+        nodes.num_chunks += 1
         identifier = cursor.u32()
         if identifier == END_OF_NODE:
             return None
-        folded = fold(identifier)
+        folded = identifier if identifier in chunks else fold(identifier)
         is_skippable = cursor.peek_u32() == SKIPPABLE
         read = chunks.get(folded)
         if is_skippable:
@@ -106,7 +109,7 @@ def read_chunks(
             read(cursor, target, nodes)
         if folded == until:
             return folded
-    message = f"a structure of more than {MAX_CHUNKS_IN_NODE} chunks"
+    message = f"more than {MAX_CHUNKS} chunks in one file"
     raise DamagedError(message)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rulka.recordings.clip import read_clip
 from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, header_size, read_container
 from rulka.recordings.errors import (
+    DamagedError,
     NoInputsError,
     RecordingError,
     UnreadableFileError,
@@ -42,7 +44,8 @@ def read_header(path: Path | str) -> RecordingHeader:
 def read_recording(path: Path | str) -> Recording:
     """Reads a recording (`.Replay.Gbx`) or a ghost file (`.Ghost.Gbx`).
 
-    Ghosts of the games from 2004 to 2020 are read; a MediaTracker clip after them is not, and `notes` says so.
+    Ghosts of the games from 2004 to 2020 are read, also those in a MediaTracker clip after them. Where a clip holds
+    a structure that is not known, what follows it is not read, and `notes` says so.
 
     Raises:
         UnsupportedGenerationError: for the games of 2003; its `map_uid` names the map where that is stored.
@@ -180,6 +183,18 @@ def _node(what: str) -> ChunkReader[_Replay]:
     return chunk
 
 
+def _clip(cursor: Cursor, target: _Replay, nodes: Nodes) -> None:
+    """Reads the clip for its ghosts; one that cannot be read ends the reading, and what was found before stays."""
+    ghosts = list(target.ghosts)
+    try:
+        read_clip(cursor, nodes, ghosts)
+    except (UnsupportedGenerationError, DamagedError) as error:
+        what = f"the MediaTracker clip ({error})"
+        raise _UnreadNode(what) from error
+    finally:
+        target.ghosts += [replace(ghost, is_from_clip=True) for ghost in ghosts[len(target.ghosts) :]]
+
+
 def _author(cursor: Cursor, _: _Replay, __: Nodes) -> None:
     cursor.id()
 
@@ -200,13 +215,13 @@ REPLAY_CHUNKS: dict[int, ChunkReader[_Replay]] = {
     MAP_CHUNK: _map,
     REPLAY | 0x004: _versioned_ghosts,
     REPLAY | 0x005: _skip(4),
-    REPLAY | 0x00C: _node("the MediaTracker clip"),
+    REPLAY | 0x00C: _clip,
     REPLAY | 0x00D: _inputs,
     REPLAY | 0x00E: _node("the list of shown events"),
     REPLAY | 0x010: _node("the list of shown events"),
     REPLAY | 0x011: _skip(0),
     REPLAY | 0x014: _ghosts,
-    REPLAY | 0x015: _node("the MediaTracker clip"),
+    REPLAY | 0x015: _clip,
     REPLAY | 0x018: _author,
     REPLAY | 0x024: _world_record,
 }
@@ -217,7 +232,8 @@ def _read_replay(container: Container) -> _Replay:
     target = _Replay()
     nodes = Nodes(container.external_nodes)
     try:
-        stop = read_chunks(Cursor(container.body), target, nodes, REPLAY_CHUNKS)
+        cursor = Cursor(container.body)
+        stop = read_chunks(cursor, target, nodes, REPLAY_CHUNKS)
     except _UnreadNode as unread:
         target.notes.append(f"{unread} and what follows it were not read")
         return target
@@ -227,6 +243,8 @@ def _read_replay(container: Container) -> _Replay:
         raise error
     if stop is not None:
         target.notes.append(f"nothing from chunk 0x{stop:08X} on was read: its layout is not known here")
+    if stop is None and cursor.remaining:
+        target.notes.append(f"{cursor.remaining} bytes after the end of the recording were not read")
     return target
 
 

@@ -7,14 +7,15 @@ of the car, which version 8 orders anew and later ones extend at the end.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import NUM_WHEELS, Samples, VehicleState
-from rulka.recordings.stream import Cursor
+from rulka.recordings.sample_kernels import ABSENT, SCALARS, decode_motion_into, decode_vehicle_into
+from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 MAX_UNCOMPRESSED_BYTES = 1 << 27
 MAX_ZLIB_EXPANSION = 1100
@@ -24,6 +25,8 @@ NO_CLASS = 0xFFFFFFFF
 SIZES = {7: 56, 8: 60, 9: 61}
 MIN_SIZES = {10: 68, 11: 68, 12: 68, 14: 70, 15: 71, 16: 73}
 """Least size of a sample by version; these versions may append further parts."""
+FIRST_EXTENDED_VERSION = 10
+"""From this version on, samples of versions not listed are read for their motion alone."""
 MOTION_BYTES = 26
 
 
@@ -38,14 +41,15 @@ def inflate(cursor: Cursor) -> bytes:
     if size > MAX_UNCOMPRESSED_BYTES or size > MAX_ZLIB_EXPANSION * compressed_size:
         message = f"{size} bytes of samples are stated from {compressed_size} compressed ones"
         raise DamagedError(message)
+    cursor.names.spend(size)
     decoder = zlib.decompressobj()
     try:
         result = decoder.decompress(data, size + 1)
     except zlib.error as error:
         message = f"the samples do not decompress: {error}"
         raise DamagedError(message) from error
-    if len(result) != size:
-        message = f"the samples decompress to {len(result)} bytes instead of {size}"
+    if len(result) != size or not decoder.eof:
+        message = f"the samples decompress to {len(result)} bytes instead of {size}, or lack their checksum"
         raise DamagedError(message)
     return result
 
@@ -72,7 +76,7 @@ def read_compressed_samples(cursor: Cursor) -> Samples | None:
         UnsupportedGenerationError: if the samples are of no car or of an unknown version.
         DamagedError: if sizes contradict each other.
     """
-    inner = Cursor(inflate(cursor))
+    inner = Cursor(inflate(cursor), names=cursor.names)
     vehicle_class = inner.u32()
     if vehicle_class == NO_CLASS:
         return None
@@ -122,6 +126,7 @@ def _read_offsets(cursor: Cursor, num_bytes: int) -> tuple[NDArray[np.int64], in
     if count > num_bytes:
         message = f"{count} samples are stated in {num_bytes} bytes"
         raise DamagedError(message)
+    cursor.names.spend(count * ITEM_BYTES)
     first = cursor.i32()
     size = cursor.i32() if count > 1 else num_bytes - first
     if size == -1:
@@ -144,12 +149,14 @@ def _check_offsets(start: NDArray[np.int64], sizes: NDArray[np.int64], num_bytes
 def _decode(stored: _Stored) -> Samples:
     version, size = stored.version, stored.size_bytes
     needed = SIZES.get(version) or MIN_SIZES.get(version)
+    is_known = needed is not None
+    if not is_known and version >= FIRST_EXTENDED_VERSION:
+        needed = SIZES[9]  # later versions only append; what else they changed is not known
     if len(stored.start) and (needed is None or size < needed):
         message = f"the samples are of version {version} with {size} bytes each, whose layout is not known here"
         raise UnsupportedGenerationError(message)
     width = needed or 0
-    states = np.frombuffer(stored.states, dtype=np.uint8)
-    rows = states[stored.start[:, None] + np.arange(width)] if len(stored.start) else np.zeros((0, 61), dtype=np.uint8)
+    rows = _state_rows(stored, width) if len(stored.start) else np.zeros((0, SIZES[9]), dtype=np.uint8)
     position, quaternion, velocity, spin = decode_motion(rows)
     return Samples(
         layout="car",
@@ -161,13 +168,17 @@ def _decode(stored: _Stored) -> Samples:
         quaternion=quaternion,
         velocity=velocity,
         angular_velocity=spin,
-        vehicle=_decode_vehicle(rows, version),
+        vehicle=_decode_vehicle(rows, version) if is_known else None,
     )
 
 
-def _column(rows: NDArray[np.uint8], offset: int, kind: str) -> NDArray[np.float64]:
-    width = np.dtype(kind).itemsize
-    return np.ascontiguousarray(rows[:, offset : offset + width]).view(kind)[:, 0].astype(np.float64)
+def _state_rows(stored: _Stored, width: int) -> NDArray[np.uint8]:
+    """Returns the first `width` bytes of every state, one a row."""
+    states = np.frombuffer(stored.states, dtype=np.uint8)
+    count, first, size = len(stored.start), int(stored.start[0]), stored.size_bytes
+    if int(stored.start[-1]) - first == (count - 1) * size and first + count * size <= len(states):
+        return np.ascontiguousarray(states[first : first + count * size].reshape(count, size)[:, :width])
+    return states[stored.start[:, None] + np.arange(width)]
 
 
 def decode_motion(
@@ -189,11 +200,10 @@ def decode_motion(
     if not np.isfinite(position).all():
         message = "a sample holds a position that is not finite"
         raise DamagedError(message)
-    angle = _column(rows, 12, "<u2") / 65535 * np.pi
-    heading = _column(rows, 14, "<i2") / 32767 * np.pi
-    pitch = _column(rows, 16, "<i2") / 32767 * (np.pi / 2)
-    quaternion = np.concatenate([np.cos(angle)[:, None], np.sin(angle)[:, None] * _direction(heading, pitch)], axis=1)
-    return position, quaternion.astype(np.float32), _packed_vector(rows, 18), _packed_vector(rows, 22)
+    count = len(rows)
+    quaternion, velocity, spin = (np.empty((count, width), dtype=np.float32) for width in (4, 3, 3))
+    decode_motion_into(np.ascontiguousarray(rows[:, 12:MOTION_BYTES]), quaternion, velocity, spin)
+    return position, quaternion, velocity, spin
 
 
 def as_float32(values: NDArray) -> NDArray[np.float32]:
@@ -206,59 +216,47 @@ def unit_bytes(rows: NDArray[np.uint8]) -> NDArray[np.float32]:
     return as_float32(rows) / np.float32(255)
 
 
-def _direction(heading: NDArray[np.float64], pitch: NDArray[np.float64]) -> NDArray[np.float64]:
-    flat = np.cos(pitch)
-    return np.stack([flat * np.cos(heading), flat * np.sin(heading), np.sin(pitch)], axis=1)
-
-
-def _packed_vector(rows: NDArray[np.uint8], offset: int) -> NDArray[np.float32]:
-    exponent = _column(rows, offset, "<i2")
-    magnitude = np.where(exponent == -32768, 0.0, np.exp(np.minimum(exponent / 1000, 32.767)))
-    heading = _column(rows, offset + 2, "i1") / 127 * np.pi
-    pitch = _column(rows, offset + 3, "i1") / 127 * (np.pi / 2)
-    return (magnitude[:, None] * _direction(heading, pitch)).astype(np.float32)
-
-
 @dataclass(frozen=True)
 class _VehicleLayout:
     """Where the state of the car lies in a sample: offsets of bytes, and distances from wheel to wheel.
 
     `bits` is the offset of two bytes that hold, from bit `first_bit` on, a slide and a contact bit for each wheel.
+    What a layout does not hold lies at `ABSENT`. The kernel takes these in this order.
     """
 
     steer: int
-    turbo: int | None
+    turbo: int
     damper: int
     material: int
     stride: int
     bits: int
     first_bit: int
-    dirt: int | None
+    dirt: int
 
 
-_OLD_LAYOUT = _VehicleLayout(steer=50, turbo=None, damper=34, material=36, stride=3, bits=46, first_bit=1, dirt=None)
-_LAYOUT_8 = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2, bits=58, first_bit=6, dirt=None)
+_OLD_LAYOUT = _VehicleLayout(
+    steer=50, turbo=ABSENT, damper=34, material=36, stride=3, bits=46, first_bit=1, dirt=ABSENT
+)
+_LAYOUT_8 = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2, bits=58, first_bit=6, dirt=ABSENT)
 _LAYOUT = _VehicleLayout(steer=40, turbo=47, damper=49, material=50, stride=2, bits=58, first_bit=6, dirt=60)
 
 
+_PLACES = {version: np.array(astuple(layout)) for version, layout in {7: _OLD_LAYOUT, 8: _LAYOUT_8}.items()}
+_LATER_PLACES = np.array(astuple(_LAYOUT))
+
+
 def _decode_vehicle(rows: NDArray[np.uint8], version: int) -> VehicleState:
-    layout = {7: _OLD_LAYOUT, 8: _LAYOUT_8}.get(version, _LAYOUT)
-    byte = unit_bytes(rows)
-    absent = np.zeros(len(rows), dtype=np.float32)
-    wheels = layout.stride * np.arange(NUM_WHEELS)
-    bits = rows[:, layout.bits].astype(np.uint16) | (rows[:, layout.bits + 1].astype(np.uint16) << 8)
-    places = layout.first_bit + 2 * np.arange(NUM_WHEELS, dtype=np.uint16)
+    count = len(rows)
+    scalars = np.zeros((len(SCALARS), count), dtype=np.float32)
+    has_contact, is_sliding = (np.empty((count, NUM_WHEELS), dtype=np.bool_) for _ in range(2))
+    material = np.empty((count, NUM_WHEELS), dtype=np.uint8)
+    damper_m = np.empty((count, NUM_WHEELS), dtype=np.float32)
+    places = _PLACES.get(version, _LATER_PLACES)
+    decode_vehicle_into(rows, places, scalars, has_contact, is_sliding, material, damper_m)
     return VehicleState(
-        forward_speed_mps=as_float32(_column(rows, 26, "<u2") / 65535 * 11000 - 1000),
-        side_speed_mps=as_float32(_column(rows, 28, "<u2") / 65535 * 2000 - 1000),
-        rpm=as_float32(_column(rows, 30, "<u2") / 65535 * 30000),
-        steer=as_float32(byte[:, layout.steer] * 2 - 1),
-        gas=byte[:, layout.steer + 1],
-        brake=byte[:, layout.steer + 2],
-        turbo=absent if layout.turbo is None else byte[:, layout.turbo],
-        has_contact=(bits[:, None] >> (places + 1) & 1).astype(bool),
-        is_sliding=(bits[:, None] >> places & 1).astype(bool),
-        material=rows[:, layout.material + wheels],
-        damper_m=as_float32(byte[:, layout.damper + wheels] * 4 - 2),
-        dirt=absent if layout.dirt is None else byte[:, layout.dirt],
+        **dict(zip(SCALARS, scalars, strict=True)),
+        has_contact=has_contact,
+        is_sliding=is_sliding,
+        material=material,
+        damper_m=damper_m,
     )

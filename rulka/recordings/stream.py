@@ -13,10 +13,15 @@ from typing import NamedTuple
 from rulka.recordings.errors import DamagedError, RecordingError, TruncatedError, UnsupportedGenerationError
 
 MAX_STRING_BYTES = 1 << 22
-MAX_NAMES = 1 << 20
+MAX_NAMES = 1 << 18
+MAX_SPENT_BYTES = 1 << 28
+"""What the parts of one file may take together: bytes decompressed, and `ITEM_BYTES` for every listed item."""
+ITEM_BYTES = 128
+"""What an item of a list takes in memory, about; so no file has more than two million items of any kind."""
 ID_VERSIONS = (2, 3)
 """Versions of the id table; the game of 2003 writes 2, later ones 3, with the same layout."""
 
+_U16, _U32, _I32 = (struct.Struct(form).unpack_from for form in ("<H", "<I", "<i"))
 _NEW_NAME_FLAGS = 0xC0000000
 _EMPTY = 0xFFFFFFFF
 
@@ -31,10 +36,22 @@ class Ident(NamedTuple):
 
 @dataclass
 class Names:
-    """The names met so far in one stream; empty at its start."""
+    """What all cursors over one stream share: the names met so far, and how much was taken for its parts."""
 
     version: int | None = None
     names: list[str] = field(default_factory=list)
+    num_spent: int = 0
+
+    def spend(self, num_bytes: int) -> None:
+        """Counts memory that is about to be taken, so that many small parts are limited as one large part is.
+
+        Raises:
+            DamagedError: if the stream takes more than any recording does.
+        """
+        self.num_spent += num_bytes
+        if self.num_spent > MAX_SPENT_BYTES:
+            message = f"the parts of the file take more than {MAX_SPENT_BYTES} bytes together"
+            raise DamagedError(message)
 
 
 class Cursor:
@@ -57,6 +74,7 @@ class Cursor:
         self.end = len(data) if end is None else end
         self.names = Names() if names is None else names
         self.is_file = is_file
+        self.is_part = False
 
     @property
     def remaining(self) -> int:
@@ -65,7 +83,7 @@ class Cursor:
 
     def _advance(self, size: int) -> int:
         start = self.position
-        if size < 0 or size > self.end - start:
+        if not 0 <= size <= self.end - start:
             raise self._ended(size)
         self.position = start + size
         return start
@@ -78,25 +96,33 @@ class Cursor:
 
     def u8(self) -> int:
         """Reads an unsigned byte."""
-        return self.data[self._advance(1)]
+        start = self.position
+        if start >= self.end:
+            raise self._ended(1)
+        self.position = start + 1
+        return self.data[start]
 
     def u16(self) -> int:
         """Reads an unsigned 16-bit integer."""
-        return struct.unpack_from("<H", self.data, self._advance(2))[0]
+        return _U16(self.data, self._advance(2))[0]
 
     def u32(self) -> int:
         """Reads an unsigned 32-bit integer."""
-        return struct.unpack_from("<I", self.data, self._advance(4))[0]
+        start = self.position
+        if self.end - start < 4:
+            raise self._ended(4)
+        self.position = start + 4
+        return _U32(self.data, start)[0]
 
     def i32(self) -> int:
         """Reads a signed 32-bit integer."""
-        return struct.unpack_from("<i", self.data, self._advance(4))[0]
+        return _I32(self.data, self._advance(4))[0]
 
     def peek_u32(self) -> int | None:
         """Returns the next unsigned 32-bit integer without taking it, None when there are not four bytes left."""
         if self.remaining < 4:
             return None
-        return struct.unpack_from("<I", self.data, self.position)[0]
+        return _U32(self.data, self.position)[0]
 
     def floats(self, count: int) -> tuple[float, ...]:
         """Reads `count` 32-bit floats."""
@@ -104,8 +130,11 @@ class Cursor:
 
     def take(self, size: int) -> bytes:
         """Reads `size` bytes."""
-        start = self._advance(size)
-        return self.data[start : start + size]
+        start = self.position
+        if not 0 <= size <= self.end - start:
+            raise self._ended(size)
+        self.position = end = start + size
+        return self.data[start:end]
 
     def skip(self, size: int) -> None:
         """Passes over `size` bytes."""
@@ -114,7 +143,19 @@ class Cursor:
     def part(self, size: int) -> Cursor:
         """Takes the next `size` bytes as a cursor of their own, sharing the id table."""
         start = self._advance(size)
-        return Cursor(self.data, start, start + size, names=self.names)
+        part = Cursor(self.data, start, start + size, names=self.names)
+        part.is_part = True
+        return part
+
+    def expect_end(self) -> None:
+        """Checks that a part whose size is stated has been read whole.
+
+        Raises:
+            DamagedError: if something of the part is left, so that a count in it cannot be right.
+        """
+        if self.is_part and self.remaining:
+            message = f"{self.remaining} bytes are left over before offset {self.end}"
+            raise DamagedError(message)
 
     def count(self, item_bytes: int) -> int:
         """Reads a 32-bit count of items of at least `item_bytes` each, and checks that they can be there."""
@@ -124,6 +165,7 @@ class Cursor:
                 raise self._ended(count * item_bytes)
             message = f"{count} items of {item_bytes} bytes are stated at offset {self.position}, too many to be there"
             raise DamagedError(message)
+        self.names.spend(count * ITEM_BYTES)
         return count
 
     def string(self) -> str:

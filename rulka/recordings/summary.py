@@ -25,6 +25,7 @@ KEYS = (
     "sample_period_ms",
 )
 """Keys of a summary, and of each entry of its `ghosts`."""
+MEDALS = ("bronze", "silver", "gold", "author")
 
 
 def inspect_file(path: Path | str) -> dict[str, Any]:
@@ -35,7 +36,8 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
 
     Returns:
         The keys of `KEYS` for the first ghost, and `ghosts` with the same keys for each. `kind` is recording, map,
-        ghost or unknown. `error` is None, or the class of the error and its message; what the header says is given
+        ghost or unknown. A map has besides `map_name`, `map_author`, `medals_ms`, `num_blocks`, `checkpoints_m` and
+        `blocks`. `error` is None, or the class of the error and its message; what the header says is given
         all the same. Text is empty and everything else None where the file does not say.
     """
     summary = _empty(Path(path).name)
@@ -71,7 +73,16 @@ def _take_header(summary: dict[str, Any], header: RecordingHeader) -> None:
 
 
 def _take_map(summary: dict[str, Any], found: MapInfo) -> None:
-    summary |= {"map_uid": found.uid, "environment": found.environment}
+    summary |= {
+        "map_uid": found.uid,
+        "environment": found.environment,
+        "map_name": found.name,
+        "map_author": found.author,
+        "medals_ms": dict(zip(MEDALS, found.medals_ms, strict=True)),
+        "num_blocks": len(found.blocks),
+        "checkpoints_m": [list(block.position_m) for block in found.blocks if "Checkpoint" in block.name],
+        "blocks": [block._asdict() for block in found.blocks],
+    }
 
 
 def _take_recording(summary: dict[str, Any], recording: Recording) -> None:

@@ -8,15 +8,17 @@ from numpy.typing import NDArray
 
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import InputEvent
-from rulka.recordings.stream import Cursor
+from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 TICK_MS = 10
-MAX_TICKS = 10_000_000
+MAX_TICKS = 2_000_000
+"""Five and a half hours."""
 MAX_INPUT_SETS = 64
 OLD_VERSION, NEW_VERSION = 11, 12
 STATE_BITS = {OLD_VERSION: 33, NEW_VERSION: 34}
 _RESPAWN_BITS = (31, 33)
 _HORN_BIT = 6
+_NAMES = ("Respawn", "Horn", "SteerByte", "Accelerate", "Brake")
 _OK = 0
 _STATE, _SHORT, _VEHICLE = 0, 1, 3
 """Kinds of stored changes; 2 is the mouse, 4 a driver on foot."""
@@ -46,6 +48,7 @@ def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
         num_ticks = cursor.u32()
         data = cursor.take(cursor.u32())
         changes = _read_changes(data, num_ticks, set_version)
+        cursor.names.spend(3 * len(changes) * ITEM_BYTES)  # at most three events each
         num_stored += len(changes)
         events.extend(_to_events(changes, start_ms))
     return tuple(events), num_stored
@@ -68,24 +71,36 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
 
 
 def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
-    """Turns stored changes into one event for each control that changed."""
-    events = []
-    steer, gas, brake, horn = 0, 0, 0, 0
-    for tick, kind, value in changes.tolist():
-        time_ms = start_ms + TICK_MS * tick
-        if kind == _STATE:
-            events.extend(InputEvent(time_ms, "Respawn", 1) for bit in _RESPAWN_BITS if value >> bit & 1)
-        if kind in (_STATE, _SHORT):
-            pressed = value >> (_HORN_BIT if kind == _STATE else 1) & 1
-            if pressed != horn:
-                events.append(InputEvent(time_ms, "Horn", pressed))
-            horn = pressed
-        if kind == _VEHICLE:
-            now = ((value & 0xFF ^ 0x80) - 0x80, value >> 8 & 1, value >> 9 & 1)
-            changed = zip(("SteerByte", "Accelerate", "Brake"), (steer, gas, brake), now, strict=True)
-            events.extend(InputEvent(time_ms, name, new) for name, old, new in changed if new != old)
-            steer, gas, brake = now
-    return events
+    """Turns stored changes into one event for each control that changed, in the order of ticks and of `_NAMES`."""
+    tick, kind, value = changes.T
+    is_state, is_vehicle = kind == _STATE, kind == _VEHICLE
+    has_horn = is_state | (kind == _SHORT)
+    horn = np.where(is_state, value >> _HORN_BIT, value >> 1) & 1
+    steer = (value & 0xFF ^ 0x80) - 0x80
+    parts = [_presses(tick[is_state], value[is_state] >> bit & 1, 0) for bit in _RESPAWN_BITS]
+    parts.append(_changed(tick[has_horn], horn[has_horn], 1))
+    parts += [
+        _changed(tick[is_vehicle], now[is_vehicle], name)
+        for name, now in ((2, steer), (3, value >> 8 & 1), (4, value >> 9 & 1))
+    ]
+    rows = np.concatenate(parts)
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    times = (start_ms + TICK_MS * rows[:, 0]).tolist()
+    return list(map(InputEvent, times, map(_NAMES.__getitem__, rows[:, 1].tolist()), rows[:, 2].tolist()))
+
+
+def _presses(tick: NDArray[np.int64], value: NDArray[np.int64], name: int) -> NDArray[np.int64]:
+    """Returns rows of (tick, name, value) for every value that is set."""
+    return _rows(tick, value, name)[value != 0]
+
+
+def _changed(tick: NDArray[np.int64], value: NDArray[np.int64], name: int) -> NDArray[np.int64]:
+    """Returns rows of (tick, name, value) for every value that differs from the one before, the first from zero."""
+    return _rows(tick, value, name)[np.diff(value, prepend=0) != 0]
+
+
+def _rows(tick: NDArray[np.int64], value: NDArray[np.int64], name: int) -> NDArray[np.int64]:
+    return np.stack([tick, np.full_like(tick, name), value], axis=1)
 
 
 @njit(cache=True, nogil=True)

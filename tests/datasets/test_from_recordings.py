@@ -12,7 +12,6 @@ import pytest
 from rulka.datasets import from_recordings
 from rulka.datasets.from_recordings import (
     NoUsableRecordingError,
-    RespawnError,
     UnfinishedError,
     find_recordings,
     plain_text,
@@ -20,10 +19,15 @@ from rulka.datasets.from_recordings import (
     read_race_dataset,
 )
 from rulka.datasets.races import RaceDataset
+from rulka.datasets.selection import RespawnError, summary_of
 from rulka.observation import CAR
+from rulka.params import SelectParams
 from rulka.recordings import Ghost, InputEvent, Recording, RecordingHeader, Samples, TruncatedError, VehicleState
 
 SPEED_MPS = 20.0
+ANY = SelectParams(
+    device="any", with_respawns=False, min_race_s=None, max_race_s=None, environment=None, max_best_ratio=None
+)
 
 
 def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m: float = 0.0) -> Ghost:
@@ -76,7 +80,7 @@ def make_recording(ghost: Ghost, map_uid: str = "map-a") -> Recording:
 def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RaceDataset]:
     """Returns a function that reads a folder with the given recordings, or errors, by file name."""
 
-    def run(content: dict[str, Recording | Exception], map_uid: str | None = None) -> RaceDataset:
+    def run(content: dict[str, Recording | Exception], map_uid: str | None = None, **select: object) -> RaceDataset:
         def fake(path: Path) -> Recording:
             found = content[path.relative_to(tmp_path).as_posix()]
             if isinstance(found, Exception):
@@ -87,7 +91,9 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RaceD
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).touch()
         monkeypatch.setattr(from_recordings, "read_recording", fake)
-        return read_race_dataset(tmp_path, find_recordings(tmp_path), map_uid, lambda: None)
+        return read_race_dataset(
+            tmp_path, find_recordings(tmp_path), map_uid, ANY.model_copy(update=select), lambda: None
+        )
 
     return run
 
@@ -184,6 +190,80 @@ def test_the_track_follows_the_driven_path(read: Callable[..., RaceDataset]) -> 
     assert track.length_m == pytest.approx(SPEED_MPS * 6.03, abs=1.0)
     assert track.gate_m[0] == pytest.approx(SPEED_MPS * 3.0, abs=1.0)
     np.testing.assert_allclose(track.centre_m[:, 0], 0.0, atol=0.05)
+
+
+def kept(dataset: RaceDataset) -> tuple[list[str], dict[str, str]]:
+    """Files that are used, and for the others the name of the reason."""
+    reasons = {item.file: item.error.split(":")[0] for item in dataset.quarantine}
+    return sorted(race.file for race in dataset.races), reasons
+
+
+def pad(lateral_m: float) -> Recording:
+    ghost = make_ghost(lateral_m=lateral_m)
+    ghost.events = (*ghost.events, InputEvent(200, "Steer", 5000))
+    return make_recording(ghost)
+
+
+def test_devices_are_told_apart(read: Callable[..., RaceDataset]) -> None:
+    content: dict[str, Recording | Exception] = {"keys.Gbx": make_recording(make_ghost()), "pad.Gbx": pad(0.1)}
+    assert kept(read(content, device="keyboard")) == (["keys.Gbx"], {"pad.Gbx": "OtherDeviceError"})
+    assert kept(read(content, device="analog")) == (["pad.Gbx"], {"keys.Gbx": "OtherDeviceError"})
+    assert kept(read(content)) == (["keys.Gbx", "pad.Gbx"], {})
+
+
+def test_races_too_short_too_long_or_too_slow(read: Callable[..., RaceDataset]) -> None:
+    """Best 4.0 s; at most 1.5 times that is 6.0 s exactly."""
+    times = {"a.Gbx": 4000, "b.Gbx": 6000, "c.Gbx": 6010}
+    content: dict[str, Recording | Exception] = {
+        name: make_recording(make_ghost(time, lateral_m=time / 1e5)) for name, time in times.items()
+    }
+    assert kept(read(content, max_best_ratio=1.5)) == (["a.Gbx", "b.Gbx"], {"c.Gbx": "TooSlowError"})
+    assert kept(read(content, min_race_s=6.0)) == (["b.Gbx", "c.Gbx"], {"a.Gbx": "DurationError"})
+    assert kept(read(content, max_race_s=6.0)) == (["a.Gbx", "b.Gbx"], {"c.Gbx": "DurationError"})
+
+
+def test_the_best_is_that_of_the_same_map(read: Callable[..., RaceDataset]) -> None:
+    content: dict[str, Recording | Exception] = {
+        "a1.Gbx": make_recording(make_ghost(6000)),
+        "a2.Gbx": make_recording(make_ghost(6030)),
+        "b.Gbx": make_recording(make_ghost(2000, lateral_m=1.0), "map-b"),
+    }
+    assert kept(read(content, max_best_ratio=1.1)) == (["a1.Gbx", "a2.Gbx"], {"b.Gbx": "OtherMapError"})
+
+
+def test_the_environment(read: Callable[..., RaceDataset]) -> None:
+    island = replace(make_recording(make_ghost(lateral_m=0.1)), environment="Island")
+    content: dict[str, Recording | Exception] = {"i.Gbx": island, "s.Gbx": make_recording(make_ghost())}
+    assert kept(read(content, environment="stadium")) == (["s.Gbx"], {"i.Gbx": "OtherEnvironmentError"})
+
+
+def test_respawns_where_they_are_wanted(read: Callable[..., RaceDataset]) -> None:
+    """The track still follows the race that has none."""
+    respawned = make_ghost(lateral_m=5.0)
+    respawned.respawns = 1
+    content: dict[str, Recording | Exception] = {
+        "r.Gbx": make_recording(respawned),
+        "w.Gbx": make_recording(make_ghost()),
+    }
+    assert kept(read(content)) == (["w.Gbx"], {"r.Gbx": "RespawnError"})
+    dataset = read(content, with_respawns=True)
+    assert kept(dataset) == (["r.Gbx", "w.Gbx"], {})
+    np.testing.assert_allclose(dataset.main_track.centre_m[:, 0], 0.0, atol=0.05)
+
+
+def test_the_summary_counts_reasons(read: Callable[..., RaceDataset]) -> None:
+    content: dict[str, Recording | Exception] = {
+        "a.Gbx": make_recording(make_ghost()),
+        "b.Gbx": TruncatedError("it ends"),
+        "c.Gbx": TruncatedError("it ends"),
+        "d.Gbx": pad(0.1),
+    }
+    dataset = read(content, device="keyboard")
+    expected = "1 recordings used, 3 not used: 2 Truncated, 1 OtherDevice"
+    assert summary_of(len(dataset.races), dataset.quarantine) == expected
+    with pytest.raises(NoUsableRecordingError) as caught:
+        read(content, environment="Bay")
+    assert [item.file for item in caught.value.quarantine] == ["a.Gbx", "b.Gbx", "c.Gbx", "d.Gbx"]
 
 
 def test_no_folder_is_no_recordings(tmp_path: Path) -> None:

@@ -149,3 +149,8 @@ def test_any_bytes_end_in_a_result_or_a_named_error(rng: np.random.Generator) ->
             assert len(decompress(stream, size)) == size
         except DamagedError:
             continue
+
+
+def test_bytes_after_the_end_mark_are_damage() -> None:
+    with pytest.raises(DamagedError, match="end mark"):
+        decompress(bytes([17 + 4]) + b"abcd" + END + b"x", 4)

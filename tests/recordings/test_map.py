@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from rulka.recordings import DamagedError, UnlimiterMapError, UnsupportedGenerationError, parse_map, parse_recording
@@ -53,3 +54,22 @@ def test_a_skin_and_a_waypoint_are_passed_over(forge) -> None:
     blocks = parse_map(forge.gbx(0x03043000, {}, body)).blocks
     assert [(block.name, block.coordinates) for block in blocks] == [("First", (1, 9, 1)), ("Second", (2, 9, 2))]
     assert blocks[0].position_m == (48, 8, 48)
+
+
+def test_free_blocks_have_their_own_places(forge) -> None:
+    """Between the blocks and the chunk with the places stands one that cannot be passed over."""
+    ids = forge.Ids()
+    body = forge.u32(0x0304301F) + ids("uid", "Stadium", "author") + forge.text("x") + ids("Day", "", "")
+    body += forge.u32(32, 32, 32, 0, 6, 3)
+    body += ids("Grid") + bytes([0, 2, 9, 2]) + forge.u32(0)
+    body += ids("Free") + bytes([0, 0, 0, 0]) + forge.u32(1 << 29)
+    body += ids("Free") + bytes([0, 0, 0, 0]) + forge.u32(1 << 29)
+    places = np.array([[1, 2, 3, 0.5, 0.25, 0], [7, 8, 9, 0, 0, 1]], np.float32).tobytes()
+    unknown = forge.chunk(0x03043049, b"what stands here is not read")
+    file = forge.gbx(0x03043000, {}, body + unknown + forge.skippable(0x0304305F, forge.u32(0) + places))
+    grid, first, second = parse_map(file).blocks
+    assert (grid.position_m, grid.pitch_yaw_roll) == ((48, 8, 48), None)
+    assert (first.position_m, first.pitch_yaw_roll) == ((1, 2, 3), (0.5, 0.25, 0))
+    assert (second.position_m, second.pitch_yaw_roll) == ((7, 8, 9), (0, 0, 1))
+    with pytest.raises(DamagedError, match="2 free blocks"):
+        parse_map(forge.gbx(0x03043000, {}, body + forge.skippable(0x0304305F, forge.u32(0) + places[:24])))

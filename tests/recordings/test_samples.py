@@ -128,11 +128,27 @@ def test_no_class_means_no_samples(forge) -> None:
 
 
 def test_unknown_classes_and_versions(forge) -> None:
-    for version in (3, 13, 17):
+    for version in (3, 6):
         with pytest.raises(UnsupportedGenerationError, match=f"version {version}"):
             read(forge.samples_chunk([bytes(80)] * 2, version=version))
     with pytest.raises(UnsupportedGenerationError, match="60 bytes"):
         read(forge.samples_chunk([bytes(60)] * 2, version=9))
+
+
+@pytest.mark.parametrize("version", [13, 17])
+def test_versions_not_listed_are_read_for_their_motion_alone(version: int, forge) -> None:
+    samples = read(forge.samples_chunk([motion(velocity=(0, 0, 0)) + bytes(54)] * 2, version=version))
+    assert samples.position.tolist() == [[1, 2, 3]] * 2
+    np.testing.assert_allclose(samples.velocity[1], [1, 0, 0], atol=1e-6)
+    assert samples.vehicle is None
+    with pytest.raises(UnsupportedGenerationError, match=f"version {version}"):
+        read(forge.samples_chunk([bytes(60)] * 2, version=version))
+
+
+def test_a_stream_without_its_checksum_is_damaged(forge) -> None:
+    data = zlib.compress(forge.u32(0x0A02B000, 1, 0, 100, 9, 0, 0))[:-4]
+    with pytest.raises(DamagedError, match="checksum"):
+        read_compressed_samples(Cursor(forge.u32(28, len(data)) + data))
 
 
 @pytest.mark.parametrize(

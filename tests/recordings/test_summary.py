@@ -38,6 +38,11 @@ def test_a_recording(forge, tmp_path: Path) -> None:
 def test_a_map(forge, tmp_path: Path) -> None:
     found = inspect_file(put(tmp_path, "a.Challenge.Gbx", forge.map_file()))
     assert (found["kind"], found["error"], found["map_uid"], found["ghosts"]) == ("map", None, forge.MAP_UID, [])
+    assert (found["map_name"], found["map_author"], found["num_blocks"]) == ("Hand-made", "author", 2)
+    assert found["medals_ms"] == {"bronze": 4000, "silver": 3000, "gold": 2000, "author": 1500}
+    assert found["checkpoints_m"] == [[11 * 32 + 16, 8, 19 * 32 + 16]]
+    assert found["blocks"][0]["name"] == "StadiumRoadMain"
+    assert json.loads(json.dumps(found))["blocks"][1]["coordinates"] == [11, 1, 19]
 
 
 def test_a_ghost_file(forge, tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_sp
 
 def params(**changes: object) -> RaceParams:
     driver = PARAMS.races.driver.model_copy(update={"max_race_s": 40.0})
-    values = {"map_uid": None, "campaign": None, "num_demonstrations": 4, "driver": driver, "seed": 2}
+    values = {"map_uid": None, "campaign": None, "select": PARAMS.races.select, "num_demonstrations": 4}
+    values |= {"driver": driver, "seed": 2}
     return RaceParams.model_validate(values | changes)
 
 
@@ -66,7 +67,11 @@ def test_drivers_that_never_finish_are_an_error_with_what_to_change(tmp_path: Pa
     assert not (tmp_path / "races").exists()
 
 
-def test_only_bad_recordings_are_an_error_and_leave_the_old_output(tmp_path: Path) -> None:
+def test_only_bad_recordings_are_an_error_and_leave_the_old_output(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = tmp_path_factory.mktemp("runs") / "reasons.csv"
+    monkeypatch.setattr("tasks.races.REASONS_FILE", reasons)
     run(tmp_path / "none", tmp_path / "races", params(num_demonstrations=1))
     before = content(tmp_path / "races")
     (tmp_path / "recordings").mkdir()
@@ -75,6 +80,9 @@ def test_only_bad_recordings_are_an_error_and_leave_the_old_output(tmp_path: Pat
         run(tmp_path / "recordings", tmp_path / "races", params())
     assert content(tmp_path / "races") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["races", "recordings"]
+    header, row = reasons.read_text(encoding="utf-8").splitlines()
+    assert header == "file,error,hint"
+    assert row.startswith("noise.Gbx,NotGbxError")
 
 
 @pytest.fixture

@@ -1,0 +1,101 @@
+"""Which races are worth learning from: the filters of `races.select`, each with a reason of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rulka.datasets.races import QuarantinedFile, Race
+from rulka.errors import UserError
+from rulka.params import SelectParams
+from rulka.recordings import Ghost, Recording
+
+ANALOG_CONTROLS = frozenset({"Steer", "Gas", "SteerByte", "AccelerateReal", "BrakeReal"})
+"""Inputs of a pad, a joystick or a wheel; the 2020 game stores every steering so."""
+
+
+class UnusableRecordingError(UserError):
+    """A recording that can be read, but that nothing can be learned from."""
+
+
+class RespawnError(UnusableRecordingError):
+    """The player went back to a checkpoint during the race."""
+
+
+class OtherDeviceError(UnusableRecordingError):
+    """The race was driven with another kind of device than wanted."""
+
+
+class DurationError(UnusableRecordingError):
+    """The race is shorter or longer than wanted."""
+
+
+class OtherEnvironmentError(UnusableRecordingError):
+    """The race was driven in another environment than wanted."""
+
+
+class TooSlowError(UnusableRecordingError):
+    """The race is too much slower than the best one on its map."""
+
+
+def device_of(ghost: Ghost) -> str:
+    """Returns `analog` if any input of an axis is stored, else `keyboard`."""
+    return "analog" if any(event.name in ANALOG_CONTROLS for event in ghost.events) else "keyboard"
+
+
+def refuse_unwanted(recording: Recording, ghost: Ghost, select: SelectParams) -> None:
+    """Checks a recording by itself.
+
+    Raises:
+        UnusableRecordingError: of the kind that says which of the filters it does not pass.
+    """
+    device = device_of(ghost)
+    if select.device not in ("any", device):
+        message = f"driven with {device} inputs, {select.device} is wanted"
+        raise OtherDeviceError(message, hint="Set races.select.device in params.yaml to any to use both.")
+    if ghost.respawns and not select.with_respawns:
+        message = f"the player respawned {ghost.respawns} times"
+        raise RespawnError(message, hint="Use a recording without respawns, or set races.select.with_respawns to true.")
+    wanted = select.environment
+    if wanted is not None and recording.environment.casefold() != wanted.casefold():
+        message = f"driven in the environment {recording.environment!r}, {wanted!r} is wanted"
+        raise OtherEnvironmentError(message, hint="Set races.select.environment in params.yaml to null to use any.")
+    race_s = (ghost.race_time_ms or 0) / 1000
+    if ghost.race_time_ms is not None and not _is_within(race_s, select.min_race_s, select.max_race_s):
+        message = f"the race takes {race_s:.2f} s, outside of {select.min_race_s} to {select.max_race_s} s"
+        raise DurationError(message, hint="Change races.select.min_race_s or max_race_s in params.yaml.")
+
+
+def _is_within(value: float, least: float | None, most: float | None) -> bool:
+    return (least is None or value >= least) and (most is None or value <= most)
+
+
+def split_by_speed(races: Sequence[Race], max_best_ratio: float | None) -> tuple[list[Race], list[QuarantinedFile]]:
+    """Returns the races that take at most `max_best_ratio` times as long as the best on their map, and the others."""
+    if max_best_ratio is None:
+        return list(races), []
+    best_ms: dict[str, int] = {}
+    for race in races:
+        best_ms[race.map_uid] = min(best_ms.get(race.map_uid, race.duration_ms), race.duration_ms)
+    fast, slow = [], []
+    for race in races:
+        best = best_ms[race.map_uid]
+        if race.duration_ms <= max_best_ratio * best:
+            fast.append(race)
+            continue
+        message = f"{race.duration_ms / 1000:.2f} s, the best on its map takes {best / 1000:.2f} s"
+        hint = "Raise races.select.max_best_ratio in params.yaml, or set it to null."
+        slow.append(quarantined(race.file, TooSlowError(message, hint=hint)))
+    return fast, slow
+
+
+def quarantined(file: str, error: UserError) -> QuarantinedFile:
+    """Returns the row of the quarantine table for a file that is not used."""
+    return QuarantinedFile(file, f"{type(error).__name__}: {error}", error.hint)
+
+
+def summary_of(num_used: int, quarantine: Sequence[QuarantinedFile]) -> str:
+    """Returns one line: how many recordings are used, and how many are not for which reason."""
+    reasons = Counter(item.error.split(":")[0].removesuffix("Error") for item in quarantine)
+    listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=lambda one: (-one[1], one)))
+    return f"{num_used} recordings used, {len(quarantine)} not used" + (f": {listed}" if listed else "")

@@ -1,0 +1,105 @@
+"""The command `rulka fetch`: from its options to a fetch, and what it says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rulka.errors import UserError
+from rulka.exchange.client import Client, Pace
+from rulka.exchange.fetch import REJECTED, FetchReport, Wanted, fetch
+from rulka.exchange.listing import MapQuery, find_maps
+from rulka.exchange.manifest import FILE_NAME
+
+DEFAULT_URL, URL_VARIABLE = "https://tmnf.exchange", "RULKA_EXCHANGE_URL"
+MAX_REQUESTS_PER_S = 10.0
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command was asked for; see `MapQuery` and `Wanted`."""
+
+    map_ids: tuple[int, ...]
+    map_uids: tuple[str, ...]
+    name: str
+    author: str
+    environment: str
+    min_length_ms: int | None
+    max_length_ms: int | None
+    max_maps: int | None
+    num_replays: int
+    with_maps: bool
+
+    def wanted(self) -> Wanted:
+        """Returns what to fetch.
+
+        Raises:
+            UserError: if the options would fetch the whole exchange, or nothing.
+        """
+        query = MapQuery(
+            self.map_ids, self.map_uids, self.name, self.author, self.min_length_ms, self.max_length_ms, self.max_maps
+        )
+        if not query.is_exact and self.max_maps is None:
+            message = "neither the maps nor how many of them are named"
+            raise UserError(message, hint="Name maps with --map-id or --map-uid, or say --maps 10.")
+        if self.num_replays < 0 or (self.max_maps is not None and self.max_maps < 1):
+            message = "the numbers of maps and recordings must not be negative, and at least one map"
+            raise UserError(message)
+        if self.num_replays == 0 and not self.with_maps:
+            message = "neither maps nor recordings are wanted"
+            raise UserError(message, hint="Leave --no-with-maps out, or say how many --replays.")
+        return Wanted(query, self.num_replays, self.with_maps, self.environment)
+
+
+def run_fetch(
+    options: Options,
+    out: Path,
+    *,
+    url: str | None,
+    requests_per_s: float,
+    only_list: bool,
+    refresh: bool,
+    say: Say,
+    pace: Pace | None = None,
+) -> FetchReport | None:
+    """Fetches, or lists, and says what happens line by line.
+
+    Args:
+        options: what to fetch.
+        out: where to.
+        url: address of the exchange; that of the environment, or the default one, when None.
+        requests_per_s: how often to ask.
+        only_list: show the maps and fetch nothing.
+        refresh: ask again for lists that were asked for before.
+        say: shows a line.
+        pace: how to wait, instead of what `requests_per_s` says.
+
+    Returns:
+        What became of everything; None when it only listed.
+
+    Raises:
+        UserError: if the options make no sense, or the exchange cannot be used.
+    """
+    wanted = options.wanted()
+    if not 0 < requests_per_s <= MAX_REQUESTS_PER_S:
+        message = f"{requests_per_s} requests a second; more than 0 and at most {MAX_REQUESTS_PER_S:.0f} is possible"
+        raise UserError(message, hint="One a second is what the site is asked by default.")
+    address = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    with Client(address, pace or Pace(seconds_between=1 / requests_per_s), on_wait=say) as client:
+        if only_list:
+            for entry in find_maps(client.get_json, wanted.query):
+                length = "?" if entry.length_ms is None else f"{entry.length_ms / 1000:.2f} s"
+                say(f"{entry.map_id:9}  {length:>10}  {entry.uid:28}  {entry.name}  by {entry.author}")
+            return None
+        say(
+            f"fetching from {address} into {out}, {requests_per_s:g} requests a second; Ctrl-C stops, run again goes on"
+        )
+        report = fetch(client, wanted, out, is_fresh=refresh, on_file=say)
+    say(
+        f"{report.num_maps} maps: {report.num_new} files fetched, {report.num_known} known before,"
+        f" {report.num_rejected} not taken (see {out / FILE_NAME}, {out / REJECTED})"
+    )
+    return report
