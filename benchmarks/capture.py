@@ -41,7 +41,7 @@ def dataset_of(params: Params, recordings: Path | None) -> RaceDataset:
     """Returns the races to capture."""
     if recordings is not None:
         files = find_recordings(recordings)
-        return read_race_dataset(recordings, files, params.races.map_uid, lambda: None)
+        return read_race_dataset(recordings, files, params.races.map_uid, params.races.select, lambda: None)
     table = action_table(params.actions.ticks_per_action)
     track = generate_track(**params.track.model_dump())
     driver = params.races.driver
