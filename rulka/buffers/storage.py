@@ -43,6 +43,7 @@ class Storage(NamedTuple):
     truncated: NDArray[np.bool_]
     is_reset: NDArray[np.bool_]
     is_greedy: NDArray[np.bool_]
+    is_held_out: NDArray[np.bool_]  # its race is kept for measuring and never learned from
     next_slot: NDArray[np.int64]  # [S] the block that follows in the same stream, or NO_SLOT
 
 
@@ -74,7 +75,8 @@ class BlockBuffer:
         layout = spec.layout()
         arrays = {name: np.empty((num_slots, *layout[name][0]), layout[name][1]) for name in _FIELDS}
         arrays["image"] = arrays["image"].reshape(num_slots, spec.num_steps + 1, spec.num_cars, -1)
-        self.arrays = Storage(**arrays, next_slot=np.full(num_slots, NO_SLOT))
+        is_held_out = np.zeros((num_slots, *layout["is_reset"][0]), np.bool_)
+        self.arrays = Storage(**arrays, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
         self._newest: dict[int, int] = {}
 
     @property
@@ -83,17 +85,31 @@ class BlockBuffer:
         return min(self.num_inserted, self.num_slots)
 
     @property
+    def rows_per_slot(self) -> int:
+        """T N: the rows of slot s are those from s T N on."""
+        return self.spec.num_steps * self.spec.num_cars
+
+    @property
     def num_rows(self) -> int:
         """Decisions in the buffer, resets included; stored rows are 0 to `num_rows` - 1."""
-        return self.num_blocks * self.spec.num_steps * self.spec.num_cars
+        return self.num_blocks * self.rows_per_slot
 
-    def insert(self, block: ExperienceBlock, stream: int) -> None:
+    def is_trainable(self, slot: int) -> NDArray[np.bool_]:
+        """Returns [T N] which rows of a slot are transitions of races that are not held out."""
+        return ~(self.arrays.is_reset[slot] | self.arrays.is_held_out[slot]).reshape(-1)
+
+    def insert(self, block: ExperienceBlock, stream: int, is_held_out: NDArray[np.bool_] | None = None) -> int:
         """Copies a block in, over the oldest one when the ring is full.
 
         Args:
             block: of this buffer's shape.
             stream: who made it. A block continues the last one of its stream if it starts with the observation that
                 ended the other; a restarted collector does not, and so begins anew.
+            is_held_out: [T, N] decisions of races that are never learned from, see `rulka.buffers.held_out`; None
+                holds out none.
+
+        Returns:
+            The slot it was written to.
 
         Raises:
             ValueError: if the block has another shape.
@@ -109,9 +125,11 @@ class BlockBuffer:
         for name in _FIELDS:
             target = getattr(self.arrays, name)[slot]
             target[...] = getattr(block, name).reshape(target.shape)
+        self.arrays.is_held_out[slot] = False if is_held_out is None else is_held_out
         self.arrays.next_slot[slot] = NO_SLOT
         self._newest[stream] = slot
         self.num_inserted += 1
+        return slot
 
     def check_valid(self) -> None:
         """Asserts what must hold of the links; for tests."""
