@@ -263,6 +263,15 @@ class TransferParams(Section):
     seed: NonNegativeInt = Field(description="of the weights that start fresh")
 
 
+class EngineeredRewardParams(Section):
+    """Rewards for a manner of driving, over environment steps; see `rulka.envs.rewards`."""
+
+    speed_slide: Schedule = Field(description="each decision, for sliding at the angle that keeps most speed")
+    neo_slide: Schedule = Field(description="each decision with a sideways speed of 2 m/s or more")
+    kamikaze: Schedule = Field(description="each decision on full gas or with at most one wheel on the ground")
+    line_distance: Schedule = Field(description="each decision, for each metre from the line, between 5 and 25 m")
+
+
 class RewardParams(Section):
     """Reward of one decision; see `rulka.envs.rewards`."""
 
@@ -272,6 +281,13 @@ class RewardParams(Section):
     line_distance_potential: NonNegativeFloat = Field(
         description="shaping potential lost for each metre from the line, between 2 and 25 m; 0 is none"
     )
+    direction_potential: NonNegativeFloat = Field(
+        description="shaping potential lost as the car turns away from the line's direction, at most twice this"
+    )
+    speed_as_seconds: NonNegativeFloat = Field(
+        description="a gain in speed counts like the metres it brings in this time; 0 is none, 2 in the reference"
+    )
+    engineered: EngineeredRewardParams
 
 
 class TrainParams(Section):
