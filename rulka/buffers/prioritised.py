@@ -8,7 +8,8 @@ Dimensions: B batch.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -66,6 +67,24 @@ class Priorities:
         row = self.tree.draw(uniform)
         weight = self.tree.weights[row] ** -beta  # the rest of (n P)^-beta is the same for all and falls out
         return DrawnRows(row, (weight / weight.max()).astype(np.float32))
+
+    def clear(self) -> None:
+        """Forgets all priorities, for a buffer that was cleared."""
+        self.tree.set_range(0, np.zeros(self.tree.num_entries))
+        self.largest = FIRST_PRIORITY
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns every row's weight in the tree, and the largest priority."""
+        return {"weights": torch.from_numpy(self.tree.weights.copy()), "largest": self.largest}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned for a buffer of the same shape.
+
+        Raises:
+            ValueError: if that buffer had more rows.
+        """
+        self.tree.set_range(0, state["weights"].numpy())
+        self.largest = float(state["largest"])
 
     def update(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
         """Sets priorities from the errors [B] of rows [B] that were drawn since the last `enter`.

@@ -9,9 +9,11 @@ Dimensions: S slots, T decisions, N cars, H x W pixels, F floats. A *row* is the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
@@ -130,6 +132,31 @@ class BlockBuffer:
         self._newest[stream] = slot
         self.num_inserted += 1
         return slot
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.num_inserted = 0
+        self._newest = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that is stored, as tensors that share its memory, and where the ring stands."""
+        stored = {name: torch.from_numpy(array[: self.num_blocks]) for name, array in self.arrays._asdict().items()}
+        return {"arrays": stored, "num_inserted": self.num_inserted, "newest": dict(self._newest)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` of a buffer of the same shape returned; copies it.
+
+        Raises:
+            ValueError: if that buffer had another shape.
+        """
+        for name, array in self.arrays._asdict().items():
+            stored = state["arrays"][name].numpy()
+            if stored.shape[1:] != array.shape[1:] or len(stored) > self.num_slots:
+                message = f"stored {name!r} of shape {stored.shape} does not fit a buffer of shape {array.shape}"
+                raise ValueError(message)
+            array[: len(stored)] = stored
+        self.num_inserted = int(state["num_inserted"])
+        self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
 
     def check_valid(self) -> None:
         """Asserts what must hold of the links; for tests."""
