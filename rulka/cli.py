@@ -120,6 +120,18 @@ def bench(names: Names = (), /, as_json: AsJson = False) -> None:
             raise UserError(message)
 
 
+def preset(name: Annotated[str, tyro.conf.Positional], /) -> None:
+    """Lay a preset of presets/ over params.yaml; comments in it are not kept.
+
+    Args:
+        name: of the preset.
+    """
+    from rulka.presets import apply_preset
+
+    for change in apply_preset(name):
+        _say(change)
+
+
 COMMANDS = {
     "run": run,
     "up": up,
@@ -127,6 +139,7 @@ COMMANDS = {
     "evaluate": evaluate,
     "doctor": doctor,
     "bench": bench,
+    "preset": preset,
 }
 
 

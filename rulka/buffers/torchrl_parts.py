@@ -54,9 +54,13 @@ class BlockStorage(Storage):
         self.blocks = BlockBuffer(spec, num_slots)
         super().__init__(num_slots * self.blocks.rows_per_slot)
 
-    def set(self, cursor: int, data: StreamedBlock, *, set_cursor: bool = True) -> Tensor:
-        """Writes a block where the ring stands, whatever the cursor; returns its rows [T N]."""
+    def set(self, cursor: int, data: StreamedBlock, *, set_cursor: bool = True) -> None:
+        """Writes a block where the ring stands, whatever the cursor."""
         del cursor, set_cursor
+        self.write(data)
+
+    def write(self, data: StreamedBlock) -> Tensor:
+        """Writes a block where the ring stands and returns its rows [T N]."""
         block, stream = data
         slot = self.blocks.insert(block, stream)
         self._bump_mutation_revision()
@@ -99,7 +103,7 @@ class BlockWriter(Writer):
     def add(self, data: StreamedBlock) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] - as torchrl's
         """Writes one block and returns its rows [T N]."""
         assert isinstance(self._storage, BlockStorage)
-        index = self._storage.set(0, data)
+        index = self._storage.write(data)
         self._write_count += len(index)
         return index
 
