@@ -141,15 +141,14 @@ def cpprb_variants(transitions: dict[str, np.ndarray]) -> Variants:
 def median_ms(variants: Variants) -> dict[str, float]:
     """Returns the median CPU milliseconds of a call of each variant, interleaved.
 
-    Each round begins with another one: what ran just before decides how much of the memory is in the caches.
+    Each round has another order: what ran just before decides how much of the memory is in the caches.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
+    rng = np.random.default_rng(0)
     for attempt in range(NUM_ROUNDS + 2):
-        first = attempt % len(variants)
-        order = [*variants.items()][first:] + [*variants.items()][:first]
-        for name, run in order:
+        for name in rng.permutation([*variants]).tolist():
             start_s = time.process_time()
-            run()
+            variants[name]()
             if attempt >= 2:  # compiled, and caches warm
                 times[name].append(1000.0 * (time.process_time() - start_s))
     return {name: statistics.median(values) for name, values in times.items()}
