@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from models.iqn import draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
+from rulka.agents.iqn_network import build_iqn
 from rulka.agents.iqn_replay import IqnReplay
 from rulka.agents.iqn_reset import reset_weights
 from rulka.agents.iqn_targets import Networks, of_action, sampled_returns
 from rulka.agents.metrics import MetricMeans
-from rulka.agents.networks import build_iqn
 from rulka.agents.spec import AgentSpec
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock

@@ -16,7 +16,8 @@ from torch import Tensor
 from models.iqn import IqnNetwork, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
-from rulka.agents.networks import build_clone_policy, build_iqn
+from rulka.agents.iqn_network import build_iqn
+from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import AgentError, AgentSpec, Decision
 
 

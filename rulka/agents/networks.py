@@ -8,7 +8,6 @@ from models.actor_critic import ActorCritic
 from models.iqn import IqnExtras, IqnNetwork, IqnSizes
 from models.observer import InputShape
 from models.policy import ClonePolicy
-from rulka.agents.spec import AgentSpec
 from rulka.observation import Normalisation
 from rulka.params import Algorithm, NetworkParams, ObservationParams
 
@@ -40,12 +39,3 @@ def build_agent_network(
         return ActorCritic(inputs, network.float_hidden, network.dense_hidden, num_actions)
     sizes = IqnSizes(network.float_hidden, network.dense_hidden, network.tau_embedding)
     return IqnNetwork(inputs, sizes, num_actions, IqnExtras(**network.iqn.model_dump()))
-
-
-def build_iqn(spec: AgentSpec, seed: int) -> IqnNetwork:
-    """Returns the network of an IQN agent with fresh weights from a seed; torch's generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = build_agent_network("iqn", spec.observation, spec.network, spec.normalisation, spec.num_actions)
-    assert isinstance(network, IqnNetwork)
-    return network

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.params import EngineeredRewardParams, RewardParams
+from rulka.params import RewardParams
 
 MIN_DISTANCE_M, MAX_DISTANCE_M = 2.0, 25.0
 """The potential does not tell distances to the line apart below and above these."""
@@ -85,8 +85,9 @@ def speed_reward(
     return (rewards.per_metre * rewards.speed_as_seconds * gain * counts).astype(np.float32)
 
 
-def engineered_reward(manner: Manner, weights: EngineeredRewardParams, env_steps: int) -> NDArray[np.float32]:
+def engineered_reward(manner: Manner, rewards: RewardParams, env_steps: int) -> NDArray[np.float32]:
     """Rewards the manner of driving [N], with the weights at an environment step."""
+    weights = rewards.engineered
     terms = (
         (weights.speed_slide, slide_quality(manner.velocity_mps) * (manner.num_wheels_on_ground == 4)),
         (weights.neo_slide, np.abs(manner.velocity_mps[:, 0]) >= NEO_SLIDE_MPS),

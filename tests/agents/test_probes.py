@@ -120,3 +120,17 @@ def test_prioritised_replay_keeps_the_mean_of_a_random_reward(lab, step):
     changes = {"alpha": 1.0, "beta": lab.constant(1.0).model_dump(), "epsilon": 0.01, "min_actions_left": 0}
     trained = lab.train(lab.spec("iqn", prioritised=changes), races, 40)
     assert trained.values(0) == pytest.approx([0.1], abs=0.12)
+
+
+@pytest.mark.parametrize("name", ["prioritised, n-step", "munchausen"])
+def test_delayed_reward_with_options(lab, step, name):
+    """The action 2 at the start leads, one decision later, to a reward; fails when credit does not travel back."""
+    extras, changes = OPTIONS[name]
+
+    def probe(state: int, action: int):
+        if state == 0:
+            return step(0.0, 1 if action == 2 else 2)
+        return step(float(state == 1), 0, "terminated")
+
+    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.6), **changes), lab.races(probe), 45)
+    assert trained.actions(0) == [2]

@@ -51,9 +51,9 @@ def test_no_potential_without_weight() -> None:
     assert not potential(np.array([0.0, 10.0, 80.0]), weights).any()
 
 
-def engineered(**changes: float) -> EngineeredRewardParams:
+def engineered(**changes: float) -> RewardParams:
     rising = {name: {"interpolation": "linear", "points": [[0, 0.0], [100, value]]} for name, value in changes.items()}
-    return EngineeredRewardParams.model_validate(OFF | rising)
+    return WEIGHTS.model_copy(update={"engineered": EngineeredRewardParams.model_validate(OFF | rising)})
 
 
 def manner(num_cars: int, **changes: object) -> Manner:
@@ -111,8 +111,8 @@ def test_engineered_weights_follow_their_schedules() -> None:
     cars = manner(1, action=np.array([0]))
     values = [float(engineered_reward(cars, engineered(kamikaze=0.5), step)[0]) for step in (0, 50, 100, 1000)]
     assert values == pytest.approx([0.0, 0.25, 0.5, 0.5])
-    assert not engineered_reward(cars, WEIGHTS.engineered, 1000).any()
-    assert engineered_reward(cars, WEIGHTS.engineered, 0).dtype == np.float32
+    assert not engineered_reward(cars, WEIGHTS, 1000).any()
+    assert engineered_reward(cars, WEIGHTS, 0).dtype == np.float32
 
 
 def test_direction_potential_by_hand() -> None:
