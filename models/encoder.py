@@ -43,7 +43,8 @@ class ConvEncoder(nn.Module):
         num_features: E.
     """
 
-    def __init__(self, height: int, width: int, num_frames: int = 1) -> None:
+    def __init__(self, height: int, width: int, num_frames: int = 1, pool_size: int = 0) -> None:
+        """Builds the encoder; `pool_size` rows and columns are left by an adaptive max-pooling, 0 for none."""
         super().__init__()
         layers: list[nn.Module] = []
         num_inputs = num_frames
@@ -51,8 +52,12 @@ class ConvEncoder(nn.Module):
             # In place, as the convolution does not need its output again: saves a third of the memory traffic.
             layers += [nn.Conv2d(num_inputs, num_outputs, kernel, stride), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)]
             num_inputs = num_outputs
+        rows, columns = feature_size(height), feature_size(width)
+        if pool_size:
+            layers.append(nn.AdaptiveMaxPool2d(pool_size))
+            rows = columns = pool_size
         self.layers = nn.Sequential(*layers, nn.Flatten())
-        self.num_features = NUM_CHANNELS * feature_size(height) * feature_size(width)
+        self.num_features = NUM_CHANNELS * rows * columns
         initialise_all(self, LEAKY_GAIN)
 
     def forward(self, image: Tensor) -> Tensor:

@@ -8,12 +8,15 @@ Dimensions: B batch, T quantile fractions, A actions, D state, H x W pixels, F f
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from models.encoder import ConvEncoder
+from models.impala import ImpalaEncoder
 from models.initialisation import LAST_GAIN, LEAKY_GAIN, LEAKY_SLOPE, TAU_GAIN, initialise
+from models.noisy import NoisyLinear
 from models.observer import InputShape, Observer, output
 
 
@@ -23,6 +26,29 @@ class IqnSizes(NamedTuple):
     float_hidden: int
     dense_hidden: int
     tau_embedding: int
+
+
+class IqnExtras(NamedTuple):
+    """What BTR adds to the network, Clark et al. 2024, arXiv:2411.03820.
+
+    Attributes:
+        encoder: "conv" as in pretraining and cloning, or "impala".
+        impala_width: factor of its channels.
+        adaptive_pool: rows and columns of the encoder's last map after adaptive max-pooling; 0 for none.
+        spectral_norm: of IMPALA's residual convolutions.
+        layer_norm: between the linear layers and activations of the float head and of both heads.
+        noisy_sigma: sigma_0 of the noisy layers of both heads; 0 for plain ones.
+    """
+
+    encoder: Literal["conv", "impala"] = "conv"
+    impala_width: int = 2
+    adaptive_pool: int = 0
+    spectral_norm: bool = False
+    layer_norm: bool = False
+    noisy_sigma: float = 0.0
+
+
+NO_EXTRAS = IqnExtras()
 
 
 class Quantiles(NamedTuple):
@@ -40,16 +66,18 @@ class IqnNetwork(Observer):
 
     frequency: Tensor
 
-    def __init__(self, inputs: InputShape, sizes: IqnSizes, num_actions: int) -> None:
-        super().__init__(inputs, sizes.float_hidden)
+    def __init__(self, inputs: InputShape, sizes: IqnSizes, num_actions: int, extras: IqnExtras = NO_EXTRAS) -> None:
+        encoder = _encoder(inputs, extras)
+        super().__init__(inputs, sizes.float_hidden, encoder, layer_norm=extras.layer_norm)
+        self.is_noisy = extras.noisy_sigma > 0
         frequency = math.pi * torch.arange(1, sizes.tau_embedding + 1, dtype=torch.float32)
         self.register_buffer("frequency", frequency, persistent=False)
         self.tau_embed = nn.Sequential(
             nn.Linear(sizes.tau_embedding, self.num_state), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)
         )
-        self.advantage_head = _head(self.num_state, sizes.dense_hidden // 2, num_actions)
-        self.value_head = _head(self.num_state, sizes.dense_hidden // 2, 1)
-        initialise(_linear(self.tau_embed, 0), TAU_GAIN)
+        self.advantage_head = _head(self.num_state, sizes.dense_hidden // 2, num_actions, extras)
+        self.value_head = _head(self.num_state, sizes.dense_hidden // 2, 1, extras)
+        initialise(_linear(self.tau_embed, "0"), TAU_GAIN)
 
     def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
         """Maps raw observations and fractions to returns.
@@ -81,11 +109,11 @@ class IqnNetwork(Observer):
         mixed = self.state(image, floats)[:, None, :] * self._embed(tau)
         # The output layer is linear: the mean over fractions may be taken before it.
         hidden = _hidden(self.advantage_head, mixed).mean(dim=1)
-        return output(_linear(self.advantage_head, 2), hidden)
+        return output(_linear(self.advantage_head, "2"), hidden)
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the last layers of the advantage head and of the value head."""
-        return _linear(self.advantage_head, 2), _linear(self.value_head, 2)
+        return _linear(self.advantage_head, "2"), _linear(self.value_head, "2")
 
     def _embed(self, tau: Tensor) -> Tensor:
         cosine = torch.cos(tau[..., None] * self.frequency)
@@ -123,24 +151,42 @@ def _half(num_fractions: int) -> int:
     return num_fractions // 2
 
 
-def _head(num_inputs: int, hidden: int, num_outputs: int) -> nn.Sequential:
-    head = nn.Sequential(
-        nn.Linear(num_inputs, hidden), nn.LeakyReLU(LEAKY_SLOPE, inplace=True), nn.Linear(hidden, num_outputs)
-    )
-    initialise(_linear(head, 0), LEAKY_GAIN)
-    initialise(_linear(head, 2), LAST_GAIN)
+def _encoder(inputs: InputShape, extras: IqnExtras) -> ConvEncoder | ImpalaEncoder:
+    height, width, pool = inputs.height, inputs.width, extras.adaptive_pool
+    if extras.encoder == "conv":
+        return ConvEncoder(height, width, pool_size=pool)
+    return ImpalaEncoder(height, width, extras.impala_width, pool, spectral_norm=extras.spectral_norm)
+
+
+def _head(num_inputs: int, hidden: int, num_outputs: int, extras: IqnExtras) -> nn.Sequential:
+    """Returns a head; its linear layers are called 0 and 2 whatever lies between."""
+    head = nn.Sequential()
+    head.add_module("0", _layer(num_inputs, hidden, extras.noisy_sigma))
+    if extras.layer_norm:
+        head.add_module("norm_0", nn.LayerNorm(hidden))
+    head.add_module("1", nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
+    head.add_module("2", _layer(hidden, num_outputs, extras.noisy_sigma))
+    initialise(_linear(head, "0"), LEAKY_GAIN)
+    initialise(_linear(head, "2"), LAST_GAIN)
     return head
 
 
+def _layer(num_inputs: int, num_outputs: int, noisy_sigma: float) -> nn.Linear:
+    return NoisyLinear(num_inputs, num_outputs, noisy_sigma) if noisy_sigma else nn.Linear(num_inputs, num_outputs)
+
+
 def _apply_head(head: nn.Sequential, mixed: Tensor) -> Tensor:
-    return output(_linear(head, 2), _hidden(head, mixed))
+    return output(_linear(head, "2"), _hidden(head, mixed))
 
 
 def _hidden(head: nn.Sequential, mixed: Tensor) -> Tensor:
-    return head[1](head[0](mixed))
+    hidden = mixed
+    for name, layer in head.named_children():
+        hidden = hidden if name == "2" else layer(hidden)
+    return hidden
 
 
-def _linear(layers: nn.Sequential, index: int) -> nn.Linear:
-    layer = layers[index]
+def _linear(layers: nn.Sequential, name: str) -> nn.Linear:
+    layer = layers.get_submodule(name)
     assert isinstance(layer, nn.Linear)
     return layer

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import ConvEncoder, normalise_image
+from models.impala import ImpalaEncoder
 from models.initialisation import LEAKY_GAIN, LEAKY_SLOPE, initialise_all
 
 
@@ -34,17 +35,27 @@ class Observer(nn.Module):
     float_mean: Tensor
     float_std: Tensor
 
-    def __init__(self, inputs: InputShape, float_hidden: int) -> None:
+    def __init__(
+        self,
+        inputs: InputShape,
+        float_hidden: int,
+        encoder: ConvEncoder | ImpalaEncoder | None = None,
+        *,
+        layer_norm: bool = False,
+    ) -> None:
+        """Builds what all acting networks share.
+
+        Args:
+            inputs: what is seen.
+            float_hidden: width of the float head.
+            encoder: of images; None for the convolutions that pretraining and cloning use.
+            layer_norm: normalises the outputs of the float head's linear layers, Ba et al. 2016, arXiv:1607.06450.
+        """
         super().__init__()
         self.register_buffer("float_mean", inputs.float_mean.detach().to(torch.float32).clone())
         self.register_buffer("float_std", inputs.float_std.detach().to(torch.float32).clone())
-        self.encoder = ConvEncoder(inputs.height, inputs.width)
-        self.float_head = nn.Sequential(
-            nn.Linear(inputs.float_mean.numel(), float_hidden),
-            nn.LeakyReLU(LEAKY_SLOPE, inplace=True),
-            nn.Linear(float_hidden, float_hidden),
-            nn.LeakyReLU(LEAKY_SLOPE, inplace=True),
-        )
+        self.encoder = ConvEncoder(inputs.height, inputs.width) if encoder is None else encoder
+        self.float_head = _float_head(inputs.float_mean.numel(), float_hidden, layer_norm=layer_norm)
         initialise_all(self.float_head, LEAKY_GAIN)
         self.num_state = self.encoder.num_features + float_hidden
         self._stored_dtype = torch.float32
@@ -75,6 +86,17 @@ class Observer(nn.Module):
         if torch.is_autocast_enabled(device):
             return torch.get_autocast_dtype(device)
         return self._stored_dtype
+
+
+def _float_head(num_floats: int, hidden: int, *, layer_norm: bool) -> nn.Sequential:
+    """Returns the float head; the linear layers are called 0 and 2 with layer norm too, as weights go by name."""
+    head = nn.Sequential()
+    for index, num_inputs in ((0, num_floats), (2, hidden)):
+        head.add_module(str(index), nn.Linear(num_inputs, hidden))
+        if layer_norm:
+            head.add_module(f"norm_{index}", nn.LayerNorm(hidden))
+        head.add_module(str(index + 1), nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
+    return head
 
 
 def output(layer: nn.Linear, hidden: Tensor) -> Tensor:

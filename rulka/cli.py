@@ -347,6 +347,18 @@ def game_check(
         sys.exit(EXIT_USER_ERROR)
 
 
+def preset(name: Annotated[str, tyro.conf.Positional], /) -> None:
+    """Lay a preset of presets/ over params.yaml; comments in it are not kept.
+
+    Args:
+        name: of the preset.
+    """
+    from rulka.presets import apply_preset
+
+    for change in apply_preset(name):
+        _say(change)
+
+
 COMMANDS = {
     "run": run,
     "up": up,
@@ -361,6 +373,7 @@ COMMANDS = {
     "bench": bench,
     "serve-game": serve_game,
     "game-check": game_check,
+    "preset": preset,
 }
 
 

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from rulka.errors import UserError
+from rulka.observation import MINI_RACE_ACTIONS
 from rulka.schedule import Schedule
 
 PARAMS_FILE = Path("params.yaml")
@@ -41,6 +42,26 @@ def _rising(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float
         message = f"speeds of a curve must rise, got {speeds}"
         raise ValueError(message)
     return points
+
+
+def _shares(schedule: Schedule) -> Schedule:
+    wrong = [value for _, value in schedule.points if not 0.0 <= value <= 1.0]
+    if wrong:
+        message = f"values must be from 0 to 1, got {wrong}"
+        raise ValueError(message)
+    return schedule
+
+
+def _positive(schedule: Schedule) -> Schedule:
+    wrong = [value for _, value in schedule.points if not 0.0 < value < float("inf")]
+    if wrong:
+        message = f"values must be positive, got {wrong}"
+        raise ValueError(message)
+    return schedule
+
+
+ShareSchedule = Annotated[Schedule, AfterValidator(_shares)]
+PositiveSchedule = Annotated[Schedule, AfterValidator(_positive)]
 
 
 class Section(BaseModel):
@@ -195,12 +216,31 @@ class CaptureParams(Section):
     validation_fraction: Share = Field(description="share of races held out, chosen by a hash of the race")
 
 
+class IqnNetworkParams(Section):
+    """What IQN's network has beyond that of the cloned policy and PPO; see `models.iqn.IqnExtras`."""
+
+    encoder: Literal["conv", "impala"] = Field(description="conv is the encoder of pretraining and cloning")
+    impala_width: PositiveInt = Field(description="factor of IMPALA's channels")
+    adaptive_pool: NonNegativeInt = Field(description="rows and columns of the encoder's last map; 0 leaves it")
+    spectral_norm: bool = Field(description="of IMPALA's residual convolutions")
+    layer_norm: bool = Field(description="in the float head and both heads")
+    noisy_sigma: NonNegativeFloat = Field(description="size of the noise of noisy heads at the start; 0 for plain ones")
+
+    @model_validator(mode="after")
+    def _check(self) -> IqnNetworkParams:
+        if self.spectral_norm and self.encoder != "impala":
+            message = "spectral_norm acts on residual convolutions: it needs encoder impala"
+            raise ValueError(message)
+        return self
+
+
 class NetworkParams(Section):
     """Sizes of the networks; the reference has 256, 1024, 128, 8 and 32 (1,051,805 parameters)."""
 
     float_hidden: PositiveInt
-    dense_hidden: PositiveInt = Field(description="twice the width of each IQN head; width of the PPO trunk")
+    dense_hidden: int = Field(ge=2, description="twice the width of each IQN head; width of the PPO trunk")
     tau_embedding: PositiveInt = Field(description="cosines in the quantile embedding")
+    iqn: IqnNetworkParams
 
 
 class FitParams(Section):
@@ -238,8 +278,19 @@ class CloneParams(FitParams):
 class TransferParams(Section):
     """Stage `transfer`: what the RL network takes over."""
 
-    iqn_encoder: Literal["cloned", "pretrained"] = Field(description="whose encoder IQN takes: Level 1 or Level 0")
+    iqn_encoder: Literal["cloned", "pretrained", "fresh"] = Field(
+        description="whose encoder IQN takes: Level 1, Level 0, or none, which encoders of another kind need"
+    )
     seed: NonNegativeInt = Field(description="of the weights that start fresh")
+
+
+class EngineeredRewardParams(Section):
+    """Rewards for a manner of driving, over environment steps; see `rulka.envs.rewards`."""
+
+    speed_slide: Schedule = Field(description="each decision, for sliding at the angle that keeps most speed")
+    neo_slide: Schedule = Field(description="each decision with a sideways speed of 2 m/s or more")
+    kamikaze: Schedule = Field(description="each decision on full gas or with at most one wheel on the ground")
+    line_distance: Schedule = Field(description="each decision, for each metre from the line, between 5 and 25 m")
 
 
 class RewardParams(Section):
@@ -251,6 +302,13 @@ class RewardParams(Section):
     line_distance_potential: NonNegativeFloat = Field(
         description="shaping potential lost for each metre from the line, between 2 and 25 m; 0 is none"
     )
+    direction_potential: NonNegativeFloat = Field(
+        description="shaping potential lost as the car turns away from the line's direction, at most twice this"
+    )
+    speed_as_seconds: NonNegativeFloat = Field(
+        description="a gain in speed counts like the metres it brings in this time; 0 is none, 2 in the reference"
+    )
+    engineered: EngineeredRewardParams
 
 
 class TrainParams(Section):
@@ -314,21 +372,56 @@ class PpoParams(Section):
         return self
 
 
+class PrioritisedParams(Section):
+    """Prioritised replay; see `rulka.buffers.prioritised`."""
+
+    alpha: Share = Field(description="exponent of the priorities; 0 draws all transitions alike")
+    beta: ShareSchedule = Field(description="exponent of the importance weights; 1 undoes the preference wholly")
+    epsilon: PositiveFloat = Field(description="added to every error, so that no transition is forgotten")
+    min_actions_left: NonNegativeInt = Field(
+        lt=MINI_RACE_ACTIONS, description="errors of transitions nearer to the end of their mini-race do not count"
+    )
+
+
+class MunchausenParams(Section):
+    """Munchausen targets; see `rulka.losses.munchausen`."""
+
+    alpha: Share = Field(description="weight of the log-probability in the reward")
+    temperature: PositiveFloat = Field(description="of the policy that the target network stands for")
+    floor: float = Field(le=0.0, description="least temperature times log-probability that counts")
+
+
+class ResetParams(Section):
+    """Periodic resets of the online network toward fresh weights; see `rulka.agents.iqn_reset`."""
+
+    every_env_steps: PositiveInt
+    fresh_share: Share = Field(description="share of fresh weights mixed into every layer")
+    last_layer_kept: Share = Field(description="share of the last layers' weights that is left after that")
+    further_samples: NonNegativeInt = Field(description="transitions to learn from beyond samples_per_insert")
+
+
 class IqnParams(Section):
-    """Implicit quantile networks, Dabney et al. 2018, arXiv:1806.06923, with mini-races."""
+    """IQN; see `rulka.agents.iqn`."""
 
     num_quantiles: PositiveInt = Field(description="fractions for each state while training; even")
     num_quantiles_acting: PositiveInt = Field(description="fractions for each state while acting; even")
     kappa: PositiveFloat
-    n_steps: PositiveInt
+    n_steps: int = Field(ge=1, le=MINI_RACE_ACTIONS, description="most decisions in a transition")
     use_double_dqn: bool
+    munchausen: MunchausenParams | None = Field(description="null: plain Q-learning targets")
     batch_size: PositiveInt
-    learning_rate: Schedule
-    gamma: Schedule
-    epsilon: Schedule
-    target_tau: Share = Field(description="step of the target network toward the online one after each update")
+    learning_rate: PositiveSchedule
+    gamma: ShareSchedule
+    epsilon: ShareSchedule = Field(description="share of random actions")
+    boltzmann_epsilon: ShareSchedule = Field(description="further share of actions, the best after adding noise")
+    boltzmann_noise: PositiveFloat = Field(description="standard deviation of that noise, in units of returns")
+    target_tau: float = Field(gt=0, le=1, description="step of the target network toward the online one; 1 copies it")
+    target_every: PositiveInt = Field(description="gradient steps between two such steps")
+    resets: ResetParams | None = Field(description="null: never")
     buffer_steps: PositiveInt = Field(description="decisions kept")
     start_steps: PositiveInt = Field(description="decisions in the buffer before the first update")
+    prioritised: PrioritisedParams | None = Field(description="null: all transitions are drawn alike")
+    held_out_share: Share = Field(lt=1, description="share of races never learned from, and of batches that test")
     samples_per_insert: PositiveFloat = Field(description="how often each decision is learned from on average")
     demonstration_share: Share = Field(description="share of every batch drawn from demonstrations")
     warmup_steps: NonNegativeInt = Field(description="first environment steps driven by the cloned policy")
@@ -340,19 +433,46 @@ class IqnParams(Section):
     self_loss_clamp_ratio: PositiveFloat = Field(description="how much narrower than typical a target may count")
     weight_decay: NonNegativeFloat = Field(description="share of the learning rate by which weights shrink")
     max_grad_norm: PositiveFloat
+    max_grad_value: PositiveFloat | None = Field(description="bound of each number of the gradient after that; or null")
 
     @model_validator(mode="after")
     def _check(self) -> IqnParams:
-        if self.num_quantiles % 2 or self.num_quantiles_acting % 2:
-            message = "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first"
-            raise ValueError(message)
-        if self.batch_size > self.start_steps:
-            message = f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}"
-            raise ValueError(message)
-        if self.start_steps > self.buffer_steps:
-            message = f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}"
+        message = next((text for is_wrong, text in self._impossible() if is_wrong), None)
+        if message is not None:
             raise ValueError(message)
         return self
+
+    def _impossible(self) -> list[tuple[bool, str]]:
+        """Returns for each impossible combination whether it is there, and what is wrong with it."""
+        num_shown = round(self.batch_size * self.demonstration_share)
+        first_clock = self.oversample_max_term - self.oversample_long_term
+        return [
+            (
+                bool(self.num_quantiles % 2 or self.num_quantiles_acting % 2),
+                "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first",
+            ),
+            (
+                self.batch_size > self.start_steps,
+                f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}",
+            ),
+            (
+                self.start_steps > self.buffer_steps,
+                f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}",
+            ),
+            (
+                num_shown == self.batch_size,
+                f"demonstration_share {self.demonstration_share} leaves no place in a batch of {self.batch_size}",
+            ),
+            (
+                first_clock > 0 or -first_clock - self.oversample_max_term >= MINI_RACE_ACTIONS,
+                f"oversample_long_term {self.oversample_long_term} must be at least oversample_max_term "
+                f"{self.oversample_max_term}, and less than {MINI_RACE_ACTIONS} above twice of it",
+            ),
+            (
+                self.munchausen is not None and self.use_double_dqn,
+                "munchausen targets weigh all next actions: set use_double_dqn to false",
+            ),
+        ]
 
 
 class EvaluateParams(Section):

@@ -154,8 +154,9 @@ def initial_tensors(
     """Returns the weights that an agent starts with, and what became of every tensor.
 
     Raises:
-        TransferError: if a tensor that should be taken over has another shape.
+        TransferError: if a tensor that should be taken over has another shape, or the encoders are of two kinds.
     """
+    _check_encoder_kind(algorithm, network, transfer)
     torch.manual_seed(transfer.seed)
     num_actions = policy.actions.num_actions
     fresh = build_agent_network(algorithm, observation, network, policy.normalisation, num_actions).state_dict()
@@ -164,7 +165,9 @@ def initial_tensors(
     for name, tensor in fresh.items():
         source, value = offered.pop(name, ("", None))
         if value is None:
-            reports.append(TensorReport(name, "kept", list(tensor.shape), "initialised: nothing before it has one"))
+            is_meant = name.startswith("encoder.") and transfer.iqn_encoder == "fresh"
+            why = "transfer.iqn_encoder is fresh" if is_meant else "nothing before it has one"
+            reports.append(TensorReport(name, "kept", list(tensor.shape), f"initialised: {why}"))
             continue
         if value.shape != tensor.shape:
             message = f"{name!r} has shape {list(value.shape)} in the {source}, {algorithm} needs {list(tensor.shape)}"
@@ -175,9 +178,19 @@ def initial_tensors(
     reports += [
         TensorReport(name, "refused", list(tensor.shape), why_not)
         for name, tensor in policy.tensors.items()
-        if name not in fresh
+        if name not in fresh and not name.startswith("encoder.")
     ]
     return fresh, reports
+
+
+def _check_encoder_kind(algorithm: Algorithm, network: NetworkParams, transfer: TransferParams) -> None:
+    """Raises TransferError if IQN should take an encoder of another kind than its own."""
+    if algorithm == "iqn" and network.iqn.encoder != "conv" and transfer.iqn_encoder != "fresh":
+        message = (
+            f"network.iqn.encoder is {network.iqn.encoder!r}, the {transfer.iqn_encoder} encoder that "
+            "transfer.iqn_encoder names is 'conv'"
+        )
+        raise TransferError(message, hint="Set transfer.iqn_encoder to fresh, or network.iqn.encoder to conv.")
 
 
 def _offers(
@@ -188,6 +201,8 @@ def _offers(
     if algorithm == "ppo":
         return offered
     offered = {name: offer for name, offer in offered.items() if name.startswith(TAKEN_BY_IQN)}
+    if transfer.iqn_encoder == "fresh":
+        return {name: offer for name, offer in offered.items() if not name.startswith("encoder.")}
     if transfer.iqn_encoder == "pretrained":
         offered |= {name: ("pretrained encoder", tensor) for name, tensor in encoder.tensors.items()}
     return offered

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rulka.agents.iqn import IqnActor, IqnLearner
+from rulka.agents.iqn import IqnLearner
+from rulka.agents.iqn_actor import IqnActor
 from rulka.agents.ppo import PpoActor, PpoLearner
 from rulka.agents.spec import Actor, AgentError, AgentSpec, Decision, Learner
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from models.actor_critic import ActorCritic
-from models.iqn import IqnNetwork, IqnSizes
+from models.iqn import IqnExtras, IqnNetwork, IqnSizes
 from models.observer import InputShape
 from models.policy import ClonePolicy
 from rulka.observation import Normalisation
@@ -38,4 +38,4 @@ def build_agent_network(
     if algorithm == "ppo":
         return ActorCritic(inputs, network.float_hidden, network.dense_hidden, num_actions)
     sizes = IqnSizes(network.float_hidden, network.dense_hidden, network.tau_embedding)
-    return IqnNetwork(inputs, sizes, num_actions)
+    return IqnNetwork(inputs, sizes, num_actions, IqnExtras(**network.iqn.model_dump()))

@@ -1,4 +1,4 @@
-"""Batches for replay learning: uniform rows, read as transitions, placed in mini-races.
+"""Batches for replay learning: rows drawn alike or by priority, read as transitions, placed in mini-races.
 
 Dimensions: B batch, H x W pixels, F floats, K most decisions in a transition.
 """
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rulka.buffers.mini_race import ClockRule, draw_clocks, place_in_mini_races
+from rulka.buffers.prioritised import DrawnRows, Priorities
 from rulka.buffers.storage import BlockBuffer
 from rulka.buffers.transitions import find_transitions, gather_observations
 from rulka.observation import FLOATS
@@ -32,6 +33,7 @@ class Batch(NamedTuple):
         discount: [B] float32 factor of the value of the next observation; 0 where nothing follows.
         next_image: [B, 1, H, W] uint8.
         next_floats: [B, F] float32, raw, with the clock.
+        weight: [B] float32 importance of each transition; 1 where all are drawn alike.
     """
 
     image: Tensor
@@ -41,47 +43,64 @@ class Batch(NamedTuple):
     discount: Tensor
     next_image: Tensor
     next_floats: Tensor
+    weight: Tensor
 
 
 class Portion(NamedTuple):
-    """How many transitions of a batch come from which buffer."""
+    """How many transitions of a batch come from which buffer.
+
+    Attributes:
+        buffer: where they lie.
+        num_transitions: how many.
+        priorities: of the buffer's rows; None draws all alike.
+        beta: exponent of the importance weights, if there are priorities.
+        from_held_out: draws from the races that are held out, and only from them; not with priorities.
+    """
 
     buffer: BlockBuffer
     num_transitions: int
+    priorities: Priorities | None = None
+    beta: float = 1.0
+    from_held_out: bool = False
 
 
-def draw_rows(buffer: BlockBuffer, num_rows: int, generator: torch.Generator) -> NDArray[np.int64]:
-    """Draws rows [B] that are transitions, all equally likely, with repetition.
+def draw_rows(
+    buffer: BlockBuffer, num_rows: int, generator: torch.Generator, *, from_held_out: bool = False
+) -> NDArray[np.int64]:
+    """Draws rows [B] that are transitions of one side of the split, all equally likely, with repetition.
+
+    They come in rising order, in which memory is read a little faster; a batch has no order.
 
     Raises:
-        ValueError: if the buffer holds no transition.
+        ValueError: if the buffer holds no such transition.
     """
-    is_reset = buffer.arrays.is_reset[: buffer.num_blocks].reshape(-1)
-    if is_reset.all():
-        message = "the buffer holds no transition to draw"
-        raise ValueError(message)
+    is_reset = buffer.arrays.is_reset.reshape(-1)[: buffer.num_rows]
+    is_held_out = buffer.arrays.is_held_out.reshape(-1)[: buffer.num_rows]
     drawn = np.empty(0, np.int64)
     while len(drawn) < num_rows:
-        candidates = torch.randint(len(is_reset), (num_rows + num_rows // 8 + 8,), generator=generator).numpy()
-        drawn = np.concatenate([drawn, candidates[~is_reset[candidates]]])
-    return drawn[:num_rows]
+        count = num_rows + num_rows // 8 + 8
+        candidates = torch.randint(len(is_reset), (count,), generator=generator).numpy() if len(is_reset) else drawn
+        accepted = candidates[~is_reset[candidates] & (is_held_out[candidates] == from_held_out)]
+        if not len(accepted) and not (~is_reset & (is_held_out == from_held_out)).any():
+            message = "the buffer holds no transition to draw"
+            raise ValueError(message)
+        drawn = np.concatenate([drawn, accepted])
+    return np.sort(drawn[:num_rows])
 
 
 class MiniRaceSampler:
-    """Fills one batch after another in the same memory."""
+    """Fills one batch after another in the same memory.
+
+    Attributes:
+        rule: how the clocks of mini-races are drawn.
+        batch: the last batch.
+        rows: the rows that each portion of it was drawn from.
+    """
 
     def __init__(self, image_size: tuple[int, int], num_floats: int, batch_size: int, rule: ClockRule) -> None:
         self.rule = rule
-        shape = (batch_size, 1, *image_size)
-        self.batch = Batch(
-            image=torch.empty(shape, dtype=torch.uint8),
-            floats=torch.empty(batch_size, num_floats),
-            action=torch.empty(batch_size, dtype=torch.int64),
-            reward=torch.empty(batch_size),
-            discount=torch.empty(batch_size),
-            next_image=torch.empty(shape, dtype=torch.uint8),
-            next_floats=torch.empty(batch_size, num_floats),
-        )
+        self.batch = empty_batch(image_size, num_floats, batch_size)
+        self.rows: list[NDArray[np.int64]] = []
 
     def sample(self, portions: Sequence[Portion], max_steps: int, discount: float, generator: torch.Generator) -> Batch:
         """Draws a batch.
@@ -93,37 +112,78 @@ class MiniRaceSampler:
             generator: source of randomness.
 
         Raises:
-            ValueError: if the numbers do not add up.
+            ValueError: if the numbers do not add up, or a buffer holds nothing to draw.
         """
         if sum(portion.num_transitions for portion in portions) != len(self.batch.action):
             message = f"portions must add up to {len(self.batch.action)} transitions"
             raise ValueError(message)
+        self.rows = []
         start = 0
-        for buffer, count in portions:
-            rows = draw_rows(buffer, count, generator)
+        for portion in portions:
+            count = portion.num_transitions
+            drawn = _draw(portion, generator)
             uniform = torch.rand(count, generator=generator, dtype=torch.float64).numpy()
             part = Batch(*(tensor[start : start + count] for tensor in self.batch))
-            self._fill(part, buffer, rows, draw_clocks(uniform, self.rule), max_steps, discount)
+            part.weight.numpy()[:] = drawn.weight
+            collate(
+                part, portion.buffer, drawn.row, draw_clocks(uniform, self.rule), max_steps, discount, self.rule.horizon
+            )
+            self.rows.append(drawn.row)
             start += count
         return self.batch
 
-    def _fill(
-        self,
-        part: Batch,
-        buffer: BlockBuffer,
-        rows: NDArray[np.int64],
-        clock: NDArray[np.int64],
-        max_steps: int,
-        discount: float,
-    ) -> None:
-        found = find_transitions(buffer.arrays, rows, max_steps)
-        race = place_in_mini_races(found, clock, discount, self.rule.horizon)
-        image, floats = part.image.flatten(1).numpy(), part.floats.numpy()
-        next_image, next_floats = part.next_image.flatten(1).numpy(), part.next_floats.numpy()
-        gather_observations(buffer.arrays, found.observation, image, floats)
-        gather_observations(buffer.arrays, found.next_observation, next_image, next_floats)
-        floats[:, _CLOCK] = race.clock
-        next_floats[:, _CLOCK] = race.next_clock
-        part.action.numpy()[:] = found.action
-        part.reward.numpy()[:] = race.reward
-        part.discount.numpy()[:] = race.discount
+
+def empty_batch(image_size: tuple[int, int], num_floats: int, batch_size: int) -> Batch:
+    """Reserves the memory of a batch."""
+    shape = (batch_size, 1, *image_size)
+    return Batch(
+        image=torch.empty(shape, dtype=torch.uint8),
+        floats=torch.empty(batch_size, num_floats),
+        action=torch.empty(batch_size, dtype=torch.int64),
+        reward=torch.empty(batch_size),
+        discount=torch.empty(batch_size),
+        next_image=torch.empty(shape, dtype=torch.uint8),
+        next_floats=torch.empty(batch_size, num_floats),
+        weight=torch.ones(batch_size),
+    )
+
+
+def collate(
+    part: Batch,
+    buffer: BlockBuffer,
+    rows: NDArray[np.int64],
+    clock: NDArray[np.int64],
+    max_steps: int,
+    discount: float,
+    horizon: int,
+) -> None:
+    """Fills all of a batch [B] but its weights.
+
+    Args:
+        part: overwritten.
+        buffer: where the transitions lie.
+        rows: [B] that are transitions.
+        clock: [B] decisions since the mini-race of each began.
+        max_steps: K.
+        discount: gamma of one decision.
+        horizon: decisions in a mini-race.
+    """
+    found = find_transitions(buffer.arrays, rows, max_steps)
+    race = place_in_mini_races(found, clock, discount, horizon)
+    image, floats = part.image.flatten(1).numpy(), part.floats.numpy()
+    next_image, next_floats = part.next_image.flatten(1).numpy(), part.next_floats.numpy()
+    gather_observations(buffer.arrays, found.observation, image, floats)
+    gather_observations(buffer.arrays, found.next_observation, next_image, next_floats)
+    floats[:, _CLOCK] = race.clock
+    next_floats[:, _CLOCK] = race.next_clock
+    part.action.numpy()[:] = found.action
+    part.reward.numpy()[:] = race.reward
+    part.discount.numpy()[:] = race.discount
+
+
+def _draw(portion: Portion, generator: torch.Generator) -> DrawnRows:
+    buffer, count = portion.buffer, portion.num_transitions
+    if portion.priorities is not None:
+        return portion.priorities.draw(count, portion.beta, generator)
+    row = draw_rows(buffer, count, generator, from_held_out=portion.from_held_out)
+    return DrawnRows(row, np.ones(count, np.float32))

@@ -9,9 +9,11 @@ Dimensions: S slots, T decisions, N cars, H x W pixels, F floats. A *row* is the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
@@ -43,6 +45,7 @@ class Storage(NamedTuple):
     truncated: NDArray[np.bool_]
     is_reset: NDArray[np.bool_]
     is_greedy: NDArray[np.bool_]
+    is_held_out: NDArray[np.bool_]  # its race is kept for measuring and never learned from
     next_slot: NDArray[np.int64]  # [S] the block that follows in the same stream, or NO_SLOT
 
 
@@ -74,7 +77,8 @@ class BlockBuffer:
         layout = spec.layout()
         arrays = {name: np.empty((num_slots, *layout[name][0]), layout[name][1]) for name in _FIELDS}
         arrays["image"] = arrays["image"].reshape(num_slots, spec.num_steps + 1, spec.num_cars, -1)
-        self.arrays = Storage(**arrays, next_slot=np.full(num_slots, NO_SLOT))
+        is_held_out = np.zeros((num_slots, *layout["is_reset"][0]), np.bool_)
+        self.arrays = Storage(**arrays, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
         self._newest: dict[int, int] = {}
 
     @property
@@ -83,17 +87,31 @@ class BlockBuffer:
         return min(self.num_inserted, self.num_slots)
 
     @property
+    def rows_per_slot(self) -> int:
+        """T N: the rows of slot s are those from s T N on."""
+        return self.spec.num_steps * self.spec.num_cars
+
+    @property
     def num_rows(self) -> int:
         """Decisions in the buffer, resets included; stored rows are 0 to `num_rows` - 1."""
-        return self.num_blocks * self.spec.num_steps * self.spec.num_cars
+        return self.num_blocks * self.rows_per_slot
 
-    def insert(self, block: ExperienceBlock, stream: int) -> None:
+    def is_trainable(self, slot: int) -> NDArray[np.bool_]:
+        """Returns [T N] which rows of a slot are transitions of races that are not held out."""
+        return ~(self.arrays.is_reset[slot] | self.arrays.is_held_out[slot]).reshape(-1)
+
+    def insert(self, block: ExperienceBlock, stream: int, is_held_out: NDArray[np.bool_] | None = None) -> int:
         """Copies a block in, over the oldest one when the ring is full.
 
         Args:
             block: of this buffer's shape.
             stream: who made it. A block continues the last one of its stream if it starts with the observation that
                 ended the other; a restarted collector does not, and so begins anew.
+            is_held_out: [T, N] decisions of races that are never learned from, see `rulka.buffers.held_out`; None
+                holds out none.
+
+        Returns:
+            The slot it was written to.
 
         Raises:
             ValueError: if the block has another shape.
@@ -109,9 +127,36 @@ class BlockBuffer:
         for name in _FIELDS:
             target = getattr(self.arrays, name)[slot]
             target[...] = getattr(block, name).reshape(target.shape)
+        self.arrays.is_held_out[slot] = False if is_held_out is None else is_held_out
         self.arrays.next_slot[slot] = NO_SLOT
         self._newest[stream] = slot
         self.num_inserted += 1
+        return slot
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.num_inserted = 0
+        self._newest = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that is stored, as tensors that share its memory, and where the ring stands."""
+        stored = {name: torch.from_numpy(array[: self.num_blocks]) for name, array in self.arrays._asdict().items()}
+        return {"arrays": stored, "num_inserted": self.num_inserted, "newest": dict(self._newest)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` of a buffer of the same shape returned; copies it.
+
+        Raises:
+            ValueError: if that buffer had another shape.
+        """
+        for name, array in self.arrays._asdict().items():
+            stored = state["arrays"][name].numpy()
+            if stored.shape[1:] != array.shape[1:] or len(stored) > self.num_slots:
+                message = f"stored {name!r} of shape {stored.shape} does not fit a buffer of shape {array.shape}"
+                raise ValueError(message)
+            array[: len(stored)] = stored
+        self.num_inserted = int(state["num_inserted"])
+        self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
 
     def check_valid(self) -> None:
         """Asserts what must hold of the links; for tests."""

@@ -2,10 +2,14 @@
 
 The reward pays for progress and costs time, so that its sum over a race falls with the race time. The shaping
 potential is reported beside it: a learner adds `gamma * potential(next) - potential(now)`, which changes how fast it
-learns and not what is best (Ng et al. 1999). Weight 0 switches the shaping off.
+learns and not what is best (Ng et al. 1999). Engineered rewards do change what is best, so their weights are schedules
+that end at 0. Weight 0 switches each term off. Formulas: `spec/PEER_INVENTORY.md`, section 4.
+Dimensions: N cars. The car frame is lateral, up, forward.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +18,31 @@ from rulka.params import RewardParams
 
 MIN_DISTANCE_M, MAX_DISTANCE_M = 2.0, 25.0
 """The potential does not tell distances to the line apart below and above these."""
+ENGINEERED_MIN_DISTANCE_M = 5.0
+"""The engineered reward does not below this, nor above `MAX_DISTANCE_M`."""
+
+NEO_SLIDE_MPS = 2.0
+LAST_FULL_GAS_ACTION = 2
+"""Actions 0 to this one accelerate without braking."""
+SLIDE_SPEED_KMH = (0.0, 100.0, 200.0, 300.0, 400.0, 500.0)
+SLIDE_START = (80.0, 80.0, 75.0, 67.0, 60.0, 55.0)
+"""A speed slide starts where 20 times the sideways speed in m/s exceeds this, by forward speed; twice it is best."""
+
+
+class Manner(NamedTuple):
+    """How cars drove during a decision, after it; what the engineered rewards look at.
+
+    Attributes:
+        velocity_mps: [N, 3] in the car frame.
+        num_wheels_on_ground: [N] 0 to 4.
+        action: [N] index into the action table.
+        distance_m: [N] from the car to the centre of its zone.
+    """
+
+    velocity_mps: NDArray[np.float64]
+    num_wheels_on_ground: NDArray[np.int64]
+    action: NDArray[np.int64]
+    distance_m: NDArray[np.float64]
 
 
 def decision_reward(
@@ -37,6 +66,48 @@ def decision_reward(
     return (reward + rewards.off_track * left_track).astype(np.float32)
 
 
+def speed_reward(
+    before_mps: NDArray[np.float64],
+    velocity_mps: NDArray[np.float64],
+    has_ended: NDArray[np.bool_],
+    rewards: RewardParams,
+) -> NDArray[np.float32]:
+    """Rewards a gain in speed [N] as the metres that it brings within `speed_as_seconds`; a loss costs as much.
+
+    Args:
+        before_mps: [N] speed before the decision, of any direction.
+        velocity_mps: [N, 3] after it, in the car frame.
+        has_ended: [N] the race ended with this decision, which is worth nothing then.
+        rewards: the weights.
+    """
+    gain = np.sqrt((velocity_mps * velocity_mps).sum(axis=1)) - before_mps
+    counts = (velocity_mps[:, 2] > 0.0) & ~has_ended
+    return (rewards.per_metre * rewards.speed_as_seconds * gain * counts).astype(np.float32)
+
+
+def engineered_reward(manner: Manner, rewards: RewardParams, env_steps: int) -> NDArray[np.float32]:
+    """Rewards the manner of driving [N], with the weights at an environment step."""
+    weights = rewards.engineered
+    terms = (
+        (weights.speed_slide, slide_quality(manner.velocity_mps) * (manner.num_wheels_on_ground == 4)),
+        (weights.neo_slide, np.abs(manner.velocity_mps[:, 0]) >= NEO_SLIDE_MPS),
+        (weights.kamikaze, (manner.action <= LAST_FULL_GAS_ACTION) | (manner.num_wheels_on_ground <= 1)),
+        (weights.line_distance, np.clip(manner.distance_m, ENGINEERED_MIN_DISTANCE_M, MAX_DISTANCE_M)),
+    )
+    return sum((weight.at(env_steps) * term for weight, term in terms), np.zeros(len(manner.action))).astype(np.float32)
+
+
+def slide_quality(velocity_mps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns how well cars with all wheels on the ground slide [N]: 1 for the best angle, 0 for none or far too much.
+
+    Args:
+        velocity_mps: [N, 3] in the car frame.
+    """
+    start = np.interp(3.6 * velocity_mps[:, 2], SLIDE_SPEED_KMH, SLIDE_START)
+    amount = np.maximum(20.0 * np.abs(velocity_mps[:, 0]) - start, 0.0) / start
+    return np.maximum(0.0, 1.0 - np.abs(amount - 1.0))
+
+
 def potential(distance_m: NDArray[np.float64], rewards: RewardParams) -> NDArray[np.float32]:
     """Shaping potential of each car: higher the nearer it is to the line.
 
@@ -49,3 +120,17 @@ def potential(distance_m: NDArray[np.float64], rewards: RewardParams) -> NDArray
     """
     near = np.clip(distance_m, MIN_DISTANCE_M, MAX_DISTANCE_M)
     return (-rewards.line_distance_potential * near).astype(np.float32)
+
+
+def direction_potential(line_in_car_frame: NDArray[np.float64], rewards: RewardParams) -> NDArray[np.float32]:
+    """Shaping potential of each car: higher the better it points along the line; to be added to `potential`.
+
+    Args:
+        line_in_car_frame: [N, 3] from the next zone centre to the one after it, of any length but 0.
+        rewards: the weights.
+
+    Returns:
+        [N] float32: 0 where the car points along the line, minus twice the weight where it points back.
+    """
+    forward = line_in_car_frame[:, 2] / np.sqrt((line_in_car_frame * line_in_car_frame).sum(axis=1))
+    return (rewards.direction_potential * (forward - 1.0)).astype(np.float32)

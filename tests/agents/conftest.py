@@ -16,7 +16,7 @@ import torch
 from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.observation import Normalisation
-from rulka.params import Algorithm, IqnParams, NetworkParams, ObservationParams, PpoParams
+from rulka.params import Algorithm, IqnNetworkParams, IqnParams, NetworkParams, ObservationParams, PpoParams
 from rulka.schedule import Schedule
 
 NUM_FLOATS = 4
@@ -55,7 +55,14 @@ IQN = IqnParams(
     learning_rate=constant(0.003),
     gamma=constant(0.5),
     epsilon=constant(0.3),
+    munchausen=None,
+    boltzmann_epsilon=constant(0.0),
+    boltzmann_noise=0.01,
     target_tau=0.1,
+    target_every=1,
+    resets=None,
+    prioritised=None,
+    held_out_share=0.0,
     buffer_steps=1024,
     start_steps=256,
     samples_per_insert=8.0,
@@ -67,6 +74,10 @@ IQN = IqnParams(
     self_loss_clamp_ratio=4.0,
     weight_decay=0.0,
     max_grad_norm=30.0,
+    max_grad_value=None,
+)
+PLAIN = IqnNetworkParams(
+    encoder="conv", impala_width=1, adaptive_pool=0, spectral_norm=False, layer_norm=False, noisy_sigma=0.0
 )
 
 
@@ -139,12 +150,13 @@ class Trained(NamedTuple):
         return self.actor.act(image, floats, explore=False).action.tolist()
 
 
-def small_spec(algorithm: Algorithm, **changes: object) -> AgentSpec:
-    """A tiny agent in float32; `changes` go into the parameters of its algorithm."""
+def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:
+    """A tiny agent in float32; `changes` go into the parameters of its algorithm, `extras` into IQN's network."""
     ppo = PpoParams.model_validate(PPO.model_dump() | changes) if algorithm == "ppo" else PPO
     iqn = IqnParams.model_validate(IQN.model_dump() | changes) if algorithm == "iqn" else IQN
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
-    network = NetworkParams(float_hidden=32, dense_hidden=64, tau_embedding=16)
+    body = IqnNetworkParams.model_validate(PLAIN.model_dump() | (extras or {}))
+    network = NetworkParams(float_hidden=32, dense_hidden=64, tau_embedding=16, iqn=body)
     observation = ObservationParams(height=SIZE, width=SIZE)
     return AgentSpec(algorithm, observation, network, ppo, iqn, NUM_ACTIONS, normalisation, precision="float32")
 

@@ -107,6 +107,7 @@ def test_targets_by_their_formula(lab, use_double_dqn):
         discount=torch.tensor([0.0, 0.5, 0.5, 0.9, 0.9, 1.0]),
         next_image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
         next_floats=torch.randn(6, 4, generator=generator),
+        weight=torch.ones(6),
     )
     targets, tau = learner._targets(batch)
     with torch.no_grad():
@@ -146,7 +147,7 @@ def test_demonstrations_fill_their_share(lab, step, races):
     learner = filled_learner(lab.spec("iqn", demonstration_share=0.25), races)
     shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
     learner.insert_demonstrations([shown])
-    batch = learner._draw(learner._buffer)
+    batch = learner._draw()
     assert (batch.floats[:24, 1] < 7).all()
     assert (batch.floats[24:, 1] == 7).all()
     assert learner._num_learned == 24, "demonstrations are not counted"

@@ -6,6 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+PRIORITISED = {
+    "alpha": 0.6,
+    "beta": {"interpolation": "linear", "points": [[0, 0.4], [10000, 1.0]]},
+    "epsilon": 0.002,
+    "min_actions_left": 40,
+}
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
 
 
@@ -85,3 +91,46 @@ def test_distribution_of_a_random_reward(lab, step):
     with torch.no_grad():
         value = trained.learner.network(image, floats, torch.tensor([[0.1, 0.25, 0.75, 0.9]])).value[0, :, 0]
     assert value.tolist() == pytest.approx([0.0, 0.0, 1.0, 1.0], abs=0.25)
+
+
+OPTIONS = {
+    "prioritised": ({}, {"prioritised": PRIORITISED}),
+    "prioritised, n-step": ({}, {"prioritised": PRIORITISED, "n_steps": 3}),
+    "munchausen": ({}, {"use_double_dqn": False, "munchausen": {"alpha": 0.9, "temperature": 0.03, "floor": -1.0}}),
+    "no double DQN, hard target": ({}, {"use_double_dqn": False, "target_tau": 1.0, "target_every": 16}),
+    "noisy": ({"noisy_sigma": 0.5}, {}),
+    "layer norm": ({"layer_norm": True}, {}),
+}
+WITH_OPTIONS = pytest.mark.parametrize(("extras", "changes"), OPTIONS.values(), ids=OPTIONS.keys())
+
+
+@WITH_OPTIONS
+def test_discount_and_choice_with_options(lab, step, extras, changes):
+    """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
+    races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))
+    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.5), **changes), races, 50)
+    assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
+    assert trained.actions(1) == [2]
+
+
+def test_prioritised_replay_keeps_the_mean_of_a_random_reward(lab, step):
+    """Rewards 0 (nine of ten) and 1: without importance weights the preference for surprises would raise the value."""
+    rng = np.random.default_rng(0)
+    races = lab.races(lambda _state, _action: step(float(rng.random() < 0.1), 0, "terminated"))
+    changes = {"alpha": 1.0, "beta": lab.constant(1.0).model_dump(), "epsilon": 0.01, "min_actions_left": 0}
+    trained = lab.train(lab.spec("iqn", prioritised=changes), races, 40)
+    assert trained.values(0) == pytest.approx([0.1], abs=0.12)
+
+
+@pytest.mark.parametrize("name", ["prioritised, n-step", "munchausen"])
+def test_delayed_reward_with_options(lab, step, name):
+    """The action 2 at the start leads, one decision later, to a reward; fails when credit does not travel back."""
+    extras, changes = OPTIONS[name]
+
+    def probe(state: int, action: int):
+        if state == 0:
+            return step(0.0, 1 if action == 2 else 2)
+        return step(float(state == 1), 0, "terminated")
+
+    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.6), **changes), lab.races(probe), 45)
+    assert trained.actions(0) == [2]

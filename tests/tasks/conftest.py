@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,12 @@ from rulka.actions import action_table
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, observation_contract, save_artifact
 from rulka.observation import Normalisation, reference_normalisation
-from rulka.params import NetworkParams, ObservationParams, Params, read_params
+from rulka.params import NetworkParams, ObservationParams, Params, read_params, reference_params
 from tasks.capture import capture
 from tasks.races import races
 
-SMALL_NETWORK = {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8}
+PLAIN_IQN = reference_params().network.iqn.model_dump()
+SMALL_NETWORK: dict[str, Any] = {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8, "iqn": PLAIN_IQN}
 
 
 @pytest.fixture(scope="session")

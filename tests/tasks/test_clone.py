@@ -17,12 +17,12 @@ from rulka.artifacts import Artifact, load_artifact, observation_contract, save_
 from rulka.datasets.frames import FrameDataset
 from rulka.errors import UserError
 from rulka.observation import reference_normalisation
-from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams
+from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, reference_params
 from tasks.clone import clone
 
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
-NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, tau_embedding=8)
+NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, tau_embedding=8, iqn=reference_params().network.iqn)
 
 
 def params(**changes: Any) -> CloneParams:

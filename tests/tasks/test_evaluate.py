@@ -19,12 +19,12 @@ from rulka.datasets.races import Race, RaceDataset, track_path, write_races
 from rulka.errors import UserError
 from rulka.evaluation.command import evaluate_agent, format_evaluation
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
-from rulka.params import NetworkParams, Params, read_params
+from rulka.params import NetworkParams, Params, read_params, reference_params
 from rulka.stage import StageInputError
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
 
-NETWORK = NetworkParams(float_hidden=8, dense_hidden=16, tau_embedding=4)
+NETWORK = NetworkParams(float_hidden=8, dense_hidden=16, tau_embedding=4, iqn=reference_params().network.iqn)
 TABLE = action_table(5)
 
 

@@ -89,6 +89,24 @@ def test_iqn_can_take_the_encoder_of_level_0(small_params: Params, pretrained: F
     assert torch.equal(agent.tensors["float_head.0.weight"], policy.tensors["float_head.0.weight"])
 
 
+def with_iqn(params: Params, **changes: object) -> Params:
+    network = params.network.model_copy(update={"iqn": params.network.iqn.model_copy(update=changes)})
+    return params.model_copy(update={"network": network})
+
+
+def test_another_kind_of_encoder_is_refused_by_name_or_starts_fresh(small_params: Params, pretrained: Folders) -> None:
+    params = with_iqn(small_params, encoder="impala", impala_width=1, adaptive_pool=2, layer_norm=True)
+    with pytest.raises(TransferError, match=r"network.iqn.encoder is 'impala', the cloned encoder .* is 'conv'"):
+        run(params, pretrained)
+    out = run(params, pretrained, iqn_encoder="fresh") / "compared" / "iqn"
+    agent, policy = load_artifact(out, "agent_init"), load_artifact(pretrained[1], "policy")
+    assert torch.equal(agent.tensors["float_head.2.weight"], policy.tensors["float_head.2.weight"])
+    report = {t["name"]: (t["action"], t["reason"]) for t in json.loads((out / "report.json").read_text())["tensors"]}
+    assert report["encoder.layers.0.weight"] == ("kept", "initialised: transfer.iqn_encoder is fresh")
+    assert report["float_head.norm_0.weight"][0] == "kept"
+    assert {name for name, (action, _) in report.items() if action == "refused"} == HEADS_OF_POLICY
+
+
 def test_seed_decides_what_starts_fresh(small_params: Params, pretrained: Folders) -> None:
     first, same, other = (
         load_artifact(run(small_params, pretrained, seed=seed), "agent_init").tensors["value_head.weight"]

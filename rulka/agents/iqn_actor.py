@@ -1,0 +1,105 @@
+"""How an IQN agent acts: greedily, by chance, after Boltzmann noise, through noisy weights, or as the cloned policy.
+
+Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
+Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Zhou et al. 2024 (a policy that drives first),
+arXiv:2412.07762. Dimensions: N cars, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.iqn import IqnNetwork, fixed_fractions
+from models.noisy import clear_noise, draw_noise
+from rulka.agents.acting import ActingNetwork
+from rulka.agents.iqn_network import build_iqn
+from rulka.agents.networks import build_clone_policy
+from rulka.agents.spec import AgentError, AgentSpec, Decision
+
+
+class IqnActor:
+    """Takes the action with the best mean return, or, now and then, another one."""
+
+    def __init__(self, spec: AgentSpec, seed: int) -> None:
+        self._acting = ActingNetwork(build_iqn(spec, seed), spec.precision)
+        self._policy = None
+        if spec.has_policy_network:
+            policy = build_clone_policy(spec.observation, spec.network, spec.normalisation, spec.num_actions)
+            self._policy = ActingNetwork(policy, spec.precision)
+        self._has_policy_weights = False
+        self._params = spec.iqn
+        self._num_actions = spec.num_actions
+        self._tau = fixed_fractions(spec.iqn.num_quantiles_acting)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._env_steps = 0
+
+    @property
+    def network(self) -> IqnNetwork:
+        """The weights it acts with."""
+        return self._acting.network
+
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        """Decides for N cars; see `rulka.agents.spec.Actor`.
+
+        With noisy layers the noise is redrawn for every batch of decisions that explores, and an action counts as
+        greedy if it is the best through that noise.
+        """
+        if explore and self._policy is not None and self._env_steps < self._params.warmup_steps:
+            return self._drive_as_cloned(self._policy, image, floats)
+
+        def advantages(network: IqnNetwork) -> Tensor:
+            if explore and network.is_noisy:
+                draw_noise(network, self._generator)
+            elif network.is_noisy:
+                clear_noise(network)
+            return network.advantages(image, floats, self._tau)
+
+        (advantage,) = self._acting.run(advantages, len(floats))
+        greedy = advantage.argmax(dim=1)
+        return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
+
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions all collectors have taken together: for schedules, and the end of the warm-up."""
+        self._env_steps = env_steps
+
+    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes the weights of the cloned policy that drives during the warm-up.
+
+        Raises:
+            AgentError: if the spec has no policy network.
+        """
+        if self._policy is None:
+            message = "this actor was built without a policy network: set `has_policy_network` in its spec"
+            raise AgentError(message)
+        self._policy.network.load_state_dict(dict(tensors))
+        self._has_policy_weights = True
+
+    def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
+        """Replaces some of the greedy actions [N]: one uniform number a car decides which way it explores."""
+        uniform = torch.rand(len(greedy), generator=self._generator)
+        epsilon = self._params.epsilon.at(self._env_steps)
+        random = torch.randint(self._num_actions, greedy.shape, generator=self._generator)
+        action = torch.where(uniform < epsilon, random, greedy)
+        boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._env_steps)
+        if boltzmann_epsilon > 0.0:
+            noise = self._params.boltzmann_noise * torch.randn(advantage.shape, generator=self._generator)
+            is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
+            action = torch.where(is_noisy, (advantage + noise).argmax(dim=1), action)
+        return action
+
+    def _drive_as_cloned(self, policy: ActingNetwork[Any], image: Tensor, floats: Tensor) -> Decision:
+        if not self._has_policy_weights:
+            message = "the cloned policy should drive now but has no weights: call `load_policy` first"
+            raise AgentError(message)
+        (logits,) = policy.run(lambda network: network(image, floats), len(floats))
+        action = torch.multinomial(logits.softmax(dim=1), 1, generator=self._generator)[:, 0]
+        return _decision(action, logits.argmax(dim=1))
+
+
+def _decision(action: Tensor, greedy: Tensor) -> Decision:
+    nothing = torch.zeros(len(action)).numpy()
+    return Decision(action.numpy(), nothing, nothing, (action == greedy).numpy())

@@ -1,0 +1,57 @@
+"""What IQN learns: sampled returns of transitions, by one of three rules, and the loss against them.
+
+Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Vieillard et al.
+2020 (Munchausen), arXiv:2007.14430. Dimensions: B batch, T quantile fractions, A actions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.iqn import IqnNetwork
+from rulka.buffers.sampler import Batch
+from rulka.losses.munchausen import munchausen_bonus, soft_value
+from rulka.params import IqnParams
+
+
+class Networks(NamedTuple):
+    """The network that learns and its slow copy."""
+
+    online: IqnNetwork
+    target: IqnNetwork
+
+
+@torch.no_grad()
+def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing: Tensor, params: IqnParams) -> Tensor:
+    """Returns samples [B, T] of the return of each transition.
+
+    Args:
+        networks: the values that follow are the target network's.
+        batch: transitions.
+        tau: [B, T] fractions of those values.
+        tau_choosing: [T] fractions at which actions are compared.
+        params: which rule. Double DQN takes the action that the online network prefers, Munchausen the softmax over
+            the target network's values, and otherwise each quantile its own best action.
+    """
+    value_bta = networks.target(batch.next_image, batch.next_floats, tau).value
+    reward = batch.reward
+    if params.munchausen is not None:
+        alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
+        advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing)
+        reward = reward + munchausen_bonus(advantage, batch.action, alpha, temperature, floor)
+        next_value = soft_value(value_bta, temperature)
+    elif params.use_double_dqn:
+        advantage = networks.online.advantages(batch.next_image, batch.next_floats, tau_choosing)
+        next_value = of_action(value_bta, advantage.argmax(dim=1))
+    else:
+        next_value = value_bta.amax(dim=2)
+    return reward[:, None] + batch.discount[:, None] * next_value
+
+
+def of_action(value_bta: Tensor, action: Tensor) -> Tensor:
+    """Returns values [B, T] of one action [B] for each row of [B, T, A]."""
+    index = action[:, None, None].expand(-1, value_bta.shape[1], 1)
+    return value_bta.gather(2, index)[:, :, 0]

@@ -1,0 +1,98 @@
+"""Prioritised replay over the rows of a `BlockBuffer`: proportional priorities and importance weights.
+
+Source: Schaul et al. 2015, arXiv:1511.05952: P(i) = p_i^alpha / sum, weight (n P(i))^-beta over the largest of its
+batch. A new transition has the largest priority seen so far, so that each is soon learned from; rows that are no
+transitions have none. The peers give new ones twice the average instead, see docs/agents.md.
+Dimensions: B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rulka.buffers.storage import BlockBuffer
+from rulka.buffers.sum_tree import SumTree
+
+FIRST_PRIORITY = 1.0
+"""Of a new transition while no error has been measured yet; only ratios of priorities matter."""
+
+
+class DrawnRows(NamedTuple):
+    """Rows [B] of a buffer, and the importance weight [B] float32 of each, at most 1."""
+
+    row: NDArray[np.int64]
+    weight: NDArray[np.float32]
+
+
+class Priorities:
+    """How likely each row of a buffer is drawn.
+
+    Attributes:
+        alpha: exponent of the priorities; 0 draws all alike.
+        epsilon: added to every error, so that none is forgotten; positive.
+        largest: the largest priority |error| + epsilon so far, which new transitions get.
+        tree: [rows] priority^alpha, 0 where a row is no transition.
+    """
+
+    def __init__(self, buffer: BlockBuffer, alpha: float, epsilon: float) -> None:
+        self._buffer = buffer
+        self.alpha, self.epsilon = alpha, epsilon
+        self.largest = FIRST_PRIORITY
+        self.tree = SumTree(buffer.num_slots * buffer.rows_per_slot)
+        for slot in range(buffer.num_blocks):
+            self.enter(slot)
+
+    def enter(self, slot: int) -> None:
+        """Gives all transitions of a slot that was written to the largest priority; others get 0."""
+        is_drawable = self._buffer.is_trainable(slot)
+        self.tree.set_range(slot * self._buffer.rows_per_slot, is_drawable * self.largest**self.alpha)
+
+    def draw(self, num_rows: int, beta: float, generator: torch.Generator) -> DrawnRows:
+        """Draws rows from strata of equal probability.
+
+        Args:
+            num_rows: B.
+            beta: how far the weights undo the preference; 1 wholly.
+            generator: source of randomness.
+
+        Raises:
+            ValueError: if the buffer holds no transition.
+        """
+        uniform = torch.rand(num_rows, generator=generator, dtype=torch.float64).numpy()
+        row = self.tree.draw(uniform)
+        weight = self.tree.weights[row] ** -beta  # the rest of (n P)^-beta is the same for all and falls out
+        return DrawnRows(row, (weight / weight.max()).astype(np.float32))
+
+    def clear(self) -> None:
+        """Forgets all priorities, for a buffer that was cleared."""
+        self.tree.set_range(0, np.zeros(self.tree.num_entries))
+        self.largest = FIRST_PRIORITY
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns every row's weight in the tree, and the largest priority."""
+        return {"weights": torch.from_numpy(self.tree.weights.copy()), "largest": self.largest}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned for a buffer of the same shape.
+
+        Raises:
+            ValueError: if that buffer had more rows.
+        """
+        self.tree.set_range(0, state["weights"].numpy())
+        self.largest = float(state["largest"])
+
+    def update(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
+        """Sets priorities from the errors [B] of rows [B] that were drawn since the last `enter`.
+
+        Raises:
+            ValueError: if an error is not finite.
+        """
+        priority = np.abs(errors).astype(np.float64) + self.epsilon
+        self.tree.set(rows, priority**self.alpha)
+        if len(priority):
+            self.largest = max(self.largest, float(priority.max()))

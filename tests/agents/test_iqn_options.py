@@ -1,0 +1,259 @@
+"""What IQN can do beyond the plain agent: priorities, resets, target periods, exploration, held-out races, noise."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from rulka.agents.agent import make_actor, make_learner
+from rulka.agents.iqn_network import build_iqn
+from rulka.agents.iqn_reset import reset_weights
+from rulka.buffers.sampler import Batch
+from rulka.losses.munchausen import munchausen_bonus, soft_value
+from rulka.observation import MINI_RACE_ACTIONS
+from rulka.params import ResetParams
+
+PRIORITISED = {
+    "alpha": 0.6,
+    "beta": {"interpolation": "linear", "points": [[0, 0.4], [10000, 1.0]]},
+    "epsilon": 0.002,
+    "min_actions_left": 40,
+}
+MUNCHAUSEN = {"alpha": 0.9, "temperature": 0.03, "floor": -1.0}
+RESETS = {"every_env_steps": 512, "fresh_share": 0.25, "last_layer_kept": 0.8, "further_samples": 100}
+
+
+@pytest.fixture
+def races(lab, step):
+    return lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else ""))
+
+
+def weights(network) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def filled(spec, races, num_blocks: int = 2):
+    learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
+    for _ in range(num_blocks):
+        learner.insert(races.drive(actor), 0, 0)
+    return learner
+
+
+def views(num_cars: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(num_cars, 1, 34, 34, dtype=torch.uint8), torch.zeros(num_cars, 4)
+
+
+def test_boltzmann_noise_moves_close_calls_only(lab):
+    """Half of the actions are the best after noise; noise far below the gaps changes none, far above any."""
+    for noise, expected in ((1e-9, 0.0), (1e6, 0.5 * 2 / 3)):
+        spec = lab.spec("iqn", epsilon=lab.constant(0.0), boltzmann_epsilon=lab.constant(0.5), boltzmann_noise=noise)
+        decision = make_actor(spec, seed=0).act(*views(4000), explore=True)
+        greedy = make_actor(spec, seed=0).act(*views(1), explore=False).action[0]
+        assert float((decision.action != greedy).mean()) == pytest.approx(expected, abs=0.03)
+        np.testing.assert_array_equal(decision.is_greedy, decision.action == greedy)
+
+
+def test_random_actions_come_before_boltzmann(lab):
+    """epsilon 0.4 and 0.9 beside it: the rest, 0.6, is all Boltzmann."""
+    spec = lab.spec("iqn", epsilon=lab.constant(0.4), boltzmann_epsilon=lab.constant(0.9), boltzmann_noise=1e-9)
+    decision = make_actor(spec, seed=0).act(*views(4000), explore=True)
+    assert float((~decision.is_greedy).mean()) == pytest.approx(0.4 * 2 / 3, abs=0.03)
+
+
+def test_noisy_actors_explore_by_their_noise_and_race_without(lab):
+    actor = make_actor(lab.spec("iqn", {"noisy_sigma": 3.0}, epsilon=lab.constant(0.0)), seed=0)
+    greedy = {int(actor.act(*views(1), explore=False).action[0]) for _ in range(5)}
+    decisions = [actor.act(*views(1), explore=True) for _ in range(60)]
+    assert len(greedy) == 1
+    assert len({int(decision.action[0]) for decision in decisions}) > 1
+    assert all(decision.is_greedy.all() for decision in decisions), "greedy through the noise"
+    assert {int(actor.act(*views(1), explore=False).action[0])} == greedy
+
+
+def test_a_noisy_learner_draws_new_noise_for_each_step(lab, races):
+    learner = filled(lab.spec("iqn", {"noisy_sigma": 0.5}, gradient_steps_per_update=1), races)
+    seen = []
+    for _ in range(2):
+        learner.update()
+        seen += [learner.network.value_head[0].noise_in.clone(), learner.target.value_head[0].noise_in.clone()]
+    assert all(not torch.equal(seen[i], seen[j]) for i in range(4) for j in range(i))
+    assert not any("noise" in name for name in learner.network.state_dict())
+
+
+def test_target_waits_for_its_period(lab, races):
+    """A hard update in every third gradient step: the target is the online network then, and stands still between."""
+    learner = filled(lab.spec("iqn", target_tau=1.0, target_every=3, gradient_steps_per_update=1), races)
+    before = weights(learner.target)
+    for number in range(1, 7):
+        learner.update()
+        expected = weights(learner.network) if number % 3 == 0 else before
+        assert all(torch.equal(expected[name], tensor) for name, tensor in learner.target.state_dict().items())
+        before = weights(learner.target)
+
+
+def test_reset_by_its_formula(lab):
+    spec = lab.spec("iqn")
+    network, fresh = build_iqn(spec, 0), build_iqn(spec, 1)
+    old = copy.deepcopy(network)
+    reset_weights(network, fresh, ResetParams.model_validate(RESETS))
+    for name, value in network.named_parameters():
+        was, new = dict(old.named_parameters())[name], dict(fresh.named_parameters())[name]
+        expected = 0.75 * was + 0.25 * new
+        if name.split(".")[0] in ("advantage_head", "value_head") and name.split(".")[1] == "2":
+            expected = 0.8 * expected + 0.2 * new
+        torch.testing.assert_close(value, expected)
+
+
+def test_resets_come_at_their_steps_and_owe_more_learning(lab, races):
+    learner = filled(lab.spec("iqn", resets=RESETS, samples_per_insert=4.0), races, num_blocks=1)
+    allowed = learner.num_allowed_env_steps()
+    metrics = learner.update()
+    assert metrics is not None
+    assert metrics["num_resets"] == 0
+    assert learner.num_allowed_env_steps() == allowed + 8 * 32 / 4
+    for _ in range(1):
+        learner.insert(races.drive(make_actor(lab.spec("iqn"), 1)), 0, 0)
+    before = learner.num_allowed_env_steps()
+    metrics = learner.update()
+    assert metrics is not None
+    assert metrics["num_resets"] == 1
+    assert learner.num_allowed_env_steps() == int(before + (8 * 32 - 100) / 4)
+    metrics = learner.update()
+    assert metrics is not None
+    assert metrics["num_resets"] == 1, "once for each period"
+
+
+def test_value_clip_bounds_each_number(lab, races):
+    """With a wide norm the value clip alone decides: no entry of the gradient is larger."""
+    learner = filled(lab.spec("iqn", max_grad_norm=1e9, max_grad_value=1e-3, gradient_steps_per_update=1), races)
+    learner.update()
+    sizes = [float(p.grad.abs().max()) for p in learner.network.parameters() if p.grad is not None]
+    assert max(sizes) == pytest.approx(1e-3)
+
+
+def test_priorities_are_the_errors_where_time_is_left(lab, races):
+    """Only transitions with at least 40 decisions left in their mini-race get |error| + epsilon; others keep theirs."""
+    learner = filled(lab.spec("iqn", prioritised=PRIORITISED, gradient_steps_per_update=1, batch_size=128), races)
+    replay = learner.replay
+    batch = replay.draw(0, torch.Generator().manual_seed(0))
+    before = replay._priorities.tree.weights.copy()
+    errors = np.linspace(0.1, 5.0, 128).astype(np.float32)
+    errors[7] = np.nan
+    replay.note_errors(errors)
+    clock, rows = batch.floats[:, 0].numpy(), replay._sampler.rows[0]
+    has_time = clock < MINI_RACE_ACTIONS - 40
+    assert 0 < has_time.sum() < 128
+    expected = before.copy()
+    for b in np.flatnonzero(has_time & np.isfinite(errors)):
+        expected[rows[b]] = (float(errors[b]) + 0.002) ** 0.6
+    np.testing.assert_allclose(replay._priorities.tree.weights, expected, rtol=1e-6)
+
+
+def test_prioritised_batches_carry_importance_and_demonstrations_do_not(lab, step, races):
+    learner = filled(lab.spec("iqn", prioritised=PRIORITISED), races, num_blocks=3)
+    shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
+    learner.insert_demonstrations([shown])
+    for _ in range(3):
+        metrics = learner.update()
+    assert metrics is not None
+    assert 0.1 < metrics["importance"] < 1.0
+    weight = learner.replay.batch.weight
+    assert (weight[24:] == 1).all()
+    assert float(weight[:24].max()) == 1.0
+    learner.replay._priorities.tree.check_valid()
+
+
+def test_held_out_races_are_tested_and_not_learned_from(lab, races):
+    spec = lab.spec("iqn", held_out_share=0.25)
+    learner = filled(spec, races, num_blocks=3)
+    metrics = learner.update()
+    assert metrics is not None
+    assert metrics["held_out_loss"] > 0, "a quarter of eight batches"
+    buffer = learner.replay._buffer
+    held_out = buffer.arrays.is_held_out.reshape(-1)
+    assert 0.1 < held_out[: buffer.num_rows].mean() < 0.4
+    for _ in range(20):
+        learner._draw()
+        assert not held_out[learner.replay._sampler.rows[0]].any()
+    learner.replay.draw_held_out(0, torch.Generator())
+    assert held_out[learner.replay._sampler.rows[0]].all()
+
+
+def test_munchausen_targets_by_their_formula(lab):
+    learner = make_learner(lab.spec("iqn", batch_size=6, use_double_dqn=False, munchausen=MUNCHAUSEN), seed=0)
+    generator = torch.Generator().manual_seed(0)
+    batch = Batch(
+        image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
+        floats=torch.randn(6, 4, generator=generator),
+        action=torch.tensor([0, 1, 2, 0, 1, 2]),
+        reward=torch.randn(6, generator=generator),
+        discount=torch.tensor([0.0, 0.5, 0.5, 0.9, 0.9, 1.0]),
+        next_image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
+        next_floats=torch.randn(6, 4, generator=generator),
+        weight=torch.ones(6),
+    )
+    targets, tau = learner._targets(batch)
+    with torch.no_grad():
+        following = learner.target(batch.next_image, batch.next_floats, tau).value
+        fixed = torch.tensor([(j + 0.5) / 8 for j in range(8)]).expand(6, -1)
+        now = learner.target(batch.image, batch.floats, fixed).value.mean(dim=1)
+    bonus = munchausen_bonus(now, batch.action, 0.9, 0.03, -1.0)
+    expected = (batch.reward + bonus)[:, None] + batch.discount[:, None] * soft_value(following, 0.03)
+    torch.testing.assert_close(targets, expected)
+
+
+def test_resume_is_exact_with_everything_on(lab, races):
+    extras = {"encoder": "impala", "adaptive_pool": 2, "spectral_norm": True, "layer_norm": True, "noisy_sigma": 0.5}
+    changes = {
+        "use_double_dqn": False,
+        "munchausen": MUNCHAUSEN,
+        "resets": RESETS,
+        "held_out_share": 0.2,
+        "target_every": 3,
+        "batch_size": 8,
+        "gradient_steps_per_update": 2,
+    }
+    learner = filled(lab.spec("iqn", extras, **changes), races)
+    learner.update()
+    resumed = make_learner(lab.spec("iqn", extras, **changes), seed=0)
+    resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
+    resumed.replay, resumed._num_unowed = copy.deepcopy(learner.replay), learner._num_unowed
+    assert learner.update() == resumed.update()
+    for network in ("network", "target"):
+        ours, theirs = weights(getattr(learner, network)), weights(getattr(resumed, network))
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_quantiles": 7}, "even"),
+        ({"batch_size": 512}, "start_steps"),
+        ({"start_steps": 2048}, "buffer_steps"),
+        ({"n_steps": 0}, "greater than or equal to 1"),
+        ({"n_steps": 141}, "less than or equal to 140"),
+        ({"demonstration_share": 1.0}, "leaves no place"),
+        ({"munchausen": MUNCHAUSEN}, "use_double_dqn"),
+        ({"oversample_long_term": 4}, "at least oversample_max_term"),
+        ({"oversample_long_term": 150}, "less than 140"),
+        ({"target_tau": 0.0}, "greater than 0"),
+        ({"held_out_share": 1.0}, "less than 1"),
+        ({"epsilon": {"interpolation": "linear", "points": [[0, 1.5]]}}, "from 0 to 1"),
+        ({"gamma": {"interpolation": "linear", "points": [[0, 1.01]]}}, "from 0 to 1"),
+        ({"learning_rate": {"interpolation": "linear", "points": [[0, 0.0]]}}, "positive"),
+        ({"prioritised": PRIORITISED | {"min_actions_left": 140}}, "less than 140"),
+        ({"prioritised": PRIORITISED | {"epsilon": 0.0}}, "greater than 0"),
+    ],
+)
+def test_impossible_parameters_are_refused(lab, changes, message):
+    with pytest.raises(ValidationError, match=message):
+        lab.spec("iqn", **changes)
+
+
+def test_spectral_norm_without_residual_convolutions_is_refused(lab):
+    with pytest.raises(ValidationError, match="needs encoder impala"):
+        lab.spec("iqn", {"spectral_norm": True})

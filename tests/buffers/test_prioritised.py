@@ -1,0 +1,133 @@
+"""Prioritised rows: probabilities, importance weights, overwriting, held-out races."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.buffers.held_out import RaceSplit
+from rulka.buffers.mini_race import ClockRule
+from rulka.buffers.prioritised import Priorities
+from rulka.buffers.sampler import MiniRaceSampler, Portion, draw_rows
+from rulka.buffers.storage import BlockBuffer
+
+SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
+MakeStream = Callable[..., list[ExperienceBlock]]
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def filled(make_stream: MakeStream, num_blocks: int = 4, alpha: float = 0.5) -> tuple[BlockBuffer, Priorities]:
+    buffer = BlockBuffer(SPEC, num_slots=4)
+    priorities = Priorities(buffer, alpha, epsilon=0.1)
+    for block in make_stream(SPEC, num_blocks):
+        priorities.enter(buffer.insert(block, 0))
+    return buffer, priorities
+
+
+def is_reset(buffer: BlockBuffer) -> np.ndarray:
+    return buffer.arrays.is_reset.reshape(-1)[: buffer.num_rows]
+
+
+def test_probabilities_and_weights_by_their_formulas(make_stream: MakeStream):
+    """Errors 0.9, 2.4, 6.2 and epsilon 0.1 are priorities 1, 2.5, 6.3; P = p^alpha / sum, w = (min P / P)^beta."""
+    buffer, priorities = filled(make_stream)
+    rows = np.flatnonzero(~is_reset(buffer))
+    errors = np.resize([0.9, -2.4, 6.2], len(rows)).astype(np.float32)
+    priorities.update(rows, errors)
+    priorities.tree.check_valid()
+    drawn = priorities.draw(20_000, beta=0.7, generator=seeded())
+    share = (np.abs(errors) + 0.1) ** 0.5
+    share /= share.sum()
+    counts = np.bincount(drawn.row, minlength=buffer.num_rows) / 20_000
+    np.testing.assert_allclose(counts[rows], share, atol=2 / 20_000)
+    assert not counts[is_reset(buffer)].any()
+    position = np.searchsorted(rows, drawn.row)
+    np.testing.assert_allclose(drawn.weight, (share[position] / share.min()) ** -0.7, rtol=1e-5)
+    assert drawn.weight.max() == 1.0
+
+
+def test_alpha_0_draws_all_alike(make_stream: MakeStream):
+    buffer, priorities = filled(make_stream, alpha=0.0)
+    rows = np.flatnonzero(~is_reset(buffer))
+    priorities.update(rows, np.arange(len(rows), dtype=np.float32))
+    drawn = priorities.draw(100 * len(rows), beta=1.0, generator=seeded())
+    assert np.abs(np.bincount(drawn.row)[rows] - 100).max() < 2
+    assert (drawn.weight == 1.0).all()
+
+
+def test_new_transitions_have_the_largest_priority_and_resets_none(make_stream: MakeStream):
+    """The ring is written over: what stands in a slot afterwards is new, whatever was there before."""
+    buffer, priorities = filled(make_stream)
+    priorities.update(np.flatnonzero(~is_reset(buffer))[:5], np.array([8.9, 0, 0, 0, 0], np.float32))
+    assert priorities.largest == pytest.approx(9.0)
+    (block,) = make_stream(SPEC, 1, stream=7)
+    slot = buffer.insert(block, 1)
+    priorities.enter(slot)
+    weights = priorities.tree.weights[slot * 15 : (slot + 1) * 15]
+    expected = np.where(block.is_reset.reshape(-1), 0.0, 9.0**0.5)
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    priorities.tree.check_valid()
+
+
+def test_priorities_of_a_buffer_that_is_not_empty(make_stream: MakeStream):
+    buffer, entered = filled(make_stream)
+    np.testing.assert_array_equal(Priorities(buffer, 0.5, 0.1).tree.nodes, entered.tree.nodes)
+
+
+def test_sampler_gives_weights_and_rows(make_stream: MakeStream):
+    """Prioritised and uniform portions side by side; the rows are those the observations come from."""
+    buffer, priorities = filled(make_stream)
+    rows = np.flatnonzero(~is_reset(buffer))
+    priorities.update(rows, np.resize([0.0, 3.0], len(rows)).astype(np.float32))
+    sampler = MiniRaceSampler((2, 2), 4, 16, ClockRule(140, 40, 5))
+    batch = sampler.sample([Portion(buffer, 12, priorities, 0.5), Portion(buffer, 4)], 3, 0.9, seeded())
+    assert [len(row) for row in sampler.rows] == [12, 4]
+    assert (batch.weight[12:] == 1).all()
+    expected = (priorities.tree.weights[sampler.rows[0]] / priorities.tree.weights[sampler.rows[0]].min()) ** -0.5
+    np.testing.assert_allclose(batch.weight[:12].numpy(), expected, rtol=1e-5)
+    row = np.concatenate(sampler.rows)
+    names = buffer.arrays.floats[row // 15, row // 3 % 5, row % 3, 1]
+    np.testing.assert_array_equal(batch.floats[:, 1].numpy(), names)
+
+
+def test_whole_races_are_held_out(make_stream: MakeStream):
+    """Each race lies wholly on one side, about the share of them is held out, and chance repeats."""
+    blocks = make_stream(SPEC, 400)
+    halves = [RaceSplit(0.3, seed=1), RaceSplit(0.3, seed=1)]
+    sides, again = (np.concatenate([s.split(b, 0, 15 * k) for k, b in enumerate(blocks)]) for s in halves)
+    np.testing.assert_array_equal(sides, again)
+    resets = np.concatenate([block.is_reset for block in blocks])
+    changes = sides[1:] != sides[:-1]
+    assert not (changes & ~resets[1:]).any(), "a race changes sides"
+    assert sides[resets].mean() == pytest.approx(0.3, abs=0.06)
+    assert not np.array_equal(sides, np.concatenate([RaceSplit(0.3, 2).split(b, 0, 0) for b in blocks]))
+
+
+def test_held_out_races_are_never_learned_from(make_stream: MakeStream):
+    buffer, split = BlockBuffer(SPEC, num_slots=8), RaceSplit(0.4, seed=0)
+    priorities = Priorities(buffer, 1.0, 0.1)
+    for number, block in enumerate(make_stream(SPEC, 12)):
+        priorities.enter(buffer.insert(block, 0, split.split(block, 0, 15 * number)))
+    held_out = buffer.arrays.is_held_out.reshape(-1)
+    assert held_out.any()
+    assert not held_out[draw_rows(buffer, 500, seeded())].any()
+    assert not held_out[priorities.draw(500, 1.0, seeded()).row].any()
+    tested = draw_rows(buffer, 500, seeded(), from_held_out=True)
+    assert held_out[tested].all()
+    assert not is_reset(buffer)[tested].any()
+    assert set(tested) == set(np.flatnonzero(held_out & ~is_reset(buffer)))
+
+
+def test_no_held_out_race_is_refused(make_stream: MakeStream):
+    buffer, _ = filled(make_stream)
+    with pytest.raises(ValueError, match="no transition"):
+        draw_rows(buffer, 5, seeded(), from_held_out=True)
+    with pytest.raises(ValueError, match="no transition"):
+        draw_rows(BlockBuffer(SPEC, 2), 5, seeded())

@@ -1,0 +1,177 @@
+"""What BTR adds to the network, each part against its formula."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from models.encoder import ConvEncoder, normalise_image
+from models.impala import ImpalaEncoder, ResidualBlock
+from models.iqn import NO_EXTRAS, IqnExtras, IqnNetwork, IqnSizes, fixed_fractions
+from models.noisy import NoisyLinear, clear_noise, draw_noise
+from models.observer import InputShape
+from models.spectral import SpectralConv2d
+
+INPUTS = InputShape(34, 36, torch.zeros(5), torch.ones(5))
+ALL = IqnExtras("impala", 1, 3, spectral_norm=True, layer_norm=True, noisy_sigma=0.5)
+
+
+def build(extras: IqnExtras) -> IqnNetwork:
+    torch.manual_seed(0)
+    return IqnNetwork(INPUTS, IqnSizes(8, 16, 4), 3, extras)
+
+
+def observations(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    return torch.randint(0, 256, (batch, 1, 34, 36), dtype=torch.uint8), torch.randn(batch, 5)
+
+
+def test_noisy_layer_by_hand():
+    """x = (1, 2), mu = (3, 4 | 5), sigma = 0.5 / sqrt 2; f(e) = sign(e) sqrt|e|."""
+    layer = NoisyLinear(2, 1, sigma=0.5)
+    nn.init.zeros_(layer.bias)
+    layer.weight.data = torch.tensor([[3.0, 4.0]])
+    layer.bias.data = torch.tensor([5.0])
+    sigma = 0.5 / math.sqrt(2)
+    assert layer.weight_sigma.tolist() == [pytest.approx([sigma, sigma])]
+    assert layer(torch.tensor([1.0, 2.0])).tolist() == [16.0]
+    layer.draw_noise(torch.Generator().manual_seed(3))
+    generator = torch.Generator().manual_seed(3)
+    raw_in, raw_out = torch.randn(2, generator=generator), torch.randn(1, generator=generator)
+    f_in = [math.copysign(math.sqrt(abs(x)), x) for x in raw_in.tolist()]
+    f_out = math.copysign(math.sqrt(abs(float(raw_out))), float(raw_out))
+    expected = (3 + sigma * f_out * f_in[0]) * 1 + (4 + sigma * f_out * f_in[1]) * 2 + 5 + sigma * f_out
+    assert layer(torch.tensor([1.0, 2.0])).tolist() == pytest.approx([expected], rel=1e-5)
+    layer.clear_noise()
+    assert layer(torch.tensor([1.0, 2.0])).tolist() == [16.0]
+    assert set(layer.state_dict()) == {"weight", "bias", "weight_sigma", "bias_sigma"}
+
+
+def test_gradients_reach_the_size_of_the_noise():
+    layer = NoisyLinear(4, 3, sigma=0.5)
+    layer.draw_noise(torch.Generator().manual_seed(0))
+    layer(torch.ones(2, 4)).sum().backward()
+    assert layer.weight_sigma.grad is not None
+    torch.testing.assert_close(layer.weight_sigma.grad, 2 * torch.outer(layer.noise_out, layer.noise_in))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (8, 4)])
+def test_spectral_convolution_has_a_largest_singular_value_of_1(shape: tuple[int, int]):
+    torch.manual_seed(0)
+    layer = SpectralConv2d(*shape).train()
+    layer.weight.data *= 7
+    image = torch.randn(2, shape[0], 5, 6)
+    for _ in range(60):
+        result = layer(image)
+    largest = torch.linalg.matrix_norm(layer.weight.flatten(1), 2)
+    torch.testing.assert_close(layer.largest_singular_value(), largest, rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        result, functional.conv2d(image, layer.weight / largest, layer.bias, padding=1), rtol=1e-2, atol=1e-3
+    )
+    state = copy.deepcopy(layer.state_dict())
+    layer.eval()(image)
+    assert all(torch.equal(layer.state_dict()[name], state[name]) for name in state), "acting changes nothing"
+
+
+def test_impala_stage_by_stage():
+    """Written out after the paper: conv, pool, two residual blocks, three times, then ReLU."""
+    torch.manual_seed(0)
+    encoder = ImpalaEncoder(34, 36, width_factor=2)
+    image = torch.randn(2, 1, 34, 36)
+    features, layers = image, list(encoder.layers)
+    for stage in range(3):
+        conv, _, *blocks = layers[4 * stage : 4 * stage + 4]
+        features = functional.max_pool2d(functional.conv2d(features, conv.weight, conv.bias, padding=1), 3, 2, 1)
+        for block in blocks:
+            assert isinstance(block, ResidualBlock)
+            first, second = block.layers[1], block.layers[3]
+            inner = functional.conv2d(torch.relu(features), first.weight, first.bias, padding=1)
+            features = features + functional.conv2d(torch.relu(inner), second.weight, second.bias, padding=1)
+    torch.testing.assert_close(encoder(image), torch.relu(features).flatten(1))
+    assert [features.shape[1], *features.shape[2:]] == [64, 5, 5]
+    assert encoder.num_features == 64 * 25
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (34, 50), (128, 128)])
+def test_adaptive_pooling_fixes_the_number_of_features(height: int, width: int):
+    image = torch.randn(1, 1, height, width)
+    for encoder, channels in (
+        (ConvEncoder(height, width, pool_size=6), 32),
+        (ImpalaEncoder(height, width, 2, pool_size=6), 64),
+    ):
+        assert encoder.num_features == channels * 36
+        features = encoder.layers[:-2](image)
+        pooled = torch.stack(
+            [
+                features[..., r * h // 6 : -(-(r + 1) * h // 6), c * w // 6 : -(-(c + 1) * w // 6)].amax(dim=(2, 3))
+                for h, w in [features.shape[2:]]
+                for r in range(6)
+                for c in range(6)
+            ],
+            dim=2,
+        )
+        torch.testing.assert_close(encoder(image), pooled.flatten(1))
+
+
+def test_layer_norm_lies_between_layer_and_activation():
+    network = build(NO_EXTRAS._replace(layer_norm=True))
+    mixed = torch.randn(4, network.num_state)
+    hidden = network.advantage_head[0](mixed)
+    normal = (hidden - hidden.mean(1, keepdim=True)) / torch.sqrt(hidden.var(1, correction=0, keepdim=True) + 1e-5)
+    expected = network.advantage_head[3](functional.leaky_relu(normal, 0.01))
+    torch.testing.assert_close(network.advantage_head(mixed), expected)
+    assert isinstance(network.float_head[1], nn.LayerNorm)
+    assert isinstance(network.float_head[4], nn.LayerNorm)
+    plain = set(build(NO_EXTRAS).state_dict())
+    assert plain < set(network.state_dict()), "linear layers keep their names"
+
+
+def test_without_extras_the_network_is_as_before():
+    plain = build(NO_EXTRAS)
+    assert not plain.is_noisy
+    assert [name for name, _ in plain.advantage_head.named_children()] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("extras", [NO_EXTRAS._replace(noisy_sigma=0.5), NO_EXTRAS._replace(layer_norm=True), ALL])
+def test_fast_path_prefers_the_same_actions(extras: IqnExtras):
+    network, tau = build(extras).eval(), fixed_fractions(8)
+    draw_noise(network, torch.Generator().manual_seed(0))
+    image, floats = observations(7)
+    slow = network(image, floats, tau.expand(7, -1)).value.mean(dim=1)
+    fast = network.advantages(image, floats, tau)
+    torch.testing.assert_close(fast - fast.mean(1, keepdim=True), slow - slow.mean(1, keepdim=True))
+
+
+def test_noise_changes_values_until_it_is_cleared():
+    network, tau = build(ALL).eval(), fixed_fractions(8)
+    image, floats = observations(2)
+    first = network.advantages(image, floats, tau)
+    draw_noise(network, torch.Generator().manual_seed(0))
+    assert not torch.equal(network.advantages(image, floats, tau), first)
+    clear_noise(network)
+    assert torch.equal(network.advantages(image, floats, tau), first)
+
+
+def test_all_extras_in_bfloat16():
+    """The acting copy: close to float32, and its state still loads."""
+    network = build(ALL).eval()
+    copied = copy.deepcopy(network)
+    copied.to_bfloat16()
+    image, floats = observations(3)
+    tau = fixed_fractions(8)
+    exact, close = network.advantages(image, floats, tau), copied.advantages(image, floats, tau)
+    assert close.dtype == torch.float32
+    torch.testing.assert_close(close, exact, rtol=0.1, atol=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        learned = build(ALL)(image, floats, tau.expand(3, -1)).value
+    learned.sum().backward()
+
+
+def test_normalised_images_fit_both_encoders():
+    image = normalise_image(torch.zeros(1, 1, 34, 36, dtype=torch.uint8), torch.float32)
+    assert ImpalaEncoder(34, 36, 1)(image).shape == (1, 800)
