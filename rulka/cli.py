@@ -249,6 +249,22 @@ def frames(
         )
 
 
+def calibrate(
+    folder: OnePath, /, holdout: float = 0.34, out: Path = Path("docs/calibration"), write: Flag = False
+) -> None:
+    """Fit the simulator's physics to real recordings and report how well they agree.
+
+    Args:
+        folder: Gbx files at any depth; finished Stadium races of TrackMania Forever or United are used.
+        holdout: share of the recordings that is used for the report only.
+        out: folder of the report.
+        write: also put the fitted values into params.yaml.
+    """
+    from rulka.calibration.command import calibrate as run_calibration
+
+    _say(run_calibration(folder, holdout=holdout, out=out, write=write))
+
+
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine and say what to do where something is wrong.
 
@@ -369,6 +385,7 @@ COMMANDS = {
     "watch": watch,
     "track": track,
     "frames": frames,
+    "calibrate": calibrate,
     "doctor": doctor,
     "bench": bench,
     "serve-game": serve_game,

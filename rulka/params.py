@@ -93,7 +93,7 @@ class PhysicsParams(Section):
     """The simulator's car; see `rulka.simulator.physics`."""
 
     gravity_mps2: PositiveFloat
-    gear_push_mps2: Five = Field(description="push of the engine in each gear, full gas")
+    push_mps2: Curve = Field(description="push of the engine by speed, full gas")
     gear_up_mps: Four = Field(description="speeds at which gears 1 to 4 shift up")
     gear_down_mps: Four = Field(description="speeds below which gears 2 to 5 shift down")
     gear_rpm_per_mps: Five = Field(description="engine revolutions a minute for each m/s")
@@ -101,17 +101,18 @@ class PhysicsParams(Section):
     idle_rpm: PositiveFloat
     max_rpm: PositiveFloat
     engine_brake_per_s: NonNegativeFloat = Field(description="off the gas: deceleration is this times speed")
-    coast_delay_s: NonNegativeFloat = Field(description="time from letting the gas go to that deceleration")
     rolling_mps2: NonNegativeFloat = Field(description="deceleration of rolling wheels")
     drag_per_m: NonNegativeFloat = Field(description="air drag: deceleration is this times speed squared")
     brake_mps2: PositiveFloat = Field(description="deceleration of the brake")
     brake_with_gas: Share = Field(description="share of it left while the gas is pressed too")
+    reverse_push_mps2: PositiveFloat = Field(description="push backwards of the brake on a car that stands")
+    reverse_top_mps: PositiveFloat = Field(description="speed backwards above which it pushes no more")
     turn_radius_m: Curve = Field(description="radius driven at full lock")
     steer_per_s: PositiveFloat = Field(description="how fast the wheels follow a key, full locks a second")
     yaw_response_s: PositiveFloat = Field(description="time constant of the yaw rate")
     grip_mps2: PositiveFloat = Field(description="acceleration that the tyres bear at standstill, on the road")
     grip_per_s: NonNegativeFloat = Field(description="how much more for each m/s")
-    slide_grip: PositiveFloat = Field(le=1, description="share of the grip left while sliding")
+    slip_grip: NonNegativeFloat = Field(description="how much more the tyres hold for each radian of slip, as a share")
     slip_response_s: PositiveFloat = Field(description="time constant of sideways speed below the grip limit")
     overturn: PositiveFloat = Field(description="how far the front may turn the car beyond what the grip can follow")
     max_slip_rad: PositiveFloat = Field(description="angle of slip at which the front wheels turn the car no further")
@@ -120,8 +121,10 @@ class PhysicsParams(Section):
     dirt_push: PositiveFloat = Field(description="push on dirt, road 1")
     grass_grip: PositiveFloat
     grass_push: PositiveFloat
-    turbo_mps2: Curve = Field(description="further push on a turbo pad")
-    turbo_decay_s: PositiveFloat = Field(description="time in which it fades behind the pad")
+    turbo_factor: PositiveFloat = Field(description="how much more the engine pushes on a turbo pad")
+    turbo_s: PositiveFloat = Field(description="and for how long behind it")
+    wall_bounce: Share = Field(description="share of the speed into a wall that comes back out of it")
+    wall_rub: NonNegativeFloat = Field(description="speed along a wall lost for each m/s of change across it")
     reference_m: NonNegativeFloat = Field(description="height of the car's position above the ground it stands on")
     rest_m: PositiveFloat = Field(description="how far the springs give under the car's weight")
     travel_m: PositiveFloat = Field(description="how far they give at most")

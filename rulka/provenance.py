@@ -35,9 +35,14 @@ def provenance(sections: Mapping[str, BaseModel], inputs: Mapping[str, Path]) ->
         "params_sha256": hash_json(parameters),
         "inputs_sha256": {name: hash_path(path) for name, path in inputs.items()},
         "commit": current_commit(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES},
+        "versions": library_versions(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def library_versions() -> dict[str, str | None]:
+    """Returns the versions of Python and of the libraries that results depend on; None for those not installed."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
 
 
 def hash_json(value: object) -> str:

@@ -32,13 +32,16 @@ def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
         columns.REFERENCE_M: params.reference_m,
         columns.GRIP: params.grip_mps2,
         columns.GRIP_PER_SPEED: params.grip_per_s,
-        columns.SLIDE_GRIP: params.slide_grip,
+        columns.SLIP_GRIP: params.slip_grip,
         columns.OVERTURN: params.overturn,
         columns.MAX_SLIP: params.max_slip_rad,
         columns.SLIP_PER_S: 1.0 / params.slip_response_s,
         columns.SCRUB: params.scrub,
         columns.ENGINE_BRAKE: params.engine_brake_per_s,
-        columns.COAST_DELAY_S: params.coast_delay_s,
+        columns.REVERSE_PUSH: params.reverse_push_mps2,
+        columns.REVERSE_TOP: params.reverse_top_mps,
+        columns.WALL_BOUNCE: params.wall_bounce,
+        columns.WALL_RUB: params.wall_rub,
         columns.ROLLING: params.rolling_mps2,
         columns.DRAG: params.drag_per_m,
         columns.BRAKE: params.brake_mps2,
@@ -49,7 +52,8 @@ def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
         columns.STEER_STEP: params.steer_per_s * tick_s,
         columns.YAW_FOLLOW: min(tick_s / params.yaw_response_s, 1.0),
         columns.ALIGN_FOLLOW: min(tick_s / params.align_s, 1.0),
-        columns.TURBO_STEP: tick_s / params.turbo_decay_s,
+        columns.TURBO_FACTOR: params.turbo_factor,
+        columns.TURBO_LASTS_S: params.turbo_s,
         columns.AIR_SPIN_KEPT: max(1.0 - params.air_spin_loss_per_s * tick_s, 0.0),
         columns.SPRING: spring,
         columns.DAMPING: 2.0 * params.damping_ratio * np.sqrt(spring),
@@ -60,7 +64,6 @@ def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
         columns.CRASH_COSINE: np.cos(np.radians(params.crash_deg)),
     }
     c[list(values)] = list(values.values())
-    c[columns.GEAR_PUSH : columns.GEAR_PUSH + columns.NUM_GEARS] = params.gear_push_mps2
     c[columns.GEAR_UP : columns.GEAR_UP + columns.NUM_GEARS - 1] = params.gear_up_mps
     c[columns.GEAR_DOWN : columns.GEAR_DOWN + columns.NUM_GEARS - 1] = params.gear_down_mps
     c[columns.GEAR_RPM : columns.GEAR_RPM + columns.NUM_GEARS] = params.gear_rpm_per_mps
@@ -72,7 +75,7 @@ def table_array(params: PhysicsParams) -> NDArray[np.float64]:
     tables = np.zeros((columns.NUM_TABLES, NUM_SPEEDS))
     speed = np.arange(NUM_SPEEDS)
     tables[columns.TURN_RADIUS] = np.interp(speed, *np.array(params.turn_radius_m).T)
-    tables[columns.TURBO_PUSH] = np.interp(speed, *np.array(params.turbo_mps2).T)
+    tables[columns.ENGINE_PUSH] = np.interp(speed, *np.array(params.push_mps2).T)
     tables[columns.SURFACE_GRIP], tables[columns.SURFACE_PUSH] = 1.0, 1.0
     tables[columns.SURFACE_GRIP, DIRT_IDS], tables[columns.SURFACE_PUSH, DIRT_IDS] = params.dirt_grip, params.dirt_push
     tables[columns.SURFACE_GRIP, GRASS_IDS], tables[columns.SURFACE_PUSH, GRASS_IDS] = (
@@ -92,6 +95,7 @@ def road_array(track: Track) -> NDArray[np.float64]:
     extra = (0, len(centre) - track.num_zones)
     road[:, columns.HALF_WIDTH] = np.pad(track.width_m / 2.0, extra, mode="edge")
     road[:, columns.MATERIAL] = np.pad(track.material, extra, mode="edge")
+    road[:, columns.EDGE] = np.pad(track.edge, extra, mode="edge")
     return road
 
 
@@ -134,6 +138,7 @@ def place_on_road(
     state[:, columns.X : columns.X + 3] = position
     state[:, columns.VX : columns.VX + 3] = speed_mps[:, None] * forward
     state[:, columns.FX : columns.FX + 3], state[:, columns.UX : columns.UX + 3] = forward, up
+    state[:, columns.FRICTION] = 1.0
     state[:, columns.CONTACT], state[:, columns.LOAD] = 1.0, c[columns.GRAVITY] * up[:, 1]
     state[:, columns.GEAR] = 1 + (speed_mps[:, None] > c[columns.GEAR_UP : columns.GEAR_UP + 4]).sum(axis=1)
     state[:, columns.ZONE], state[:, columns.ALONG], state[:, columns.LATERAL] = zone, along_m, lateral_m

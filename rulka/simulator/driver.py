@@ -28,7 +28,7 @@ BEND_REACH = 8
 """A bend is measured over this many zones each way: 4 m."""
 COAST_MPS, BRAKE_MPS = 0.5, 2.0
 """Lets the gas go this far above the planned speed, and brakes above that."""
-LOCK_SHARE, CREST_SHARE, BRAKE_SHARE = 0.95, 1.5, 0.8
+LOCK_SHARE, CREST_SHARE, BRAKE_SHARE = 0.88, 1.5, 0.75
 """At full pace: share of full lock that the tightest part of a bend asks for, of gravity that a crest takes off the
 wheels (above 1 the car flies), and of the brake's power."""
 REACTION_S = 0.12

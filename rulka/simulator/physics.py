@@ -4,7 +4,8 @@ A rigid car rides on springs over the surface spanned by the centreline, its wid
 gears pushes it; air, rolling wheels, the brake and, off the gas, the engine slow it. Steering turns it at a rate that
 depends on speed. Its tyres share one grip between braking and cornering; beyond it they slide, and hold less until they
 have caught the car again. Where the road falls away the springs unload: first the grip goes, then the contact, and in
-the air there is no steering, engine or brake. Beyond the edge of the road lies grass.
+the air there is no steering, engine or brake. Beyond the edge of the road lies grass, or a wall stands there, or there
+is nothing and the car falls. A car that stands reverses on the brake.
 
 The model follows the game's StadiumCar in kind; its constants are parameters and reach the kernels as an array, see
 `rulka.simulator.constants`.
@@ -30,7 +31,6 @@ from rulka.simulator.car import body, columns, ground, rolling, rows
 from rulka.simulator.car.body import fly
 from rulka.simulator.car.columns import (
     ALONG,
-    COAST_S,
     CRASH_COSINE,
     FALL_M,
     FINISHED,
@@ -56,7 +56,7 @@ from rulka.simulator.car.columns import (
     ZONE,
     X,
 )
-from rulka.simulator.car.ground import find_ground, meet_stops
+from rulka.simulator.car.ground import find_ground, has_ground, meet_stops, meet_walls
 from rulka.simulator.car.rolling import roll_on_road
 from rulka.simulator.car.rows import describe_car
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel, source_stamp
@@ -81,8 +81,7 @@ def tick(
 ) -> None:
     """Moves one car by one tick; arguments as above, `below` and `motion` are working memory."""
     car[STEER] += min(max(control[0] - car[STEER], -c[STEER_STEP]), c[STEER_STEP])
-    car[COAST_S] = 0.0 if control[1] > 0.0 else car[COAST_S] + c[TICK_S]
-    if car[HEIGHT] < c[REST_M]:
+    if car[HEIGHT] < c[REST_M] and has_ground(car, below):
         roll_on_road(car, control[1], control[2], c, tables, below, motion)
     else:
         fly(car, c)
@@ -90,7 +89,9 @@ def tick(
         car[X + k] += car[VX + k] * c[TICK_S]
     before_m = car[ALONG]
     find_ground(car, road, c, below)
-    meet_stops(car, c, below)
+    meet_walls(car, c, below)
+    if has_ground(car, below):
+        meet_stops(car, c, below)
     car[TIME_MS] += c[TICK_MS]
     beyond_m = abs(car[LATERAL]) - below[G_HALF_WIDTH]
     upright = car[UX] * below[0] + car[UY] * below[1] + car[UZ] * below[2]

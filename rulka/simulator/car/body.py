@@ -27,7 +27,6 @@ from rulka.simulator.car.columns import (
     TICK_S,
     TICKS_PER_S,
     TURBO,
-    TURBO_STEP,
     UX,
     UY,
     UZ,
@@ -66,7 +65,7 @@ def fly(car: Array, c: Array) -> None:
     car[CONTACT], car[LOAD], car[PUSH], car[PULL] = 0.0, 0.0, 0.0, 0.0
     car[FRONT_USE], car[REAR_USE], car[IS_SLIDING] = 0.0, 0.0, 0.0
     car[SHIFT_S] = max(car[SHIFT_S] - c[TICK_S], 0.0)
-    car[TURBO] = max(car[TURBO] - c[TURBO_STEP], 0.0)
+    car[TURBO] = max(car[TURBO] - c[TICK_S], 0.0)
     speed = math.sqrt(car[VX] * car[VX] + car[VY] * car[VY] + car[VZ] * car[VZ])
     slowed = 1.0 - c[DRAG] * speed * c[TICK_S]
     for k in range(3):

@@ -10,10 +10,12 @@ from rulka.simulator.car.columns import (
     ASIDE,
     AWAY,
     CENTRE,
+    EDGE,
     FORWARD,
     FX,
     FY,
     FZ,
+    G_EDGE,
     G_HALF_WIDTH,
     G_LEFT,
     G_MATERIAL,
@@ -34,6 +36,8 @@ from rulka.simulator.car.columns import (
     VX,
     VY,
     VZ,
+    WALL_BOUNCE,
+    WALL_RUB,
     ZONE,
     X,
     Y,
@@ -47,6 +51,16 @@ GRASS = 2
 """Material beyond the edges of the road."""
 WHEEL_SIDE_M = 0.8
 """How far the wheels are from the middle of the car."""
+CAR_SIDE_M = 1.0
+"""Half the width of the car's body."""
+WALL, DROP = 1, 2
+"""Kinds of edges, as in `rulka.tracks.track`; a test holds them together."""
+WALL_HEIGHT_M = 1.0
+"""A car higher than this above the road flies over its walls."""
+UNDER_ROAD_M = 1.0
+"""A car further below the road has fallen off it and does not come up through it."""
+NOSE_ASIDE = 0.2
+"""Share of the nose's pointing into a wall that a tick of contact takes away."""
 
 
 @inlined_kernel
@@ -79,7 +93,7 @@ def find_ground(car: Array, road: Array, c: Array, ground: Array) -> None:
         lateral += away * ground[G_LEFT + k]
         height += away * ground[G_NORMAL + k]
     car[ZONE], car[ALONG], car[LATERAL], car[HEIGHT] = index, (index + share) * c[SPACING_M], lateral, height
-    ground[G_HALF_WIDTH], ground[G_MATERIAL] = zone[HALF_WIDTH], zone[MATERIAL]
+    ground[G_HALF_WIDTH], ground[G_MATERIAL], ground[G_EDGE] = zone[HALF_WIDTH], zone[MATERIAL], zone[EDGE]
 
 
 @inlined_kernel
@@ -90,6 +104,52 @@ def past_plane(car: Array, zone: Array) -> float:
         + (car[Y] - zone[CENTRE + 1]) * zone[TANGENT + 1]
         + (car[Z] - zone[CENTRE + 2]) * zone[TANGENT + 2]
     )
+
+
+@inlined_kernel
+def has_ground(car: Array, ground: Array) -> bool:
+    """Whether there is anything under the car to stand on: not beyond an edge that drops, nor under the road."""
+    is_beyond = abs(car[LATERAL]) > ground[G_HALF_WIDTH]
+    return car[HEIGHT] > -UNDER_ROAD_M and not (is_beyond and ground[G_EDGE] == DROP)
+
+
+@inlined_kernel
+def bounce(car: Array, leftward: float, c: Array, ground: Array) -> None:
+    """Turns the speed toward a wall around, weakened, and takes away from the rest what the wall rubs off."""
+    rest = 0.0
+    for k in range(3):
+        car[VX + k] -= leftward * ground[G_LEFT + k]
+        rest += car[VX + k] * car[VX + k]
+    rubbed = c[WALL_RUB] * (1.0 + c[WALL_BOUNCE]) * abs(leftward)
+    keep = max(1.0 - rubbed / max(math.sqrt(rest), 1e-9), 0.0)
+    for k in range(3):
+        car[VX + k] = car[VX + k] * keep - c[WALL_BOUNCE] * leftward * ground[G_LEFT + k]
+
+
+@inlined_kernel
+def meet_walls(car: Array, c: Array, ground: Array) -> None:
+    """Keeps a car inside the walls of the road; they give back a part of its speed toward them and rub off some along.
+
+    The nose is pushed aside with the rest of the car, as far as it points into the wall.
+    """
+    if ground[G_EDGE] != WALL or car[HEIGHT] > WALL_HEIGHT_M or car[HEIGHT] < -UNDER_ROAD_M:
+        return
+    side = 1.0 if car[LATERAL] > 0.0 else -1.0
+    deep = side * car[LATERAL] + CAR_SIDE_M - ground[G_HALF_WIDTH]
+    if deep <= 0.0:
+        return
+    car[LATERAL] -= side * deep
+    toward, into = 0.0, 0.0
+    for k in range(3):
+        car[X + k] -= side * deep * ground[G_LEFT + k]
+        toward += side * car[VX + k] * ground[G_LEFT + k]
+        into += side * car[FX + k] * ground[G_LEFT + k]
+    if into > 0.0:
+        size = 1.0 / math.sqrt(max(1.0 - NOSE_ASIDE * (2.0 - NOSE_ASIDE) * into * into, 1e-6))
+        for k in range(3):
+            car[FX + k] = (car[FX + k] - NOSE_ASIDE * side * into * ground[G_LEFT + k]) * size
+    if toward > 0.0:
+        bounce(car, side * toward, c, ground)
 
 
 @inlined_kernel

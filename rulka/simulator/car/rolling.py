@@ -11,18 +11,16 @@ from rulka.simulator.car.columns import (
     AWAY,
     BRAKE,
     BRAKE_WITH_GAS,
-    COAST_DELAY_S,
-    COAST_S,
     CONTACT,
     DAMPING,
-    DRAG,
     ENGINE_BRAKE,
+    ENGINE_PUSH,
     FORWARD,
+    FRICTION,
     FRONT_USE,
     G_NORMAL,
     GEAR,
     GEAR_DOWN,
-    GEAR_PUSH,
     GEAR_UP,
     GRAVITY,
     GRIP,
@@ -38,12 +36,14 @@ from rulka.simulator.car.columns import (
     PUSH,
     REAR_USE,
     REST_M,
+    REVERSE_PUSH,
+    REVERSE_TOP,
     ROLLING,
     SCRUB,
     SHIFT_S,
     SHIFT_TIME_S,
     SIDE,
-    SLIDE_GRIP,
+    SLIP_GRIP,
     SLIP_PER_S,
     SPRING,
     STEER,
@@ -53,8 +53,8 @@ from rulka.simulator.car.columns import (
     TICK_S,
     TICKS_PER_S,
     TURBO,
-    TURBO_PUSH,
-    TURBO_STEP,
+    TURBO_FACTOR,
+    TURBO_LASTS_S,
     TURN_RADIUS,
     VX,
     YAW,
@@ -63,6 +63,9 @@ from rulka.simulator.car.columns import (
 from rulka.simulator.car.ground import WHEEL_SIDE_M, find_motion, wheel_material
 from rulka.simulator.compiling import Array, inlined_kernel
 
+STANDING_MPS = 0.1
+MAX_HOLDING_SLIP = 0.6
+"""Angle of slip in radians beyond which the tyres hold no more."""
 MAX_SIDE_SHARE = 0.95
 """Braking leaves at least the square root of 1 - 0.95 squared of the grip for cornering."""
 
@@ -77,18 +80,24 @@ def roll_on_road(car: Array, gas: float, brake: float, c: Array, tables: Array, 
 
     left, right = wheel_material(car, WHEEL_SIDE_M, ground), wheel_material(car, -WHEEL_SIDE_M, ground)
     surface = 0.5 * (tables[SURFACE_GRIP, left] + tables[SURFACE_GRIP, right])
-    grip = (c[GRIP] + c[GRIP_PER_SPEED] * abs(motion[AHEAD])) * surface * min(car[LOAD] * c[PER_GRAVITY], 1.0) + 1e-6
-    push, resist = engine(car, motion[AHEAD], gas, brake, c)
+    grip = (c[GRIP] + c[GRIP_PER_SPEED] * abs(motion[AHEAD])) * surface * car[FRICTION]
+    grip = grip * min(car[LOAD] * c[PER_GRAVITY], 1.0) + 1e-6
+    push, resist = engine(car, motion[AHEAD], gas, brake, c, tables)
     push *= 0.5 * (tables[SURFACE_PUSH, left] + tables[SURFACE_PUSH, right])
-    car[TURBO] = max(car[TURBO] - c[TURBO_STEP], tables[SURFACE_TURBO, left], tables[SURFACE_TURBO, right])
+    on_pad = max(tables[SURFACE_TURBO, left], tables[SURFACE_TURBO, right])
+    car[TURBO] = max(car[TURBO] - c[TICK_S], on_pad * c[TURBO_LASTS_S])
 
-    is_locked = max(push, resist) > grip
-    push, resist = min(push, grip), min(resist, grip)
-    spare = min(max(push, resist) / grip, MAX_SIDE_SHARE)
+    is_locked = max(abs(push), resist) > grip
+    push, resist = min(max(push, -grip), grip), min(resist, grip)
+    spare = min(max(abs(push), resist) / grip, MAX_SIDE_SHARE)
     side_grip = grip * math.sqrt(1.0 - spare * spare)
-    motion[ASIDE] = tyres_hold(car, motion[ASIDE] - c[GRAVITY] * motion[SIDE + 1] * c[TICK_S], side_grip, is_locked, c)
-    push += car[TURBO] * at_speed(tables[TURBO_PUSH], motion[AHEAD])
-    push_forward(car, push, resist + c[SCRUB] * abs(car[PULL]), c, motion)
+    aside = motion[ASIDE] - c[GRAVITY] * motion[SIDE + 1] * c[TICK_S]
+    motion[ASIDE] = tyres_hold(car, motion[AHEAD], aside, side_grip, is_locked, c)
+    if car[TURBO] > 0.0 and push > 0.0:
+        push *= c[TURBO_FACTOR]
+    # The engine brakes without using up the tyres: recorded cars corner as hard off the gas as on it.
+    engine_brake = c[ENGINE_BRAKE] * abs(motion[AHEAD]) if gas <= 0.0 else 0.0
+    push_forward(car, push, resist + engine_brake + c[SCRUB] * abs(car[PULL]), c, motion)
     for k in range(3):
         along = motion[AHEAD] * motion[FORWARD + k] + motion[ASIDE] * motion[SIDE + k]
         car[VX + k] = along + motion[AWAY] * ground[G_NORMAL + k]
@@ -101,7 +110,7 @@ def push_forward(car: Array, push: float, resist: float, c: Array, motion: Array
     """Changes the forward speed; what resists can stop the car but not turn it back."""
     ahead = motion[AHEAD]
     moved = ahead + (push - c[GRAVITY] * motion[FORWARD + 1]) * c[TICK_S]
-    slowed = (resist + c[ROLLING] + c[DRAG] * ahead * ahead) * c[TICK_S]
+    slowed = (resist + c[ROLLING]) * c[TICK_S]
     motion[AHEAD] = max(moved - slowed, 0.0) if moved > 0.0 else min(moved + slowed, 0.0)
     car[PUSH] = (motion[AHEAD] - ahead) * c[TICKS_PER_S] + c[GRAVITY] * motion[FORWARD + 1]
 
@@ -115,8 +124,11 @@ def at_speed(curve: Array, speed: float) -> float:
 
 
 @inlined_kernel
-def engine(car: Array, ahead: float, gas: float, brake: float, c: Array) -> tuple[float, float]:
-    """Changes gear and returns what the wheels push and how they brake, m/s2, on the best surface."""
+def engine(car: Array, ahead: float, gas: float, brake: float, c: Array, tables: Array) -> tuple[float, float]:
+    """Changes gear and returns what the wheels push and how they brake, m/s2, on the best surface.
+
+    A car that stands, or rolls back, reverses on the brake.
+    """
     gear = int(car[GEAR])
     if car[SHIFT_S] > 0.0:
         car[SHIFT_S] = max(car[SHIFT_S] - c[TICK_S], 0.0)
@@ -124,25 +136,27 @@ def engine(car: Array, ahead: float, gas: float, brake: float, c: Array) -> tupl
         car[GEAR], car[SHIFT_S] = gear + 1, c[SHIFT_TIME_S]
     elif gear > 1 and ahead < c[GEAR_DOWN + gear - 2]:
         car[GEAR], car[SHIFT_S] = gear - 1, c[SHIFT_TIME_S]
-    push = gas * c[GEAR_PUSH + gear - 1] if car[SHIFT_S] <= 0.0 else 0.0
+    if brake > 0.0 and gas <= 0.0 and ahead < STANDING_MPS:
+        return -brake * c[REVERSE_PUSH] if ahead > -c[REVERSE_TOP] else 0.0, 0.0
+    push = gas * at_speed(tables[ENGINE_PUSH], ahead) if car[SHIFT_S] <= 0.0 or car[TURBO] > 0.0 else 0.0
     resist = brake * c[BRAKE] * (1.0 + gas * (c[BRAKE_WITH_GAS] - 1.0))
-    if car[COAST_S] > c[COAST_DELAY_S]:
-        resist += c[ENGINE_BRAKE] * abs(ahead)
     return push, resist
 
 
 @inlined_kernel
-def tyres_hold(car: Array, aside: float, side_grip: float, is_locked: bool, c: Array) -> float:
+def tyres_hold(car: Array, ahead: float, aside: float, side_grip: float, is_locked: bool, c: Array) -> float:
     """Slows the sideways speed as far as the tyres can.
 
-    Tyres that slide hold less, and slide on until what is asked of them is below that lesser grip.
+    Beyond their grip they slide, and hold the more the larger the angle of slip is: recorded cars that slide pull
+    sideways with up to a third more than the most that one without a slide does.
 
     Returns:
         The sideways speed after this tick, m/s.
     """
-    holds = side_grip * (c[SLIDE_GRIP] if car[IS_SLIDING] > 0.0 else 1.0)
+    slip = min(abs(aside) / max(abs(ahead), 1.0), MAX_HOLDING_SLIP)
+    holds = side_grip * (1.0 + c[SLIP_GRIP] * slip)
     wanted = -aside * c[SLIP_PER_S]
-    use = abs(wanted) / holds
+    use = abs(wanted) / side_grip
     car[IS_SLIDING] = 1.0 if use > 1.0 else 0.0
     car[REAR_USE] = max(use, 2.0) if is_locked else use
     car[PULL] = min(max(wanted, -holds), holds)

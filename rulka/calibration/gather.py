@@ -1,0 +1,141 @@
+"""The recordings that physics can be fitted to, by map, and which of them are held out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rulka.calibration.windows import Windows, cut_windows
+from rulka.datasets.from_recordings import find_recordings, map_name, race_of_ghost
+from rulka.datasets.races import Race
+from rulka.datasets.split import place, split_races
+from rulka.errors import UserError
+from rulka.recordings import Ghost, read_recording
+from rulka.tracks.from_paths import path_from_rows, track_from_paths
+from rulka.tracks.track import TrackError
+
+CAR = "StadiumCar"
+GAMES = ("TmForever", "TmUnited")
+"""Programs whose StadiumCar is the one that is simulated; those of later games drive otherwise."""
+MIN_RACES = 2
+
+
+class CalibrationError(UserError):
+    """There is nothing to calibrate with; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One recording that is used.
+
+    Attributes:
+        race: what was driven.
+        map_name: for people.
+        sha256: of the file.
+        is_held_out: it is used for the report only.
+    """
+
+    race: Race
+    map_name: str
+    sha256: str
+    is_held_out: bool
+
+
+@dataclass(frozen=True)
+class Material:
+    """Everything that is calibrated with.
+
+    Attributes:
+        drives: in the order of the windows' `race`.
+        windows: by map.
+        refused: file and reason of every recording that is not used.
+    """
+
+    drives: list[Drive]
+    windows: list[Windows]
+    refused: list[tuple[str, str]]
+
+    def part(self, is_held_out: bool) -> list[Windows]:
+        """Returns the windows of the held-out recordings, or those of the others; maps without any are left out."""
+        chosen = [number for number, drive in enumerate(self.drives) if drive.is_held_out == is_held_out]
+        parts = [windows.of_races(chosen) for windows in self.windows]
+        return [part for part in parts if len(part)]
+
+
+def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Material:
+    """Reads a folder of recordings and cuts the usable ones into windows.
+
+    Of a map with several recordings a share is held out, chosen by a hash of the race; a map with one recording is
+    held out as a whole when the hash of its UID says so.
+
+    Args:
+        folder: with `.Gbx` files at any depth.
+        holdout: share held out, above 0 and below 1.
+        on_file: called after every file.
+
+    Raises:
+        CalibrationError: if fewer than two recordings can be used, or none is held out or left to fit.
+    """
+    if not 0.0 < holdout < 1.0:
+        message = f"the share held out must lie between 0 and 1, got {holdout}"
+        raise CalibrationError(message)
+    found: dict[str, list[tuple[Race, str, str]]] = {}
+    refused: list[tuple[str, str]] = []
+    for path in find_recordings(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            race, title = _read(path, name)
+            known = [other.race_id for other, _, _ in found.get(race.map_uid, [])]
+            if race.race_id in known:
+                refused.append((name, "the same race is in another file"))
+            else:
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                found.setdefault(race.map_uid, []).append((race, title, digest))
+        except UserError as error:
+            refused.append((name, f"{type(error).__name__}: {error}"))
+        on_file()
+    return _material(found, holdout, refused)
+
+
+def _read(path: Path, name: str) -> tuple[Race, str]:
+    recording = read_recording(path)
+    ghost = next((ghost for ghost in recording.ghosts if _is_simulated_car(ghost)), None)
+    if ghost is None:
+        message = f"it holds no {CAR} of {' or '.join(GAMES)} with inputs"
+        raise CalibrationError(message)
+    return race_of_ghost(ghost, name, recording.map_uid), map_name(recording)
+
+
+def _is_simulated_car(ghost: Ghost) -> bool:
+    return ghost.vehicle == CAR and ghost.game_version.startswith(GAMES) and bool(ghost.events)
+
+
+def _material(
+    found: dict[str, list[tuple[Race, str, str]]], holdout: float, refused: list[tuple[str, str]]
+) -> Material:
+    drives: list[Drive] = []
+    windows: list[Windows] = []
+    for uid, races in sorted(found.items()):
+        held = _held_out(uid, [race.race_id for race, _, _ in races], holdout)
+        paths = [path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms) for race, _, _ in races]
+        try:
+            track = track_from_paths(uid, races[0][1], paths)
+        except TrackError as error:
+            refused += [(race.file, f"TrackError: {error}") for race, _, _ in races]
+            continue
+        windows.append(cut_windows(track, [race for race, _, _ in races], len(drives)))
+        drives += [Drive(race, name, digest, race.race_id in held) for race, name, digest in races]
+    num_held_out = sum(drive.is_held_out for drive in drives)
+    if len(drives) < MIN_RACES or num_held_out in (0, len(drives)):
+        message = f"{len(drives)} recordings can be used, {num_held_out} of them held out"
+        hint = f"Fitting needs at least {MIN_RACES} finished {CAR} races of TrackMania Forever with inputs and samples."
+        raise CalibrationError(message, hint=hint)
+    return Material(drives, windows, refused)
+
+
+def _held_out(uid: str, race_ids: Sequence[str], holdout: float) -> set[str]:
+    if len(race_ids) == 1:
+        return set(race_ids) if place(uid) < holdout else set()
+    return {race_id for race_id, split in split_races(race_ids, holdout).items() if split == "validation"}

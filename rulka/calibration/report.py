@@ -1,0 +1,160 @@
+"""Writes down what a calibration found: a page, its numbers as JSON, a plot of real against simulated paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+
+from rulka.calibration.fit import FITTED, FitResult
+from rulka.calibration.gather import Material
+from rulka.calibration.measure import table
+from rulka.calibration.model import simulate
+from rulka.calibration.windows import HORIZONS_MS, Windows
+from rulka.observation import CAR
+from rulka.params import PhysicsParams
+from rulka.provenance import library_versions
+
+REPORT_FILE, NUMBERS_FILE, PLOT_FILE = "report.md", "calibration.json", "paths.png"
+FITTED_MODEL, BEFORE_MODEL, CONSTANT_MODEL = "fitted", "before", "constant velocity"
+NUM_PANELS, PATHS_PER_PANEL = 4, 14
+REAL_COLOUR, SIMULATED_COLOUR = "#1b1f24", "#d55e00"
+
+_PAGE = """# Calibration of the physics
+
+`rulka calibrate {folder} --holdout {holdout} --write`, {date}. {num_fit} recordings were fitted
+({fit_windows} windows), {num_held} were held out ({held_windows} windows). Everything below is measured on the
+held-out recordings: cars set out from a recorded state and drive on with the recorded inputs alone, and are compared
+with the recorded car after {horizons}. A cell is the median and, behind the stroke, the 90th percentile.
+
+The ground is the path of the recordings themselves (a recording holds no map that the simulator could read), also of
+those held out. Several recordings of one map are alike, so a held-out one of a fitted map is less new than one of a map
+of its own.
+
+## Position error in metres
+
+{position}
+
+## Speed error in m/s
+
+{speed}
+
+![real and simulated paths](paths.png)
+
+Black is recorded, orange simulated for two seconds from the dots on; held-out recordings, seen from above.
+
+## Parameters
+
+{parameters}
+
+{refused}
+"""
+
+
+def write_report(
+    out: Path, folder: Path, holdout: float, material: Material, before: PhysicsParams, result: FitResult
+) -> list[dict[str, Any]]:
+    """Writes report, numbers and plot into a folder; returns the rows of the table."""
+    out.mkdir(parents=True, exist_ok=True)
+    held = material.part(is_held_out=True)
+    rows = table(held, {FITTED_MODEL: result.physics, BEFORE_MODEL: before, CONSTANT_MODEL: None})
+    numbers = {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "holdout": holdout,
+        "recordings": [
+            {"sha256": drive.sha256, "map": drive.map_name, "is_held_out": drive.is_held_out}
+            for drive in material.drives
+        ],
+        "versions": library_versions(),
+        "fit": {k: v for k, v in asdict(result).items() if k != "physics"},
+        "physics": result.physics.model_dump(mode="json"),
+        "horizons_ms": HORIZONS_MS,
+        "held_out": rows,
+    }
+    (out / NUMBERS_FILE).write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _plot(out / PLOT_FILE, held, result.physics)
+    page = _PAGE.format(
+        folder=folder.name,
+        holdout=holdout,
+        date=numbers["made"][:10],
+        num_fit=sum(not drive.is_held_out for drive in material.drives),
+        num_held=sum(drive.is_held_out for drive in material.drives),
+        fit_windows=result.num_windows,
+        held_windows=sum(map(len, held)),
+        horizons=", ".join(f"{ms / 1000:g} s" for ms in HORIZONS_MS),
+        position=_table(rows, "position_m"),
+        speed=_table(rows, "speed_mps"),
+        parameters=_parameters(before, result.physics),
+        refused=f"{len(material.refused)} files were not used: other cars or games, unfinished, or without inputs.",
+    )
+    (out / REPORT_FILE).write_text(page, encoding="utf-8")
+    return rows
+
+
+def _table(rows: Sequence[dict[str, Any]], field: str) -> str:
+    models = (FITTED_MODEL, BEFORE_MODEL, CONSTANT_MODEL)
+    times = [f"{ms / 1000:g} s" for ms in HORIZONS_MS]
+    heads = [f"{model}, {time}" for model in models for time in times]
+    lines = ["| | windows | " + " | ".join(heads) + " |", "|---" * (2 + len(heads)) + "|"]
+    for row in rows:
+        cells = [_cell(*pair) for model in models for pair in row[model][field]]
+        name = f"**{row['name']}**" if row["kind"] == "all" else f"{row['kind']}: {row['name']}"
+        lines.append(f"| {name} | {row['windows']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(median: float | None, high: float | None) -> str:
+    return "" if median is None or high is None else f"{median:.2f} / {high:.1f}"
+
+
+def _parameters(before: PhysicsParams, after: PhysicsParams) -> str:
+    lines = ["| | before | fitted |", "|---|---|---|"]
+    for name in FITTED:
+        lines.append(f"| `{name}` | {_value(getattr(before, name))} | {_value(getattr(after, name))} |")
+    return "\n".join(lines)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{speed:g}: {number:g}" for speed, number in value)
+    return f"{value:g}"
+
+
+def _plot(path: Path, held: Sequence[Windows], physics: PhysicsParams) -> None:
+    """Draws recorded paths and the paths that cars drive from them, for the longest held-out recordings."""
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    steps_ms = tuple(range(100, HORIZONS_MS[-1] + 1, 100))
+    races = sorted(
+        ((part, race) for part in held for race in np.unique(part.race)), key=lambda x: -(x[0].race == x[1]).sum()
+    )
+    del races[NUM_PANELS:]
+    num_rows = -(-len(races) // 2)
+    size = (11.0, 4.4 * num_rows)
+    figure, places = pyplot.subplots(num_rows, 2, figsize=size, dpi=110, layout="constrained", squeeze=False)
+    for axes, (part, race) in zip(places.flat, races, strict=False):
+        chosen = part.of_races([int(race)])
+        position = chosen.rows[:, CAR["position"]][:, [0, 2]]
+        axes.plot(*position.T, color=REAL_COLOUR, linewidth=2.2, alpha=0.85, label="recorded")
+        every = max(1, len(chosen) // PATHS_PER_PANEL)
+        moved, _ = simulate(chosen, physics, steps_ms)
+        for k in range(0, len(chosen) - 10, every):
+            drawn = np.concatenate([position[k : k + 1], position[k] + moved[k][:, [0, 2]]])
+            axes.plot(*drawn.T, color=SIMULATED_COLOUR, linewidth=1.4, label="simulated, 2 s" if k == 0 else None)
+            axes.plot(*position[k], "o", color=SIMULATED_COLOUR, markersize=3.5)
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.set_title(part.track.name)
+        axes.set_xlabel("x, m")
+        axes.set_ylabel("z, m")
+    for axes in places.flat[len(races) :]:
+        axes.axis("off")
+    places.flat[0].legend(frameon=False)
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -1,0 +1,120 @@
+"""Calibration against races whose physics are known, and on real recordings where they are there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.actions import action_table
+from rulka.calibration.command import calibrate, with_physics
+from rulka.calibration.fit import FITTED, fit, to_physics, to_vector
+from rulka.calibration.gather import CalibrationError, gather
+from rulka.calibration.measure import errors, table
+from rulka.calibration.windows import HORIZONS_MS, Windows, cut_windows
+from rulka.datasets.demonstrations import race_of_driver
+from rulka.datasets.races import Race
+from rulka.params import PARAMS_FILE, PhysicsParams, read_params
+from rulka.simulator.demonstrations import record_demonstrations
+from rulka.tracks.generate import generate_track
+from rulka.tracks.track import DRIVEN_SOURCE
+
+RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
+needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no real recordings here")
+
+
+@pytest.fixture(scope="module")
+def physics() -> PhysicsParams:
+    return read_params().simulator.physics
+
+
+@pytest.fixture(scope="module")
+def windows() -> Windows:
+    """Windows of simulated races, sampled every 100 ms as recordings are."""
+    params = read_params()
+    track = generate_track(2, 600.0, 16.0, 0.06, 150.0)
+    driver = params.races.driver
+    driven = record_demonstrations(track, params.simulator, action_table(5), driver, 6, 1, 60.0)
+    races = [_every_second_sample(race_of_driver(r, track.uid, action_table(5))) for r in driven if r.is_finished]
+    return cut_windows(replace(track, source=DRIVEN_SOURCE), races, 0)
+
+
+def _every_second_sample(race: Race) -> Race:
+    fields = {name: getattr(race, name) for name in Race.__dataclass_fields__}
+    return Race(**fields | {"state_time_ms": race.state_time_ms[::2], "state": race.state[::2]})
+
+
+def test_true_physics_drive_the_recorded_path(windows: Windows, physics: PhysicsParams) -> None:
+    """What a row does not tell (springs, the share of a gear change) costs decimetres, not metres."""
+    position_m, speed_mps = errors(windows, physics)
+    assert len(windows) > 200
+    assert np.nanmedian(position_m, axis=0)[0] < 0.1
+    assert np.nanmedian(position_m, axis=0)[1] < 0.4
+    assert np.nanmedian(speed_mps, axis=0)[0] < 0.2
+
+
+def test_wrong_physics_and_constant_velocity_are_worse(windows: Windows, physics: PhysicsParams) -> None:
+    weak = physics.model_copy(update={"push_mps2": ((0.0, 5.0),)})
+    true, wrong, constant = (np.nanmedian(errors(windows, model)[0], axis=0) for model in (physics, weak, None))
+    assert (true < 0.5 * wrong).all()
+    assert (wrong < constant).all()
+
+
+def test_a_disturbed_parameter_is_found_again(windows: Windows, physics: PhysicsParams) -> None:
+    disturbed = physics.model_copy(update={"yaw_response_s": 1.5 * physics.yaw_response_s})
+    result = fit([windows], disturbed, 6, lambda: None)
+    assert result.cost[1] < 0.5 * result.cost[0]
+    assert result.physics.yaw_response_s == pytest.approx(physics.yaw_response_s, rel=0.15)
+
+
+def test_vector_there_and_back(physics: PhysicsParams) -> None:
+    again = to_physics(physics, to_vector(physics))
+    for name in FITTED:
+        np.testing.assert_allclose(getattr(again, name), getattr(physics, name), rtol=1e-3)
+
+
+def test_rows_of_the_table_count_every_window_once(windows: Windows, physics: PhysicsParams) -> None:
+    rows = table([windows], {"fitted": physics})
+    assert rows[0]["windows"] == len(windows) == sum(row["windows"] for row in rows if row["kind"] == "surface")
+    assert all(len(row["fitted"]["position_m"]) == len(HORIZONS_MS) for row in rows)
+
+
+def test_params_file_keeps_all_but_the_fitted_numbers(tmp_path: Path, physics: PhysicsParams) -> None:
+    text = PARAMS_FILE.read_text(encoding="utf-8")
+    changed = physics.model_copy(update={"grip_mps2": 12.5, "turn_radius_m": tuple((float(v), 9.0) for v in range(20))})
+    new = with_physics(text, changed)
+    path = tmp_path / "params.yaml"
+    path.write_text(new, encoding="utf-8")
+    params = read_params(path)
+    assert params.simulator.physics.grip_mps2 == 12.5
+    assert len(params.simulator.physics.turn_radius_m) == 20
+    assert params.train == read_params().train
+    assert [line for line in text.splitlines() if "#" in line] == [line for line in new.splitlines() if "#" in line]
+    assert with_physics(new, physics).count("\n") == with_physics(text, physics).count("\n")
+
+
+def test_a_folder_without_recordings_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="no Gbx file"):
+        calibrate(tmp_path, holdout=0.3, out=tmp_path / "out", write=False)
+
+
+@pytest.mark.parametrize("holdout", [0.0, 1.0, -0.5])
+def test_nothing_or_all_held_out_is_refused(tmp_path: Path, holdout: float) -> None:
+    with pytest.raises(CalibrationError, match="between 0 and 1"):
+        gather(tmp_path, holdout, lambda: None)
+
+
+@needs_recordings
+def test_real_recordings_agree_better_than_constant_velocity(physics: PhysicsParams) -> None:
+    """The shipped physics, on recordings that they were not fitted to: the claim of docs/calibration/report.md."""
+    material = gather(RECORDINGS, 0.34, lambda: None)
+    held = material.part(is_held_out=True)
+    assert sum(drive.is_held_out for drive in material.drives) == 2
+    assert {drive.race.map_uid for drive in material.drives if "B13" in drive.race.file} != set()
+    ours = np.concatenate([errors(part, physics)[0] for part in held])
+    constant = np.concatenate([errors(part, None)[0] for part in held])
+    assert (np.nanmedian(ours, axis=0) < 0.2 * np.nanmedian(constant, axis=0)).all()
+    assert np.nanmedian(ours, axis=0)[0] < 0.75
