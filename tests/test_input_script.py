@@ -27,7 +27,10 @@ def test_line_order_matters_only_at_one_time():
 
 def test_written_text_by_hand():
     controls = np.array([[0, 1, 0], [1, 1, 0], [1, 1, 1]], np.float32)
-    assert write_script(controls, ("hello",)) == "# hello\n0.00-0.03 press up\n0.01-0.03 press right\n0.02-0.03 press down\n"
+    assert (
+        write_script(controls, ("hello",))
+        == "# hello\n0.00-0.03 press up\n0.01-0.03 press right\n0.02-0.03 press down\n"
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -41,7 +41,6 @@ FIRST_PACES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Shares of the possible speed at which a first lap is tried."""
 
 
-
 @dataclass(frozen=True)
 class PlannedLap:
     """A lap driven by plan.
@@ -124,9 +123,7 @@ class LineSearch:
         laps = [lap for plan in plans if (lap := self._drive(plan)) is not None]
         return min(laps, key=lambda lap: lap.finish_ms, default=None)
 
-    def improve(
-        self, lap: PlannedLap, budget: int, generator: np.random.Generator, on_spent: OnSpent
-    ) -> PlannedLap:
+    def improve(self, lap: PlannedLap, budget: int, generator: np.random.Generator, on_spent: OnSpent) -> PlannedLap:
         """Improves a lap until `budget` more decisions are simulated; at least as fast as before."""
         end = self.spent + budget
         while self.spent < end:

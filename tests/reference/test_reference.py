@@ -28,7 +28,9 @@ from rulka.tracks.track import Track
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
 SIMULATOR, TABLE = PARAMS.simulator, action_table(PARAMS.actions.ticks_per_action)
 SHORT = {
-    seed: generate_track(seed=seed, length_m=160.0, width_m=14.0, max_slope=0.1, gate_spacing_m=50.0, difficulty="medium")
+    seed: generate_track(
+        seed=seed, length_m=160.0, width_m=14.0, max_slope=0.1, gate_spacing_m=50.0, difficulty="medium"
+    )
     for seed in (1, 4)
 }
 SLUGS = [entry.slug for entry in CAMPAIGN if (LAPS_DIR / f"{entry.slug}.txt").exists()]
@@ -81,7 +83,9 @@ def test_stale_laps_are_refused_by_name(found: dict[int, Reference], tmp_path: P
     store_reference(lap, TABLE, path)
     with pytest.raises(StaleReferenceError, match="another track"):
         load_reference(path, SHORT[4], SIMULATOR, TABLE)
-    wider = Track(**{**{name: getattr(track, name) for name in Track.__dataclass_fields__}, "width_m": track.width_m + 1})
+    wider = Track(
+        **{**{name: getattr(track, name) for name in Track.__dataclass_fields__}, "width_m": track.width_m + 1}
+    )
     with pytest.raises(StaleReferenceError, match="shape of the track"):
         load_reference(path, wider, SIMULATOR, TABLE)
     physics = SIMULATOR.physics.model_copy(update={"grip_mps2": 41.0})
@@ -97,13 +101,16 @@ def test_stale_laps_are_refused_by_name(found: dict[int, Reference], tmp_path: P
         load_reference(path, track, SIMULATOR, TABLE)
 
 
-@pytest.mark.parametrize("change", [("time_ms", "times"), ("press", "pres"), ("decisions: ", "decisions: 0"),
-                                    ("seed: 1", "seed: x")])
+@pytest.mark.parametrize(
+    "change", [("time_ms", "times"), ("press", "pres"), ("decisions: ", "decisions: 0"), ("seed: 1", "seed: x")]
+)
 def test_damaged_laps_are_refused(found: dict[int, Reference], tmp_path: Path, change: tuple[str, str]):
     path = tmp_path / "lap.txt"
     store_reference(found[1], TABLE, path)
     text = path.read_text()
-    path.write_text(text.replace("decisions: ", "decisions: 0 #") if change[1] == "decisions: 0" else text.replace(*change))
+    path.write_text(
+        text.replace("decisions: ", "decisions: 0 #") if change[1] == "decisions: 0" else text.replace(*change)
+    )
     with pytest.raises(ReferenceLapError, match="no reference lap"):
         load_reference(path, SHORT[1], SIMULATOR, TABLE)
 
