@@ -163,6 +163,7 @@ class RaceParams(Section):
     campaign: str | None = Field(description="without recordings: race on this campaign track, not on a generated one")
     num_demonstrations: NonNegativeInt = Field(description="races driven by the built-in driver without recordings")
     driver: DriverParams
+    reference_decisions: NonNegativeInt = Field(description="decisions simulated for the reference lap; 0 for none")
     seed: NonNegativeInt
 
 

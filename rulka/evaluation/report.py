@@ -16,6 +16,7 @@ from rulka.evaluation.result import finish_times_s
 from rulka.evaluation.style import STYLE
 from rulka.evaluation.summary import Evaluation, Summary, compare, summarise
 from rulka.evaluation.tables import NONE, durations_table, escaped, every_race_table, percent, results_table, seconds
+from rulka.reference.medals import medal_won, medals_of
 
 MAX_VIDEO_BYTES = 8_000_000
 """A larger video stays a file beside the page."""
@@ -152,6 +153,19 @@ def _tiles(evaluation: Evaluation, seed: int) -> str:
         share = f"{versus.num_faster_than_median} of {versus.num_races}"
         interval = percent(versus.faster_than_median_interval)
         tiles.append(("Beat the median", share, f"interval {interval}"))
+    ratio = evaluation.ratio_to_reference(summary.median_time_s)
+    if evaluation.reference and evaluation.reference.time_ms is not None:
+        medals = medals_of(evaluation.reference.time_ms)
+        won = medal_won((summary.best_time_s or np.inf) * 1000.0, medals) or "none"
+        times = ", ".join(seconds(ms / 1000.0) for ms in medals)
+        tiles.append(
+            (
+                "Median to reference",
+                NONE if ratio is None else f"{ratio:.3f}\N{MULTIPLICATION SIGN}",
+                f"lap {seconds(medals.author_ms / 1000.0)}",
+            )
+        )
+        tiles.append(("Best medal", won, f"author, gold, silver, bronze: {times}"))
     cells = (
         f'<div><dt>{escaped(label)}</dt><dd><span class="number">{escaped(number)}</span>'
         f'<span class="beside">{escaped(beside)}</span></dd></div>'

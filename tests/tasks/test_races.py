@@ -21,7 +21,7 @@ TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_sp
 
 def params(**changes: object) -> RaceParams:
     driver = PARAMS.races.driver.model_copy(update={"max_race_s": 40.0})
-    values = {"map_uid": None, "campaign": None, "num_demonstrations": 4, "driver": driver, "seed": 2}
+    values = {"map_uid": None, "campaign": None, "num_demonstrations": 4, "driver": driver, "reference_decisions": 0, "seed": 2}
     return RaceParams.model_validate(values | changes)
 
 
