@@ -7,9 +7,9 @@
     1.30 steer -12000        # analog, -65536 (full left) to 65536, until the next
     1.30-1.80 gas 30000      # analog gas, negative is the brake; 0 from 1.80 on
 
-Times are seconds with at most two decimals, or whole milliseconds that end in 0. Lines need not be in order; of two that
-say different things about one control at one time, the later line holds. Grammar: TMInterface's documentation, "Script
-syntax". Console commands and other keys (`enter`, `horn`, `delete`) have no meaning here and are refused.
+Times are seconds with at most two decimals, or whole milliseconds that end in 0. Lines need not be in order; of two
+that say different things about one control at one time, the later line holds. Grammar: TMInterface's documentation,
+"Script syntax". Console commands and other keys (`enter`, `horn`, `delete`) have no meaning here and are refused.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_reads_back_equal(seed: int, is_analog: bool):
         "-0.10 press up",
         "9" * 5000 + " press up",
         "0.10 set speed 10",
-        "٠.١٠ press up",
+        "\u0660.\u0661\u0660 press up",
     ],
 )
 def test_bad_lines_are_named(line: str):

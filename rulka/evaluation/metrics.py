@@ -35,20 +35,14 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
         ms, and in each contestant's entry `times_reference`, its median time as a multiple of it.
     """
     entries = {c.key: races_entry(c.races, evaluation.demonstrations, seed) for c in evaluation.contestants}
-    metrics: Json = {key: entries[key] for key in FIXED if key in entries}
+    reference = reference_entry(evaluation, seed)
+    if reference:
+        entries = {key: entry | _times_reference(entry, evaluation) for key, entry in entries.items()}
+    metrics: Json = {key: entries[key] for key in FIXED if key in entries} | reference
     if "agent" in metrics:
         metrics["agent"] = metrics["agent"] | {"algorithm": agent_algorithm}
     demonstrations = evaluation.demonstrations
     metrics["demonstrations"] = summarise(demonstrations, seed).to_json() if demonstrations else dict(NO_RACES)
-    if evaluation.reference and evaluation.reference.time_ms is not None:
-        medals = medals_of(evaluation.reference.time_ms)._asdict()
-        metrics["reference"] = summarise([evaluation.reference], seed).to_json() | {"medals": medals}
-        for entry in entries.values():
-            ratio = evaluation.ratio_to_reference(entry["median_time_s"])
-            entry["times_reference"] = None if ratio is None else round(ratio, 4)
-        metrics |= {
-            key: metrics[key] | {"times_reference": entries[key]["times_reference"]} for key in FIXED if key in metrics
-        }
     trained = {agent_algorithm: entries["agent"]} if "agent" in entries else {}
     metrics["algorithms"] = trained | {key: entry for key, entry in entries.items() if key not in FIXED}
     track = evaluation.track
@@ -61,6 +55,19 @@ def races_entry(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult
     versus = compare(races, demonstrations)
     entry = summarise(races, seed).to_json()
     return entry | {"versus_demonstrations": versus.to_json()} if versus else entry
+
+
+def reference_entry(evaluation: Evaluation, seed: int) -> Json:
+    """Returns the entry `reference` under its name, nothing where there is no reference lap."""
+    lap = evaluation.reference
+    if lap is None or lap.time_ms is None:
+        return {}
+    return {"reference": summarise([lap], seed).to_json() | {"medals": medals_of(lap.time_ms)._asdict()}}
+
+
+def _times_reference(entry: Json, evaluation: Evaluation) -> Json:
+    ratio = evaluation.ratio_to_reference(entry["median_time_s"])
+    return {"times_reference": None if ratio is None else round(ratio, 4)}
 
 
 def format_metrics(metrics: Json) -> str:

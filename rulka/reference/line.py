@@ -1,7 +1,7 @@
 """Finds a racing line: where to drive and how fast, held by a pursuing driver, improved by trial.
 
-A plan is driven in closed loop, so that a change in one bend leaves the bends after it nearly as they were. That is what
-finding a line needs, and what changing single decisions cannot do.
+A plan is driven in closed loop, so that a change in one bend leaves the bends after it nearly as they were. That is
+what finding a line needs, and what changing single decisions cannot do.
 
 Dimensions: N trials, K knots along the track, Z zones.
 """

@@ -100,8 +100,8 @@ def polish(
 def mutate(actions: Actions, place: int, num_actions: int, generator: np.random.Generator) -> Actions:
     """Returns [NUM_TRIALS, T] copies of a lap, each changed somewhere from `place` on for at most MAX_WINDOW.
 
-    A change replaces a stretch by one action, moves a stretch earlier or later, turns it round in a circle, or strews single
-    actions; a quarter of the trials get a second one.
+    A change replaces a stretch by one action, moves a stretch earlier or later, turns it round in a circle, or strews
+    single actions; a quarter of the trials get a second one.
     """
     trials = np.tile(actions, (NUM_TRIALS, 1))
     for is_changed in (np.ones(NUM_TRIALS, np.bool_), generator.uniform(size=NUM_TRIALS) < 0.25):
