@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.errors import UserError
-from rulka.input_script import InputScriptError, read_comments, read_script, write_script
+from rulka.input_script import MAX_TICKS, InputScriptError, read_comments, read_script, write_script
 from rulka.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.campaign import CAMPAIGN, UID_PREFIX
@@ -137,12 +137,18 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         numbers = {name: int(facts[name]) for name in NUMBERS}
         texts = {name: facts[name] for name in TEXTS}
         num_decisions = int(facts["decisions"])
-        controls = read_script(text, num_decisions * numbers["ticks_per_action"])
+        num_ticks = num_decisions * numbers["ticks_per_action"]
+        if not (num_decisions > 0 and 0 < num_ticks <= MAX_TICKS):
+            message = f"{path} is no reference lap: it states {num_decisions} decisions of {num_ticks} ticks in all"
+            raise ReferenceLapError(message)
+        controls = read_script(text, num_ticks)
+    except ReferenceLapError:
+        raise
     except (OSError, UnicodeDecodeError, KeyError, InputScriptError, ValueError) as error:
         message = f"{path} is no reference lap: {error}"
         raise ReferenceLapError(message) from error
     ticks = controls.reshape(num_decisions, numbers["ticks_per_action"], 3)
-    if num_decisions < 1 or (ticks != ticks[:, :1]).any() or not np.isin(ticks, (-1.0, 0.0, 1.0)).all():
+    if (ticks != ticks[:, :1]).any() or not np.isin(ticks, (-1.0, 0.0, 1.0)).all():
         message = f"{path} is no reference lap: its keys change within a decision"
         raise ReferenceLapError(message)
     steer, gas, brake = ticks[:, 0].T
