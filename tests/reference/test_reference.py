@@ -102,7 +102,14 @@ def test_stale_laps_are_refused_by_name(found: dict[int, Reference], tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "change", [("time_ms", "times"), ("press", "pres"), ("decisions: ", "decisions: 0"), ("seed: 1", "seed: x")]
+    "change",
+    [
+        ("time_ms", "times"),
+        ("press", "pres"),
+        ("decisions: ", "decisions: 0"),
+        ("seed: 1", "seed: x"),
+        ("decisions: ", "decisions: 9999999999"),
+    ],
 )
 def test_damaged_laps_are_refused(found: dict[int, Reference], tmp_path: Path, change: tuple[str, str]):
     path = tmp_path / "lap.txt"
