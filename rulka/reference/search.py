@@ -14,7 +14,7 @@ from rulka.tracks.track import Track
 
 DECISIONS_PER_M = 25_000
 """Budget for each metre of track where none is given."""
-LINE_SHARE = 0.5
+LINE_SHARE = 0.75
 """Share of the budget for the racing line."""
 SLOWEST_MPS = 5.0
 """A first lap slower than this on average is given up."""
@@ -49,7 +49,7 @@ def find_reference(
     generator = np.random.default_rng(seed)
     slowest = int(track.length_m / SLOWEST_MPS * 1000.0 / table.duration_ms) + 1
     line = LineSearch(track, simulator, table, slowest)
-    planned = line.first_lap()
+    planned = line.first_lap(generator)
     if planned is None:
         return None
     on_spent(line.spent, planned.finish_ms)
