@@ -375,6 +375,35 @@ def preset(name: Annotated[str, tyro.conf.Positional], /) -> None:
         _say(change)
 
 
+def reference(
+    track: Annotated[str | None, tyro.conf.Positional] = None,
+    /,
+    seed: int = 1,
+    budget: int | None = None,
+    out: Path | None = None,
+    campaign: Flag = False,
+) -> None:
+    """Search a lap near the fastest possible and write it as an input script.
+
+    Args:
+        track: campaign slug or file of the track.
+        seed: of the search.
+        budget: decisions to simulate; 25,000 for each metre of track when left out.
+        out: file to write; <uid>.reference.txt here when left out.
+        campaign: all tracks of the campaign that have no valid lap yet, into the package.
+    """
+    from rulka.params import read_params
+    from rulka.reference.command import find_for_campaign, find_for_track
+
+    if (track is None) != campaign or (campaign and out is not None):
+        message = "`rulka reference` needs a track or --campaign, not both; --out goes with a track"
+        raise UserError(message)
+    if track is None:
+        find_for_campaign(read_params(), seed, budget, _say)
+    else:
+        find_for_track(track, read_params(), seed, budget, out, _say)
+
+
 COMMANDS = {
     "run": run,
     "up": up,
@@ -386,6 +415,7 @@ COMMANDS = {
     "track": track,
     "frames": frames,
     "calibrate": calibrate,
+    "reference": reference,
     "doctor": doctor,
     "bench": bench,
     "serve-game": serve_game,

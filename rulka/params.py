@@ -206,6 +206,7 @@ class RaceParams(Section):
     select: SelectParams
     num_demonstrations: NonNegativeInt = Field(description="races driven by the built-in driver without recordings")
     driver: DriverParams
+    reference_decisions: NonNegativeInt = Field(description="decisions simulated for the reference lap; 0 for none")
     seed: NonNegativeInt
 
 

@@ -36,6 +36,7 @@ from rulka.evaluation.figures import draw_figures, save_figures
 from rulka.evaluation.hud import HudTexts
 from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.race import RaceRules
+from rulka.evaluation.reference import find_reference_race
 from rulka.evaluation.report import Report, write_report
 from rulka.evaluation.result import best_race
 from rulka.evaluation.summary import Evaluation
@@ -98,7 +99,12 @@ def evaluate(
     table = action_table(actions.ticks_per_action)
     rules = RaceRules(dataset.main_track, table, simulator, observation, evaluate)
     entries = drivers(inputs.agent, inputs.policy, rules)
-    evaluation = hold_contest(entries, rules, demonstration_results(demonstrations, rules.track))
+    evaluation = hold_contest(
+        entries,
+        rules,
+        demonstration_results(demonstrations, rules.track),
+        find_reference_race(inputs.races, rules),
+    )
     metrics = metrics_of(evaluation, evaluate.seed, getattr(entries[0].policy, "algorithm", "agent"))
     with output_folder(out_dir) as folder:
         _write_json(folder / METRICS_FILE, metrics)

@@ -1,7 +1,7 @@
 """Stage `races`: recordings of people, or demonstrations by the built-in driver, as one dataset with their track.
 
 Reads  data/recordings/     `*.Gbx` files at any depth; may be empty
-Writes data/races/          see rulka.datasets.races
+Writes data/races/          see rulka.datasets.races; tracks/<uid>.reference.txt, a lap near the fastest possible
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from rulka.datasets.demonstrations import race_of_driver
 from rulka.datasets.from_recordings import NoUsableRecordingError, find_recordings, read_race_dataset
 from rulka.datasets.races import RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
+from rulka.evaluation.reference import reference_path
 from rulka.params import ActionParams, RaceParams, SimulatorParams, TrackParams, read_params
 from rulka.progress import Progress
+from rulka.reference.command import search_with_progress, store_reference
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.stage import output_folder, run_stage
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
+from rulka.tracks.track import Track
 
 REASONS_FILE = Path("runs/races_not_used.csv")
 """Why no recording could be used: file, error, hint."""
@@ -50,6 +53,8 @@ def races(
         dataset = _demonstrate(actions, simulator, track, races)
     with output_folder(out_dir) as folder:
         write_races(folder, dataset)
+        if races.reference_decisions:
+            _find_reference(actions, simulator, races, dataset.main_track, folder)
 
 
 def _read(folder: Path, files: Sequence[Path], races: RaceParams, on_file: Callable[[], None]) -> RaceDataset:
@@ -93,6 +98,19 @@ def _demonstrate(
         hint = "Raise races.num_demonstrations or races.driver.max_race_s, or take another track.seed, in params.yaml."
         raise RaceDataError(message, hint=hint)
     return RaceDataset(finished, road, ())
+
+
+def _find_reference(
+    actions: ActionParams, simulator: SimulatorParams, races: RaceParams, track: Track, folder: Path
+) -> None:
+    """Writes the reference lap of the main track, or says that none was found."""
+    table = action_table(actions.ticks_per_action)
+    reference = search_with_progress(track, simulator, table, races.seed, races.reference_decisions)
+    if reference is None:
+        sys.stdout.write(f"races: no lap of {track.name} reached the finish, so that there is no reference\n")
+        sys.stdout.flush()
+        return
+    store_reference(reference, table, reference_path(folder, track.uid))
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from rulka.evaluation.contest import agent_driver, hold_contest
 from rulka.evaluation.demonstrations import demonstration_results
 from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.race import RaceRules
+from rulka.evaluation.reference import find_reference_race
 from rulka.evaluation.result import RaceResult
 from rulka.params import Params
 from rulka.tracks.find import find_track
@@ -47,7 +48,8 @@ def evaluate_agent(
     table = action_table(params.actions.ticks_per_action)
     rules = RaceRules(where, table, params.simulator, params.observation, evaluate)
     driver = agent_driver(agent_dir, rules)
-    evaluation = hold_contest([driver], rules, demonstrations, stream=sys.stderr)  # standard output is for JSON
+    # Standard output is for JSON.
+    evaluation = hold_contest([driver], rules, demonstrations, find_reference_race(races_dir, rules), sys.stderr)
     metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))
     return metrics | {"races": [result.to_json() for result in evaluation.contestants[0].races]}
 

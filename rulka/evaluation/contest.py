@@ -62,7 +62,11 @@ def drivers(agent_dir: Path, policy_dir: Path, rules: RaceRules) -> list[Driver]
 
 
 def hold_contest(
-    entries: Sequence[Driver], rules: RaceRules, demonstrations: list[RaceResult], stream: TextIO | None = None
+    entries: Sequence[Driver],
+    rules: RaceRules,
+    demonstrations: list[RaceResult],
+    reference: RaceResult | None = None,
+    stream: TextIO | None = None,
 ) -> Evaluation:
     """Lets everybody drive all races, and shows how far it is.
 
@@ -72,6 +76,7 @@ def hold_contest(
         entries: who takes part, the agent first.
         rules: of every race.
         demonstrations: on the same track.
+        reference: the reference lap of the track.
         stream: where progress is shown; standard output when None.
     """
     threads = torch.get_num_threads()
@@ -86,4 +91,4 @@ def hold_contest(
                 contestants.append(Contestant(entry.key, entry.label, races))
     finally:
         torch.set_num_threads(threads)
-    return Evaluation(rules.track, contestants, demonstrations)
+    return Evaluation(rules.track, contestants, demonstrations, reference)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rulka.evaluation.result import RaceResult
 from rulka.evaluation.summary import Evaluation, compare, summarise
+from rulka.reference.medals import medals_of
 
 Json = dict[str, Any]
 FIXED = ("agent", "cloned", "random")
@@ -30,10 +31,14 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
 
     Returns:
         Entries `agent`, `cloned`, `random` as far as they took part, `demonstrations`, `algorithms` (every trained
-        algorithm, the agent's included) and `track`.
+        algorithm, the agent's included) and `track`. Where there is a reference lap also `reference`, with `medals` in
+        ms, and in each contestant's entry `times_reference`, its median time as a multiple of it.
     """
     entries = {c.key: races_entry(c.races, evaluation.demonstrations, seed) for c in evaluation.contestants}
-    metrics: Json = {key: entries[key] for key in FIXED if key in entries}
+    reference = reference_entry(evaluation, seed)
+    if reference:
+        entries = {key: entry | _times_reference(entry, evaluation) for key, entry in entries.items()}
+    metrics: Json = {key: entries[key] for key in FIXED if key in entries} | reference
     if "agent" in metrics:
         metrics["agent"] = metrics["agent"] | {"algorithm": agent_algorithm}
     demonstrations = evaluation.demonstrations
@@ -52,20 +57,41 @@ def races_entry(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult
     return entry | {"versus_demonstrations": versus.to_json()} if versus else entry
 
 
+def reference_entry(evaluation: Evaluation, seed: int) -> Json:
+    """Returns the entry `reference` under its name, nothing where there is no reference lap."""
+    lap = evaluation.reference
+    if lap is None or lap.time_ms is None:
+        return {}
+    return {"reference": summarise([lap], seed).to_json() | {"medals": medals_of(lap.time_ms)._asdict()}}
+
+
+def _times_reference(entry: Json, evaluation: Evaluation) -> Json:
+    ratio = evaluation.ratio_to_reference(entry["median_time_s"])
+    return {"times_reference": None if ratio is None else round(ratio, 4)}
+
+
 def format_metrics(metrics: Json) -> str:
     """Returns the metrics as a table of text."""
     agent = metrics.get("agent")
     rows = [(f"agent ({agent['algorithm']})", agent)] if agent else []
     others = [name for name in metrics["algorithms"] if not agent or name != agent["algorithm"]]
     rows += [(name, metrics["algorithms"][name]) for name in others]
-    rows += [(name, metrics[name]) for name in ("cloned", "random", "demonstrations") if name in metrics]
-    lines = [("", "finished", "rate", "best s", "median s", "95 % interval", "progress m")]
+    rows += [(name, metrics[name]) for name in ("cloned", "random", "demonstrations", "reference") if name in metrics]
+    lines = [("", "finished", "rate", "best s", "median s", "95 % interval", "progress m", "x reference")]
     lines += [(name, *_cells(entry)) for name, entry in rows]
+    if "reference" not in metrics:
+        lines = [line[:-1] for line in lines]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
+    table = "\n".join(
         "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
         for line in lines
     )
+    return f"{table}\nmedals  {format_medals(metrics['reference']['medals'])}" if "reference" in metrics else table
+
+
+def format_medals(medals: Mapping[str, int]) -> str:
+    """Returns medal times in words, from names that end in _ms."""
+    return ", ".join(f"{name.removesuffix('_ms')} {ms / 1000:.2f} s" for name, ms in medals.items())
 
 
 def _cells(entry: Json) -> tuple[str, ...]:
@@ -77,6 +103,7 @@ def _cells(entry: Json) -> tuple[str, ...]:
         _number(entry["median_time_s"], 2),
         f"{interval[0]:.2f}-{interval[1]:.2f}" if interval else "-",
         _number(entry["mean_progress_m"], 0),
+        _number(entry.get("times_reference"), 3),
     )
 
 

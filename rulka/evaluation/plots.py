@@ -128,12 +128,15 @@ def time_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
     colours = contestant_colours(evaluation, theme)
     rows = [(c.label, c.races, colours[c.key]) for c in evaluation.contestants]
     rows.append(("demonstrations", evaluation.demonstrations, theme.ink))
+    rows.append(("reference lap", [evaluation.reference] if evaluation.reference else [], theme.ink))
     rows = [row for row in rows if row[1]]
     if not any(finish_times_s(races) for _, races, _ in rows):
         return None
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + 0.62 * len(rows)), layout="constrained")
     for height, (_, races, colour) in enumerate(rows):
         _draw_times(axes, height, races, colour)
+    if evaluation.reference and evaluation.reference.time_s is not None:
+        axes.axvline(evaluation.reference.time_s, color=theme.muted, linewidth=1.0, linestyle=(0, (4, 3)), zorder=0)
     labels = [f"{label}\n{len(finish_times_s(races))} of {len(races)} finished" for label, races, _ in rows]
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.4, -0.6)

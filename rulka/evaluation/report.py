@@ -16,6 +16,7 @@ from rulka.evaluation.result import finish_times_s
 from rulka.evaluation.style import STYLE
 from rulka.evaluation.summary import Evaluation, Summary, compare, summarise
 from rulka.evaluation.tables import NONE, durations_table, escaped, every_race_table, percent, results_table, seconds
+from rulka.reference.medals import medal_won, medals_of
 
 MAX_VIDEO_BYTES = 8_000_000
 """A larger video stays a file beside the page."""
@@ -152,12 +153,28 @@ def _tiles(evaluation: Evaluation, seed: int) -> str:
         share = f"{versus.num_faster_than_median} of {versus.num_races}"
         interval = percent(versus.faster_than_median_interval)
         tiles.append(("Beat the median", share, f"interval {interval}"))
+    tiles += _reference_tiles(evaluation, summary)
     cells = (
         f'<div><dt>{escaped(label)}</dt><dd><span class="number">{escaped(number)}</span>'
         f'<span class="beside">{escaped(beside)}</span></dd></div>'
         for label, number, beside in tiles
     )
     return f'<dl class="tiles">{"".join(cells)}</dl>'
+
+
+def _reference_tiles(evaluation: Evaluation, summary: Summary) -> list[tuple[str, str, str]]:
+    """Returns tiles that say how far the agent is from the reference lap; none where there is no lap."""
+    if evaluation.reference is None or evaluation.reference.time_ms is None:
+        return []
+    medals = medals_of(evaluation.reference.time_ms)
+    ratio = evaluation.ratio_to_reference(summary.median_time_s)
+    share = NONE if ratio is None else f"{100 * ratio:.1f} %"
+    best_ms = np.inf if summary.best_time_s is None else summary.best_time_s * 1000.0
+    limits = ", ".join(f"{name.removesuffix('_ms')} {seconds(ms / 1000.0)}" for name, ms in medals._asdict().items())
+    return [
+        ("Median to reference", share, f"reference lap {seconds(medals.author_ms / 1000.0)}"),
+        ("Best medal", medal_won(best_ms, medals) or "none", limits),
+    ]
 
 
 def _video(report: Report) -> str:

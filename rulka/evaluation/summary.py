@@ -46,11 +46,18 @@ class Evaluation:
         track: where they were driven.
         contestants: the agent first, then other algorithms, the cloned policy and random actions, as far as they are.
         demonstrations: the races that were learned from; may be empty.
+        reference: a lap near the fastest possible, where there is one.
     """
 
     track: Track
     contestants: list[Contestant]
     demonstrations: list[RaceResult]
+    reference: RaceResult | None = None
+
+    def ratio_to_reference(self, time_s: float | None) -> float | None:
+        """Returns a time as a multiple of the reference lap's, None where one of them is missing."""
+        reference_s = self.reference.time_s if self.reference else None
+        return time_s / reference_s if time_s is not None and reference_s is not None else None
 
     @property
     def best_demonstration(self) -> RaceResult | None:

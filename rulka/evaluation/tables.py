@@ -19,6 +19,7 @@ def results_table(evaluation: Evaluation, seed: int) -> str:
     """Returns the section with the table of all contestants and the demonstrations."""
     rows = [_contestant_row(c, evaluation, seed) for c in evaluation.contestants]
     rows += _demonstration_rows(evaluation, seed)
+    rows += _reference_row(evaluation)
     head = (
         "",
         "finished",
@@ -87,6 +88,16 @@ def _demonstration_rows(evaluation: Evaluation, seed: int) -> list[str]:
         f'<tr class="reference"><th>{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
         for name, cells in rows
     ]
+
+
+def _reference_row(evaluation: Evaluation) -> list[str]:
+    """Returns the reference lap as one row, in the column of the best time."""
+    lap, middle = evaluation.reference, evaluation.median_demonstration
+    if lap is None or lap.time_s is None:
+        return []
+    against = f"{signed(lap.time_s - middle.time_s)} s" if middle and middle.time_s is not None else NONE
+    cells = ("1 of 1", escaped(seconds(lap.time_s)), "", "", against, "", f"{lap.progress_m:.0f} m")
+    return [f'<tr class="reference"><th>Reference lap</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>']
 
 
 def _swatch(contestant: Contestant, evaluation: Evaluation) -> str:

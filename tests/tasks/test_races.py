@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rulka.actions import action_table
 from rulka.datasets.races import RaceDataError, load_races
 from rulka.errors import UserError
+from rulka.evaluation.reference import reference_path
 from rulka.observation import CAR
 from rulka.params import ActionParams, RaceParams, TrackParams, read_params
+from rulka.reference.lap import load_reference
 from tasks.races import races
 
 PARAMS = read_params()
@@ -22,7 +25,7 @@ TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_sp
 def params(**changes: object) -> RaceParams:
     driver = PARAMS.races.driver.model_copy(update={"max_race_s": 40.0})
     values = {"map_uid": None, "campaign": None, "select": PARAMS.races.select, "num_demonstrations": 4}
-    values |= {"driver": driver, "seed": 2}
+    values |= {"driver": driver, "reference_decisions": 0, "seed": 2}
     return RaceParams.model_validate(values | changes)
 
 
@@ -111,3 +114,11 @@ def test_real_recordings_of_one_map(corpus: Path, tmp_path: Path) -> None:
 def test_without_recordings_a_campaign_track_may_be_raced_on(tmp_path: Path) -> None:
     run(tmp_path / "none", tmp_path / "races", params(campaign="copper-oval", num_demonstrations=2))
     assert load_races(tmp_path / "races").main_track.name == "Copper Oval"
+
+
+def test_reference_lap_is_stored_and_drives_again(tmp_path: Path) -> None:
+    run(tmp_path / "none", tmp_path / "races", params(num_demonstrations=2, reference_decisions=20_000))
+    track = load_races(tmp_path / "races").main_track
+    path = reference_path(tmp_path / "races", track.uid)
+    lap = load_reference(path, track, PARAMS.simulator, action_table(PARAMS.actions.ticks_per_action))
+    assert lap.track_uid == track.uid

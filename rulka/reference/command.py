@@ -1,0 +1,94 @@
+"""What `rulka reference` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rulka.actions import ActionTable, action_table
+from rulka.errors import UserError
+from rulka.params import Params, SimulatorParams
+from rulka.progress import Progress
+from rulka.reference.lap import LAPS_DIR, Reference, StaleReferenceError, load_reference, write_reference
+from rulka.reference.medals import medals_of
+from rulka.reference.search import default_budget, find_reference
+from rulka.tracks.campaign import CAMPAIGN, campaign_track
+from rulka.tracks.find import find_track
+from rulka.tracks.track import Track
+
+Say = Callable[[str], None]
+
+
+class NoReferenceError(UserError):
+    """A search that did not reach the finish."""
+
+
+def search_with_progress(
+    track: Track, simulator: SimulatorParams, table: ActionTable, seed: int, budget: int
+) -> Reference | None:
+    """Searches a reference lap and shows how far it is; None where no lap reaches the finish."""
+    with Progress(f"reference: {track.name}", budget, "decisions") as progress:
+        return find_reference(
+            track, simulator, table, seed, budget, lambda spent, ms: progress.advance(spent, best_s=ms / 1000.0)
+        )
+
+
+def find_for_track(name: str, params: Params, seed: int, budget: int | None, out: Path | None, say: Say) -> None:
+    """Finds the reference lap of one track and writes it to `out`, `<uid>.reference.txt` when None.
+
+    Raises:
+        NoReferenceError: if no lap reaches the finish.
+    """
+    track = find_track(name)
+    _find(track, params, seed, budget, out or Path(f"{track.uid}.reference.txt"), say)
+
+
+def find_for_campaign(params: Params, seed: int, budget: int | None, say: Say) -> None:
+    """Finds the laps of the campaign's tracks that have none, or a stale one, and writes each as soon as it is found.
+
+    Raises:
+        NoReferenceError: if no lap reaches the finish.
+    """
+    table = action_table(params.actions.ticks_per_action)
+    for entry in CAMPAIGN:
+        path, track = LAPS_DIR / f"{entry.slug}.txt", campaign_track(entry.slug)
+        if path.exists():
+            try:
+                valid = load_reference(path, track, params.simulator, table)
+            except StaleReferenceError as error:
+                say(str(error))
+            else:
+                say(_line(track, valid))
+                continue
+        _find(track, params, seed, budget, path, say)
+
+
+def store_reference(reference: Reference, table: ActionTable, path: Path) -> None:
+    """Writes a reference lap to a file, all or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(write_reference(reference, table), "utf-8")
+    temporary.replace(path)
+
+
+def _find(track: Track, params: Params, seed: int, budget: int | None, path: Path, say: Say) -> None:
+    table = action_table(params.actions.ticks_per_action)
+    spent = default_budget(track) if budget is None else budget
+    if spent < 1:
+        message = f"the budget must be at least one decision, got {spent}"
+        raise UserError(message)
+    reference = search_with_progress(track, params.simulator, table, seed, spent)
+    if reference is None:
+        message = f"no lap of {track.name!r} reached the finish"
+        raise NoReferenceError(message)
+    store_reference(reference, table, path)
+    say(_line(track, reference))
+    say(f"written to {path}")
+
+
+def _line(track: Track, reference: Reference) -> str:
+    medals = medals_of(reference.time_ms)
+    times = ", ".join(
+        f"{name.removesuffix('_ms')} {ms / 1000:.3f} s" for name, ms in zip(medals._fields, medals, strict=True)
+    )
+    return f"{track.name}: {times}"

@@ -1,0 +1,169 @@
+"""A reference lap as a file: an input script whose head says on what, how fast and by which search it was driven.
+
+A lap means something only on the track and the physics that it was found on. Loading it drives it again; where it does
+not arrive at exactly the stated millisecond, it is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import ActionTable
+from rulka.errors import UserError
+from rulka.input_script import MAX_TICKS, InputScriptError, read_comments, read_script, write_script
+from rulka.params import SimulatorParams
+from rulka.simulator.simulator import Simulator
+from rulka.tracks.campaign import CAMPAIGN, UID_PREFIX
+from rulka.tracks.track import Track
+
+LAPS_DIR = Path(__file__).parent / "laps"
+"""Laps of the campaign's tracks, one `<slug>.txt` each."""
+NUMBERS = ("time_ms", "ticks_per_action", "seed", "budget")
+TEXTS = ("track", "geometry", "physics")
+
+
+class ReferenceLapError(UserError):
+    """A reference lap that cannot be read."""
+
+
+class StaleReferenceError(ReferenceLapError):
+    """A reference lap of another track, other physics or another decision rate."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference lap.
+
+    Attributes:
+        track_uid: track it was driven on.
+        geometry: hash of that track.
+        physics: hash of the physics.
+        ticks_per_action: ticks of 10 ms in a decision.
+        time_ms: time at the finish.
+        seed, budget: of the search.
+        actions: [T] decisions.
+    """
+
+    track_uid: str
+    geometry: str
+    physics: str
+    ticks_per_action: int
+    time_ms: int
+    seed: int
+    budget: int
+    actions: NDArray[np.int64]
+
+
+def geometry_hash(track: Track) -> str:
+    """Returns a hash of all that a car can feel of a track."""
+    digest = hashlib.sha256()
+    for name in ("centre_m", "width_m", "bank_rad", "material", "edge", "gate_m"):
+        thousandths = np.round(np.asarray(getattr(track, name), np.float64) * 1000.0)  # processors differ in last bits
+        digest.update(thousandths.astype(np.int64).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def physics_hash(simulator: SimulatorParams) -> str:
+    """Returns a hash of the parameters of the physics."""
+    text = json.dumps(simulator.physics.model_dump(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def drive(
+    track: Track, simulator: SimulatorParams, table: ActionTable, actions: NDArray[np.int64]
+) -> tuple[int | None, float]:
+    """Drives decisions [T] from the start; returns the time at the finish, None if not reached, and metres driven."""
+    cars = Simulator(track, 1, simulator, table)
+    for action in actions:
+        cars.step(np.array([action]))
+    return int(cars.gate_time_ms[0, -1]) if cars.is_finished[0] else None, float(cars.along_m[0])
+
+
+def write_reference(reference: Reference, table: ActionTable) -> str:
+    """Returns the text of a reference lap."""
+    controls = np.repeat(table.analog()[reference.actions], table.ticks_per_action, axis=0)
+    facts = {
+        "track": reference.track_uid,
+        "geometry": reference.geometry,
+        "physics": reference.physics,
+        **{name: getattr(reference, name) for name in NUMBERS},
+        "decisions": len(reference.actions),
+    }
+    return write_script(controls, tuple(f"{name}: {value}" for name, value in facts.items()))
+
+
+def load_reference(path: Path, track: Track, simulator: SimulatorParams, table: ActionTable) -> Reference:
+    """Reads a reference lap and drives it again.
+
+    Raises:
+        ReferenceLapError: if the file is missing or is no reference lap.
+        StaleReferenceError: if it is of another track, other physics or another decision rate, or arrives at another
+            time than it states.
+    """
+    reference = read_reference(path, table)
+    stated = {
+        f"another track than {track.uid!r}": (reference.track_uid, track.uid),
+        "another shape of the track": (reference.geometry, geometry_hash(track)),
+        "other physics": (reference.physics, physics_hash(simulator)),
+        "another decision rate": (reference.ticks_per_action, table.ticks_per_action),
+    }
+    hint = "`rulka reference TRACK` finds a new one."
+    for what, (found, wanted) in stated.items():
+        if found != wanted:
+            message = f"the reference lap {path} is stale: it was driven on {what} ({found}, here {wanted})"
+            raise StaleReferenceError(message, hint=hint)
+    time_ms, _ = drive(track, simulator, table, reference.actions)
+    if time_ms != reference.time_ms:
+        ends = "does not reach the finish" if time_ms is None else f"needs {time_ms} ms"
+        message = f"the reference lap {path} is stale: it states {reference.time_ms} ms, but here it {ends}"
+        raise StaleReferenceError(message, hint=hint)
+    return reference
+
+
+def read_reference(path: Path, table: ActionTable) -> Reference:
+    """Reads a reference lap without driving it; the actions are those of `table`.
+
+    Raises:
+        ReferenceLapError: if the file is missing or is no reference lap.
+    """
+    try:
+        text = path.read_text("utf-8")
+        facts = dict(comment.split(": ", 1) for comment in read_comments(text) if ": " in comment)
+        numbers = {name: int(facts[name]) for name in NUMBERS}
+        texts = {name: facts[name] for name in TEXTS}
+        num_decisions = int(facts["decisions"])
+        num_ticks = num_decisions * numbers["ticks_per_action"]
+        if not (num_decisions > 0 and 0 < num_ticks <= MAX_TICKS):
+            message = f"{path} is no reference lap: it states {num_decisions} decisions of {num_ticks} ticks in all"
+            raise ReferenceLapError(message)
+        controls = read_script(text, num_ticks)
+    except ReferenceLapError:
+        raise
+    except (OSError, UnicodeDecodeError, KeyError, InputScriptError, ValueError) as error:
+        message = f"{path} is no reference lap: {error}"
+        raise ReferenceLapError(message) from error
+    ticks = controls.reshape(num_decisions, numbers["ticks_per_action"], 3)
+    if (ticks != ticks[:, :1]).any() or not np.isin(ticks, (-1.0, 0.0, 1.0)).all():
+        message = f"{path} is no reference lap: its keys change within a decision"
+        raise ReferenceLapError(message)
+    steer, gas, brake = ticks[:, 0].T
+    return Reference(
+        track_uid=texts["track"],
+        geometry=texts["geometry"],
+        physics=texts["physics"],
+        actions=table.index_of(gas, brake, steer, 0.5),
+        **numbers,
+    )
+
+
+def shipped_lap(track: Track) -> Path | None:
+    """Returns where the lap of a track of the campaign lies in the package, None for other tracks."""
+    slug = track.uid.removeprefix(UID_PREFIX)
+    is_campaign = track.uid.startswith(UID_PREFIX) and slug in {entry.slug for entry in CAMPAIGN}
+    return LAPS_DIR / f"{slug}.txt" if is_campaign else None

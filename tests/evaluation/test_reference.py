@@ -1,0 +1,81 @@
+"""The reference lap beside the others: in metrics, table, report and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rulka.actions import action_table
+from rulka.evaluation.metrics import format_metrics, metrics_of
+from rulka.evaluation.plots import time_plot
+from rulka.evaluation.race import RaceRules
+from rulka.evaluation.reference import find_reference_race, reference_path
+from rulka.evaluation.result import RaceResult
+from rulka.evaluation.summary import Contestant, Evaluation
+from rulka.evaluation.tables import results_table
+from rulka.evaluation.theme import LIGHT, applied
+from rulka.params import read_params
+from rulka.reference.command import store_reference
+from rulka.reference.search import find_reference
+from rulka.tracks.generate import generate_track
+from rulka.tracks.track import Track
+
+MakeRace = Callable[..., RaceResult]
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
+
+
+def make_evaluation(track: Track, make_race: MakeRace) -> Evaluation:
+    """On 100 m: the agent drives 20 m/s, the reference 25 m/s."""
+    contestants = [
+        Contestant("agent", "Agent", [make_race(20)]),
+        Contestant("random", "Random", [make_race(5, stop_m=9)]),
+    ]
+    return Evaluation(track, contestants, [make_race(16)], reference=make_race(25))
+
+
+def test_metrics_say_how_far_from_the_reference(track: Track, make_race: MakeRace) -> None:
+    evaluation = make_evaluation(track, make_race)
+    metrics = metrics_of(evaluation, 1, "ppo")
+    entry = metrics["reference"]
+    assert (entry["races"], entry["finish_rate"]) == (1, 1.0)
+    assert entry["best_time_s"] == entry["median_time_s"] == 4.0
+    assert entry["medals"] == {"author_ms": 4000, "gold_ms": 5000, "silver_ms": 5000, "bronze_ms": 7000}
+    assert metrics["agent"]["times_reference"] == metrics["algorithms"]["ppo"]["times_reference"] == 1.25
+    assert metrics["random"]["times_reference"] is None
+    text = format_metrics(metrics)
+    assert "1.250" in text
+    assert "medals  author 4.00 s, gold 5.00 s, silver 5.00 s, bronze 7.00 s" in text
+
+
+def test_nothing_without_a_reference(track: Track, make_race: MakeRace) -> None:
+    evaluation = replace(make_evaluation(track, make_race), reference=None)
+    metrics = metrics_of(evaluation, 1, "ppo")
+    assert "reference" not in metrics
+    assert "times_reference" not in metrics["agent"]
+    assert "reference" not in format_metrics(metrics)
+    assert "Reference lap" not in results_table(evaluation, 1)
+
+
+def test_table_and_plot_show_it(track: Track, make_race: MakeRace) -> None:
+    evaluation = make_evaluation(track, make_race)
+    assert "Reference lap" in results_table(evaluation, 1)
+    with applied(LIGHT):
+        figure = time_plot(evaluation, LIGHT)
+    assert figure is not None
+    assert "reference lap\n1 of 1 finished" in [label.get_text() for label in figure.axes[0].get_yticklabels()]
+
+
+def test_stored_lap_is_found_and_driven(tmp_path: Path) -> None:
+    road = generate_track(seed=1, length_m=160.0, width_m=14.0, max_slope=0.1, gate_spacing_m=50.0, difficulty="easy")
+    rules = RaceRules(
+        road, action_table(PARAMS.actions.ticks_per_action), PARAMS.simulator, PARAMS.observation, PARAMS.evaluate
+    )
+    assert find_reference_race(tmp_path, rules) is None
+    lap = find_reference(road, rules.simulator, rules.table, 1, 10_000)
+    assert lap is not None
+    store_reference(lap, rules.table, reference_path(tmp_path, road.uid))
+    found = find_reference_race(tmp_path, rules)
+    assert found is not None
+    assert found.time_ms == lap.time_ms == found.gate_times_ms[-1]
+    assert found.along_m[-1] >= road.length_m

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.actions import action_table
+from rulka.params import read_params
+from rulka.reference.command import store_reference
+from rulka.reference.lap import (
+    LAPS_DIR,
+    Reference,
+    ReferenceLapError,
+    StaleReferenceError,
+    drive,
+    load_reference,
+    shipped_lap,
+)
+from rulka.reference.search import find_reference
+from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.simulator import Simulator
+from rulka.tracks.campaign import CAMPAIGN, campaign_track
+from rulka.tracks.generate import generate_track
+from rulka.tracks.track import Track
+
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
+SIMULATOR, TABLE = PARAMS.simulator, action_table(PARAMS.actions.ticks_per_action)
+SHORT = {
+    seed: generate_track(
+        seed=seed, length_m=160.0, width_m=14.0, max_slope=0.1, gate_spacing_m=50.0, difficulty="medium"
+    )
+    for seed in (1, 4)
+}
+SLUGS = [entry.slug for entry in CAMPAIGN if (LAPS_DIR / f"{entry.slug}.txt").exists()]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[int, Reference]:
+    laps = {seed: find_reference(track, SIMULATOR, TABLE, 1, 300_000) for seed, track in SHORT.items()}
+    return {seed: lap for seed, lap in laps.items() if lap is not None}
+
+
+def check_ranking(track: Track, reference_ms: int, num_drivers: int) -> None:
+    """Random gets less far than pure pursuit, or needs longer; pure pursuit needs longer than the reference."""
+    driver = PARAMS.races.driver
+    races = record_demonstrations(track, SIMULATOR, TABLE, driver, num_drivers, 1, 600.0)
+    pursuit_ms = min((race.race_time_ms for race in races if race.race_time_ms is not None), default=None)
+    cars = Simulator(track, 8, SIMULATOR, TABLE)
+    generator = np.random.default_rng(1)
+    for _ in range(600):
+        cars.step(generator.integers(TABLE.num_actions, size=8))
+    assert not cars.is_finished.any()
+    if pursuit_ms is None:
+        assert cars.along_m.max() < max(race.progress_m for race in races) < track.length_m
+    else:
+        assert reference_ms < pursuit_ms
+
+
+@pytest.mark.parametrize("seed", SHORT)
+def test_random_then_pursuit_then_reference(found: dict[int, Reference], seed: int):
+    check_ranking(SHORT[seed], found[seed].time_ms, 16)
+
+
+def test_equal_seed_and_budget_give_the_same_lap(found: dict[int, Reference]):
+    again = find_reference(SHORT[1], SIMULATOR, TABLE, 1, 300_000)
+    assert again is not None
+    np.testing.assert_array_equal(again.actions, found[1].actions)
+
+
+def test_stored_lap_drives_to_the_stated_millisecond(found: dict[int, Reference], tmp_path: Path):
+    path = tmp_path / "lap.txt"
+    store_reference(found[1], TABLE, path)
+    loaded = load_reference(path, SHORT[1], SIMULATOR, TABLE)
+    np.testing.assert_array_equal(loaded.actions, found[1].actions)
+    assert replace(loaded, actions=found[1].actions) == found[1]
+    assert drive(SHORT[1], SIMULATOR, TABLE, loaded.actions)[0] == found[1].time_ms
+
+
+def test_stale_laps_are_refused_by_name(found: dict[int, Reference], tmp_path: Path):
+    path, lap, track = tmp_path / "lap.txt", found[1], SHORT[1]
+    store_reference(lap, TABLE, path)
+    with pytest.raises(StaleReferenceError, match="another track"):
+        load_reference(path, SHORT[4], SIMULATOR, TABLE)
+    wider = Track(
+        **{**{name: getattr(track, name) for name in Track.__dataclass_fields__}, "width_m": track.width_m + 1}
+    )
+    with pytest.raises(StaleReferenceError, match="shape of the track"):
+        load_reference(path, wider, SIMULATOR, TABLE)
+    physics = SIMULATOR.physics.model_copy(update={"grip_mps2": 41.0})
+    with pytest.raises(StaleReferenceError, match="other physics"):
+        load_reference(path, track, SIMULATOR.model_copy(update={"physics": physics}), TABLE)
+    with pytest.raises(StaleReferenceError, match="decision rate"):
+        load_reference(path, track, SIMULATOR, action_table(1))
+    store_reference(replace(lap, time_ms=lap.time_ms - 1), TABLE, path)
+    with pytest.raises(StaleReferenceError, match=f"needs {lap.time_ms} ms"):
+        load_reference(path, track, SIMULATOR, TABLE)
+    store_reference(replace(lap, actions=lap.actions[:5]), TABLE, path)
+    with pytest.raises(StaleReferenceError, match="does not reach the finish"):
+        load_reference(path, track, SIMULATOR, TABLE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("time_ms", "times"),
+        ("press", "pres"),
+        ("decisions: ", "decisions: 0"),
+        ("seed: 1", "seed: x"),
+        ("decisions: ", "decisions: 9999999999"),
+    ],
+)
+def test_damaged_laps_are_refused(found: dict[int, Reference], tmp_path: Path, change: tuple[str, str]):
+    path = tmp_path / "lap.txt"
+    store_reference(found[1], TABLE, path)
+    text = path.read_text()
+    path.write_text(
+        text.replace("decisions: ", "decisions: 0 #") if change[1] == "decisions: 0" else text.replace(*change)
+    )
+    with pytest.raises(ReferenceLapError, match="no reference lap"):
+        load_reference(path, SHORT[1], SIMULATOR, TABLE)
+
+
+def test_missing_lap(tmp_path: Path):
+    with pytest.raises(ReferenceLapError, match="no reference lap"):
+        load_reference(tmp_path / "none.txt", SHORT[1], SIMULATOR, TABLE)
+
+
+def test_only_campaign_tracks_have_shipped_laps():
+    assert shipped_lap(SHORT[1]) is None
+    assert shipped_lap(campaign_track("copper-oval")) == LAPS_DIR / "copper-oval.txt"
+
+
+@pytest.mark.skipif(not SLUGS, reason="no laps are shipped yet: `rulka reference --campaign` finds them")
+@pytest.mark.parametrize("slug", SLUGS)
+def test_shipped_laps(slug: str):
+    track = campaign_track(slug)
+    lap = load_reference(LAPS_DIR / f"{slug}.txt", track, SIMULATOR, TABLE)
+    check_ranking(track, lap.time_ms, 8)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rulka.input_script import InputScriptError, read_comments, read_script, write_script
+
+
+def test_keys_by_hand():
+    text = "# uid: A\n0.00-0.03 press up # go\n20 press left\n0.04 rel left\n0.05 press down\n"
+    expected = [[0, 1, 0], [0, 1, 0], [-1, 1, 0], [-1, 0, 0], [0, 0, 0]]
+    np.testing.assert_array_equal(read_script(text), np.array(expected, np.float32))
+    np.testing.assert_array_equal(read_script(text, 7)[5:], [[0, 0, 1], [0, 0, 1]])
+    assert read_comments(text) == ["uid: A"]
+
+
+def test_analog_by_hand():
+    controls = read_script("0.01-0.03 steer -32768\n0.00-0.02 gas 65536\n0.02-0.04 gas -65536\n")
+    np.testing.assert_array_equal(controls, np.array([[0, 1, 0], [-0.5, 1, 0], [-0.5, 0, 1], [0, 0, 1]], np.float32))
+
+
+def test_line_order_matters_only_at_one_time():
+    assert read_script("0.01 rel up\n0.00 press up\n")[0, 1] == 1.0
+    assert read_script("0.00 steer 65536\n0.00 steer 0\n", 1)[0, 0] == 0.0
+    assert read_script("0.00 steer 0\n0.00 steer 65536\n", 1)[0, 0] == 1.0
+
+
+def test_written_text_by_hand():
+    controls = np.array([[0, 1, 0], [1, 1, 0], [1, 1, 1]], np.float32)
+    assert (
+        write_script(controls, ("hello",))
+        == "# hello\n0.00-0.03 press up\n0.01-0.03 press right\n0.02-0.03 press down\n"
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("is_analog", [False, True])
+def test_reads_back_equal(seed: int, is_analog: bool):
+    generator = np.random.default_rng(seed)
+    controls = np.repeat(generator.integers(0, 2, (40, 3)), 3, axis=0).astype(np.float32)
+    steer = generator.integers(-65536, 65537, 40) / 65536 if is_analog else generator.integers(-1, 2, 40)
+    controls[:, 0] = np.repeat(steer, 3)
+    np.testing.assert_array_equal(read_script(write_script(controls), len(controls)), controls)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0.005 press up",
+        "15 press up",
+        "press up",
+        "0.10 press enter",
+        "0.10 steer 65537",
+        "0.10 steer x",
+        "0.10 steer 99999999",
+        "0.20-0.10 press up",
+        "0.10-0.20 rel up",
+        "0.10 press up down",
+        "-0.10 press up",
+        "9" * 5000 + " press up",
+        "0.10 set speed 10",
+        "\u0660.\u0661\u0660 press up",
+    ],
+)
+def test_bad_lines_are_named(line: str):
+    with pytest.raises(InputScriptError, match="line 2:"):
+        read_script(f"0.00 press up\n{line}\n")
+
+
+@pytest.mark.parametrize("row", [[2.0, 0, 0], [np.nan, 0, 0], [0, 0.5, 0]])
+def test_unwritable_controls(row: list[float]):
+    with pytest.raises(InputScriptError):
+        write_script(np.array([row]))
+
+
+def test_no_comment_smuggles_in_a_line():
+    with pytest.raises(InputScriptError, match="one line"):
+        write_script(np.zeros((1, 3)), ("a\n0.00 press up",))
