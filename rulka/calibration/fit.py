@@ -33,12 +33,10 @@ FITTED = (
     "dirt_push",
     "turbo_factor",
     "drag_per_m",
-    "damping_ratio",
-    "align_s",
 )
 """Fields of `PhysicsParams` that are fitted. What pushes and slows a car that does not slide is read off recordings to
 a tenth of a m/s2 (a = gas x push(speed) - (1 - gas) x 0.315 x speed), as are gear changes and gravity in flight; grass
-and braking are too rare to be fitted."""
+and braking are too rare to be fitted, and what springs and body do does not show in samples every 100 ms."""
 FIT_HORIZONS_MS = HORIZONS_MS[:2]
 POSITION_SCALE_M, VELOCITY_SCALE_MPS = (0.5, 1.5), (2.0, 3.0)
 """A residual of 1 at each horizon."""

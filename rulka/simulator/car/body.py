@@ -37,6 +37,10 @@ from rulka.simulator.car.columns import (
 )
 from rulka.simulator.compiling import Array, inlined_kernel
 
+SPIN_SHARE = 0.15
+"""Share of the way that the rates of pitch and roll follow the body in a tick: a bump in the last moment on the ground
+does not make a car tumble through the air."""
+
 
 @inlined_kernel
 def turn_body(car: Array, c: Array, ground: Array, motion: Array) -> None:
@@ -55,8 +59,10 @@ def turn_body(car: Array, c: Array, ground: Array, motion: Array) -> None:
     tilt_x = (old_y * car[UZ] - old_z * car[UY]) * c[TICKS_PER_S]
     tilt_y = (old_z * car[UX] - old_x * car[UZ]) * c[TICKS_PER_S]
     tilt_z = (old_x * car[UY] - old_y * car[UX]) * c[TICKS_PER_S]
-    car[PITCH] = tilt_x * motion[SIDE] + tilt_y * motion[SIDE + 1] + tilt_z * motion[SIDE + 2]
-    car[ROLL] = tilt_x * motion[FORWARD] + tilt_y * motion[FORWARD + 1] + tilt_z * motion[FORWARD + 2]
+    pitch = tilt_x * motion[SIDE] + tilt_y * motion[SIDE + 1] + tilt_z * motion[SIDE + 2]
+    roll = tilt_x * motion[FORWARD] + tilt_y * motion[FORWARD + 1] + tilt_z * motion[FORWARD + 2]
+    car[PITCH] += SPIN_SHARE * (pitch - car[PITCH])
+    car[ROLL] += SPIN_SHARE * (roll - car[ROLL])
 
 
 @inlined_kernel
