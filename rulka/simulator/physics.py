@@ -116,38 +116,92 @@ def pass_gates(car: Array, before_m: float, gate_m: Array, c: Array) -> None:
         car[FINISHED] = 1.0
 
 
-Kernel = Callable[..., None]
+@inlined_kernel
+def drive_car(
+    car: Array,
+    control: NDArray[np.float32],
+    num_ticks: int,
+    road: Array,
+    gate_m: Array,
+    c: Array,
+    tables: Array,
+    scratch: Array,
+) -> None:
+    """Moves a car that has not ended by one decision."""
+    below, motion = scratch[0], scratch[1]
+    find_ground(car, road, c, below)
+    for _ in range(num_ticks):
+        tick(car, control, road, gate_m, c, tables, below, motion)
+        if has_ended(car):
+            break
+    car[SHIFTING] = car[SHIFTING] + 1.0 if car[SHIFT_S] > 0.0 else 0.0
+
+
+@inlined_kernel
+def remember_keys(keys: NDArray[np.float32], previous_keys: NDArray[np.float32]) -> None:
+    """Appends the keys at the end of a command [7] to the last five [5, 4] of a car."""
+    last = previous_keys.shape[0] - 1
+    for k in range(previous_keys.shape[1]):
+        for i in range(last):
+            previous_keys[i, k] = previous_keys[i + 1, k]
+        previous_keys[last, k] = keys[NUM_CONTROLS + k]
+
+
+@inlined_kernel
+def note_place(car: Array, n: int, progress: Array, marks: NDArray[np.int64], has_gone: NDArray[np.bool_]) -> None:
+    """Writes where and how far a car is."""
+    progress[0, n], progress[1, n] = car[ALONG], car[LATERAL]
+    marks[0, n], marks[1, n], marks[2, n] = int(car[ZONE]), int(car[TIME_MS]), int(car[GATE])
+    for gate in range(marks.shape[0] - NUM_MARKS):
+        marks[NUM_MARKS + gate, n] = int(car[GATE_MS + gate])
+    has_gone[0, n], has_gone[1, n] = car[FINISHED] > 0.0, car[OFF_TRACK] > 0.0
+
+
+Kernel = Callable[..., int]
 MODULES = (columns, ground, body, rolling, rows)
 """What the kernels are made of beside this file."""
+NUM_CONTROLS, NUM_COMMANDS = 3, 7
+"""A command is steer, gas and brake, then the keys accelerate, brake, left and right."""
+NUM_MARKS, NUM_PROGRESS = 3, 4
+"""Rows of the marks before the gate times, and of the progress."""
 
 
-def _compile_drive(stamp: int) -> Kernel:
-    """Returns the kernel `drive`; the stamp of its files is part of the key under which numba keeps it."""
+def _compile_advance(stamp: int) -> Kernel:
+    """Returns the kernel `advance`; the stamp of its files is part of the key under which numba keeps it."""
 
     @cached_kernel
-    def drive(
+    def advance(
         state: Array,
-        controls: NDArray[np.float32],
+        chosen: NDArray[np.int64],
+        commands: NDArray[np.float32],
         num_ticks: int,
         road: Array,
         gate_m: Array,
         c: Array,
         tables: Array,
         scratch: Array,
-    ) -> None:
-        below, motion = scratch[0], scratch[1]
+        previous_keys: NDArray[np.float32],
+        car_rows: NDArray[np.float32],
+        progress: Array,
+        marks: NDArray[np.int64],
+        has_gone: NDArray[np.bool_],
+    ) -> int:
+        for n in range(chosen.shape[0]):
+            if chosen[n] < 0 or chosen[n] >= commands.shape[0]:
+                return n
         for n in range(state.shape[0] if stamp else 0):
             car = state[n]
+            progress[2, n], progress[3, n] = car[ALONG], car[TIME_MS]
             if has_ended(car):
                 continue
-            find_ground(car, road, c, below)
-            for _ in range(num_ticks):
-                tick(car, controls[n], road, gate_m, c, tables, below, motion)
-                if has_ended(car):
-                    break
-            car[SHIFTING] = car[SHIFTING] + 1.0 if car[SHIFT_S] > 0.0 else 0.0
+            command = commands[chosen[n]]
+            remember_keys(command, previous_keys[n])
+            drive_car(car, command, num_ticks, road, gate_m, c, tables, scratch)
+            describe_car(car, road, c, car_rows[n])
+            note_place(car, n, progress, marks, has_gone)
+        return -1
 
-    return drive
+    return advance
 
 
 def _compile_describe(stamp: int) -> Kernel:
@@ -161,52 +215,63 @@ def _compile_describe(stamp: int) -> Kernel:
         car_rows: NDArray[np.float32],
         progress: Array,
         marks: NDArray[np.int64],
-    ) -> None:
+        has_gone: NDArray[np.bool_],
+    ) -> int:
         for n in range(state.shape[0] if stamp else 0):
-            car = state[n]
-            describe_car(car, road, c, car_rows[n])
-            progress[0, n], progress[1, n] = car[ALONG], car[LATERAL]
-            marks[0, n], marks[1, n], marks[2, n] = int(car[ZONE]), int(car[TIME_MS]), int(car[GATE])
-            for gate in range(marks.shape[0] - 3):
-                marks[3 + gate, n] = int(car[GATE_MS + gate])
+            describe_car(state[n], road, c, car_rows[n])
+            note_place(state[n], n, progress, marks, has_gone)
+        return -1
 
     return describe
 
 
-def _compile_remember(stamp: int) -> Kernel:
-    """Returns the kernel `remember_keys`."""
+def _compile_command(stamp: int) -> Kernel:
+    """Returns the kernel `command_cars`."""
 
     @cached_kernel
-    def remember_keys(state: Array, keys: NDArray[np.float32], previous_keys: NDArray[np.float32]) -> None:
-        last = previous_keys.shape[1] - 1
-        for n in range(state.shape[0] if stamp else 0):
-            if has_ended(state[n]):
-                continue
-            for k in range(keys.shape[1]):
-                for i in range(last):
-                    previous_keys[n, i, k] = previous_keys[n, i + 1, k]
-                previous_keys[n, last, k] = keys[n, k]
+    def command_cars(controls: NDArray[np.float32], commands: NDArray[np.float32]) -> int:
+        for n in range(controls.shape[0] if stamp else 0):
+            steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
+            # False for what is not a number.
+            if not (abs(steer) <= 1.0 and 0.0 <= gas <= 1.0 and 0.0 <= brake <= 1.0):
+                return n
+        for n in range(controls.shape[0]):
+            steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
+            commands[n, 0], commands[n, 1], commands[n, 2] = steer, gas, brake
+            commands[n, NUM_CONTROLS] = 1.0 if gas > 0.5 else 0.0
+            commands[n, NUM_CONTROLS + 1] = 1.0 if brake > 0.5 else 0.0
+            commands[n, NUM_CONTROLS + 2] = 1.0 if steer < 0.0 else 0.0
+            commands[n, NUM_CONTROLS + 3] = 1.0 if steer > 0.0 else 0.0
+        return -1
 
-    return remember_keys
+    return command_cars
 
 
-drive = _compile_drive(source_stamp(MODULES))
-"""Moves every car by one decision.
+advance = _compile_advance(source_stamp(MODULES))
+"""Moves every car by one decision and writes what others read of it.
 
 Args:
-    controls: [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1], held throughout.
+    chosen: [N] int64 row of the commands for each car.
+    commands: [A, NUM_COMMANDS] held throughout the decision.
     num_ticks: ticks in the decision.
     scratch: [2, NUM_SCRATCH] working memory of one thread.
+    previous_keys: [N, 5, 4] keys of the last decisions, oldest first; stay as they are where a race has ended.
+    car_rows: [N, NUM_CAR_FIELDS] `CAR` rows.
+    progress: [NUM_PROGRESS, N] metres along and left of the line; metres along and race time in ms before the
+        decision.
+    marks: [NUM_MARKS + G, N] zone, race time in ms, gates passed and the time of each.
+    has_gone: [2, N] finished, off the track.
+
+Returns:
+    The first car that chose no row, where nothing has moved, or -1.
 """
 
 describe = _compile_describe(source_stamp(MODULES))
-"""Writes what others read of the cars.
+"""Writes what others read of the cars, as `advance` does, but for the places before a decision."""
 
-Args:
-    car_rows: [N, NUM_CAR_FIELDS] `CAR` rows.
-    progress: [2, N] metres along and left of the line.
-    marks: [3 + G, N] zone, race time in ms, gates passed and the time of each.
+command_cars = _compile_command(source_stamp(MODULES))
+"""Turns controls [N, 3] into commands [N, NUM_COMMANDS].
+
+Returns:
+    The first car with a control out of range or not a number, where nothing is written, or -1.
 """
-
-remember_keys = _compile_remember(source_stamp(MODULES))
-"""Appends the keys [N, 4] of a decision to the last five [N, 5, 4] of every car."""

@@ -39,6 +39,8 @@ class Simulator:
         gate_time_ms: [N, G] int64 time at each gate passed, interpolated to the millisecond; 0 where not passed.
         is_finished: [N] the last gate is passed.
         is_off_track: [N] the car is too far beyond the edge of the road, too far from its surface, or on its roof.
+        along_before_m: [N] float64 metres along the centreline before the last decision.
+        time_before_ms: [N] float64 milliseconds since the start before the last decision.
         previous_keys: [N, 5, 4] float32 keys of the last decisions, oldest first.
     """
 
@@ -51,18 +53,21 @@ class Simulator:
         self._tables = table_array(simulator.physics)
         self._road = road_array(track)
         self._gate_m = np.ascontiguousarray(track.gate_m, np.float64)
-        self._keys, self._controls = table.keys(), table.analog()
+        self._commands = np.concatenate([table.analog(), table.keys()], axis=1)
+        self._own_commands = np.zeros((num_cars, physics.NUM_COMMANDS), np.float32)
+        self._chosen, self._everyone = np.zeros(num_cars, np.int64), np.arange(num_cars)
         self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
         self._scratch = np.zeros((2, columns.NUM_SCRATCH))
-        self._progress = np.zeros((2, num_cars))
-        self._marks = np.zeros((3 + len(self._gate_m), num_cars), np.int64)
+        self._progress = np.zeros((physics.NUM_PROGRESS, num_cars))
+        self._marks = np.zeros((physics.NUM_MARKS + len(self._gate_m), num_cars), np.int64)
+        self._has_gone = np.zeros((2, num_cars), np.bool_)
         self._margin_m = np.zeros(num_cars, np.float32)
         self.cars = np.zeros((num_cars, NUM_CAR_FIELDS), np.float32)
         self.previous_keys = np.zeros((num_cars, NUM_PREVIOUS_ACTIONS, 4), np.float32)
-        self.along_m, self.lateral_m = self._progress
-        self.zone_index, self.time_ms, self.gate_index = self._marks[:3]
-        self.gate_time_ms = self._marks[3:].T
-        self.is_finished, self.is_off_track = np.zeros(num_cars, np.bool_), np.zeros(num_cars, np.bool_)
+        self.along_m, self.lateral_m, self.along_before_m, self.time_before_ms = self._progress
+        self.zone_index, self.time_ms, self.gate_index = self._marks[: physics.NUM_MARKS]
+        self.gate_time_ms = self._marks[physics.NUM_MARKS :].T
+        self.is_finished, self.is_off_track = self._has_gone
         self.reset(np.ones(num_cars, np.bool_))
 
     def reset(
@@ -96,7 +101,7 @@ class Simulator:
             message = "cars are placed with a forward speed of 0 or more"
             raise SimulatorError(message)
         self._state[which] = place_on_road(self._road, self._constants, self._gate_m, *places)
-        self.previous_keys[which] = self._keys[FORWARD]
+        self.previous_keys[which] = self._commands[FORWARD, physics.NUM_CONTROLS :]
         self._describe()
 
     def step(self, actions: NDArray) -> None:
@@ -109,13 +114,13 @@ class Simulator:
             SimulatorError: if an action is not in the table.
         """
         actions = np.asarray(actions)
-        if actions.shape != (self.num_cars,) or actions.dtype.kind not in "iu":
+        if actions.shape != self._chosen.shape or actions.dtype.kind not in "iu":
             message = f"actions must be {self.num_cars} whole numbers, got {actions.dtype} of shape {actions.shape}"
             raise SimulatorError(message)
-        if actions.min() < 0 or actions.max() >= self.table.num_actions:
+        self._chosen[:] = actions
+        if self._drive(self._chosen, self._commands) >= 0:
             message = f"actions must be from 0 to {self.table.num_actions - 1}, got {actions!r:.120}"
             raise SimulatorError(message)
-        self._drive(self._controls[actions], self._keys[actions])
 
     def step_controls(self, controls: NDArray[np.float32]) -> None:
         """Drives every car for one decision with analog controls.
@@ -127,17 +132,15 @@ class Simulator:
             SimulatorError: if a control is out of range or not a number.
         """
         controls = np.ascontiguousarray(controls, np.float32)
-        is_shaped = controls.shape == (self.num_cars, 3)
-        if not is_shaped or not (np.abs(controls) <= 1.0).all() or (controls[:, 1:] < 0).any():
+        is_shaped = controls.shape == (self.num_cars, physics.NUM_CONTROLS)
+        if not is_shaped or physics.command_cars(controls, self._own_commands) >= 0:
             message = f"controls must be {self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
             raise SimulatorError(message)
-        steer, gas, brake = controls.T
-        keys = np.stack([gas > 0.5, brake > 0.5, steer < 0.0, steer > 0.0], axis=1)
-        self._drive(controls, keys.astype(np.float32))
+        self._drive(self._everyone, self._own_commands)
 
     def floats(self, out: NDArray[np.float32]) -> None:
         """Writes the float observations of all cars into `out` [N, 184]."""
-        self._margin_m[:] = self.track.length_m - self.along_m
+        np.subtract(self.track.length_m, self.along_m, out=self._margin_m, casting="same_kind")
         build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self._margin_m, out)
 
     def save(self) -> NDArray[np.float64]:
@@ -164,21 +167,27 @@ class Simulator:
         self.previous_keys[chosen] = saved[chosen, width:].reshape(-1, *self.previous_keys.shape[1:])
         self._describe()
 
-    def _drive(self, controls: NDArray[np.float32], keys: NDArray[np.float32]) -> None:
-        physics.remember_keys(self._state, keys, self.previous_keys)
-        physics.drive(
+    def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
+        """Drives one decision; returns the first car that chose no row of the commands, or -1."""
+        return physics.advance(
             self._state,
-            controls,
+            chosen,
+            commands,
             self.table.ticks_per_action,
             self._road,
             self._gate_m,
             self._constants,
             self._tables,
             self._scratch,
+            self.previous_keys,
+            self.cars,
+            self._progress,
+            self._marks,
+            self._has_gone,
         )
-        self._describe()
 
     def _describe(self) -> None:
-        physics.describe(self._state, self._road, self._constants, self.cars, self._progress, self._marks)
-        np.greater(self._state[:, columns.FINISHED], 0.0, out=self.is_finished)
-        np.greater(self._state[:, columns.OFF_TRACK], 0.0, out=self.is_off_track)
+        """Writes what others read of the cars."""
+        physics.describe(
+            self._state, self._road, self._constants, self.cars, self._progress, self._marks, self._has_gone
+        )
