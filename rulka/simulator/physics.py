@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,45 +117,76 @@ def pass_gates(car: Array, before_m: float, gate_m: Array, c: Array) -> None:
         car[FINISHED] = 1.0
 
 
+class World(NamedTuple):
+    """What cars are driven with: `road`, `gate_m`, `c` and `tables` as above.
+
+    Attributes:
+        length_m: of the track.
+        scratch: [2, NUM_SCRATCH] working memory of one thread.
+    """
+
+    road: Array
+    gate_m: Array
+    c: Array
+    tables: Array
+    length_m: float
+    scratch: Array
+
+
+class View(NamedTuple):
+    """What others read of the cars.
+
+    Attributes:
+        rows: [N, NUM_CAR_FIELDS] `CAR` rows.
+        previous_keys: [N, 5, 4] keys of the last decisions, oldest first; stay as they are where a race has ended.
+        progress: [NUM_PROGRESS, N] metres along and left of the line; metres along and race time in ms before the
+            last decision.
+        margin_m: [N] metres to the finish.
+        marks: [NUM_MARKS + G, N] zone, race time in ms, gates passed and the time of each.
+        has_gone: [2, N] finished, off the track.
+    """
+
+    rows: NDArray[np.float32]
+    previous_keys: NDArray[np.float32]
+    progress: Array
+    margin_m: NDArray[np.float32]
+    marks: NDArray[np.int64]
+    has_gone: NDArray[np.bool_]
+
+
 @inlined_kernel
-def drive_car(
-    car: Array,
-    control: NDArray[np.float32],
-    num_ticks: int,
-    road: Array,
-    gate_m: Array,
-    c: Array,
-    tables: Array,
-    scratch: Array,
-) -> None:
+def drive_car(car: Array, control: NDArray[np.float32], num_ticks: int, world: World) -> None:
     """Moves a car that has not ended by one decision."""
-    below, motion = scratch[0], scratch[1]
-    find_ground(car, road, c, below)
+    below, motion = world.scratch[0], world.scratch[1]
+    find_ground(car, world.road, world.c, below)
     for _ in range(num_ticks):
-        tick(car, control, road, gate_m, c, tables, below, motion)
+        tick(car, control, world.road, world.gate_m, world.c, world.tables, below, motion)
         if has_ended(car):
             break
     car[SHIFTING] = car[SHIFTING] + 1.0 if car[SHIFT_S] > 0.0 else 0.0
 
 
 @inlined_kernel
-def remember_keys(keys: NDArray[np.float32], previous_keys: NDArray[np.float32]) -> None:
-    """Appends the keys at the end of a command [7] to the last five [5, 4] of a car."""
+def remember_keys(command: NDArray[np.float32], previous_keys: NDArray[np.float32]) -> None:
+    """Appends the keys of a command to the last five [5, 4] of a car."""
     last = previous_keys.shape[0] - 1
     for k in range(previous_keys.shape[1]):
         for i in range(last):
             previous_keys[i, k] = previous_keys[i + 1, k]
-        previous_keys[last, k] = keys[NUM_CONTROLS + k]
+        previous_keys[last, k] = command[NUM_CONTROLS + k]
 
 
 @inlined_kernel
-def note_place(car: Array, n: int, progress: Array, marks: NDArray[np.int64], has_gone: NDArray[np.bool_]) -> None:
-    """Writes where and how far a car is."""
-    progress[0, n], progress[1, n] = car[ALONG], car[LATERAL]
+def show_car(car: Array, n: int, world: World, view: View) -> None:
+    """Writes what others read of a car, but for its keys and its place before a decision."""
+    describe_car(car, world.road, world.c, view.rows[n])
+    view.progress[0, n], view.progress[1, n] = car[ALONG], car[LATERAL]
+    view.margin_m[n] = world.length_m - car[ALONG]
+    marks = view.marks
     marks[0, n], marks[1, n], marks[2, n] = int(car[ZONE]), int(car[TIME_MS]), int(car[GATE])
     for gate in range(marks.shape[0] - NUM_MARKS):
         marks[NUM_MARKS + gate, n] = int(car[GATE_MS + gate])
-    has_gone[0, n], has_gone[1, n] = car[FINISHED] > 0.0, car[OFF_TRACK] > 0.0
+    view.has_gone[0, n], view.has_gone[1, n] = car[FINISHED] > 0.0, car[OFF_TRACK] > 0.0
 
 
 Kernel = Callable[..., int]
@@ -175,30 +207,21 @@ def _compile_advance(stamp: int) -> Kernel:
         chosen: NDArray[np.int64],
         commands: NDArray[np.float32],
         num_ticks: int,
-        road: Array,
-        gate_m: Array,
-        c: Array,
-        tables: Array,
-        scratch: Array,
-        previous_keys: NDArray[np.float32],
-        car_rows: NDArray[np.float32],
-        progress: Array,
-        marks: NDArray[np.int64],
-        has_gone: NDArray[np.bool_],
+        world: World,
+        view: View,
     ) -> int:
         for n in range(chosen.shape[0]):
             if chosen[n] < 0 or chosen[n] >= commands.shape[0]:
                 return n
         for n in range(state.shape[0] if stamp else 0):
             car = state[n]
-            progress[2, n], progress[3, n] = car[ALONG], car[TIME_MS]
+            view.progress[2, n], view.progress[3, n] = car[ALONG], car[TIME_MS]
             if has_ended(car):
                 continue
             command = commands[chosen[n]]
-            remember_keys(command, previous_keys[n])
-            drive_car(car, command, num_ticks, road, gate_m, c, tables, scratch)
-            describe_car(car, road, c, car_rows[n])
-            note_place(car, n, progress, marks, has_gone)
+            remember_keys(command, view.previous_keys[n])
+            drive_car(car, command, num_ticks, world)
+            show_car(car, n, world, view)
         return -1
 
     return advance
@@ -208,18 +231,9 @@ def _compile_describe(stamp: int) -> Kernel:
     """Returns the kernel `describe`."""
 
     @cached_kernel
-    def describe(
-        state: Array,
-        road: Array,
-        c: Array,
-        car_rows: NDArray[np.float32],
-        progress: Array,
-        marks: NDArray[np.int64],
-        has_gone: NDArray[np.bool_],
-    ) -> int:
+    def describe(state: Array, world: World, view: View) -> int:
         for n in range(state.shape[0] if stamp else 0):
-            describe_car(state[n], road, c, car_rows[n])
-            note_place(state[n], n, progress, marks, has_gone)
+            show_car(state[n], n, world, view)
         return -1
 
     return describe
@@ -248,26 +262,19 @@ def _compile_command(stamp: int) -> Kernel:
 
 
 advance = _compile_advance(source_stamp(MODULES))
-"""Moves every car by one decision and writes what others read of it.
+"""Moves every car that has not ended by one decision and writes what others read of it.
 
 Args:
     chosen: [N] int64 row of the commands for each car.
     commands: [A, NUM_COMMANDS] held throughout the decision.
     num_ticks: ticks in the decision.
-    scratch: [2, NUM_SCRATCH] working memory of one thread.
-    previous_keys: [N, 5, 4] keys of the last decisions, oldest first; stay as they are where a race has ended.
-    car_rows: [N, NUM_CAR_FIELDS] `CAR` rows.
-    progress: [NUM_PROGRESS, N] metres along and left of the line; metres along and race time in ms before the
-        decision.
-    marks: [NUM_MARKS + G, N] zone, race time in ms, gates passed and the time of each.
-    has_gone: [2, N] finished, off the track.
 
 Returns:
     The first car that chose no row, where nothing has moved, or -1.
 """
 
 describe = _compile_describe(source_stamp(MODULES))
-"""Writes what others read of the cars, as `advance` does, but for the places before a decision."""
+"""Writes what others read of the cars, as `advance` does, but for their keys and the places before a decision."""
 
 command_cars = _compile_command(source_stamp(MODULES))
 """Turns controls [N, 3] into commands [N, NUM_COMMANDS].

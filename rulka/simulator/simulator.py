@@ -49,25 +49,32 @@ class Simulator:
             message = f"a simulator needs at least one car, got {num_cars}"
             raise SimulatorError(message)
         self.track, self.table, self.num_cars = track, table, num_cars
-        self._constants = constant_array(simulator.physics, TICK_MS / 1000.0)
-        self._tables = table_array(simulator.physics)
-        self._road = road_array(track)
         self._gate_m = np.ascontiguousarray(track.gate_m, np.float64)
+        self._world = physics.World(
+            road=road_array(track),
+            gate_m=self._gate_m,
+            c=constant_array(simulator.physics, TICK_MS / 1000.0),
+            tables=table_array(simulator.physics),
+            length_m=float(track.length_m),
+            scratch=np.zeros((2, columns.NUM_SCRATCH)),
+        )
         self._commands = np.concatenate([table.analog(), table.keys()], axis=1)
         self._own_commands = np.zeros((num_cars, physics.NUM_COMMANDS), np.float32)
         self._chosen, self._everyone = np.zeros(num_cars, np.int64), np.arange(num_cars)
         self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
-        self._scratch = np.zeros((2, columns.NUM_SCRATCH))
-        self._progress = np.zeros((physics.NUM_PROGRESS, num_cars))
-        self._marks = np.zeros((physics.NUM_MARKS + len(self._gate_m), num_cars), np.int64)
-        self._has_gone = np.zeros((2, num_cars), np.bool_)
-        self._margin_m = np.zeros(num_cars, np.float32)
-        self.cars = np.zeros((num_cars, NUM_CAR_FIELDS), np.float32)
-        self.previous_keys = np.zeros((num_cars, NUM_PREVIOUS_ACTIONS, 4), np.float32)
-        self.along_m, self.lateral_m, self.along_before_m, self.time_before_ms = self._progress
-        self.zone_index, self.time_ms, self.gate_index = self._marks[: physics.NUM_MARKS]
-        self.gate_time_ms = self._marks[physics.NUM_MARKS :].T
-        self.is_finished, self.is_off_track = self._has_gone
+        self._view = physics.View(
+            rows=np.zeros((num_cars, NUM_CAR_FIELDS), np.float32),
+            previous_keys=np.zeros((num_cars, NUM_PREVIOUS_ACTIONS, 4), np.float32),
+            progress=np.zeros((physics.NUM_PROGRESS, num_cars)),
+            margin_m=np.zeros(num_cars, np.float32),
+            marks=np.zeros((physics.NUM_MARKS + len(self._gate_m), num_cars), np.int64),
+            has_gone=np.zeros((2, num_cars), np.bool_),
+        )
+        self.cars, self.previous_keys = self._view.rows, self._view.previous_keys
+        self.along_m, self.lateral_m, self.along_before_m, self.time_before_ms = self._view.progress
+        self.zone_index, self.time_ms, self.gate_index = self._view.marks[: physics.NUM_MARKS]
+        self.gate_time_ms = self._view.marks[physics.NUM_MARKS :].T
+        self.is_finished, self.is_off_track = self._view.has_gone
         self.reset(np.ones(num_cars, np.bool_))
 
     def reset(
@@ -100,7 +107,7 @@ class Simulator:
         if (places[3] < 0).any():
             message = "cars are placed with a forward speed of 0 or more"
             raise SimulatorError(message)
-        self._state[which] = place_on_road(self._road, self._constants, self._gate_m, *places)
+        self._state[which] = place_on_road(self._world.road, self._world.c, self._gate_m, *places)
         self.previous_keys[which] = self._commands[FORWARD, physics.NUM_CONTROLS :]
         self._describe()
 
@@ -140,8 +147,7 @@ class Simulator:
 
     def floats(self, out: NDArray[np.float32]) -> None:
         """Writes the float observations of all cars into `out` [N, 184]."""
-        np.subtract(self.track.length_m, self.along_m, out=self._margin_m, casting="same_kind")
-        build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self._margin_m, out)
+        build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self._view.margin_m, out)
 
     def save(self) -> NDArray[np.float64]:
         """Returns [N, K] a copy of everything that the future of each car depends on."""
@@ -169,25 +175,8 @@ class Simulator:
 
     def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
         """Drives one decision; returns the first car that chose no row of the commands, or -1."""
-        return physics.advance(
-            self._state,
-            chosen,
-            commands,
-            self.table.ticks_per_action,
-            self._road,
-            self._gate_m,
-            self._constants,
-            self._tables,
-            self._scratch,
-            self.previous_keys,
-            self.cars,
-            self._progress,
-            self._marks,
-            self._has_gone,
-        )
+        ticks = self.table.ticks_per_action
+        return physics.advance(self._state, chosen, commands, ticks, self._world, self._view)
 
     def _describe(self) -> None:
-        """Writes what others read of the cars."""
-        physics.describe(
-            self._state, self._road, self._constants, self.cars, self._progress, self._marks, self._has_gone
-        )
+        physics.describe(self._state, self._world, self._view)
