@@ -202,14 +202,26 @@ def _compile_advance(stamp: int) -> Kernel:
     """Returns the kernel `advance`; the stamp of its files is part of the key under which numba keeps it."""
 
     @cached_kernel
-    def advance(
+    def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
         state: Array,
         chosen: NDArray[np.int64],
         commands: NDArray[np.float32],
         num_ticks: int,
-        world: World,
-        view: View,
+        road: Array,
+        gate_m: Array,
+        c: Array,
+        tables: Array,
+        length_m: float,
+        scratch: Array,
+        rows: NDArray[np.float32],
+        previous_keys: NDArray[np.float32],
+        progress: Array,
+        margin_m: NDArray[np.float32],
+        marks: NDArray[np.int64],
+        has_gone: NDArray[np.bool_],
     ) -> int:
+        world = World(road, gate_m, c, tables, length_m, scratch)
+        view = View(rows, previous_keys, progress, margin_m, marks, has_gone)
         for n in range(chosen.shape[0]):
             if chosen[n] < 0 or chosen[n] >= commands.shape[0]:
                 return n
@@ -268,6 +280,8 @@ Args:
     chosen: [N] int64 row of the commands for each car.
     commands: [A, NUM_COMMANDS] held throughout the decision.
     num_ticks: ticks in the decision.
+    road ... scratch: the parts of the world, in order.
+    rows ... has_gone: the parts of the view, in order.
 
 Returns:
     The first car that chose no row, where nothing has moved, or -1.

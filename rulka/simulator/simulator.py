@@ -50,10 +50,11 @@ class Simulator:
             raise SimulatorError(message)
         self.track, self.table, self.num_cars = track, table, num_cars
         self._gate_m = np.ascontiguousarray(track.gate_m, np.float64)
+        self._constants = constant_array(simulator.physics, TICK_MS / 1000.0)
         self._world = physics.World(
             road=road_array(track),
             gate_m=self._gate_m,
-            c=constant_array(simulator.physics, TICK_MS / 1000.0),
+            c=self._constants,
             tables=table_array(simulator.physics),
             length_m=float(track.length_m),
             scratch=np.zeros((2, columns.NUM_SCRATCH)),
@@ -175,8 +176,7 @@ class Simulator:
 
     def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
         """Drives one decision; returns the first car that chose no row of the commands, or -1."""
-        ticks = self.table.ticks_per_action
-        return physics.advance(self._state, chosen, commands, ticks, self._world, self._view)
+        return physics.advance(self._state, chosen, commands, self.table.ticks_per_action, *self._world, *self._view)
 
     def _describe(self) -> None:
         physics.describe(self._state, self._world, self._view)
