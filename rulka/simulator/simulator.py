@@ -30,6 +30,7 @@ class Simulator:
         track: the road they share.
         table: what each discrete action does.
         num_cars: N.
+        view: all of what follows, as kernels take it.
         cars: [N, NUM_CAR_FIELDS] float32 `CAR` rows, fresh after every reset, step and restore, like all that follow.
         zone_index: [N] int64 zone each car passed last.
         along_m: [N] float64 metres along the centreline.
@@ -63,7 +64,7 @@ class Simulator:
         self._own_commands = np.zeros((num_cars, physics.NUM_COMMANDS), np.float32)
         self._chosen, self._everyone = np.zeros(num_cars, np.int64), np.arange(num_cars)
         self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
-        self._view = physics.View(
+        self.view = physics.View(
             rows=np.zeros((num_cars, NUM_CAR_FIELDS), np.float32),
             previous_keys=np.zeros((num_cars, NUM_PREVIOUS_ACTIONS, 4), np.float32),
             progress=np.zeros((physics.NUM_PROGRESS, num_cars)),
@@ -71,11 +72,11 @@ class Simulator:
             marks=np.zeros((physics.NUM_MARKS + len(self._gate_m), num_cars), np.int64),
             has_gone=np.zeros((2, num_cars), np.bool_),
         )
-        self.cars, self.previous_keys = self._view.rows, self._view.previous_keys
-        self.along_m, self.lateral_m, self.along_before_m, self.time_before_ms = self._view.progress
-        self.zone_index, self.time_ms, self.gate_index = self._view.marks[: physics.NUM_MARKS]
-        self.gate_time_ms = self._view.marks[physics.NUM_MARKS :].T
-        self.is_finished, self.is_off_track = self._view.has_gone
+        self.cars, self.previous_keys = self.view.rows, self.view.previous_keys
+        self.along_m, self.lateral_m, self.along_before_m, self.time_before_ms = self.view.progress
+        self.zone_index, self.time_ms, self.gate_index = self.view.marks[: physics.NUM_MARKS]
+        self.gate_time_ms = self.view.marks[physics.NUM_MARKS :].T
+        self.is_finished, self.is_off_track = self.view.has_gone
         self.reset(np.ones(num_cars, np.bool_))
 
     def reset(
@@ -148,7 +149,7 @@ class Simulator:
 
     def floats(self, out: NDArray[np.float32]) -> None:
         """Writes the float observations of all cars into `out` [N, 184]."""
-        build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self._view.margin_m, out)
+        build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self.view.margin_m, out)
 
     def save(self) -> NDArray[np.float64]:
         """Returns [N, K] a copy of everything that the future of each car depends on."""
@@ -176,7 +177,7 @@ class Simulator:
 
     def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
         """Drives one decision; returns the first car that chose no row of the commands, or -1."""
-        return physics.advance(self._state, chosen, commands, self.table.ticks_per_action, *self._world, *self._view)
+        return physics.advance(self._state, chosen, commands, self.table.ticks_per_action, *self._world, *self.view)
 
     def _describe(self) -> None:
-        physics.describe(self._state, self._world, self._view)
+        physics.describe(self._state, self._world, self.view)
