@@ -55,7 +55,7 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         self.action_space = action_space(self.settings)
         self.batch = RaceBatch(self.settings, 1)
         self._choice, self._potential = np.zeros(1, np.int64), np.zeros(1, np.float32)
-        self._image_shape = (1, *self.observation_space["image"].shape)
+        self._image_shape = (1, 1, self.settings.observation.height, self.settings.observation.width)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -228,27 +228,14 @@ def _compile_advance(stamp: int) -> Kernel:
         for n in range(state.shape[0] if stamp else 0):
             car = state[n]
             view.progress[2, n], view.progress[3, n] = car[ALONG], car[TIME_MS]
-            if has_ended(car):
-                continue
-            command = commands[chosen[n]]
-            remember_keys(command, view.previous_keys[n])
-            drive_car(car, command, num_ticks, world)
+            if num_ticks > 0 and not has_ended(car):
+                command = commands[chosen[n]]
+                remember_keys(command, view.previous_keys[n])
+                drive_car(car, command, num_ticks, world)
             show_car(car, n, world, view)
         return -1
 
     return advance
-
-
-def _compile_describe(stamp: int) -> Kernel:
-    """Returns the kernel `describe`."""
-
-    @cached_kernel
-    def describe(state: Array, world: World, view: View) -> int:
-        for n in range(state.shape[0] if stamp else 0):
-            show_car(state[n], n, world, view)
-        return -1
-
-    return describe
 
 
 def _compile_command(stamp: int) -> Kernel:
@@ -279,16 +266,13 @@ advance = _compile_advance(source_stamp(MODULES))
 Args:
     chosen: [N] int64 row of the commands for each car.
     commands: [A, NUM_COMMANDS] held throughout the decision.
-    num_ticks: ticks in the decision.
+    num_ticks: ticks in the decision; with 0 nothing moves and cars are only described.
     road ... scratch: the parts of the world, in order.
     rows ... has_gone: the parts of the view, in order.
 
 Returns:
     The first car that chose no row, where nothing has moved, or -1.
 """
-
-describe = _compile_describe(source_stamp(MODULES))
-"""Writes what others read of the cars, as `advance` does, but for their keys and the places before a decision."""
 
 command_cars = _compile_command(source_stamp(MODULES))
 """Turns controls [N, 3] into commands [N, NUM_COMMANDS].

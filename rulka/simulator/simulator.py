@@ -180,4 +180,5 @@ class Simulator:
         return physics.advance(self._state, chosen, commands, self.table.ticks_per_action, *self._world, *self.view)
 
     def _describe(self) -> None:
-        physics.describe(self._state, self._world, self.view)
+        """Writes what others read of the cars."""
+        physics.advance(self._state, self._everyone, self._own_commands, 0, *self._world, *self.view)
