@@ -6,6 +6,7 @@ actions alone, to the bit, so a batch of one is the single environment. Dimensio
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -287,7 +288,7 @@ class RaceBatch:
         drawn: Places = {
             "along_m": is_anywhere * chance[:, 1] * max(settings.track.length_m - START_MARGIN_M, 0.0),
             "lateral_m": (2.0 * chance[:, 2] - 1.0) * settings.start_lateral_m,
-            "heading_rad": (2.0 * chance[:, 3] - 1.0) * float(np.deg2rad(settings.start_heading_deg)),
+            "heading_rad": (2.0 * chance[:, 3] - 1.0) * math.radians(settings.start_heading_deg),
             "speed_mps": is_anywhere * settings.start_speed_mps,
         }
         self.simulator.reset(which, **(drawn | places))

@@ -227,7 +227,8 @@ def _compile_advance(stamp: int) -> Kernel:
                 return n
         for n in range(state.shape[0] if stamp else 0):
             car = state[n]
-            view.progress[2, n], view.progress[3, n] = car[ALONG], car[TIME_MS]
+            if num_ticks > 0:
+                view.progress[2, n], view.progress[3, n] = car[ALONG], car[TIME_MS]
             if num_ticks > 0 and not has_ended(car):
                 command = commands[chosen[n]]
                 remember_keys(command, view.previous_keys[n])

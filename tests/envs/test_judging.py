@@ -1,6 +1,7 @@
 """The kernel that judges races against a slow twin in numpy, to the bit."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class SlowRaces:
                 np.arange(len(which)) == k,
                 is_anywhere * along * max(length_m - 20.0, 0.0),
                 (2.0 * side - 1.0) * settings.start_lateral_m,
-                (2.0 * turn - 1.0) * np.deg2rad(settings.start_heading_deg),
+                (2.0 * turn - 1.0) * math.radians(settings.start_heading_deg),
                 is_anywhere * settings.start_speed_mps,
             )
             self.is_full[k], self.is_over[k], self.progress_ms[k] = not is_anywhere, False, 0
