@@ -113,6 +113,22 @@ class Simulator:
         self.previous_keys[which] = self._commands[FORWARD, physics.NUM_CONTROLS :]
         self._describe()
 
+    def set_friction(self, which: NDArray[np.bool_], scale: ArrayLike) -> None:
+        """Multiplies the grip of chosen cars until their next reset, which sets it back to 1.
+
+        Args:
+            which: [N] cars to change; the others are left alone.
+            scale: positive factor, one for all or [N].
+
+        Raises:
+            SimulatorError: if a factor is not a positive number.
+        """
+        wide = np.broadcast_to(np.asarray(scale, np.float64), (self.num_cars,))[which]
+        if not (np.isfinite(wide) & (wide > 0.0)).all():
+            message = f"friction is scaled by positive numbers, got {wide!r:.120}"
+            raise SimulatorError(message)
+        self._state[which, columns.FRICTION] = wide
+
     def step(self, actions: NDArray) -> None:
         """Drives every car for one decision.
 

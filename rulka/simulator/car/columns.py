@@ -13,7 +13,8 @@ CONTACT, LOAD, PUSH, PULL = range(20, 24)  # flag; accelerations by the road alo
 FRONT_USE, REAR_USE, IS_SLIDING = range(24, 27)  # share of the grip used, above 1 is sliding; the rear's memory of it
 ZONE, ALONG, LATERAL, HEIGHT = range(27, 31)  # zone last passed; along, left of and above the road at rest
 TIME_MS, SHIFTING, GATE, FINISHED, OFF_TRACK = range(31, 36)  # decisions spent shifting; gates passed; flags
-GATE_MS = 36  # first of the gate times, which end a row
+FRICTION = 36  # factor on the grip of this car's tyres
+GATE_MS = 37  # first of the gate times, which end a row
 NUM_STATE = GATE_MS
 
 # Columns of a zone of the road.

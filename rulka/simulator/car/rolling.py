@@ -18,6 +18,7 @@ from rulka.simulator.car.columns import (
     DRAG,
     ENGINE_BRAKE,
     FORWARD,
+    FRICTION,
     FRONT_USE,
     G_NORMAL,
     GEAR,
@@ -76,7 +77,7 @@ def roll_on_road(car: Array, gas: float, brake: float, c: Array, tables: Array, 
     motion[AWAY] += (car[LOAD] - c[GRAVITY] * ground[1]) * c[TICK_S]
 
     left, right = wheel_material(car, WHEEL_SIDE_M, ground), wheel_material(car, -WHEEL_SIDE_M, ground)
-    surface = 0.5 * (tables[SURFACE_GRIP, left] + tables[SURFACE_GRIP, right])
+    surface = 0.5 * (tables[SURFACE_GRIP, left] + tables[SURFACE_GRIP, right]) * car[FRICTION]
     grip = (c[GRIP] + c[GRIP_PER_SPEED] * abs(motion[AHEAD])) * surface * min(car[LOAD] * c[PER_GRAVITY], 1.0) + 1e-6
     push, resist = engine(car, motion[AHEAD], gas, brake, c)
     push *= 0.5 * (tables[SURFACE_PUSH, left] + tables[SURFACE_PUSH, right])
