@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rulka.envs import judging
 from rulka.envs.options import Places
+from rulka.envs.randomising import Randomiser
 from rulka.envs.settings import RaceSettings
 from rulka.observation import NUM_FLOATS
 from rulka.simulator.camera import camera_array
@@ -68,10 +69,12 @@ class SavedRaces:
         marks: [N, 5] float64 race is over, began at the start line, furthest metre, furthest zone, time of the last
             new zone in ms.
         chance: N states of the sources of chance, empty where the batch was never reset.
+        draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
     """
 
     cars: NDArray[np.float64]
     marks: NDArray[np.float64]
+    draws: NDArray[np.float64]
     chance: tuple[dict[str, Any], ...]
 
 
@@ -92,7 +95,11 @@ class RaceBatch:
         self.settings, self.num_cars = settings, num_cars
         self.scene = bake_scene(settings.track)
         self.simulator = Simulator(settings.track, num_cars, settings.simulator, settings.table)
-        camera = camera_array(settings.simulator.camera)
+        camera, randomisation = camera_array(settings.simulator.camera), settings.randomisation
+        self._randomiser: Randomiser | None = None
+        if not randomisation.is_off:
+            self._randomiser = Randomiser(randomisation, settings.simulator.camera, num_cars)
+            camera = self._randomiser.cameras()
         self._painter = FramePainter(self.simulator.cars, self.simulator.zone_index, self.scene, camera)
         self._rules = judging.rule_array(
             settings.rewards, settings.track.length_m, settings.max_race_s, settings.no_progress_s
@@ -197,6 +204,8 @@ class RaceBatch:
         """Writes images [N, 1, H, W], floats [N, F] and shaping potentials [N] of all cars."""
         simulator = self.simulator
         self._painter.paint(image_out[:, 0])
+        if self._randomiser is not None:
+            self._randomiser.relight(image_out[:, 0], simulator.time_ms)
         simulator.floats(floats_out)
         judging.find_potentials(
             simulator.cars, simulator.zone_index, self.settings.track.zones, self._rules, potential_out
@@ -205,7 +214,7 @@ class RaceBatch:
     def save(self) -> SavedRaces:
         """Returns a copy of the cars, of how their races stand and of their sources of chance."""
         chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self.generators)
-        return SavedRaces(self.simulator.save(), self._marks.copy(), chance)
+        return SavedRaces(self.simulator.save(), self._marks.copy(), self._draws().copy(), chance)
 
     def restore(self, saved: SavedRaces) -> None:
         """Puts all races back to what `save` returned, bit for bit; resets then go on drawing from there.
@@ -218,11 +227,15 @@ class RaceBatch:
             SimulatorError: if it is of another track or number of cars.
         """
         self.check_open()
-        if saved.marks.shape != self._marks.shape or len(saved.chance) not in (0, self.num_cars):
+        is_alike = saved.marks.shape == self._marks.shape and saved.draws.shape == self._draws().shape
+        if not is_alike or len(saved.chance) not in (0, self.num_cars):
             message = f"saved races of {len(saved.marks)} cars do not fit a batch of {self.num_cars}"
             raise SimulatorError(message)
         self.simulator.restore(saved.cars)
         self._marks[:] = saved.marks
+        if self._randomiser is not None:
+            self._randomiser.draws[:] = saved.draws
+            self._painter.cameras[:] = self._randomiser.cameras()
         self.num_over = int(self.is_over.sum())
         # New generators: those in use may belong to an environment, which goes on with its own.
         self.generators = [np.random.Generator(np.random.PCG64(0)) for _ in saved.chance]
@@ -278,6 +291,9 @@ class RaceBatch:
             wanted = f"{self.num_cars} whole numbers from 0 to {self.settings.table.num_actions - 1}"
         return f"actions must be {wanted}, got {actions!r:.200}"
 
+    def _draws(self) -> NDArray[np.float64]:
+        return np.zeros((self.num_cars, 0)) if self._randomiser is None else self._randomiser.draws
+
     def _begin(self, which: NDArray[np.bool_], places: Places) -> None:
         """Puts chosen cars where they are told or their generators say and starts their clocks."""
         chance = np.zeros((self.num_cars, 4))
@@ -292,6 +308,10 @@ class RaceBatch:
             "speed_mps": is_anywhere * settings.start_speed_mps,
         }
         self.simulator.reset(which, **(drawn | places))
+        if self._randomiser is not None:
+            self._randomiser.draw(which, self.generators)
+            self.simulator.set_friction(which, self._randomiser.friction())
+            self._painter.cameras[:] = self._randomiser.cameras()
         is_full = places["along_m"] <= 0.0 if "along_m" in places else ~is_anywhere
         along_m = np.minimum(self.simulator.along_m, settings.track.length_m)
         marks, zone = self._marks, self.simulator.zone_index

@@ -14,10 +14,10 @@ from rulka.envs.settings import SettingsError
 class Places(TypedDict, total=False):
     """Where and how fast races begin; [N] each. What is left out is drawn by chance."""
 
-    along_m: NDArray[np.float64]  # metres from the start
-    lateral_m: NDArray[np.float64]  # metres left of the centreline
-    heading_rad: NDArray[np.float64]  # turned left of the road's direction by this much
-    speed_mps: NDArray[np.float64]  # forward speed
+    along_m: NDArray[np.floating]  # metres from the start
+    lateral_m: NDArray[np.floating]  # metres left of the centreline
+    heading_rad: NDArray[np.floating]  # turned left of the road's direction by this much
+    speed_mps: NDArray[np.floating]  # forward speed
 
 
 STATE, MASK = "state", "reset_mask"

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from rulka.actions import ActionTable, action_table
 from rulka.errors import UserError
-from rulka.params import ObservationParams, Params, RewardParams, SimulatorParams, reference_params
+from rulka.params import ObservationParams, Params, RandomisationParams, RewardParams, SimulatorParams, reference_params
 from rulka.tracks.find import find_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
@@ -35,6 +35,7 @@ class RaceOptions(TypedDict, total=False):
     max_race_s: float | None  # train.max_race_s: a race is cut after this long
     no_progress_s: float | None  # train.no_progress_s: a race is cut after this long without a further zone
     start_speed_mps: float | None  # at rest: speed of races that begin anywhere
+    randomisation: RandomisationParams | None  # none: how much races differ in friction, camera, light and noise
     continuous: bool | None  # no: actions are steer, gas and brake instead of an index
 
 
@@ -54,6 +55,7 @@ class RaceSettings:
         max_race_s: a race is cut after this long.
         no_progress_s: a race is cut after this long without a further zone.
         start_speed_mps: speed at which races begin that begin anywhere.
+        randomisation: how much races differ in friction, camera, light and noise.
         continuous: actions are steer in [-1, 1], gas and brake in [0, 1] instead of an index into the table.
     """
 
@@ -68,6 +70,7 @@ class RaceSettings:
     max_race_s: float
     no_progress_s: float
     start_speed_mps: float
+    randomisation: RandomisationParams
     continuous: bool
 
     def __post_init__(self) -> None:
@@ -80,8 +83,11 @@ class RaceSettings:
                 raise SettingsError(message)
 
 
-PLAIN: dict[str, Any] = {"start_speed_mps": 0.0, "continuous": False}
-"""What no parameter says: races begin at rest and actions are indices."""
+ALIKE = RandomisationParams(
+    friction=0.0, camera_m=0.0, camera_deg=0.0, light_gain=0.0, light_offset=0.0, pixel_noise=0.0
+)
+PLAIN: dict[str, Any] = {"start_speed_mps": 0.0, "randomisation": ALIKE, "continuous": False}
+"""What an environment does unless asked: races begin at rest and are all alike, actions are indices."""
 
 
 def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> RaceSettings:
