@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
@@ -20,8 +17,8 @@ from numpy.typing import NDArray
 from rulka.envs import judging
 from rulka.envs.options import Places
 from rulka.envs.randomising import Randomiser
+from rulka.envs.results import SavedRaces, VectorStep
 from rulka.envs.settings import RaceSettings
-from rulka.observation import NUM_FLOATS
 from rulka.simulator.camera import camera_array
 from rulka.simulator.render import FramePainter
 from rulka.simulator.scene import bake_scene
@@ -29,53 +26,6 @@ from rulka.simulator.simulator import Simulator, SimulatorError
 
 START_MARGIN_M = 20.0
 """Races that begin anywhere begin at least this far before the finish."""
-FLOAT_LIMIT = 1e6
-"""Bound of the float observations' space; no honest value comes near it."""
-
-
-@dataclass(frozen=True)
-class VectorStep:
-    """What one decision of every car led to. All arrays have N entries.
-
-    Attributes:
-        reward: float32, without shaping; 0 where the decision was swallowed by a reset.
-        terminated: the race ended for good: finished or off the track.
-        truncated: the race was cut by a limit.
-        is_reset: the decision was swallowed by a reset, the observation is the first of a new race.
-        progress_m: float32 furthest distance along the centreline.
-        race_time_ms: int64 time since the start; of a finished race its time to the millisecond.
-        is_finished: the finish was crossed.
-        is_off_track: the car left the track.
-        is_full_race: the race began at the start line.
-    """
-
-    reward: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    is_reset: NDArray[np.bool_]
-    progress_m: NDArray[np.float32]
-    race_time_ms: NDArray[np.int64]
-    is_finished: NDArray[np.bool_]
-    is_off_track: NDArray[np.bool_]
-    is_full_race: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class SavedRaces:
-    """Everything that the future of a batch of races depends on; plain arrays and numbers, fit for another process.
-
-    Attributes:
-        cars: [N, K] float64 rows of `Simulator.save`.
-        marks: [N, 5] float64 race is over, began at the start line, furthest metre, furthest zone, time of the last
-            new zone in ms.
-        chance: N states of the sources of chance, empty where the batch was never reset.
-        draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
-    """
-
-    cars: NDArray[np.float64]
-    marks: NDArray[np.float64]
-    draws: NDArray[np.float64]
-    chance: tuple[dict[str, Any], ...]
 
 
 class RaceBatch:
@@ -323,21 +273,3 @@ class RaceBatch:
 def car_generators(seed: int, num_cars: int) -> list[np.random.Generator]:
     """Returns one source of chance for each car; car k's is that of a single environment seeded with `seed + k`."""
     return [seeding.np_random(seed + k)[0] for k in range(num_cars)]
-
-
-def action_space(settings: RaceSettings) -> spaces.Space[Any]:
-    """Returns the space of one car's action."""
-    if settings.continuous:
-        return spaces.Box(np.array([-1.0, 0.0, 0.0], np.float32), np.ones(3, np.float32), dtype=np.float32)
-    return spaces.Discrete(settings.table.num_actions)
-
-
-def observation_space(settings: RaceSettings) -> spaces.Dict:
-    """Returns the space of one car's observation."""
-    shape = (1, settings.observation.height, settings.observation.width)
-    return spaces.Dict(
-        {
-            "image": spaces.Box(0, 255, shape, np.uint8),
-            "floats": spaces.Box(-FLOAT_LIMIT, FLOAT_LIMIT, (NUM_FLOATS,), np.float32),
-        }
-    )

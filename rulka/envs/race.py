@@ -11,11 +11,13 @@ import numpy as np
 from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
-from rulka.envs.batch import RaceBatch, SavedRaces, action_space, observation_space
+from rulka.envs.batch import RaceBatch
 from rulka.envs.judging import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
 from rulka.envs.options import STATE, check_options, read_places
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
+from rulka.envs.results import SavedRaces
 from rulka.envs.settings import RaceOptions, SettingsError, resolve_settings
+from rulka.envs.space import action_space, observation_space
 from rulka.observation import NUM_FLOATS
 from rulka.tracks.track import Track
 

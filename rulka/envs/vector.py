@@ -10,11 +10,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rulka.envs.batch import RaceBatch, SavedRaces, VectorStep, action_space, car_generators, observation_space
+from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.judging import REWARD, TERMINATED, TRUNCATED
 from rulka.envs.options import MASK, STATE, check_options, read_mask, read_places
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
+from rulka.envs.results import SavedRaces, VectorStep
 from rulka.envs.settings import RaceOptions, SettingsError, resolve_settings
+from rulka.envs.space import action_space, observation_space
 from rulka.observation import NUM_FLOATS
 from rulka.tracks.track import Track
 
