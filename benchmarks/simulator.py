@@ -1,9 +1,11 @@
 """How fast the simulator is on one thread: `python -m benchmarks.simulator [--json] [--seconds S]`.
 
-Thousand decisions (50 ms of driving) per second of CPU time on the track of params.yaml, driven by the built-in driver
-from starts all over it, for 1, 16 and 256 cars: physics alone, with the 184 floats, with floats and one grey frame
-each, and the whole vector environment. Variants are interleaved and the best of their tries is taken. Where Box2D is
-installed, gymnasium's CarRacing-v3 is measured in the same run.
+Decisions (50 ms of driving) per second of CPU time: a Simulator with floats and one 64 x 64 grey frame each, driven by
+the built-in driver from starts all over the track, and whole environments under random actions; on the track of
+params.yaml with its hills and gates, and on its flat sister. Variants are interleaved and the best of their tries is
+taken. Where Box2D is installed, gymnasium's CarRacing-v3 is measured in the same run, and every rate is given as a
+multiple of its. Beside them the time to the first frame of a fresh process, with an empty kernel cache and a warm one,
+and the memory of a baked track of 4 km.
 """
 
 from __future__ import annotations
@@ -11,44 +13,57 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import action_table
+from rulka.envs.race import RaceEnv
+from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import NUM_FLOATS
 from rulka.params import Params, read_params
 from rulka.simulator.camera import camera_array
+from rulka.simulator.constants import road_array
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
-from rulka.simulator.render import render_frames
+from rulka.simulator.render import FramePainter
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
-NUM_CARS = (1, 16, 256)
+CAR_RACING = "CarRacing-v3"
 NUM_DECISIONS = 60
 """Decisions of one pass, 3 s of driving from the same starts."""
+LONG_TRACK_M = 4000.0
+FIRST_FRAME = """
+import time
+start_s = time.perf_counter()
+import gymnasium, rulka
+env = gymnasium.make("rulka/Race-v0")
+env.reset(seed=0)
+env.step(0)
+print(time.perf_counter() - start_s)
+"""
 Pass = Callable[[], int]
 
 
-def start_anywhere(simulator: Simulator, seed: int) -> None:
-    """Puts every car at its own place, rolling."""
-    rng, num = np.random.default_rng(seed), simulator.num_cars
-    last_m = simulator.track.length_m - 250.0
-    simulator.reset(np.ones(num, bool), rng.uniform(0, last_m, num), rng.uniform(-3, 3, num), 0.0, 20.0)
-
-
 def driven_actions(params: Params, track: Track, num_cars: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Returns the saved starts of the cars and [T, N] what the built-in driver does from there."""
+    """Returns the saved rolling starts of the cars, each at its own place, and [T, N] what the built-in driver does."""
     simulator = Simulator(track, num_cars, params.simulator, action_table(params.actions.ticks_per_action))
     driver = PurePursuitDriver(
         track, params.simulator.physics, sample_skills(num_cars, params.races.driver, seed=0), seed=0
     )
-    start_anywhere(simulator, seed=0)
+    rng = np.random.default_rng(0)
+    along_m = rng.uniform(0, track.length_m - 250.0, num_cars)
+    simulator.reset(np.ones(num_cars, bool), along_m, rng.uniform(-3, 3, num_cars), 0.0, 20.0)
     starts, actions = simulator.save(), []
     for _ in range(NUM_DECISIONS):
         actions.append(driver.actions(simulator))
@@ -56,11 +71,12 @@ def driven_actions(params: Params, track: Track, num_cars: int) -> tuple[NDArray
     return starts, np.array(actions)
 
 
-def passes(params: Params, track: Track, num_cars: int) -> dict[str, Pass]:
-    """Returns by name what is measured; each returns how many decisions it drove."""
+def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, Pass]:
+    """Returns by name what is measured of the simulator; each returns how many decisions it drove."""
     starts, actions = driven_actions(params, track, num_cars)
     simulator = Simulator(track, num_cars, params.simulator, action_table(params.actions.ticks_per_action))
-    scene, camera = bake_scene(track), camera_array(params.simulator.camera)
+    camera = camera_array(params.simulator.camera)
+    painter = FramePainter(simulator.cars, simulator.zone_index, bake_scene(track), camera)
     floats = np.zeros((num_cars, NUM_FLOATS), np.float32)
     image = np.zeros((num_cars, params.observation.height, params.observation.width), np.uint8)
 
@@ -71,7 +87,7 @@ def passes(params: Params, track: Track, num_cars: int) -> dict[str, Pass]:
             if with_floats:
                 simulator.floats(floats)
             if with_frames:
-                render_frames(simulator.cars, simulator.zone_index, scene, camera, image)
+                painter.paint(image)
         return actions.size
 
     return {
@@ -81,34 +97,49 @@ def passes(params: Params, track: Track, num_cars: int) -> dict[str, Pass]:
     }
 
 
-def environment_pass(name: str, num_cars: int, num_decisions: int) -> Pass:
-    """Returns a pass of a gymnasium environment under random actions; a race that ends begins anew."""
-    env = gymnasium.make_vec(name, num_envs=num_cars, vectorization_mode="vector_entry_point")
-    env.action_space.seed(0)
+def vector_pass(track: Track, num_cars: int) -> Pass:
+    """Returns a pass of the vector environment under random actions; a race that ends begins anew."""
+    env = RaceVectorEnv(num_cars, track)
     env.reset(seed=0)
+    actions = np.random.default_rng(0).integers(0, 12, (NUM_DECISIONS, num_cars))
 
     def drive() -> int:
-        for _ in range(num_decisions):
-            env.step(env.action_space.sample())
-        return num_decisions * num_cars
+        for chosen in actions:
+            env.step(chosen)
+        return actions.size
 
     return drive
 
 
-def car_racing_pass() -> Pass:
-    """Returns a pass of CarRacing-v3, 96 x 96 pixels, one action every 20 ms."""
-    env = gymnasium.make("CarRacing-v3", continuous=False)
-    env.action_space.seed(0)
+def single_pass(env: gymnasium.Env) -> Pass:
+    """Returns a pass of a single environment under random actions."""
     env.reset(seed=0)
+    actions = np.random.default_rng(0).integers(0, env.action_space.n, NUM_DECISIONS).tolist()  # pyright: ignore[reportAttributeAccessIssue] both are discrete
 
     def drive() -> int:
-        for _ in range(NUM_DECISIONS):
-            *_observation, terminated, truncated, _info = env.step(env.action_space.sample())
+        for action in actions:
+            *_observation, terminated, truncated, _info = env.step(action)
             if terminated or truncated:
                 env.reset()
         return NUM_DECISIONS
 
     return drive
+
+
+def all_passes(params: Params) -> dict[str, Pass]:
+    """Returns everything that is measured, by name."""
+    flat = params.track.model_copy(update={"max_slope": 0.0})
+    passes: dict[str, Pass] = {}
+    for road, settings in (("hills and gates", params.track), ("flat", flat)):
+        track = generate_track(**settings.model_dump())
+        for num_cars in (256, 1):
+            cars = f"{num_cars} car{'s' if num_cars > 1 else ''}, {road}"
+            passes |= {f"{cars}: {name}": run for name, run in simulator_passes(params, track, num_cars).items()}
+            passes[f"{cars}: RaceVectorEnv"] = vector_pass(track, num_cars)
+        passes[f"1 car, {road}: RaceEnv"] = single_pass(RaceEnv(track))
+    if importlib.util.find_spec("Box2D") is not None:
+        passes[CAR_RACING] = single_pass(gymnasium.make(CAR_RACING, continuous=False))
+    return passes
 
 
 def measure(variants: dict[str, Pass], seconds: float) -> dict[str, float]:
@@ -118,6 +149,8 @@ def measure(variants: dict[str, Pass], seconds: float) -> dict[str, float]:
         run()  # compiles
     while min(spent.values()) < seconds:
         for name, run in variants.items():
+            if spent[name] >= seconds:
+                continue
             start_s = time.process_time()
             num_decisions = run()
             took_s = time.process_time() - start_s
@@ -126,34 +159,61 @@ def measure(variants: dict[str, Pass], seconds: float) -> dict[str, float]:
     return best
 
 
-def measure_all(params: Params, seconds: float) -> dict[str, dict[str, float]]:
-    """Returns decisions per CPU second by number of cars and variant."""
-    track = generate_track(**params.track.model_dump())
-    rates = {}
-    for num_cars in NUM_CARS:
-        variants = passes(params, track, num_cars)
-        variants["vector environment"] = environment_pass("rulka/Race-v0", num_cars, NUM_DECISIONS)
-        rates[f"{num_cars} cars"] = measure(variants, seconds)
-    if importlib.util.find_spec("Box2D") is not None:
-        rates["CarRacing-v3"] = measure({"environment": car_racing_pass()}, seconds)
-    return rates
+def first_frame_s() -> dict[str, float]:
+    """Returns wall seconds from the start of an import to the first step's frame, in fresh processes."""
+    times = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("cold", "warm"):
+            environment = os.environ | {"NUMBA_CACHE_DIR": cache, "PYTHONPATH": str(Path(__file__).parents[1])}
+            command = [sys.executable, "-c", FIRST_FRAME]
+            run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+            times[name] = float(run.stdout)
+    return times
+
+
+def baked_megabytes(params: Params) -> float:
+    """Returns the memory of what renderer and physics hold of a track of 4 km."""
+    settings = params.track.model_copy(update={"length_m": LONG_TRACK_M})
+    track = generate_track(**settings.model_dump())
+    return (bake_scene(track).num_bytes + road_array(track).nbytes + track.zones.nbytes) / 1e6
+
+
+def measure_all(params: Params, seconds: float) -> dict[str, dict[str, float] | float]:
+    """Returns rates by name, how often CarRacing's they are where it was measured, times and memory."""
+    rates = measure(all_passes(params), seconds)
+    ratios = {name: rate / rates[CAR_RACING] for name, rate in rates.items()} if CAR_RACING in rates else {}
+    return {
+        "decisions_per_cpu_s": rates,
+        "times_car_racing": ratios,
+        "first_frame_s": first_frame_s(),
+        "baked_4_km_mb": baked_megabytes(params),
+    }
+
+
+def print_table(results: dict) -> None:
+    """Prints what `measure_all` returned for people."""
+    ratios = results["times_car_racing"]
+    print(f"{'':46s} {'decisions/s':>12s} {'x ' + CAR_RACING:>15s}")
+    for name, rate in results["decisions_per_cpu_s"].items():
+        print(f"{name:46s} {rate:12,.0f} {f'{ratios[name]:,.0f}' if ratios else '-':>15s}")
+    if not ratios:
+        print(f"{CAR_RACING} was not measured: Box2D is not installed")
+    for name, took_s in results["first_frame_s"].items():
+        print(f"first frame, {name} kernel cache: {took_s:.2f} s")
+    print(f"baked track of 4 km: {results['baked_4_km_mb']:.1f} MB")
 
 
 def main() -> None:
     """Prints a table, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds spent on each number of the table")
+    parser.add_argument("--seconds", type=float, default=0.5, help="CPU seconds spent on each line of the table")
     arguments = parser.parse_args()
-    rates = measure_all(read_params(), arguments.seconds)
+    results = measure_all(read_params(), arguments.seconds)
     if arguments.json:
-        print(json.dumps(rates))
-        return
-    print("thousand decisions per second of CPU time, one thread")
-    for group, variants in rates.items():
-        print(f"\n{group}")
-        for name, rate in variants.items():
-            print(f"  {name:28s} {rate / 1000:10,.1f}")
+        print(json.dumps(results))
+    else:
+        print_table(results)
 
 
 if __name__ == "__main__":

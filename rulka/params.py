@@ -315,6 +315,22 @@ class RewardParams(Section):
     engineered: EngineeredRewardParams
 
 
+class RandomisationParams(Section):
+    """How much races differ from each other, see `rulka.envs.randomising`; 0 is not at all."""
+
+    friction: float = Field(ge=0, lt=1, description="grip differs by at most this share")
+    camera_m: NonNegativeFloat = Field(description="the camera is moved by at most this, back and up")
+    camera_deg: NonNegativeFloat = Field(description="and pitched by at most this")
+    light_gain: float = Field(ge=0, lt=1, description="contrast differs by at most this share")
+    light_offset: NonNegativeFloat = Field(description="brightness differs by at most this many grey levels")
+    pixel_noise: NonNegativeFloat = Field(description="largest standard deviation of a pixel's noise, grey levels")
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing differs."""
+        return not any(self.model_dump().values())
+
+
 class TrainParams(Section):
     """Stage `train`: the runtime shared by every algorithm."""
 
@@ -332,6 +348,7 @@ class TrainParams(Section):
     start_heading_deg: NonNegativeFloat = Field(description="and turned by at most this much")
     max_race_s: PositiveFloat = Field(description="a race is cut after this long")
     no_progress_s: PositiveFloat = Field(description="a race is cut after this long without a further zone")
+    randomisation: RandomisationParams
     checkpoint_s: PositiveFloat = Field(description="seconds between live checkpoints")
     check_env_steps: PositiveInt = Field(description="environment steps between greedy checks of the weights")
     check_races: PositiveInt = Field(description="races of one greedy check, side by side")

@@ -39,8 +39,8 @@ def simulate(windows: Windows, physics: PhysicsParams, horizons_ms: Sequence[int
     no_gates = np.full(len(windows.track.gate_m), np.inf)
     moved, velocity, done = [], [], 0
     for horizon_ms in horizons_ms:
-        for tick in range(done, horizon_ms // TICK_MS):
-            kernels.drive(state, controls[tick], 1, road, no_gates, c, tables, scratch)
+        inputs = controls[done : horizon_ms // TICK_MS]
+        kernels.drive_inputs(state, inputs, road, no_gates, c, tables, scratch)
         done = horizon_ms // TICK_MS
         moved.append(state[:, columns.X : columns.X + 3] - start)
         velocity.append(state[:, columns.VX : columns.VX + 3].copy())

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from operator import index
 from pathlib import Path
 from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
+from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
-from rulka.envs.batch import RaceBatch, observation_space
+from rulka.envs.batch import RaceBatch
+from rulka.envs.judging import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
+from rulka.envs.options import STATE, check_options, read_places
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
-from rulka.envs.settings import RaceOptions, resolve_settings
+from rulka.envs.results import SavedRaces
+from rulka.envs.settings import RaceOptions, SettingsError, resolve_settings
+from rulka.envs.space import action_space, observation_space
 from rulka.observation import NUM_FLOATS
 from rulka.tracks.track import Track
 
@@ -21,6 +26,8 @@ Observation = dict[str, NDArray]
 
 class RaceEnv(gymnasium.Env[Any, Any]):
     """A race against the clock: image [1, H, W] and 184 floats in, one of twelve actions out, every 50 ms.
+
+    With `continuous=True` an action is steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
     The reward pays for progress along the centreline and costs time. A race terminates at the finish or off the
     track, and is truncated when it takes too long or gets no further.
@@ -47,29 +54,56 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         self.settings = resolve_settings(track, options)
         self.render_mode = check_render_mode(render_mode)
         self.observation_space = observation_space(self.settings)
-        self.action_space = spaces.Discrete(self.settings.table.num_actions)
+        self.action_space = action_space(self.settings)
         self.batch = RaceBatch(self.settings, 1)
+        self._choice, self._potential = np.zeros(1, np.int64), np.zeros(1, np.float32)
+        self._image_shape = (1, 1, self.settings.observation.height, self.settings.observation.width)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Starts a race; see gymnasium's `Env.reset`."""
-        super().reset(seed=seed, options=options)
-        self.batch.reset([self.np_random])
-        return self._observe()
+        """Starts a race; see gymnasium's `Env.reset`.
 
-    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        Args:
+            seed: of the source of chance; without one it goes on.
+            options: where to begin, see `rulka.envs.options.Places`; or "state", what `RaceBatch.save` returned, with
+                its source of chance unless a seed is given.
+
+        Raises:
+            ClosedEnvironmentError: after `close`.
+            SettingsError: if an option is unknown or wrong.
+            SimulatorError: if a place is not on the track, or the state is of another one.
+        """
+        given = check_options(options, (STATE,))
+        places = read_places(given, 1)
+        super().reset(seed=seed, options=options)
+        if STATE in given:
+            self._restore(given[STATE], is_seeded=seed is not None)
+        else:
+            self.batch.reset([self.np_random], places=places)
+        return self._observe(), self._info()
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Takes one decision.
 
         Raises:
             ClosedEnvironmentError: after `close`.
             ResetNeeded: before the first reset, and after the end of a race.
-            InvalidAction: if the action is not an index of the table.
+            InvalidAction: if the action is not in the action space.
         """
-        self.batch.check_running()
-        result = self.batch.step(np.asarray(action)[None])
-        observation, info = self._observe()
-        return observation, float(result.reward[0]), bool(result.terminated[0]), bool(result.truncated[0]), info
+        batch = self.batch
+        batch.check_running()
+        batch.advance(self._controls(action) if self.settings.continuous else self._chosen(action))
+        observation = self._observe()
+        measures, flags = batch.measures[:, 0].tolist(), batch.flags[:, 0].tolist()
+        info = {
+            "progress_m": measures[PROGRESS_M],
+            "time_ms": batch.race_ms.item(),
+            "is_finished": flags[FINISHED],
+            "is_off_track": flags[OFF_TRACK],
+            "potential": self._potential.item(),
+        }
+        return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""
@@ -80,10 +114,37 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         """Refuses every later step and reset."""
         self.batch.close()
 
-    def _observe(self) -> tuple[Observation, dict[str, Any]]:
-        height, width = self.settings.observation.height, self.settings.observation.width
-        image, floats = np.empty((1, 1, height, width), np.uint8), np.empty((1, NUM_FLOATS), np.float32)
-        potential = np.empty(1, np.float32)
-        self.batch.observe(image, floats, potential)
-        facts = self.batch.facts() | {"potential": potential}
-        return {"image": image[0], "floats": floats[0]}, {name: values[0].item() for name, values in facts.items()}
+    def _chosen(self, action: Any) -> NDArray[np.int64]:
+        try:
+            self._choice[0] = index(action)
+        except (TypeError, OverflowError) as error:
+            last = self.settings.table.num_actions - 1
+            message = f"actions must be 1 whole numbers from 0 to {last}, got {action!r:.200}"
+            raise InvalidAction(message) from error
+        return self._choice
+
+    def _controls(self, action: Any) -> NDArray[np.float32]:
+        try:
+            return np.asarray(action, np.float32)[None]
+        except (TypeError, ValueError) as error:
+            message = f"an action is steer in [-1, 1], gas and brake in [0, 1], got {action!r:.200}"
+            raise InvalidAction(message) from error
+
+    def _restore(self, state: Any, *, is_seeded: bool) -> None:
+        if not isinstance(state, SavedRaces):
+            message = f"the reset option {STATE!r} is what RaceBatch.save returned, got {type(state).__name__}"
+            raise SettingsError(message)
+        self.batch.restore(state)
+        if is_seeded or not self.batch.generators:
+            self.batch.generators = [self.np_random]
+        else:
+            self.np_random = self.batch.generators[0]
+
+    def _observe(self) -> Observation:
+        image, floats = np.empty(self._image_shape, np.uint8), np.empty((1, NUM_FLOATS), np.float32)
+        self.batch.observe(image, floats, self._potential)
+        return {"image": image[0], "floats": floats[0]}
+
+    def _info(self) -> dict[str, Any]:
+        facts = self.batch.facts() | {"potential": self._potential}
+        return {name: values[0].item() for name, values in facts.items()}

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from rulka.actions import ActionTable, action_table
 from rulka.errors import UserError
-from rulka.params import ObservationParams, Params, RewardParams, SimulatorParams, reference_params
+from rulka.params import ObservationParams, Params, RandomisationParams, RewardParams, SimulatorParams, reference_params
 from rulka.tracks.find import find_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
@@ -29,11 +29,14 @@ class RaceOptions(TypedDict, total=False):
     observation: ObservationParams | None  # observation: image size
     rewards: RewardParams | None  # rewards: weights of the reward
     ticks_per_action: int | None  # actions.ticks_per_action: 10 ms ticks for which an action is held
-    start_anywhere: float | None  # train.start_anywhere: share of races that begin at rest anywhere on the track
+    start_anywhere: float | None  # train.start_anywhere: share of races that begin anywhere on the track
     start_lateral_m: float | None  # evaluate.start_lateral_m: races begin at most this far beside the line
     start_heading_deg: float | None  # evaluate.start_heading_deg: and turned by at most this much
     max_race_s: float | None  # train.max_race_s: a race is cut after this long
     no_progress_s: float | None  # train.no_progress_s: a race is cut after this long without a further zone
+    start_speed_mps: float | None  # at rest: speed of races that begin anywhere
+    randomisation: RandomisationParams | None  # none: how much races differ in friction, camera, light and noise
+    continuous: bool | None  # no: actions are steer, gas and brake instead of an index
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,14 @@ class RaceSettings:
         simulator: physics and camera.
         observation: image size.
         rewards: what a decision is worth.
-        start_anywhere: share of races that begin at rest anywhere on the track instead of at the start line.
+        start_anywhere: share of races that begin anywhere on the track instead of at the start line.
         start_lateral_m: races begin at most this far beside the line.
         start_heading_deg: and turned by at most this much.
         max_race_s: a race is cut after this long.
         no_progress_s: a race is cut after this long without a further zone.
+        start_speed_mps: speed at which races begin that begin anywhere.
+        randomisation: how much races differ in friction, camera, light and noise.
+        continuous: actions are steer in [-1, 1], gas and brake in [0, 1] instead of an index into the table.
     """
 
     track: Track
@@ -63,15 +69,25 @@ class RaceSettings:
     start_heading_deg: float
     max_race_s: float
     no_progress_s: float
+    start_speed_mps: float
+    randomisation: RandomisationParams
+    continuous: bool
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.start_anywhere <= 1.0:
             message = f"start_anywhere is a share from 0 to 1, got {self.start_anywhere}"
             raise SettingsError(message)
-        for name in ("start_lateral_m", "start_heading_deg", "max_race_s", "no_progress_s"):
+        for name in ("start_lateral_m", "start_heading_deg", "max_race_s", "no_progress_s", "start_speed_mps"):
             if not getattr(self, name) >= 0.0:
                 message = f"{name} must not be negative, got {getattr(self, name)}"
                 raise SettingsError(message)
+
+
+ALIKE = RandomisationParams(
+    friction=0.0, camera_m=0.0, camera_deg=0.0, light_gain=0.0, light_offset=0.0, pixel_noise=0.0
+)
+PLAIN: dict[str, Any] = {"start_speed_mps": 0.0, "randomisation": ALIKE, "continuous": False}
+"""What an environment does unless asked: races begin at rest and are all alike, actions are indices."""
 
 
 def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> RaceSettings:
@@ -92,7 +108,8 @@ def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> 
         raise SettingsError(message)
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if len(given) < len(RaceOptions.__annotations__):
-        given = _reference_options(reference_params()) | given
+        needed = set(RaceOptions.__annotations__) - set(PLAIN)
+        given = (PLAIN if needed <= set(given) else _reference_options(reference_params())) | given
     table = action_table(given.pop("ticks_per_action"))
     return RaceSettings(track=_track(track), table=table, **given)
 
@@ -108,6 +125,7 @@ def _reference_options(params: Params) -> dict[str, Any]:
         "start_heading_deg": params.evaluate.start_heading_deg,
         "max_race_s": params.train.max_race_s,
         "no_progress_s": params.train.no_progress_s,
+        **PLAIN,
     }
 
 

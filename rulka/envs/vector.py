@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rulka.envs.batch import RaceBatch, VectorStep, car_generators, observation_space
+from rulka.envs.batch import RaceBatch, car_generators
+from rulka.envs.judging import REWARD, TERMINATED, TRUNCATED
+from rulka.envs.options import MASK, STATE, check_options, read_mask, read_places
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
-from rulka.envs.settings import RaceOptions, resolve_settings
+from rulka.envs.results import SavedRaces, VectorStep
+from rulka.envs.settings import RaceOptions, SettingsError, resolve_settings
+from rulka.envs.space import action_space, observation_space
 from rulka.observation import NUM_FLOATS
 from rulka.tracks.track import Track
 
@@ -23,9 +26,11 @@ Observation = dict[str, NDArray]
 class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
     """Cars that race side by side on one track without seeing each other.
 
-    A race that has ended is reset by the next step, whose action is ignored and whose reward is 0 (autoreset mode
-    "next step"); the step that ends it returns its true last observation. Seeded with `s`, car k is bit for bit the
-    `RaceEnv` seeded with `s + k`.
+    Autoreset modes as in gymnasium. "Next step": a race that has ended is reset by the next step, whose action is
+    ignored and whose reward is 0; the step that ends it returns its true last observation. "Same step": it is reset at
+    once, the last observation and info are in `info["final_obs"]` and `info["final_info"]`. "Disabled": the caller
+    resets, with `options={"reset_mask": mask}`. Seeded with `s`, car k is bit for bit the `RaceEnv` seeded with
+    `s + k`.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 as in gymnasium
@@ -39,6 +44,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         num_envs: int,
         track: Track | Path | str | None = None,
         render_mode: str | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         **options: Unpack[RaceOptions],
     ) -> None:
         """Bakes the track and places the cars.
@@ -47,15 +53,18 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             num_envs: number of cars.
             track: a track, a track file, or None for the generated track of the reference parameters.
             render_mode: None or "rgb_array".
+            autoreset_mode: see the class; a name is that of gymnasium's mode.
             **options: see `RaceOptions`.
 
         Raises:
             SettingsError: if a keyword is unknown or out of range.
         """
         self.settings = resolve_settings(track, options)
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        self.metadata = self.metadata | {"autoreset_mode": self.autoreset_mode}
         self.num_envs, self.render_mode = num_envs, check_render_mode(render_mode)
         self.single_observation_space = observation_space(self.settings)
-        self.single_action_space = spaces.Discrete(self.settings.table.num_actions)
+        self.single_action_space = action_space(self.settings)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.batch = RaceBatch(self.settings, num_envs)
@@ -63,18 +72,51 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Starts all races anew; without a seed, from where each car's source of chance has come to."""
-        del options
+        """Starts races anew; without a seed, from where each car's source of chance has come to.
+
+        Args:
+            seed: car k's source of chance is seeded with `seed + k`.
+            options: where to begin, see `rulka.envs.options.Places`; "reset_mask", a bool array of the cars to begin
+                anew while the others stay as they are; or "state", what `RaceBatch.save` returned, with its sources of
+                chance unless a seed is given.
+
+        Raises:
+            ClosedEnvironmentError: after `close`.
+            SettingsError: if an option is unknown or wrong.
+            SimulatorError: if a place is not on the track, or the state is of another one.
+        """
+        given = check_options(options, (STATE, MASK))
+        places, mask = read_places(given, self.num_envs), read_mask(given, self.num_envs)
         super().reset(seed=seed)
-        self._restart(seed)
+        if STATE in given:
+            self._restore(given[STATE], seed)
+        elif mask is not None and not self.batch.is_seeded:
+            message = f"the first reset is of all cars; {MASK!r} comes later"
+            raise SettingsError(message)
+        else:
+            self.batch.check_open()
+            self.batch.reset(self._generators(seed, mask), mask, places)
         observation, potential = self._observe()
         return observation, self._info(potential)
 
     def step(self, actions: NDArray) -> tuple[Observation, NDArray, NDArray, NDArray, dict[str, Any]]:
-        """Takes one decision for every car; see gymnasium's `VectorEnv.step` and `RaceBatch.step`."""
-        result = self.batch.step(actions)
+        """Takes one decision for every car; see gymnasium's `VectorEnv.step` and `RaceBatch.advance`.
+
+        Raises:
+            ClosedEnvironmentError: after `close`.
+            ResetNeeded: before the first reset, and where a race has ended and autoreset is disabled.
+            InvalidAction: if an action is not in the action space; no car has moved then.
+        """
+        batch = self.batch
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            batch.check_running()
+        batch.advance(actions)
         observation, potential = self._observe()
-        return observation, result.reward, result.terminated, result.truncated, self._info(potential)
+        info = self._info(potential)
+        measures, flags = batch.measures.copy(), batch.flags.copy()
+        if self.autoreset_mode is AutoresetMode.SAME_STEP and batch.num_over:
+            observation, info = self._begin_next(observation, info)
+        return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
     def reset_into(
         self,
@@ -84,7 +126,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         seed: int,
     ) -> None:
         """Starts all races anew and writes images [N, 1, H, W], floats [N, 184] and potentials [N]; copies nothing."""
-        self._restart(seed)
+        self.batch.reset(self._generators(seed, None))
         self.batch.observe(image_out, floats_out, potential_out)
 
     def step_into(
@@ -94,7 +136,13 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         floats_out: NDArray[np.float32],
         potential_out: NDArray[np.float32],
     ) -> VectorStep:
-        """Takes one decision for every car and writes what they see then; see `RaceBatch.step` for the errors."""
+        """Takes one decision for every car and writes what they see then; see `RaceBatch.step` for the errors.
+
+        Only in the mode "next step".
+        """
+        if self.autoreset_mode is not AutoresetMode.NEXT_STEP:
+            message = f"step_into works in the autoreset mode {AutoresetMode.NEXT_STEP.value}"
+            raise SettingsError(message)
         result = self.batch.step(actions)
         self.batch.observe(image_out, floats_out, potential_out)
         return result
@@ -111,12 +159,34 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         del kwargs
         self.batch.close()
 
-    def _restart(self, seed: int | None) -> None:
-        if seed is None and self.batch.is_seeded:
-            self.batch.restart()
-            return
+    def _generators(self, seed: int | None, mask: NDArray[np.bool_] | None) -> list[np.random.Generator]:
+        """Returns each car's source of chance: new ones where there is a seed, for the cars of a mask."""
+        now = self.batch.generators
+        if seed is None and now:
+            return now
         first = int(self.np_random.integers(2**31)) if seed is None else seed
-        self.batch.reset(car_generators(first, self.num_envs))
+        new = car_generators(first, self.num_envs)
+        return new if mask is None else [new[k] if mask[k] else now[k] for k in range(self.num_envs)]
+
+    def _restore(self, state: Any, seed: int | None) -> None:
+        if not isinstance(state, SavedRaces):
+            message = f"the reset option {STATE!r} is what RaceBatch.save returned, got {type(state).__name__}"
+            raise SettingsError(message)
+        self.batch.restore(state)
+        self.batch.generators = self._generators(seed, None)
+
+    def _begin_next(self, last: Observation, last_info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
+        """Begins the next races where they are over; returns what is seen then, with the last of the old ones."""
+        is_over = self.batch.is_over
+        self.batch.restart_over()
+        observation, potential = self._observe()
+        final_obs, final_info = np.full(self.num_envs, None, object), {}
+        for k in np.flatnonzero(is_over):
+            final_obs[k] = {name: values[k].copy() for name, values in last.items()}
+        for name, values in last_info.items():
+            final_info[name], final_info[f"_{name}"] = np.where(is_over, values, 0).astype(values.dtype), is_over
+        info = self._info(potential) | {"final_obs": final_obs, "_final_obs": is_over}
+        return observation, info | {"final_info": final_info, "_final_info": is_over}
 
     def _observe(self) -> tuple[Observation, NDArray[np.float32]]:
         height, width = self.settings.observation.height, self.settings.observation.width
@@ -127,3 +197,11 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
 
     def _info(self, potential: NDArray[np.float32]) -> dict[str, Any]:
         return self.batch.facts() | {"potential": potential}
+
+
+def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return mode if isinstance(mode, AutoresetMode) else AutoresetMode[mode.upper()]
+    except (KeyError, AttributeError) as error:
+        message = f"autoreset_mode {mode!r} is not known; it is one of {[known.name for known in AutoresetMode]}"
+        raise SettingsError(message) from error

@@ -184,6 +184,8 @@ class _Log:
     ) -> RaceResult:
         is_finished = self._end[car] == FINISHED
         samples = slice(0, int(self._num_samples[car]))
+        held = controls[samples].copy()
+        held[-1] = held[max(len(held) - 2, 0)]  # whatever was decided after the end does not count
         gate_times_ms = self._simulator.gate_time_ms[car].astype(np.int64)
         last_ms = time_ms[samples][-1]  # a car whose race was cut drives on while others race
         gate_times_ms[gate_times_ms > last_ms] = 0
@@ -197,5 +199,5 @@ class _Log:
             sample_ms=time_ms[samples].copy(),
             cars=cars[samples].copy(),
             along_m=along_m[samples].copy(),
-            controls=controls[samples].copy(),
+            controls=held,
         )

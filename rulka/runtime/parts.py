@@ -51,6 +51,7 @@ def build_cars(spec: RaceSpec, num_cars: int, *, start_anywhere: float) -> RaceV
         start_heading_deg=spec.train.start_heading_deg,
         max_race_s=spec.train.max_race_s,
         no_progress_s=spec.train.no_progress_s,
+        randomisation=spec.train.randomisation,
     )
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,97 +118,204 @@ def pass_gates(car: Array, before_m: float, gate_m: Array, c: Array) -> None:
         car[FINISHED] = 1.0
 
 
-Kernel = Callable[..., None]
+class World(NamedTuple):
+    """What cars are driven with: `road`, `gate_m`, `c` and `tables` as above.
+
+    Attributes:
+        length_m: of the track.
+        scratch: [2, NUM_SCRATCH] working memory of one thread.
+    """
+
+    road: Array
+    gate_m: Array
+    c: Array
+    tables: Array
+    length_m: float
+    scratch: Array
+
+
+class View(NamedTuple):
+    """What others read of the cars.
+
+    Attributes:
+        rows: [N, NUM_CAR_FIELDS] `CAR` rows.
+        previous_keys: [N, 5, 4] keys of the last decisions, oldest first; stay as they are where a race has ended.
+        progress: [NUM_PROGRESS, N] metres along and left of the line; metres along and race time in ms before the
+            last decision.
+        margin_m: [N] metres to the finish.
+        marks: [NUM_MARKS + G, N] zone, race time in ms, gates passed and the time of each.
+        has_gone: [2, N] finished, off the track.
+    """
+
+    rows: NDArray[np.float32]
+    previous_keys: NDArray[np.float32]
+    progress: Array
+    margin_m: NDArray[np.float32]
+    marks: NDArray[np.int64]
+    has_gone: NDArray[np.bool_]
+
+
+@inlined_kernel
+def drive_car(car: Array, control: NDArray[np.float32], num_ticks: int, world: World) -> None:
+    """Moves a car that has not ended by one decision."""
+    below, motion = world.scratch[0], world.scratch[1]
+    find_ground(car, world.road, world.c, below)
+    for _ in range(num_ticks):
+        tick(car, control, world.road, world.gate_m, world.c, world.tables, below, motion)
+        if has_ended(car):
+            break
+    car[SHIFTING] = car[SHIFTING] + 1.0 if car[SHIFT_S] > 0.0 else 0.0
+
+
+@inlined_kernel
+def remember_keys(command: NDArray[np.float32], previous_keys: NDArray[np.float32]) -> None:
+    """Appends the keys of a command to the last five [5, 4] of a car."""
+    last = previous_keys.shape[0] - 1
+    for k in range(previous_keys.shape[1]):
+        for i in range(last):
+            previous_keys[i, k] = previous_keys[i + 1, k]
+        previous_keys[last, k] = command[NUM_CONTROLS + k]
+
+
+@inlined_kernel
+def show_car(car: Array, n: int, world: World, view: View) -> None:
+    """Writes what others read of a car, but for its keys and its place before a decision."""
+    describe_car(car, world.road, world.c, view.rows[n])
+    view.progress[0, n], view.progress[1, n] = car[ALONG], car[LATERAL]
+    view.margin_m[n] = world.length_m - car[ALONG]
+    marks = view.marks
+    marks[0, n], marks[1, n], marks[2, n] = int(car[ZONE]), int(car[TIME_MS]), int(car[GATE])
+    for gate in range(marks.shape[0] - NUM_MARKS):
+        marks[NUM_MARKS + gate, n] = int(car[GATE_MS + gate])
+    view.has_gone[0, n], view.has_gone[1, n] = car[FINISHED] > 0.0, car[OFF_TRACK] > 0.0
+
+
+Kernel = Callable[..., int]
 MODULES = (columns, ground, body, rolling, rows)
 """What the kernels are made of beside this file."""
+NUM_CONTROLS, NUM_COMMANDS = 3, 7
+"""A command is steer, gas and brake, then the keys accelerate, brake, left and right."""
+NUM_MARKS, NUM_PROGRESS = 3, 4
+"""Rows of the marks before the gate times, and of the progress."""
 
 
-def _compile_drive(stamp: int) -> Kernel:
-    """Returns the kernel `drive`; the stamp of its files is part of the key under which numba keeps it."""
+def _compile_advance(stamp: int) -> Kernel:
+    """Returns the kernel `advance`; the stamp of its files is part of the key under which numba keeps it."""
 
     @cached_kernel
-    def drive(
+    def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
         state: Array,
-        controls: NDArray[np.float32],
+        chosen: NDArray[np.int64],
+        commands: NDArray[np.float32],
         num_ticks: int,
         road: Array,
         gate_m: Array,
         c: Array,
         tables: Array,
+        length_m: float,
         scratch: Array,
-    ) -> None:
+        rows: NDArray[np.float32],
+        previous_keys: NDArray[np.float32],
+        progress: Array,
+        margin_m: NDArray[np.float32],
+        marks: NDArray[np.int64],
+        has_gone: NDArray[np.bool_],
+    ) -> int:
+        world = World(road, gate_m, c, tables, length_m, scratch)
+        view = View(rows, previous_keys, progress, margin_m, marks, has_gone)
+        for n in range(chosen.shape[0]):
+            if chosen[n] < 0 or chosen[n] >= commands.shape[0]:
+                return n
+        for n in range(state.shape[0] if stamp else 0):
+            car = state[n]
+            if num_ticks > 0:
+                view.progress[2, n], view.progress[3, n] = car[ALONG], car[TIME_MS]
+            if num_ticks > 0 and not has_ended(car):
+                command = commands[chosen[n]]
+                remember_keys(command, view.previous_keys[n])
+                drive_car(car, command, num_ticks, world)
+            show_car(car, n, world, view)
+        return -1
+
+    return advance
+
+
+def _compile_command(stamp: int) -> Kernel:
+    """Returns the kernel `command_cars`."""
+
+    @cached_kernel
+    def command_cars(controls: NDArray[np.float32], commands: NDArray[np.float32]) -> int:
+        for n in range(controls.shape[0] if stamp else 0):
+            steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
+            # False for what is not a number.
+            if not (abs(steer) <= 1.0 and 0.0 <= gas <= 1.0 and 0.0 <= brake <= 1.0):
+                return n
+        for n in range(controls.shape[0]):
+            steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
+            commands[n, 0], commands[n, 1], commands[n, 2] = steer, gas, brake
+            commands[n, NUM_CONTROLS] = 1.0 if gas > 0.5 else 0.0
+            commands[n, NUM_CONTROLS + 1] = 1.0 if brake > 0.5 else 0.0
+            commands[n, NUM_CONTROLS + 2] = 1.0 if steer < 0.0 else 0.0
+            commands[n, NUM_CONTROLS + 3] = 1.0 if steer > 0.0 else 0.0
+        return -1
+
+    return command_cars
+
+
+def _compile_drive_inputs(stamp: int) -> Kernel:
+    """Returns the kernel `drive_inputs`."""
+
+    @cached_kernel
+    def drive_inputs(
+        state: Array,
+        inputs: NDArray[np.float32],
+        road: Array,
+        gate_m: Array,
+        c: Array,
+        tables: Array,
+        scratch: Array,
+    ) -> int:
         below, motion = scratch[0], scratch[1]
         for n in range(state.shape[0] if stamp else 0):
             car = state[n]
-            if has_ended(car):
-                continue
-            find_ground(car, road, c, below)
-            for _ in range(num_ticks):
-                tick(car, controls[n], road, gate_m, c, tables, below, motion)
+            for t in range(inputs.shape[0]):
                 if has_ended(car):
                     break
-            car[SHIFTING] = car[SHIFTING] + 1.0 if car[SHIFT_S] > 0.0 else 0.0
+                find_ground(car, road, c, below)
+                tick(car, inputs[t, n], road, gate_m, c, tables, below, motion)
+        return -1
 
-    return drive
-
-
-def _compile_describe(stamp: int) -> Kernel:
-    """Returns the kernel `describe`."""
-
-    @cached_kernel
-    def describe(
-        state: Array,
-        road: Array,
-        c: Array,
-        car_rows: NDArray[np.float32],
-        progress: Array,
-        marks: NDArray[np.int64],
-    ) -> None:
-        for n in range(state.shape[0] if stamp else 0):
-            car = state[n]
-            describe_car(car, road, c, car_rows[n])
-            progress[0, n], progress[1, n] = car[ALONG], car[LATERAL]
-            marks[0, n], marks[1, n], marks[2, n] = int(car[ZONE]), int(car[TIME_MS]), int(car[GATE])
-            for gate in range(marks.shape[0] - 3):
-                marks[3 + gate, n] = int(car[GATE_MS + gate])
-
-    return describe
+    return drive_inputs
 
 
-def _compile_remember(stamp: int) -> Kernel:
-    """Returns the kernel `remember_keys`."""
-
-    @cached_kernel
-    def remember_keys(state: Array, keys: NDArray[np.float32], previous_keys: NDArray[np.float32]) -> None:
-        last = previous_keys.shape[1] - 1
-        for n in range(state.shape[0] if stamp else 0):
-            if has_ended(state[n]):
-                continue
-            for k in range(keys.shape[1]):
-                for i in range(last):
-                    previous_keys[n, i, k] = previous_keys[n, i + 1, k]
-                previous_keys[n, last, k] = keys[n, k]
-
-    return remember_keys
-
-
-drive = _compile_drive(source_stamp(MODULES))
-"""Moves every car by one decision.
+advance = _compile_advance(source_stamp(MODULES))
+"""Moves every car that has not ended by one decision and writes what others read of it.
 
 Args:
-    controls: [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1], held throughout.
-    num_ticks: ticks in the decision.
-    scratch: [2, NUM_SCRATCH] working memory of one thread.
+    chosen: [N] int64 row of the commands for each car.
+    commands: [A, NUM_COMMANDS] held throughout the decision.
+    num_ticks: ticks in the decision; with 0 nothing moves and cars are only described.
+    road ... scratch: the parts of the world, in order.
+    rows ... has_gone: the parts of the view, in order.
+
+Returns:
+    The first car that chose no row, where nothing has moved, or -1.
 """
 
-describe = _compile_describe(source_stamp(MODULES))
-"""Writes what others read of the cars.
+drive_inputs = _compile_drive_inputs(source_stamp(MODULES))
+"""Moves every car by ticks whose inputs may all differ, and describes nothing: for fits to recorded inputs.
 
 Args:
-    car_rows: [N, NUM_CAR_FIELDS] `CAR` rows.
-    progress: [2, N] metres along and left of the line.
-    marks: [3 + G, N] zone, race time in ms, gates passed and the time of each.
+    inputs: [T, N, 3] steer, gas and brake of every tick.
+    road ... scratch: parts of the world.
+
+Returns:
+    -1.
 """
 
-remember_keys = _compile_remember(source_stamp(MODULES))
-"""Appends the keys [N, 4] of a decision to the last five [N, 5, 4] of every car."""
+command_cars = _compile_command(source_stamp(MODULES))
+"""Turns controls [N, 3] into commands [N, NUM_COMMANDS].
+
+Returns:
+    The first car with a control out of range or not a number, where nothing is written, or -1.
+"""

@@ -59,13 +59,57 @@ def render_frames(
     if zone_index.shape != (len(out),):
         message = f"{len(out)} frames need as many zones, got {zone_index.shape}"
         raise RenderError(message)
-    if camera.dtype != np.float32 or camera.shape not in ((CAMERA_SIZE,), (len(out), CAMERA_SIZE)):
-        message = f"a camera is {CAMERA_SIZE} float32 numbers, one for all or one for each of {len(out)} frames, got "
-        message += f"{camera.dtype} {camera.shape}"
-        raise RenderError(message)
+    _check_camera(camera, len(out))
     # Copies of one layout and type, or numba would compile the kernel once more for every other one.
     own_poses, own_zones = np.array(poses[:, :POSE_SIZE], order="C"), np.array(zone_index, np.int64)
     _check_painted(paint_frames(own_poses, own_zones, scene, _cameras(camera), _NO_CARS, _scratch(), out))
+
+
+class FramePainter:
+    """Draws frames of the same cars again and again: what `render_frames` copies and checks is checked here once.
+
+    Not for several threads at a time. A frame is the one of `render_frames`, to the bit.
+
+    Attributes:
+        cameras: [1 or N, 5] may be written to.
+    """
+
+    def __init__(
+        self,
+        poses: NDArray[np.float32],
+        zone_index: NDArray[np.int64],
+        scene: Scene,
+        camera: NDArray[np.float32],
+    ) -> None:
+        """Takes hold of arrays that somebody else goes on writing to; see `render_frames` for them.
+
+        Raises:
+            RenderError: if an array has a wrong shape, type or layout.
+        """
+        if poses.dtype != np.float32 or poses.ndim != 2 or poses.shape[1] < POSE_SIZE or not poses.flags.c_contiguous:
+            message = (
+                f"a painter needs contiguous float32 poses of {POSE_SIZE} numbers, got {poses.dtype} {poses.shape}"
+            )
+            raise RenderError(message)
+        if zone_index.dtype != np.int64 or zone_index.shape != (len(poses),) or not zone_index.flags.c_contiguous:
+            message = f"{len(poses)} poses need as many int64 zones, got {zone_index.dtype} {zone_index.shape}"
+            raise RenderError(message)
+        _check_camera(camera, len(poses))
+        self.cameras = _cameras(camera)
+        self._poses, self._zone_index, self._scene, self._own_scratch = poses, zone_index, scene, new_scratch()
+
+    def paint(self, out: NDArray[np.uint8]) -> None:
+        """Draws all cars into `out` [N, H, W], contiguous uint8.
+
+        Raises:
+            RenderError: if it has a wrong shape, type or layout, or a pose is not finite.
+        """
+        if out.dtype != np.uint8 or out.ndim != 3 or len(out) != len(self._poses) or not out.flags.c_contiguous:
+            message = f"{len(self._poses)} frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
+            raise RenderError(message)
+        _check_painted(
+            paint_frames(self._poses, self._zone_index, self._scene, self.cameras, _NO_CARS, self._own_scratch, out)
+        )
 
 
 def render_rgb(
@@ -112,6 +156,13 @@ def render_rgb(
 def _cameras(camera: NDArray[np.float32]) -> NDArray[np.float32]:
     """Returns cameras [1 or N, 5] of one layout."""
     return np.ascontiguousarray(camera).reshape(-1, CAMERA_SIZE)
+
+
+def _check_camera(camera: NDArray[np.float32], num_frames: int) -> None:
+    if camera.dtype != np.float32 or camera.shape not in ((CAMERA_SIZE,), (num_frames, CAMERA_SIZE)):
+        message = f"a camera is {CAMERA_SIZE} float32 numbers, one for all or one for each of {num_frames} frames, got "
+        message += f"{camera.dtype} {camera.shape}"
+        raise RenderError(message)
 
 
 def _check_painted(bad_pose: int) -> None:

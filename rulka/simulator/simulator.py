@@ -30,6 +30,7 @@ class Simulator:
         track: the road they share.
         table: what each discrete action does.
         num_cars: N.
+        view: all of what follows, as kernels take it.
         cars: [N, NUM_CAR_FIELDS] float32 `CAR` rows, fresh after every reset, step and restore, like all that follow.
         zone_index: [N] int64 zone each car passed last.
         along_m: [N] float64 metres along the centreline.
@@ -39,6 +40,8 @@ class Simulator:
         gate_time_ms: [N, G] int64 time at each gate passed, interpolated to the millisecond; 0 where not passed.
         is_finished: [N] the last gate is passed.
         is_off_track: [N] the car is too far beyond the edge of the road, too far from its surface, or on its roof.
+        along_before_m: [N] float64 metres along the centreline before the last decision.
+        time_before_ms: [N] float64 milliseconds since the start before the last decision.
         previous_keys: [N, 5, 4] float32 keys of the last decisions, oldest first.
     """
 
@@ -47,22 +50,33 @@ class Simulator:
             message = f"a simulator needs at least one car, got {num_cars}"
             raise SimulatorError(message)
         self.track, self.table, self.num_cars = track, table, num_cars
-        self._constants = constant_array(simulator.physics, TICK_MS / 1000.0)
-        self._tables = table_array(simulator.physics)
-        self._road = road_array(track)
         self._gate_m = np.ascontiguousarray(track.gate_m, np.float64)
-        self._keys, self._controls = table.keys(), table.analog()
+        self._constants = constant_array(simulator.physics, TICK_MS / 1000.0)
+        self._world = physics.World(
+            road=road_array(track),
+            gate_m=self._gate_m,
+            c=self._constants,
+            tables=table_array(simulator.physics),
+            length_m=float(track.length_m),
+            scratch=np.zeros((2, columns.NUM_SCRATCH)),
+        )
+        self._commands = np.concatenate([table.analog(), table.keys()], axis=1)
+        self._own_commands = np.zeros((num_cars, physics.NUM_COMMANDS), np.float32)
+        self._chosen, self._everyone = np.zeros(num_cars, np.int64), np.arange(num_cars)
         self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
-        self._scratch = np.zeros((2, columns.NUM_SCRATCH))
-        self._progress = np.zeros((2, num_cars))
-        self._marks = np.zeros((3 + len(self._gate_m), num_cars), np.int64)
-        self._margin_m = np.zeros(num_cars, np.float32)
-        self.cars = np.zeros((num_cars, NUM_CAR_FIELDS), np.float32)
-        self.previous_keys = np.zeros((num_cars, NUM_PREVIOUS_ACTIONS, 4), np.float32)
-        self.along_m, self.lateral_m = self._progress
-        self.zone_index, self.time_ms, self.gate_index = self._marks[:3]
-        self.gate_time_ms = self._marks[3:].T
-        self.is_finished, self.is_off_track = np.zeros(num_cars, np.bool_), np.zeros(num_cars, np.bool_)
+        self.view = physics.View(
+            rows=np.zeros((num_cars, NUM_CAR_FIELDS), np.float32),
+            previous_keys=np.zeros((num_cars, NUM_PREVIOUS_ACTIONS, 4), np.float32),
+            progress=np.zeros((physics.NUM_PROGRESS, num_cars)),
+            margin_m=np.zeros(num_cars, np.float32),
+            marks=np.zeros((physics.NUM_MARKS + len(self._gate_m), num_cars), np.int64),
+            has_gone=np.zeros((2, num_cars), np.bool_),
+        )
+        self.cars, self.previous_keys = self.view.rows, self.view.previous_keys
+        self.along_m, self.lateral_m, self.along_before_m, self.time_before_ms = self.view.progress
+        self.zone_index, self.time_ms, self.gate_index = self.view.marks[: physics.NUM_MARKS]
+        self.gate_time_ms = self.view.marks[physics.NUM_MARKS :].T
+        self.is_finished, self.is_off_track = self.view.has_gone
         self.reset(np.ones(num_cars, np.bool_))
 
     def reset(
@@ -95,9 +109,25 @@ class Simulator:
         if (places[3] < 0).any():
             message = "cars are placed with a forward speed of 0 or more"
             raise SimulatorError(message)
-        self._state[which] = place_on_road(self._road, self._constants, self._gate_m, *places)
-        self.previous_keys[which] = self._keys[FORWARD]
+        self._state[which] = place_on_road(self._world.road, self._world.c, self._gate_m, *places)
+        self.previous_keys[which] = self._commands[FORWARD, physics.NUM_CONTROLS :]
         self._describe()
+
+    def set_friction(self, which: NDArray[np.bool_], scale: ArrayLike) -> None:
+        """Multiplies the grip of chosen cars until their next reset, which sets it back to 1.
+
+        Args:
+            which: [N] cars to change; the others are left alone.
+            scale: positive factor, one for all or [N].
+
+        Raises:
+            SimulatorError: if a factor is not a positive number.
+        """
+        wide = np.broadcast_to(np.asarray(scale, np.float64), (self.num_cars,))[which]
+        if not (np.isfinite(wide) & (wide > 0.0)).all():
+            message = f"friction is scaled by positive numbers, got {wide!r:.120}"
+            raise SimulatorError(message)
+        self._state[which, columns.FRICTION] = wide
 
     def step(self, actions: NDArray) -> None:
         """Drives every car for one decision.
@@ -109,13 +139,13 @@ class Simulator:
             SimulatorError: if an action is not in the table.
         """
         actions = np.asarray(actions)
-        if actions.shape != (self.num_cars,) or actions.dtype.kind not in "iu":
+        if actions.shape != self._chosen.shape or actions.dtype.kind not in "iu":
             message = f"actions must be {self.num_cars} whole numbers, got {actions.dtype} of shape {actions.shape}"
             raise SimulatorError(message)
-        if actions.min() < 0 or actions.max() >= self.table.num_actions:
+        self._chosen[:] = actions
+        if self._drive(self._chosen, self._commands) >= 0:
             message = f"actions must be from 0 to {self.table.num_actions - 1}, got {actions!r:.120}"
             raise SimulatorError(message)
-        self._drive(self._controls[actions], self._keys[actions])
 
     def step_controls(self, controls: NDArray[np.float32]) -> None:
         """Drives every car for one decision with analog controls.
@@ -127,18 +157,15 @@ class Simulator:
             SimulatorError: if a control is out of range or not a number.
         """
         controls = np.ascontiguousarray(controls, np.float32)
-        is_shaped = controls.shape == (self.num_cars, 3)
-        if not is_shaped or not (np.abs(controls) <= 1.0).all() or (controls[:, 1:] < 0).any():
+        is_shaped = controls.shape == (self.num_cars, physics.NUM_CONTROLS)
+        if not is_shaped or physics.command_cars(controls, self._own_commands) >= 0:
             message = f"controls must be {self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
             raise SimulatorError(message)
-        steer, gas, brake = controls.T
-        keys = np.stack([gas > 0.5, brake > 0.5, steer < 0.0, steer > 0.0], axis=1)
-        self._drive(controls, keys.astype(np.float32))
+        self._drive(self._everyone, self._own_commands)
 
     def floats(self, out: NDArray[np.float32]) -> None:
         """Writes the float observations of all cars into `out` [N, 184]."""
-        self._margin_m[:] = self.track.length_m - self.along_m
-        build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self._margin_m, out)
+        build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self.view.margin_m, out)
 
     def save(self) -> NDArray[np.float64]:
         """Returns [N, K] a copy of everything that the future of each car depends on."""
@@ -164,21 +191,10 @@ class Simulator:
         self.previous_keys[chosen] = saved[chosen, width:].reshape(-1, *self.previous_keys.shape[1:])
         self._describe()
 
-    def _drive(self, controls: NDArray[np.float32], keys: NDArray[np.float32]) -> None:
-        physics.remember_keys(self._state, keys, self.previous_keys)
-        physics.drive(
-            self._state,
-            controls,
-            self.table.ticks_per_action,
-            self._road,
-            self._gate_m,
-            self._constants,
-            self._tables,
-            self._scratch,
-        )
-        self._describe()
+    def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
+        """Drives one decision; returns the first car that chose no row of the commands, or -1."""
+        return physics.advance(self._state, chosen, commands, self.table.ticks_per_action, *self._world, *self.view)
 
     def _describe(self) -> None:
-        physics.describe(self._state, self._road, self._constants, self.cars, self._progress, self._marks)
-        np.greater(self._state[:, columns.FINISHED], 0.0, out=self.is_finished)
-        np.greater(self._state[:, columns.OFF_TRACK], 0.0, out=self.is_off_track)
+        """Writes what others read of the cars."""
+        physics.advance(self._state, self._everyone, self._own_commands, 0, *self._world, *self.view)

@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 import rulka  # noqa: F401 registers the environment
 from rulka.params import reference_params
 
-GAS, GAS_LEFT, BRAKE = 0, 1, 6
+GAS, GAS_LEFT, COAST = 0, 1, 3
 
 
 def drive(env, action: int, limit: int = 2000) -> tuple[float, bool, bool, dict]:
@@ -68,7 +68,7 @@ def test_leaving_the_track_ends_the_race_and_costs(make_env) -> None:
 def test_standing_still_is_cut(make_env) -> None:
     env = make_env(no_progress_s=0.5)
     env.reset(seed=0)
-    total, terminated, truncated, info = drive(env, BRAKE)
+    total, terminated, truncated, info = drive(env, COAST)
     assert truncated
     assert not terminated
     assert info["time_ms"] == 500

@@ -301,7 +301,7 @@ def test_the_car_drives_as_in_the_simulator(serve: ServerMaker, track: Track, pa
         assert struct.unpack_from(f"<{count}f", block, offset) == tuple(car[CAR[name]].tolist())
     assert [number(block, 3996 + 764 * k, "f") for k in range(4)] == car[CAR["damper"]].tolist()
     assert [number(block, 4108 + 764 * k) for k in range(4)] == car[CAR["has_contact"]].tolist()
-    assert [number(block, 4112 + 764 * k) for k in range(4)] == [16] * 4
+    assert [number(block, 4112 + 764 * k) for k in range(4)] == car[CAR["material"]].tolist()
     assert (number(block, 3128), number(block, 7892), number(block, 16)) == (car[CAR["gear"]][0], 2000, 4610)
     assert number(block, 8036) == int(3.6 * np.linalg.norm(car[CAR["velocity"]].astype(float)))
     grey = np.empty((1, 64, 64), np.uint8)

@@ -219,7 +219,7 @@ def test_previous_keys_hold_the_last_five_decisions(make_track, simulator_params
 def test_half_the_tick_gives_nearly_the_same_path(track, simulator_params, table) -> None:
     """Time-step consistency: ten ticks of 5 ms drive where five of 10 ms do."""
     whole, half = (Simulator(track, 1, simulator_params, table) for _ in range(2))
-    half._constants = constant_array(simulator_params.physics, 0.005)
+    half._constants[:] = constant_array(simulator_params.physics, 0.005)
     for simulator in (whole, half):
         simulator.reset(everyone(simulator), along_m=20.0, speed_mps=30.0)
     for action in (0, 0, 1, 1, 0, 2, 2, 0, 3, 6):

@@ -1,0 +1,54 @@
+"""What a batch of races hands out: the results of a decision, and all that its future depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class VectorStep:
+    """What one decision of every car led to. All arrays have N entries.
+
+    Attributes:
+        reward: float32, without shaping; 0 where the decision was swallowed by a reset.
+        terminated: the race ended for good: finished or off the track.
+        truncated: the race was cut by a limit.
+        is_reset: the decision was swallowed by a reset, the observation is the first of a new race.
+        progress_m: float32 furthest distance along the centreline.
+        race_time_ms: int64 time since the start; of a finished race its time to the millisecond.
+        is_finished: the finish was crossed.
+        is_off_track: the car left the track.
+        is_full_race: the race began at the start line.
+    """
+
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    is_reset: NDArray[np.bool_]
+    progress_m: NDArray[np.float32]
+    race_time_ms: NDArray[np.int64]
+    is_finished: NDArray[np.bool_]
+    is_off_track: NDArray[np.bool_]
+    is_full_race: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class SavedRaces:
+    """Everything that the future of a batch of races depends on; plain arrays and numbers, fit for another process.
+
+    Attributes:
+        cars: [N, K] float64 rows of `Simulator.save`.
+        marks: [N, 5] float64 race is over, began at the start line, furthest metre, furthest zone, time of the last
+            new zone in ms.
+        chance: N states of the sources of chance, empty where the batch was never reset.
+        draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
+    """
+
+    cars: NDArray[np.float64]
+    marks: NDArray[np.float64]
+    draws: NDArray[np.float64]
+    chance: tuple[dict[str, Any], ...]
