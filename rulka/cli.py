@@ -109,11 +109,11 @@ def fetch(  # noqa: PLR0913
 
 
 def export(race: str, out: Path, /, races: Path = Path("data/races")) -> None:
-    """Write a race of data/races as a recording (.Replay.Gbx); an existing file is left alone.
+    """Write a race of data/races as a recording or as an input script; an existing file is left alone.
 
     Args:
         race: race_id of the race, or its beginning.
-        out: file to write.
+        out: file to write: `.Replay.Gbx`, or `.txt` for a script that TMInterface plays.
         races: folder of the race dataset.
     """
     from rulka.datasets.export import export_race

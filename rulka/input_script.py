@@ -5,7 +5,7 @@
     0.50 press left
     0.80 rel left
     1.30 steer -12000        # analog, -65536 (full left) to 65536, until the next
-    1.30-1.80 gas 30000      # analog gas, negative is the brake; 0 from 1.80 on
+    1.30-1.80 gas -65536     # an axis for the pedals: gas from -19661 down, brake from 19661 up; 0 from 1.80 on
 
 Times are seconds with at most two decimals, or whole milliseconds that end in 0. Lines need not be in order; of two
 that say different things about one control at one time, the later line holds. Grammar: TMInterface's documentation,
@@ -24,6 +24,8 @@ from rulka.errors import UserError
 
 FULL = 65536
 """The largest analog value."""
+PEDAL = 19661 / FULL
+"""Where the axis of the pedals counts as pressed, either way."""
 MAX_TICKS = 360_000
 """An hour; a script that names a later time is refused."""
 KEYS = ("up", "down", "left", "right")
@@ -91,17 +93,24 @@ def read_script(text: str, num_ticks: int | None = None) -> Controls:
         if command:
             events += [(tick, number, name, value) for tick, name, value in _events(command, number)]
     last = max((event[0] for event in events), default=0)
-    channels = np.zeros((last + 1, len(KEYS) + len(ANALOG)))
+    channels = np.full((last + 1, len(KEYS) + len(ANALOG)), np.nan)
+    channels[0] = 0.0
     for tick, _, name, value in sorted(events, key=lambda event: event[:2]):
-        channels[tick:, (*KEYS, *ANALOG).index(name)] = value
-    up, down, left, right, steer, gas = channels.T
+        channels[tick, (*KEYS, *ANALOG).index(name)] = value
+    up, down, left, right, steer, gas = _held(channels).T
     sides = np.where((left > 0) | (right > 0), right - left, steer)
-    pedals = np.maximum(up, gas.clip(0.0)), np.maximum(down, (-gas).clip(0.0))
+    pedals = np.maximum(up, gas <= -PEDAL), np.maximum(down, gas >= PEDAL)
     controls = np.stack([sides, *pedals], axis=1).astype(np.float32)
     if num_ticks is None:
         return controls[:last]
     beyond = np.repeat(controls[-1:], max(num_ticks - len(controls), 0), axis=0)
     return np.concatenate([controls, beyond])[:num_ticks]
+
+
+def _held(channels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns values [T, C] with every gap filled by what was there before it."""
+    rows = np.where(np.isnan(channels), 0, np.arange(len(channels))[:, None])
+    return np.take_along_axis(channels, np.maximum.accumulate(rows, axis=0), axis=0)
 
 
 def read_comments(text: str) -> list[str]:

@@ -7,7 +7,7 @@ Reads  data/agent/          the agent, its training log, and compared/<algorithm
        runs/stage_durations.jsonl         how long the stages took; where it is missing, the report says nothing of it
 Writes data/evaluation/
          report.html        one page that opens offline
-         race.mp4           the agent's best race
+         race.mp4           the agent's best race; the same as best_race.Replay.Gbx and best_race.txt, its inputs
          metrics.json       see rulka.evaluation.metrics
          races.json         every race: start, end, time, gates
          plots/*.png
@@ -31,6 +31,7 @@ from rulka.datasets.races import Race, load_races
 from rulka.evaluation.contest import NAMES, drivers, hold_contest
 from rulka.evaluation.demonstrations import demonstration_results
 from rulka.evaluation.durations import StageDuration, read_durations
+from rulka.evaluation.exported import export_result
 from rulka.evaluation.facts import COMPARED, facts_of, read_origins, transfer_summary
 from rulka.evaluation.figures import draw_figures, save_figures
 from rulka.evaluation.hud import HudTexts
@@ -110,6 +111,9 @@ def evaluate(
         _write_json(folder / METRICS_FILE, metrics)
         _write_json(folder / RACES_FILE, {c.key: [r.to_json() for r in c.races] for c in evaluation.contestants})
         caption = _film(folder / VIDEO_FILE, evaluation, rules)
+        best = best_race(evaluation.contestants[0].races)
+        assert best is not None
+        export_result(folder, best, rules.track, table, evaluation.contestants[0].label)
         durations = [stage for stage in read_durations(inputs.durations) if stage.stage != "evaluate"]
         report = _draw(folder, evaluation, demonstrations, rules, inputs)
         durations.append(StageDuration("evaluate", time.monotonic() - started_s, None, ""))

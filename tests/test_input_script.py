@@ -15,8 +15,14 @@ def test_keys_by_hand():
 
 
 def test_analog_by_hand():
-    controls = read_script("0.01-0.03 steer -32768\n0.00-0.02 gas 65536\n0.02-0.04 gas -65536\n")
+    controls = read_script("0.01-0.03 steer -32768\n0.00-0.02 gas -65536\n0.02-0.04 gas 20000\n")
     np.testing.assert_array_equal(controls, np.array([[0, 1, 0], [-0.5, 1, 0], [-0.5, 0, 1], [0, 0, 1]], np.float32))
+
+
+def test_pedals_on_an_axis_are_pressed_or_not():
+    assert read_script("0.00 gas -19660\n", 1)[0].tolist() == [0, 0, 0]
+    assert read_script("0.00 gas -19661\n", 1)[0].tolist() == [0, 1, 0]
+    assert read_script("0.00 gas 19661\n", 1)[0].tolist() == [0, 0, 1]
 
 
 def test_line_order_matters_only_at_one_time():

@@ -1,4 +1,4 @@
-"""Races of the dataset as recordings, for example to watch the built-in driver's as a ghost."""
+"""Races as recordings, for example to watch one as a ghost, and as input scripts that TMInterface plays."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rulka.datasets.races import Race, load_races
 from rulka.errors import UserError
+from rulka.input_script import write_script
 from rulka.observation import CAR
 from rulka.recordings import Ghost, Recording, RecordingHeader, Samples, VehicleState, write_recording
 from rulka.recordings.car_rows import interpolate_rows
@@ -18,6 +19,7 @@ from rulka.recordings.rotation import matrix_to_quaternion
 PERIOD_MS = 100
 VEHICLE, ENVIRONMENT = "StadiumCar", "Stadium"
 PROGRAM = "rulka"
+SCRIPT_SUFFIX = ".txt"
 NUM_SHOWN = 20
 
 
@@ -26,7 +28,7 @@ class NoSuchRaceError(UserError):
 
 
 def export_race(folder: Path, race_id: str, out: Path) -> Race:
-    """Writes a race of the dataset as a `.Replay.Gbx`.
+    """Writes a race of the dataset as a recording, or, where the file ends in `.txt`, as an input script.
 
     Args:
         folder: `data/races`.
@@ -42,15 +44,36 @@ def export_race(folder: Path, race_id: str, out: Path) -> Race:
         UserError: if the file exists or cannot be written.
     """
     race = find_race(load_races(folder).races, race_id)
+    write_race(race, out)
+    return race
+
+
+def write_race(race: Race, out: Path) -> None:
+    """Writes a race as a recording (`.Gbx`) or as an input script (`.txt`); nothing is overwritten.
+
+    Raises:
+        RecordingError, InputScriptError: if the race cannot be written in that form.
+        UserError: if the file exists or cannot be written.
+    """
     try:
-        write_recording(out, recording_of_race(race))
+        if out.suffix.lower() == SCRIPT_SUFFIX:
+            with out.open("x", encoding="utf-8") as file:
+                file.write(script_of_race(race))
+        else:
+            write_recording(out, recording_of_race(race))
     except FileExistsError as error:
         message = f"{out} exists"
         raise UserError(message, hint="Name another file, nothing is overwritten.") from error
     except OSError as error:
         message = f"{out} cannot be written: {error.strerror or error}"
         raise UserError(message) from error
-    return race
+
+
+def script_of_race(race: Race) -> str:
+    """Returns the inputs of a race as a script of TMInterface, with what is known of the race in its head."""
+    time = "not finished" if race.race_time_ms is None else f"{race.race_time_ms} ms"
+    head = (f"race: {race.race_id}", f"map: {race.map_uid}", f"player: {race.player or PROGRAM}", f"time: {time}")
+    return write_script(race.controls, head)
 
 
 def find_race(races: tuple[Race, ...], race_id: str) -> Race:

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.datasets.export import NoSuchRaceError, export_race, find_race, recording_of_race
+from rulka.datasets.export import NoSuchRaceError, export_race, find_race, recording_of_race, write_race
 from rulka.datasets.from_recordings import race_of_ghost
 from rulka.datasets.races import Race
 from rulka.errors import UserError
+from rulka.input_script import read_script
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.recordings import UnwritableError, encode_recording, events_to_controls, parse_recording
 from rulka.recordings.control_events import controls_to_events
@@ -99,3 +100,13 @@ def test_an_unfinished_race_ends_with_its_last_state() -> None:
     assert ghost.race_time_ms is None
     assert ghost.samples is not None
     assert ghost.samples.time_ms[-1] == 3100
+
+
+def test_a_script_reads_back_to_the_inputs(tmp_path: Path) -> None:
+    race = make_race()
+    write_race(race, tmp_path / "race.txt")
+    text = (tmp_path / "race.txt").read_text()
+    assert text.startswith("# race: driver-1-0001")
+    np.testing.assert_array_equal(read_script(text, race.num_ticks), race.controls)
+    with pytest.raises(UserError, match="exists"):
+        write_race(race, tmp_path / "race.txt")
