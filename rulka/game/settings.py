@@ -81,7 +81,11 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
         GameSettingsError: naming the setting and where it stands.
     """
     values = read_env_file(file) if file.is_file() else {}
-    values |= {name: value for name, value in (environment or os.environ).items() if name.startswith(PREFIX)}
+    values |= {
+        name: value
+        for name, value in (os.environ if environment is None else environment).items()
+        if name.startswith(PREFIX)
+    }
     unknown = sorted(set(values) - {PREFIX + name for name in NAMES})
     if unknown:
         message = f"unknown settings of the game: {', '.join(unknown)}"
