@@ -54,7 +54,7 @@ class GameSupervisor:
         num_restarts: how often a game was started again.
     """
 
-    def __init__(self, settings: GameSettings, num_games: int, reports: Path, log_dir: Path = LOG_DIR) -> None:
+    def __init__(self, settings: GameSettings, num_games: int, reports: Path, log_dir: Path) -> None:
         self._settings, self._reports, self._log_dir = settings, reports, log_dir
         self._ports = [settings.port + index for index in range(num_games)]
         self._games: dict[int, subprocess.Popen[bytes]] = {}
@@ -173,7 +173,7 @@ def running_games(settings: GameSettings, num_games: int) -> Iterator[GameLink]:
         return
     with (
         tempfile.TemporaryDirectory(prefix="rulka-games-") as reports,
-        GameSupervisor(settings, num_games, Path(reports)),
+        GameSupervisor(settings, num_games, Path(reports), LOG_DIR),
     ):
         yield replace(settings.link(SELF_MADE_PATIENCE_S), reports=Path(reports))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rulka.doctor import Finding, examine
 from rulka.game.launch import LaunchError, launch_command, launch_environment
 from rulka.game.settings import GameSettings, GameSettingsError, read_game_settings
 
@@ -71,3 +72,23 @@ def test_bad_lines_are_named(text: str, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(text)
     with pytest.raises(GameSettingsError, match=r"\.env, line [12]: "):
         read_game_settings({}, tmp_path / ".env")
+
+
+def test_the_doctor_says_what_is_set_and_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def game() -> list[Finding]:
+        return [finding for finding in examine("http://127.0.0.1:1") if finding.name == "game"]
+
+    monkeypatch.chdir(tmp_path)
+    assert game() == [], "nothing is set"
+    monkeypatch.setenv("RULKA_GAME_PORT", "9000")
+    assert game() == [Finding("game", True, "expected at 127.0.0.1:9000, started by you")]
+    monkeypatch.setenv("RULKA_GAME_EXE", str(tmp_path / "TmForever.exe"))
+    (found,) = game()
+    assert not found.is_fine
+    assert "TmForever.exe is not there" in found.text
+    (tmp_path / "TmForever.exe").touch()
+    (found,) = game()
+    assert found.is_fine
+    monkeypatch.setenv("RULKA_GAME_PORT", "none")
+    (found,) = game()
+    assert "RULKA_GAME_PORT is a number" in found.text

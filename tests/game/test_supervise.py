@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,34 +18,10 @@ from rulka.game.launch import LaunchError
 from rulka.game.link import GameLink
 from rulka.game.settings import GameSettings
 from rulka.game.supervise import GameStartError, GameSupervisor, listening_ports, running_games
+from tests.game.processes import PATIENCE_S, free_ports, wait_for
 
 SERVE = (sys.executable, "-m", "rulka.cli", "serve-game", "--speed", "100", "--port", "{port}")
 SILENT = (sys.executable, "-c", "import time; time.sleep(600)", "{port}")
-PATIENCE_S = 60.0
-
-
-def free_ports(number: int) -> int:
-    """Returns the first of some neighbouring ports that nobody has."""
-    for first in range(20_000 + os.getpid() % 5_000, 60_000, number):
-        sockets = [socket.socket() for _ in range(number)]
-        try:
-            for index, one in enumerate(sockets):
-                one.bind(("127.0.0.1", first + index))
-        except OSError:
-            continue
-        else:
-            return first
-        finally:
-            for one in sockets:
-                one.close()
-    pytest.fail("no free ports")
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
-        time.sleep(0.05)
 
 
 def test_games_are_started_started_again_and_ended(tmp_path: Path) -> None:
@@ -116,7 +90,8 @@ from rulka.game.supervise import GameSupervisor
 from rulka.stage import interrupt_on_signals
 interrupt_on_signals()
 folder = Path(sys.argv[2])
-command = (sys.executable, "-c", "import socket, time\\ns = socket.create_server(('127.0.0.1', {port}))\\ntime.sleep(600)")
+code = "import socket, time\\ns = socket.create_server(('127.0.0.1', {port}))\\ntime.sleep(600)"
+command = (sys.executable, "-c", code)
 with GameSupervisor(GameSettings(port=int(sys.argv[1]), command=command), 1, folder, folder) as games:
     print(*games.pids().values(), flush=True)
     time.sleep(600)
