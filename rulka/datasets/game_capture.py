@@ -104,7 +104,7 @@ class GameCapture:
                 cars[number] = decision.car
                 grey_from_bgra(decision.pixels, image[number])
             held = keys[number * per_decision : (number + 1) * per_decision]
-            decision = self._session.drive(held or keys[-1:] * per_decision)
+            decision = self._session.drive(held or [keys[-1]] * per_decision)
             if decision.is_finished:
                 break
         if not decision.is_finished:

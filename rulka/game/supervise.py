@@ -180,5 +180,5 @@ def running_games(settings: GameSettings, num_games: int) -> Iterator[GameLink]:
 
 def listening_ports() -> set[int]:
     """Returns the ports of this machine at which somebody listens."""
-    connections = psutil.net_connections(kind="tcp4")
-    return {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
+    found = psutil.net_connections(kind="tcp4")
+    return {one.laddr.port for one in found if one.laddr and one.status == psutil.CONN_LISTEN}

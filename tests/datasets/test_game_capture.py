@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tasks.capture as stage
-from rulka.actions import action_table
+from rulka.actions import Controls, action_table
 from rulka.datasets.capture import CaptureSettings, capture_race
 from rulka.datasets.demonstrations import race_of_driver
 from rulka.datasets.frames import FrameDataset
@@ -20,6 +20,7 @@ from rulka.datasets.game_capture import GameCapture, ReplayError, keys_by_tick
 from rulka.datasets.races import Race, RaceDataset, write_races
 from rulka.game.link import GameLink
 from rulka.game.serve import make_server
+from rulka.game.session import Decision
 from rulka.observation import FLOATS
 from rulka.params import read_params
 from rulka.simulator.camera import camera_array
@@ -165,6 +166,25 @@ def test_keys_follow_the_shift_by_hand(races: list[Race]) -> None:
     assert [(keys.left, keys.right) for keys in keys_by_tick(race, 1)] == [(1, 0), (0, 0), (0, 1), (0, 0)]
     assert [keys.right for keys in keys_by_tick(race, 2)] == [False, False, False, True]
     assert [keys.right for keys in keys_by_tick(race, 0)] == [False, True, False, False]
+
+
+def test_a_lost_connection_costs_nothing_but_time(game: GameCapture, races: list[Race]) -> None:
+    """The race is begun again; its frames are there once, and they are those of an undisturbed race."""
+    expected, session, num_drives = game.capture(races[0]), game._session, 0
+    drive = session.drive
+
+    def drive_until_lost(controls: Sequence[Controls]) -> Decision:
+        nonlocal num_drives
+        num_drives += 1
+        if num_drives == 20:
+            session._client.close()
+        return drive(controls)
+
+    session.drive = drive_until_lost  # pyright: ignore[reportAttributeAccessIssue]
+    again = game.capture(races[0])
+    assert num_drives == 20 + len(expected.image)
+    np.testing.assert_array_equal(again.image, expected.image)
+    np.testing.assert_array_equal(again.floats, expected.floats)
 
 
 def run_stage(folder: Path, races: list[Race], port: int, monkeypatch: pytest.MonkeyPatch) -> Path:
