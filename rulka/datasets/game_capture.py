@@ -78,7 +78,7 @@ class GameCapture:
             return self._drive(race, keys)
         except GameError as error:
             self._link.report(error)
-            self._session.recover()
+            self._link.recover(self._session)
             return self._drive(race, keys)
 
     def close(self) -> None:

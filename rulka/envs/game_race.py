@@ -184,7 +184,7 @@ class GameRace:
         self._is_lost = self._is_over = self._is_crashed = True
 
     def _recovered(self) -> Decision:
-        self._session.recover()
+        self._link.recover(self._session)
         decision = self._session.begin()
         self._is_lost = False
         return decision

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rulka.game.client import GameClient
-from rulka.game.errors import GameError, GameTimeoutError
+from rulka.game.errors import GameClosedError, GameError, GameTimeoutError
 from rulka.game.session import GameSession, SessionSettings
+
+RETRY_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,25 @@ class GameLink:
         except GameError as error:
             self.report(error)
             raise
+
+    def recover(self, session: GameSession) -> None:
+        """Connects a session anew, waiting for the game as long as the link's patience lasts.
+
+        A game that is just ending may still take a connection and drop it; that is no answer yet.
+
+        Raises:
+            GameError: if the game does not come back.
+        """
+        give_up_s = time.monotonic() + self.patience_s
+        while True:
+            try:
+                session.recover()
+            except GameClosedError:
+                if time.monotonic() > give_up_s:
+                    raise
+                time.sleep(RETRY_S)
+            else:
+                return
 
     def let_go(self, session: GameSession) -> None:
         """Closes a session; a game that is gone already is no error any more."""
