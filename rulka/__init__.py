@@ -1,6 +1,6 @@
 """Rulka: a pipeline that teaches a car to race, from human recordings to an evaluated driver.
 
-Importing it registers `rulka/Race-v0` with gymnasium and loads nothing heavier than that.
+Importing it registers `rulka/Race-v0` and `rulka/Game-v0` with gymnasium and loads nothing heavier than that.
 """
 
 from gymnasium.envs.registration import register
@@ -10,3 +10,4 @@ register(
     entry_point="rulka.envs.race:RaceEnv",
     vector_entry_point="rulka.envs.vector:RaceVectorEnv",
 )
+register(id="rulka/Game-v0", entry_point="rulka.envs.game:GameEnv")

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import psutil
 
 from rulka.errors import UserError
+from rulka.game.launch import launch_command
+from rulka.game.settings import GameSettings, read_game_settings
 from rulka.params import read_params
 
 CONSTRAINTS_FILE = Path("constraints.txt")
@@ -54,6 +56,7 @@ def examine(api_url: str) -> list[Finding]:
         _disk(),
         _memory(),
         _port(api_url),
+        *_game(),
     ]
 
 
@@ -121,3 +124,25 @@ def _port(api_url: str) -> Finding:
         is_taken = probe.connect_ex((parts.hostname or "127.0.0.1", parts.port or 80)) == 0
     what = "answers; `rulka up` runs, or another program has its port" if is_taken else "free for `rulka up`"
     return Finding("port", True, f"{api_url} {what}")
+
+
+def _game() -> list[Finding]:
+    """Says nothing where this machine has no settings of a game."""
+    try:
+        settings = read_game_settings()
+    except UserError as error:
+        return [Finding("game", False, error.for_people())]
+    if settings == GameSettings():
+        return []
+    where = f"{settings.host}:{settings.port}"
+    if not settings.starts_games:
+        return [Finding("game", True, f"expected at {where}, started by you")]
+    command = launch_command(settings, settings.port)
+    program = settings.exe if settings.exe and not settings.prefix else Path(command[0])
+    missing = [str(path) for path in (settings.exe, settings.prefix) if path is not None and not path.exists()]
+    if shutil.which(str(program)) is None and not program.is_file():
+        missing.insert(0, str(program))
+    if missing:
+        text = f"{missing[0]} is not there; look at RULKA_GAME_* in the environment and in .env"
+        return [Finding("game", False, text)]
+    return [Finding("game", True, f"started by Rulka at {where} with {command[0]}")]

@@ -30,6 +30,7 @@ PARAMS_FILE = Path("params.yaml")
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Algorithm = Literal["ppo", "iqn"]
+Backend = Literal["simulator", "game"]
 
 
 class ParamsError(UserError):
@@ -213,6 +214,7 @@ class RaceParams(Section):
 class CaptureParams(Section):
     """Stage `capture`: races to frames."""
 
+    backend: Backend = Field(description="who draws: the simulator's camera, or the game, in which races are replayed")
     label_shift_ticks: NonNegativeInt = Field(description="ticks from an input's stamp to the state that shows it")
     steer_dead_zone: Share = Field(description="analog steering of at most this size counts as none")
     shard_frames: PositiveInt = Field(description="frames in one shard")
@@ -334,6 +336,7 @@ class RandomisationParams(Section):
 class TrainParams(Section):
     """Stage `train`: the runtime shared by every algorithm."""
 
+    environment: Backend = Field(description="where the races are driven")
     algorithm: Algorithm = Field(description="the agent of `data/agent`")
     compared: tuple[Algorithm, ...] = Field(description="also trained, for the report's comparison")
     seed: NonNegativeInt
@@ -360,7 +363,18 @@ class TrainParams(Section):
         if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
             message = f"compared must name other algorithms than {self.algorithm!r}, each once"
             raise ValueError(message)
+        if self.environment == "game":
+            self._check_game()
         return self
+
+    def _check_game(self) -> None:
+        """Refuses what one car in a real game cannot do."""
+        one = {"cars_per_collector": 1, "check_races": 1}
+        nought = {"start_anywhere": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
+        wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
+        if wrong:
+            message = f"a game has one car, which begins at the start line: {', '.join(wrong)}"
+            raise ValueError(message)
 
 
 class PpoParams(Section):

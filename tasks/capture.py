@@ -1,11 +1,13 @@
 """Stage `capture`: renders races to frames and pairs every frame with its floats, its action and its time.
 
 Reads  data/races/          see rulka.datasets.races
-Writes data/frames/         see rulka.datasets.frames; with README.md and contact_sheet.png
+Writes data/frames/         see rulka.datasets.frames; with README.md and contact_sheet.png;
+                            through the game also quarantine.json, the races that were others there
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -19,14 +21,19 @@ from rulka.artifacts import observation_contract
 from rulka.datasets.capture import CaptureSettings, capture_race
 from rulka.datasets.card import write_card
 from rulka.datasets.frames import CapturedRace, FrameWriter
+from rulka.datasets.game_capture import GameCapture, QuarantinedRace, ReplayError, write_quarantine
 from rulka.datasets.races import Race, RaceDataError, load_races
 from rulka.datasets.split import split_races
+from rulka.game.settings import read_game_settings
+from rulka.game.supervise import running_games
 from rulka.params import ActionParams, CaptureParams, ObservationParams, SimulatorParams, read_params
 from rulka.progress import Progress
 from rulka.simulator.camera import camera_array
 from rulka.simulator.scene import Scene, bake_scene
 from rulka.stage import output_folder, require, run_stage
 from rulka.tracks.track import Track
+
+_LOGGER = logging.getLogger(__name__)
 
 _Job = tuple[Race, Track, Scene, CaptureSettings]
 
@@ -60,23 +67,54 @@ def capture(
         steer_dead_zone=capture.steer_dead_zone,
         camera=camera_array(simulator.camera),
     )
-    scene = bake_scene(dataset.main_track)
+    track = dataset.main_track
     with output_folder(out_dir) as folder:
         writer = FrameWriter(
             folder,
             observation=observation_contract(observation),
             actions=table,
-            map_uid=dataset.main_track.uid,
+            map_uid=track.uid,
             splits=split_races([race.race_id for race in races], capture.validation_fraction),
             shard_frames=capture.shard_frames,
         )
-        jobs = [(race, dataset.main_track, scene, settings) for race in races]
         total = sum(race.duration_ms // table.duration_ms + 1 for race in races)
-        with Progress("capture", total, "frames") as bar, _captured(jobs, capture.num_workers) as captured:
-            for race in captured:
-                writer.add(race)
-                bar.advance(len(race.image))
+        with Progress("capture", total, "frames") as bar:
+            if capture.backend == "game":
+                _through_game(races, track, settings, writer, bar, folder)
+            else:
+                scene = bake_scene(track)
+                jobs = [(race, track, scene, settings) for race in races]
+                with _captured(jobs, capture.num_workers) as captured:
+                    for race in captured:
+                        writer.add(race)
+                        bar.advance(len(race.image))
         write_card(folder, writer.close())
+
+
+def _through_game(
+    races: list[Race], track: Track, settings: CaptureSettings, writer: FrameWriter, bar: Progress, folder: Path
+) -> None:
+    """Replays races in the first game of this machine; those that were others there are quarantined.
+
+    Raises:
+        ReplayError: if no race was the same in the game.
+        GameError: if there is no game, or it is lost and does not come back.
+    """
+    quarantine = []
+    with running_games(read_game_settings(), 1) as link, GameCapture(link, track, settings) as game:
+        for race in races:
+            try:
+                captured = game.capture(race)
+            except ReplayError as error:
+                quarantine.append(QuarantinedRace(race.race_id, str(error)))
+                _LOGGER.warning("race %s is not used: %s", race.race_id, error)
+                continue
+            writer.add(captured)
+            bar.advance(len(captured.image))
+    if len(quarantine) == len(races):
+        message = f"none of {len(races)} races was the same in the game; the first: {quarantine[0].reason}"
+        raise ReplayError(message, hint=f"Is the map {track.uid} open in the game? See docs/game.md.")
+    write_quarantine(folder, quarantine)
 
 
 @contextmanager

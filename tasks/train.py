@@ -15,7 +15,7 @@ or inputs have changed has another fingerprint and starts afresh.
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ from rulka.datasets.frames import INDEX_FILE
 from rulka.datasets.races import load_races, track_path
 from rulka.datasets.races import read_meta as read_races_meta
 from rulka.errors import UserError
+from rulka.game.link import GameLink
+from rulka.game.settings import read_game_settings
+from rulka.game.supervise import running_games
 from rulka.params import (
     ActionParams,
     Algorithm,
@@ -57,7 +60,9 @@ from rulka.runtime.parts import (
     block_spec,
     build_actor,
     build_cars,
+    build_game_cars,
     build_learner,
+    num_games,
 )
 from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.specs import RunSpec
@@ -181,7 +186,11 @@ class AgentRun:
         initial = self._initial()
         self.folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self._track, self.folder / TRACK_FILE)
-        outcome = train_run(self._run_spec(initial))
+        if self._sections.train.environment == "game":
+            with running_games(read_game_settings(), num_games(self._sections.train)) as link:
+                outcome = train_run(self._in_games(self._run_spec(initial), link))
+        else:
+            outcome = train_run(self._run_spec(initial))
         save_artifact(self.final_dir, self._trained(initial, outcome))
 
     def forget(self) -> None:
@@ -213,26 +222,38 @@ class AgentRun:
                 raise TrainInputError(message, hint="Run `dvc repro transfer` again.")
         return initial
 
+    def _in_games(self, spec: RunSpec, first: GameLink) -> RunSpec:
+        """Returns the run with every collector in a game of its own, and the greedy checks in the last one."""
+        races, last = self._race_spec(), num_games(spec.train) - 1
+        return replace(
+            spec,
+            make_cars=partial(build_game_cars, races, first.instance(last)),
+            make_collector_cars=lambda index: partial(build_game_cars, races, first.instance(index)),
+        )
+
     def _run_spec(self, initial: Artifact) -> RunSpec:
         sections = self._sections
         spec = self._agent_spec(initial)
-        races = RaceSpec(
-            track=self._track,
-            simulator=sections.simulator,
-            observation=sections.observation,
-            rewards=sections.rewards,
-            ticks_per_action=sections.actions.ticks_per_action,
-            train=sections.train,
-        )
         warmup_dir = self._init_dir / WARMUP_FOLDER if spec.has_policy_network else None
         return RunSpec(
-            make_cars=partial(build_cars, races),
+            make_cars=partial(build_cars, self._race_spec()),
             make_actor=partial(build_actor, spec, warmup_dir),
             make_learner=lambda: build_learner(spec, initial, sections.train.seed, self._demonstrations()),
             block=block_spec(sections.observation, sections.train),
             train=sections.train,
             folder=self.folder,
             label=f"train {self._algorithm}",
+        )
+
+    def _race_spec(self) -> RaceSpec:
+        sections = self._sections
+        return RaceSpec(
+            track=self._track,
+            simulator=sections.simulator,
+            observation=sections.observation,
+            rewards=sections.rewards,
+            ticks_per_action=sections.actions.ticks_per_action,
+            train=sections.train,
         )
 
     def _agent_spec(self, initial: Artifact) -> AgentSpec:

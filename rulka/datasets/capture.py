@@ -52,16 +52,38 @@ class CaptureSettings:
 
 def capture_race(race: Race, track: Track, scene: Scene, settings: CaptureSettings) -> CapturedRace:
     """Renders one race and pairs every frame with its floats, its action and its time."""
-    table = settings.table
-    decision_ms = decision_times(race, table.duration_ms)
+    decision_ms = decision_times(race, settings.table.duration_ms)
     cars = cars_at(race, decision_ms)
+    zone_index, _, _ = progress_along(track, cars[:, CAR["position"]])
+    image = np.empty((len(cars), settings.height, settings.width), np.uint8)
+    render_frames(cars, zone_index, scene, settings.camera, image)
+    return captured_race(race, track, decision_ms, cars, image, settings)
+
+
+def captured_race(
+    race: Race,
+    track: Track,
+    decision_ms: NDArray[np.int64],
+    cars: NDArray[np.float32],
+    image: NDArray[np.uint8],
+    settings: CaptureSettings,
+) -> CapturedRace:
+    """Adds floats and labels to what was seen of a race.
+
+    Args:
+        race: the race.
+        track: where.
+        decision_ms: [N] time of every decision.
+        cars: [N, 39] `CAR` rows.
+        image: [N, H, W].
+        settings: how.
+    """
+    table = settings.table
     share, action = labels(race, decision_ms, settings)
     zone_index, along_m, _ = progress_along(track, cars[:, CAR["position"]])
     floats = np.empty((len(cars), NUM_FLOATS), np.float32)
     margin_m = (track.length_m - along_m).astype(np.float32)
     build_floats(cars, previous_keys(action, table), track.zones, zone_index, margin_m, floats)
-    image = np.empty((len(cars), settings.height, settings.width), np.uint8)
-    render_frames(cars, zone_index, scene, settings.camera, image)
     return CapturedRace(
         race_id=race.race_id,
         source=race.source,
@@ -124,8 +146,12 @@ def mean_controls(race: Race, decision_ms: NDArray[np.int64], settings: CaptureS
 
 def _first_ticks(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> NDArray[np.int64]:
     """Returns [N] the first tick whose inputs the states after each decision show."""
-    shift = settings.label_shift_ticks if race.source == "recording" else SIMULATED_SHIFT_TICKS
-    return np.clip(decision_ms // TICK_MS + 1 - shift, 0, race.num_ticks - 1)
+    return np.clip(decision_ms // TICK_MS + 1 - shift_ticks(race, settings), 0, race.num_ticks - 1)
+
+
+def shift_ticks(race: Race, settings: CaptureSettings) -> int:
+    """Returns the ticks from the stamp of an input to the state that shows it."""
+    return settings.label_shift_ticks if race.source == "recording" else SIMULATED_SHIFT_TICKS
 
 
 def previous_keys(actions: NDArray[np.int64], table: ActionTable) -> NDArray[np.float32]:

@@ -13,26 +13,28 @@ from rulka.game.race import SimulatedRace
 from rulka.game.server import GameServer
 from rulka.game.simulated import SimulatedGame
 from rulka.params import Params
+from rulka.tracks.find import find_track as find
 from rulka.tracks.generate import generate_track
-from rulka.tracks.track import Track, load_track
+from rulka.tracks.track import Track
 
 TRACKS_DIR = Path("data/races/tracks")
 
 
 def find_track(name: str | None, params: Params, tracks_dir: Path = TRACKS_DIR) -> Track:
-    """Returns the track of a file or of a name in `tracks_dir`; without a name, the generated one of the parameters.
+    """Returns the track of a name in `tracks_dir`, of a slug of the campaign, or of a file.
+
+    Args:
+        name: which; None takes the generated one of the parameters.
+        params: of that.
+        tracks_dir: where the stage `races` leaves its tracks.
 
     Raises:
         UserError: if there is no such track, or its file is damaged.
     """
     if name is None:
         return generate_track(**params.track.model_dump())
-    path = next((path for path in (Path(name), tracks_dir / f"{name}.npz") if path.is_file()), None)
-    if path is None:
-        known = ", ".join(sorted(file.stem for file in tracks_dir.glob("*.npz"))) or "no tracks"
-        message = f"there is no track {name!r}: it is neither a file nor one of {known}"
-        raise UserError(message, hint="name a track file, or leave --track out for the generated one")
-    return load_track(path)
+    driven = sorted(file.stem for file in tracks_dir.glob("*.npz"))
+    return find(tracks_dir / f"{name}.npz" if name in driven else name, driven)
 
 
 def make_server(

@@ -8,6 +8,7 @@ then the last echo is left pending, so that the game stands still until the next
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,6 +46,7 @@ class SessionSettings:
         speed: factor of the race clock while driving.
         race_timeout_ms: how long the game waits for an echo while a race is driven.
         idle_timeout_ms: and between races, while the program learns.
+        map_name: opened by the console command `map` where the game is in its menus; empty leaves that to a person.
     """
 
     period_ms: int
@@ -53,6 +55,7 @@ class SessionSettings:
     speed: float
     race_timeout_ms: int = 10_100
     idle_timeout_ms: int = 600_000_000
+    map_name: str = ""
 
 
 class Decision(NamedTuple):
@@ -106,20 +109,33 @@ class GameSession:
 
     def decide(self, controls: Controls) -> Decision:
         """Holds keys until the next decision, and returns what is seen then; at the finish the race is over."""
+        return self.drive((controls,))
+
+    def drive(self, controls: Sequence[Controls]) -> Decision:
+        """Holds each of several keys for one period, and returns what is seen after the last, or at the finish.
+
+        Args:
+            controls: at least one; the first is held from the last decision on.
+
+        Raises:
+            GameOrderError: if no race is under way.
+        """
         frame = self._pending
         if frame is None or frame.message_id != MessageId.FRAME:
             text = "no race is under way: begin one"
             raise GameOrderError(text)
-        frame.set_inputs(controls)
+        first, *later = controls
+        frame.set_inputs(first)
         frame.set_speed(self._settings.speed)
         self._echo(frame)
-        while True:
-            sync = self._next()
-            if isinstance(sync.message, RunStep):
-                return self._look(sync)
-            if isinstance(sync.message, CheckpointCount) and sync.message.current == sync.message.target:
+        for keys in later:
+            sync = self._until_step()
+            if not isinstance(sync.message, RunStep):
                 return self._finish(sync)
+            sync.set_inputs(keys)
             self._echo(sync)
+        sync = self._until_step()
+        return self._look(sync) if isinstance(sync.message, RunStep) else self._finish(sync)
 
     def give_up(self) -> None:
         """Ends the race under way; the game stands still until the next one begins.
@@ -155,6 +171,8 @@ class GameSession:
             raise GameProtocolError(expected, f"message {sync.message_id.value}")
         for command in CONNECT_COMMANDS:
             sync.execute(command)
+        if self._settings.map_name and sync.is_in_menus():
+            sync.execute(f"map {self._settings.map_name}")
         sync.set_step_period(self._settings.period_ms)
         sync.set_speed(self._settings.speed)
         sync.echo()
@@ -187,6 +205,17 @@ class GameSession:
             self._echo(frame)  # what is left of the tick
             frame = self._next()
         return self._decision(state, state.race_time_ms, frame.message.pixels, is_finished=False)
+
+    def _until_step(self) -> Sync:
+        """Returns the next run step, or the checkpoint that is the finish."""
+        while True:
+            sync = self._next()
+            message = sync.message
+            if isinstance(message, RunStep) or (
+                isinstance(message, CheckpointCount) and message.current == message.target
+            ):
+                return sync
+            self._echo(sync)
 
     def _finish(self, sync: Sync) -> Decision:
         """Reads the finish; the game must not show its medals, so the finish is prevented."""

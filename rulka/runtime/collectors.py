@@ -263,4 +263,4 @@ def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int
         num_restarts: how often this collector was started again since.
     """
     seed = int(np.random.SeedSequence([spec.train.seed, index, num_starts, num_restarts]).generate_state(1)[0])
-    return CollectorSpec(index, seed, spec.make_cars, spec.make_actor, spec.block, spec.train.start_anywhere)
+    return CollectorSpec(index, seed, spec.cars_of(index), spec.make_actor, spec.block, spec.train.start_anywhere)

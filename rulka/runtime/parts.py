@@ -11,7 +11,10 @@ from rulka.actions import ActionTable
 from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.envs.game import GameCars, game_settings
 from rulka.envs.vector import RaceVectorEnv
+from rulka.errors import UserError
+from rulka.game.link import GameLink
 from rulka.observation import NUM_FLOATS
 from rulka.params import ObservationParams, RewardParams, SimulatorParams, TrainParams
 
@@ -53,6 +56,35 @@ def build_cars(spec: RaceSpec, num_cars: int, *, start_anywhere: float) -> RaceV
         no_progress_s=spec.train.no_progress_s,
         randomisation=spec.train.randomisation,
     )
+
+
+def build_game_cars(spec: RaceSpec, link: GameLink, num_cars: int, *, start_anywhere: float) -> GameCars:
+    """Connects to a game, which has one car and begins its races at the start line; see `MakeCars`.
+
+    Raises:
+        UserError: if more than that is asked for.
+        GameError: if there is no game.
+    """
+    if num_cars != 1 or start_anywhere > 0.0:
+        message = f"a game has one car, which begins at the start line: asked for {num_cars} of them"
+        raise UserError(message)
+    settings = game_settings(
+        spec.track,
+        {
+            "simulator": spec.simulator,
+            "observation": spec.observation,
+            "rewards": spec.rewards,
+            "ticks_per_action": spec.ticks_per_action,
+            "max_race_s": spec.train.max_race_s,
+            "no_progress_s": spec.train.no_progress_s,
+        },
+    )
+    return GameCars(settings, link)
+
+
+def num_games(train: TrainParams) -> int:
+    """Returns how many games a run needs: one for each collector, and a last one for the greedy checks."""
+    return max(1, train.num_collectors) + 1
 
 
 def build_actor(spec: AgentSpec, warmup_dir: Path | None, seed: int) -> Actor:

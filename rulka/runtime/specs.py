@@ -38,6 +38,8 @@ class RunSpec:
         train: how to run.
         folder: where live checkpoints and metrics go.
         label: for the progress display.
+        make_collector_cars: returns what builds the environment of the collector of a number, where each has a place
+            of its own, as in a game; None lets `make_cars` build them all.
     """
 
     make_cars: MakeCars
@@ -47,6 +49,11 @@ class RunSpec:
     train: TrainParams
     folder: Path
     label: str
+    make_collector_cars: Callable[[int], MakeCars] | None = None
+
+    def cars_of(self, collector: int) -> MakeCars:
+        """Returns what builds the environment of a collector."""
+        return self.make_cars if self.make_collector_cars is None else self.make_collector_cars(collector)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from rulka.simulator.camera import camera_array
 from rulka.simulator.render import render_frames
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
+from rulka.tracks.find import find_track as find_campaign_track
 from rulka.tracks.track import Track
 from tests.game.scripted import Wire, f32, i32
 
@@ -468,6 +469,7 @@ def test_tracks_are_found_by_name_and_by_file(track: Track, params: Params, tmp_
     track.save(tmp_path / "mine.npz")
     assert find_track("mine", params, tmp_path).uid == "short"
     assert find_track(str(tmp_path / "mine.npz"), params, tmp_path).uid == "short"
+    assert find_track("thunder-bowl", params, tmp_path).uid == find_campaign_track("thunder-bowl").uid
     assert find_track(None, params).uid == "generated-5-600"
     with pytest.raises(ValueError, match="no track 'other': it is neither a file nor one of mine"):
         find_track("other", params, tmp_path)

@@ -29,6 +29,7 @@ def races_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def params(**changes: object) -> CaptureParams:
     values = {
+        "backend": "simulator",
         "label_shift_ticks": 1,
         "steer_dead_zone": 0.0153,
         "shard_frames": 300,

@@ -1,0 +1,165 @@
+"""From a race to what was seen of it in the game: its keys are pressed again, tick by tick, and the result is checked.
+
+A race counts as captured when the game shows the checkpoint and finish times of the race, to the millisecond. Any
+difference means that something else was driven: another map, another start, other keys, a dropped input. Such a race
+is quarantined with the reason, and never used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import TICK_MS, Controls
+from rulka.datasets.capture import CaptureSettings, captured_race, shift_ticks
+from rulka.datasets.frames import CapturedRace
+from rulka.datasets.races import Race
+from rulka.errors import UserError
+from rulka.game.errors import GameError
+from rulka.game.frames import grey_from_bgra
+from rulka.game.link import GameLink
+from rulka.game.session import Decision, GameSession
+from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.tracks.track import Track
+
+QUARANTINE_FILE = "quarantine.json"
+GRACE_DECISIONS = 2
+"""A race is driven on for so long after its recorded finish before it counts as unfinished."""
+START_TOLERANCE_M = 0.01
+
+
+class ReplayError(UserError):
+    """A race cannot be captured through the game, or was another one there; the message says why."""
+
+
+@dataclass(frozen=True)
+class QuarantinedRace:
+    """A race that is not used.
+
+    Attributes:
+        race_id: which.
+        reason: why.
+    """
+
+    race_id: str
+    reason: str
+
+
+class GameCapture:
+    """Captures races through one game; use it as a context.
+
+    Args:
+        link: where the game is; the map of the races is open there.
+        track: that map.
+        settings: how.
+
+    Raises:
+        GameError: if there is no game.
+    """
+
+    def __init__(self, link: GameLink, track: Track, settings: CaptureSettings) -> None:
+        self._link, self._track, self._settings = link, track, settings
+        self._session: GameSession = link.open(TICK_MS, settings.width, settings.height)
+
+    def capture(self, race: Race) -> CapturedRace:
+        """Drives one race again. A lost connection is made anew, once, and the race begun again.
+
+        Raises:
+            ReplayError: if the race cannot be driven with keys, or its times differ in the game.
+            GameError: if the game is lost and does not come back.
+        """
+        keys = keys_by_tick(race, shift_ticks(race, self._settings))
+        try:
+            return self._drive(race, keys)
+        except GameError as error:
+            self._link.report(error)
+            self._link.recover(self._session)
+            return self._drive(race, keys)
+
+    def close(self) -> None:
+        """Hands the game back."""
+        self._link.let_go(self._session)
+
+    def __enter__(self) -> GameCapture:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _drive(self, race: Race, keys: Sequence[Controls]) -> CapturedRace:
+        """Presses the keys of the race; looks, between two decisions, at nothing."""
+        settings, per_decision = self._settings, self._settings.table.ticks_per_action
+        decision_ms = np.arange(0, race.duration_ms, settings.table.duration_ms, dtype=np.int64)
+        cars = np.empty((len(decision_ms), NUM_CAR_FIELDS), np.float32)
+        image = np.empty((len(decision_ms), settings.height, settings.width), np.uint8)
+        decision = self._session.begin()
+        start_m = decision.car[CAR["position"]].copy()
+        for number in range(len(decision_ms) + GRACE_DECISIONS * race.is_finished):
+            if number < len(decision_ms) and decision.pixels is not None:
+                cars[number] = decision.car
+                grey_from_bgra(decision.pixels, image[number])
+            held = keys[number * per_decision : (number + 1) * per_decision]
+            decision = self._session.drive(held or [keys[-1]] * per_decision)
+            if decision.is_finished:
+                break
+        if not decision.is_finished:
+            self._session.give_up()
+        _verify(race, decision, start_m)
+        return captured_race(race, self._track, decision_ms, cars, image, settings)
+
+
+def keys_by_tick(race: Race, shift: int) -> list[Controls]:
+    """Returns the keys to press in the run step of every tick.
+
+    Args:
+        race: whose inputs.
+        shift: ticks from the stamp of an input to the state that shows it; what is pressed in a run step shows one tick
+            later.
+
+    Raises:
+        ReplayError: if there are inputs that no keyboard makes: the link to the game takes keys alone.
+    """
+    steer, gas, brake = race.controls.T
+    is_key = np.isin(steer, (-1.0, 0.0, 1.0)) & np.isin(gas, (0.0, 1.0)) & np.isin(brake, (0.0, 1.0))
+    if not is_key.all():
+        message = f"analog inputs, first at {int(np.argmin(is_key)) * TICK_MS} ms: the game's link takes keys alone"
+        raise ReplayError(message)
+    ticks = np.clip(np.arange(race.num_ticks) + 1 - shift, 0, race.num_ticks - 1)
+    pressed = np.stack([gas > 0, brake > 0, steer < 0, steer > 0], axis=1)[ticks]
+    return [Controls(*map(bool, row)) for row in pressed]
+
+
+def _verify(race: Race, decision: Decision, start_m: NDArray[np.float32]) -> None:
+    """Raises ReplayError where the game's times are not those of the race, saying all that may explain it."""
+    times = decision.state.checkpoints["time_ms"]
+    driven = tuple(int(time) for time in times[times > 0])
+    problems = []
+    if decision.is_finished != race.is_finished:
+        problems.append("finished in the game alone" if decision.is_finished else "not finished in the game")
+    elif race.is_finished and decision.time_ms != race.race_time_ms:
+        problems.append(f"finish at {decision.time_ms} ms in the game, {race.race_time_ms} ms in the race")
+    if driven != race.checkpoint_times_ms:
+        problems.append(
+            f"checkpoints at {_named(driven)} ms in the game, {_named(race.checkpoint_times_ms)} in the race"
+        )
+    if not problems:
+        return
+    away_m = float(np.linalg.norm(start_m - race.state[0, CAR["position"]]))
+    if race.state_time_ms[0] == 0 and away_m > START_TOLERANCE_M:
+        problems.append(f"it began {away_m:.2f} m from where the game begins")
+    raise ReplayError("; ".join(problems))
+
+
+def _named(times: Sequence[int]) -> str:
+    return ", ".join(map(str, times)) or "no time"
+
+
+def write_quarantine(folder: Path, races: Sequence[QuarantinedRace]) -> None:
+    """Writes `quarantine.json`: the races that are not used, and why; an empty list where all are."""
+    text = json.dumps([asdict(race) for race in races], indent=1)
+    (folder / QUARANTINE_FILE).write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,160 @@
+"""The game as a gymnasium environment: the observations, actions, rewards and infos of `rulka/Race-v0`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rulka.envs.batch import observation_space
+from rulka.envs.game_race import GameRace, GameStep, floats_and_image
+from rulka.envs.settings import RaceSettings, SettingsError, resolve_settings
+from rulka.game.link import GameLink
+from rulka.params import ObservationParams, RewardParams, SimulatorParams
+from rulka.tracks.track import Track
+
+Observation = dict[str, NDArray]
+
+
+class GameOptions(TypedDict, total=False):
+    """Keywords of the game's environment; those of `RaceOptions` that do not place the car."""
+
+    simulator: SimulatorParams | None
+    observation: ObservationParams | None
+    rewards: RewardParams | None
+    ticks_per_action: int | None
+    max_race_s: float | None
+    no_progress_s: float | None
+
+
+def game_settings(track: Track | Path | str | None, options: GameOptions) -> RaceSettings:
+    """Fills in what keywords leave open; races begin at the start line, where the game puts its car.
+
+    Raises:
+        SettingsError: if a keyword is unknown or out of range.
+    """
+    unknown = set(options) - set(GameOptions.__annotations__)
+    if unknown:
+        message = f"unknown keywords {sorted(unknown)}; known are {sorted(GameOptions.__annotations__)}"
+        raise SettingsError(message)
+    return resolve_settings(track, {**options, "start_anywhere": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
+
+
+class GameEnv(gymnasium.Env[Any, Any]):
+    """A race in the game: image [1, H, W] and 184 floats in, one of twelve actions out, every 50 ms of race time.
+
+    A race terminates at the finish or off the track, and is truncated when it takes too long, gets no further, or
+    loses its connection (`info["is_crashed"]`). The next `reset` then connects anew; where that fails, it raises.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 as in gymnasium
+
+    def __init__(
+        self,
+        track: Track | Path | str | None = None,
+        port: int = 8478,
+        host: str = "127.0.0.1",
+        speed: float = 10.0,
+        patience_s: float = 10.0,
+        timeout_s: float = 20.0,
+        render_mode: str | None = None,
+        **options: Unpack[GameOptions],
+    ) -> None:
+        """Connects to the game.
+
+        Args:
+            track: the line and gates of the map that is open in the game: a track, a slug of the campaign, a track
+                file, or None for the generated track of the reference parameters.
+            port: where the game's plugin listens.
+            host: where it runs.
+            speed: factor of the race clock.
+            patience_s: how long to go on trying to connect.
+            timeout_s: longest wait for a message of the game.
+            render_mode: None or "rgb_array", which shows the frame of the agent.
+            **options: see `GameOptions`.
+
+        Raises:
+            SettingsError: if a keyword is unknown or out of range.
+            GameError: if there is no game.
+        """
+        if render_mode not in (None, "rgb_array"):
+            message = f"render_mode is None or 'rgb_array', got {render_mode!r}"
+            raise SettingsError(message)
+        self.settings, self.render_mode = game_settings(track, options), render_mode
+        self.observation_space = observation_space(self.settings)
+        self.action_space = spaces.Discrete(self.settings.table.num_actions)
+        link = GameLink(host, port, speed=speed, timeout_s=timeout_s, patience_s=patience_s)
+        self.race = GameRace(self.settings, link)
+        self._image, self._floats, self._potential = floats_and_image(self.settings)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Rewinds to the start; see gymnasium's `Env.reset`. Nothing is left to chance, so that a seed does nothing.
+
+        Raises:
+            ClosedEnvironmentError: after `close`.
+            GameError: if the game is gone and does not come back.
+        """
+        super().reset(seed=seed, options=options)
+        self.race.begin()
+        return self._observe()
+
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Takes one decision; see `GameRace.step` for the errors."""
+        result = self.race.step(action)
+        observation, info = self._observe()
+        return observation, float(result.reward[0]), bool(result.terminated[0]), bool(result.truncated[0]), info
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Returns the agent's grey image as a picture [H, W, 3], or None without a render mode."""
+        self.race.check_open()
+        return None if self.render_mode is None else np.repeat(self._image[0, 0, :, :, None], 3, axis=2)
+
+    def close(self) -> None:
+        """Hands the game back, and refuses every later step and reset."""
+        self.race.close()
+
+    def _observe(self) -> tuple[Observation, dict[str, Any]]:
+        self.race.observe(self._image, self._floats, self._potential)
+        info = self.race.facts() | {"potential": float(self._potential[0])}
+        return {"image": self._image[0].copy(), "floats": self._floats[0].copy()}, info
+
+
+class GameCars:
+    """One car in a game, as collectors drive it: see `rulka.runtime.collector.CarBatch`."""
+
+    def __init__(self, settings: RaceSettings, link: GameLink) -> None:
+        self.race = GameRace(settings, link)
+
+    def reset_into(
+        self,
+        image_out: NDArray[np.uint8],
+        floats_out: NDArray[np.float32],
+        potential_out: NDArray[np.float32],
+        seed: int,
+    ) -> None:
+        """Starts a race and writes image [1, 1, H, W], floats [1, 184] and potential [1]; the seed does nothing."""
+        del seed
+        self.race.begin()
+        self.race.observe(image_out, floats_out, potential_out)
+
+    def step_into(
+        self,
+        actions: NDArray[np.int64],
+        image_out: NDArray[np.uint8],
+        floats_out: NDArray[np.float32],
+        potential_out: NDArray[np.float32],
+    ) -> GameStep:
+        """Takes one decision, or begins the next race where one has ended, and writes what is seen then."""
+        result = self.race.step_or_begin(int(actions[0]))
+        self.race.observe(image_out, floats_out, potential_out)
+        return result
+
+    def close(self) -> None:
+        """Hands the game back."""
+        self.race.close()

@@ -1,0 +1,184 @@
+"""Starts games, waits until they listen, starts those again that died or hang, and ends them all with its block.
+
+One thread starts and watches all of them, because on Linux a child dies with the thread that started it. Whether a game
+listens is read from the system's table of sockets: connecting would take the game away from the program that drives it.
+Only the programs that drive a game can tell that it hangs; they leave a file, see `rulka.game.link.hang_report`.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from rulka.game.errors import GameError
+from rulka.game.launch import LaunchError, end, launch
+from rulka.game.link import GameLink, hang_report
+from rulka.game.settings import GameSettings
+
+LOG_DIR = Path("runs/games")
+START_LIMIT_S = 120.0
+"""Longest wait for a game to listen; the first start of a day takes a minute on slow disks."""
+LOOK_S = 0.2
+MAX_RESTARTS = 5
+RESTART_WINDOW_S = 60.0
+SELF_MADE_PATIENCE_S = 60.0
+"""Programs wait so long for a game that is started again."""
+PATIENCE_S = 10.0
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class GameStartError(GameError):
+    """A game ended before it listened, or does not listen in time; the message names its log."""
+
+
+class GameSupervisor:
+    """Games at neighbouring ports; use it as a context.
+
+    Args:
+        settings: what to start, and the first port.
+        num_games: how many.
+        reports: folder in which programs report games that hang.
+        log_dir: one log for each port.
+
+    Attributes:
+        num_restarts: how often a game was started again.
+    """
+
+    def __init__(self, settings: GameSettings, num_games: int, reports: Path, log_dir: Path) -> None:
+        self._settings, self._reports, self._log_dir = settings, reports, log_dir
+        self._ports = [settings.port + index for index in range(num_games)]
+        self._games: dict[int, subprocess.Popen[bytes]] = {}
+        self._restarts_s: list[float] = []
+        self._is_ending, self._is_started = threading.Event(), threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._watch, name="games", daemon=True)
+        self.num_restarts = 0
+
+    def start(self, limit_s: float = START_LIMIT_S) -> None:
+        """Starts all games and waits until they listen.
+
+        Raises:
+            LaunchError: if the program cannot be started.
+            GameStartError: if a port is taken, or a game ends or stays silent.
+        """
+        taken = sorted(set(self._ports) & listening_ports())
+        if taken:
+            message = f"port {taken[0]} is taken already: a game or another program listens there"
+            raise GameStartError(message, hint="End it, or set another RULKA_GAME_PORT.")
+        self._thread.start()
+        try:
+            self._wait_until_all_listen(time.monotonic() + limit_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends all games that were started here; returns when they are gone."""
+        self._is_ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def pids(self) -> dict[int, int]:
+        """Returns the process id of the game at each port."""
+        return {port: game.pid for port, game in self._games.items()}
+
+    def _wait_until_all_listen(self, limit_s: float) -> None:
+        while not set(self._ports) <= listening_ports():
+            if self._error is not None:
+                raise self._error
+            for port, game in list(self._games.items()):
+                if game.poll() is not None:
+                    message = f"the game at port {port} ended with exit code {game.returncode} before it listened"
+                    raise GameStartError(message, hint=f"See {self._log(port).as_posix()}.")
+            if time.monotonic() > limit_s:
+                silent = sorted(set(self._ports) - listening_ports())
+                message = f"the game at port {silent[0]} does not listen"
+                raise GameStartError(message, hint=f"See {self._log(silent[0]).as_posix()}; is the plugin installed?")
+            time.sleep(LOOK_S)
+        self._is_started.set()
+
+    def _watch(self) -> None:
+        """The thread: starts, restarts, and in the end ends the games."""
+        try:
+            for port in self._ports:
+                self._games[port] = launch(self._settings, port, self._log(port))
+            while not self._is_ending.wait(LOOK_S):
+                if self._is_started.is_set():
+                    self._replace_broken()
+        except (LaunchError, GameStartError) as error:
+            self._error = error
+            _LOGGER.error("%s", error.for_people())
+        finally:
+            for game in self._games.values():
+                end(game)
+
+    def _replace_broken(self) -> None:
+        for port, game in self._games.items():
+            report = hang_report(self._reports, port)
+            is_dead, hangs = game.poll() is not None, report.exists()
+            if not is_dead and not hangs:
+                continue
+            reason = f"ended with exit code {game.returncode}" if is_dead else "hangs"
+            self._check_restarts(port, reason)
+            _LOGGER.warning("the game at port %d %s; starting it again", port, reason)
+            end(game)
+            report.unlink(missing_ok=True)
+            self._games[port] = launch(self._settings, port, self._log(port))
+            self.num_restarts += 1
+
+    def _check_restarts(self, port: int, reason: str) -> None:
+        now_s = time.monotonic()
+        self._restarts_s = [at_s for at_s in self._restarts_s if now_s - at_s < RESTART_WINDOW_S] + [now_s]
+        if len(self._restarts_s) > MAX_RESTARTS:
+            message = f"games were started again {MAX_RESTARTS} times in a minute; now the one at port {port} {reason}"
+            raise GameStartError(message, hint=f"See {self._log(port).as_posix()}.")
+
+    def _log(self, port: int) -> Path:
+        return self._log_dir / f"{port}.log"
+
+    def __enter__(self) -> GameSupervisor:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+@contextmanager
+def running_games(settings: GameSettings, num_games: int) -> Iterator[GameLink]:
+    """Yields the link to the first of some games, which are started and ended here where the settings say how.
+
+    Otherwise a person has started them.
+
+    Args:
+        settings: of this machine.
+        num_games: how many, at neighbouring ports.
+
+    Raises:
+        LaunchError: if the program cannot be started.
+        GameStartError: if a game does not come up.
+    """
+    if not settings.starts_games:
+        yield settings.link(PATIENCE_S)
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="rulka-games-") as reports,
+        GameSupervisor(settings, num_games, Path(reports), LOG_DIR),
+    ):
+        yield replace(settings.link(SELF_MADE_PATIENCE_S), reports=Path(reports))
+
+
+def listening_ports() -> set[int]:
+    """Returns the ports of this machine at which somebody listens."""
+    found = psutil.net_connections(kind="tcp4")
+    return {one.laddr.port for one in found if one.laddr and one.status == psutil.CONN_LISTEN}

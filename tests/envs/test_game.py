@@ -1,0 +1,209 @@
+"""The game's environment against the simulator's, over real sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+from rulka.envs.game import GameEnv
+from rulka.envs.race import RaceEnv
+from rulka.envs.settings import SettingsError
+from rulka.game.errors import GameClosedError
+from rulka.game.serve import make_server
+from rulka.game.server import GameServer
+from rulka.observation import FLOATS
+from rulka.params import read_params
+from rulka.tracks.generate import lay_line
+from rulka.tracks.track import Track
+
+AT_THE_START = {"start_anywhere": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
+
+
+class Servers:
+    """Games in threads of their own, which can be stopped and started again at the same port."""
+
+    def __init__(self, track: Track) -> None:
+        self._track, self._running = track, {}
+
+    def start(self, port: int = 0) -> int:
+        server: GameServer = make_server(self._track, read_params(), port, speed=100.0)
+        thread = threading.Thread(target=server.serve, daemon=True)
+        thread.start()
+        self._running[server.port] = server, thread
+        return server.port
+
+    def stop(self, port: int) -> None:
+        server, thread = self._running.pop(port)
+        server.stop()
+        thread.join(5)
+        assert not thread.is_alive()
+
+    def stop_all(self) -> None:
+        for port in list(self._running):
+            self.stop(port)
+
+
+@pytest.fixture(scope="module")
+def bend() -> Track:
+    """160 m with a gentle bend and a gate in the middle."""
+    zones = 321
+    flat = np.zeros(zones)
+    centre = lay_line(np.full(zones, 1e-3), flat)
+    material = np.full(zones, 16, np.uint8)
+    return Track("bend", "bend", centre, flat + 24.0, flat, material, 0 * material, np.array([80.0, 160.0]), "test")
+
+
+@pytest.fixture
+def servers(bend: Track) -> Iterator[Servers]:
+    some = Servers(bend)
+    yield some
+    some.stop_all()
+
+
+@pytest.fixture
+def make_game(bend: Track, servers: Servers) -> Iterator[Callable[..., GameEnv]]:
+    made: list[GameEnv] = []
+
+    def make(**options) -> GameEnv:
+        port = options.pop("port", None) or servers.start()
+        env = gymnasium.make("rulka/Game-v0", disable_env_checker=True, track=bend, port=port, speed=100.0, **options)
+        made.append(env.unwrapped)
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def assert_same(game: tuple, simulated: tuple, *, has_image: bool = True) -> None:
+    """Compares an observation and its info.
+
+    The game tells positions in single precision, in which the simulator does not compute. So the way along the track
+    differs by some micrometres, and with it the margin and the progress; and a car exactly between two zones may count
+    to the other one, which moves every waypoint by one.
+    """
+    (seen, info), (expected, expected_info) = game, simulated
+    if has_image:
+        np.testing.assert_array_equal(seen["image"], expected["image"])
+    for name, part in FLOATS.items():
+        if name not in ("waypoints", "margin"):
+            np.testing.assert_array_equal(seen["floats"][part], expected["floats"][part], err_msg=name)
+    for name in ("waypoints", "margin"):
+        np.testing.assert_allclose(seen["floats"][FLOATS[name]], expected["floats"][FLOATS[name]], atol=1e-3)
+    assert info.pop("is_crashed") is False
+    assert info == pytest.approx(expected_info, abs=1e-3)
+    assert info["time_ms"] == expected_info["time_ms"]
+
+
+def drive_both(game: GameEnv, race: RaceEnv, actions: list[int]) -> int:
+    """Drives both to the end of a race; returns its time."""
+    assert_same(game.reset(), race.reset(seed=0))
+    for number in range(400):
+        action = actions[number % len(actions)]
+        seen, reward, terminated, truncated, info = game.step(action)
+        expected, expected_reward, *ends, expected_info = race.step(action)
+        assert reward == pytest.approx(expected_reward, abs=1e-4)
+        assert [terminated, truncated] == ends
+        # At the finish the game sends no frame; the image is the one before.
+        assert_same((seen, dict(info)), (expected, expected_info), has_image=not info["is_finished"])
+        if terminated or truncated:
+            return info["time_ms"]
+    pytest.fail("the race did not end")
+
+
+def test_a_race_in_the_game_is_that_of_the_simulator(make_game: Callable[..., GameEnv], bend: Track) -> None:
+    game, race = make_game(), RaceEnv(bend, **AT_THE_START)
+    first = drive_both(game, race, [0, 0, 1, 0, 2, 9, 0, 3])
+    assert 4_000 < first < 20_000
+    assert first % 50 != 0, "a time to the millisecond, not to the decision"
+    assert drive_both(game, race, [0, 0, 1, 0, 2, 9, 0, 3]) == first, "a reset is a rewind"
+    assert drive_both(game, race, [0]) < first
+
+
+def test_a_race_that_gets_no_further_is_cut_as_in_the_simulator(make_game: Callable[..., GameEnv], bend: Track) -> None:
+    limits = {"no_progress_s": 1.0}
+    game, race = make_game(**limits), RaceEnv(bend, **AT_THE_START, **limits)
+    assert drive_both(game, race, [3]) == 1_000
+
+
+def test_a_reset_in_mid_race_begins_anew(make_game: Callable[..., GameEnv], bend: Track) -> None:
+    game, race = make_game(), RaceEnv(bend, **AT_THE_START)
+    game.reset()
+    for _ in range(15):
+        game.step(1)
+    drive_both(game, race, [0])
+
+
+def test_a_car_off_the_track_ends_its_race_in_the_same_decision(make_game: Callable[..., GameEnv], bend: Track) -> None:
+    """Clock and reward of that decision differ: the game does not tell at which tick the car left the track."""
+    game, race = make_game(), RaceEnv(bend, **AT_THE_START)
+    game.reset()
+    race.reset(seed=0)
+    for number in range(400):
+        action = 0 if number < 40 else 1
+        _, reward, *ends, info = game.step(action)
+        _, expected, *expected_ends, expected_info = race.step(action)
+        assert ends == expected_ends
+        if any(ends):
+            break
+        assert reward == pytest.approx(expected, abs=1e-4)
+    assert info["is_off_track"]
+    assert expected_info["is_off_track"]
+    assert abs(info["time_ms"] - expected_info["time_ms"]) < 50
+    assert reward == pytest.approx(expected, abs=0.021)
+
+
+@pytest.mark.filterwarnings("ignore:.*render_modes.*")
+def test_gymnasium_accepts_it(make_game: Callable[..., GameEnv]) -> None:
+    check_env(make_game(render_mode="rgb_array"), skip_render_check=True)
+
+
+def test_a_lost_connection_ends_the_race_and_the_next_one_begins(
+    make_game: Callable[..., GameEnv], servers: Servers, bend: Track
+) -> None:
+    port = servers.start()
+    game = make_game(port=port)
+    game.reset()
+    for _ in range(10):
+        last, *_ = game.step(0)
+    servers.stop(port)
+    seen, reward, terminated, truncated, info = game.step(0)
+    assert (reward, terminated, truncated, info["is_crashed"], info["is_finished"]) == (0.0, False, True, True, False)
+    np.testing.assert_array_equal(seen["image"], last["image"])
+    with pytest.raises(ResetNeeded):
+        game.step(0)
+    servers.start(port)
+    drive_both(game, RaceEnv(bend, **AT_THE_START), [0])
+
+
+def test_a_game_that_does_not_come_back_is_an_error(make_game: Callable[..., GameEnv], servers: Servers) -> None:
+    port = servers.start()
+    game = make_game(port=port, patience_s=0.2)
+    game.reset()
+    servers.stop(port)
+    game.step(0)
+    with pytest.raises(GameClosedError, match=str(port)):
+        game.reset()
+
+
+def test_misuse_is_refused(make_game: Callable[..., GameEnv], servers: Servers) -> None:
+    game = make_game()
+    with pytest.raises(ResetNeeded):
+        game.step(0)
+    game.reset()
+    for action in (12, -1, 0.5, [0]):
+        with pytest.raises(InvalidAction):
+            game.step(action)
+    game.close()
+    with pytest.raises(ClosedEnvironmentError):
+        game.step(0)
+    with pytest.raises(ClosedEnvironmentError):
+        game.reset()
+    with pytest.raises(SettingsError, match="start_anywhere"):
+        GameEnv(port=1, start_anywhere=0.5)

@@ -1,0 +1,94 @@
+"""Settings of the machine, and the command that they lead to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rulka.doctor import Finding, examine
+from rulka.game.launch import LaunchError, launch_command, launch_environment
+from rulka.game.settings import GameSettings, GameSettingsError, read_game_settings
+
+NO_FILE = Path("none/.env")
+
+
+def read(**values: str) -> GameSettings:
+    return read_game_settings({"PATH": "x"} | {f"RULKA_GAME_{name}": value for name, value in values.items()}, NO_FILE)
+
+
+def test_nothing_set_means_a_game_that_a_person_started() -> None:
+    settings = read()
+    assert (settings.host, settings.port, settings.starts_games) == ("127.0.0.1", 8478, False)
+    with pytest.raises(LaunchError, match="nothing says which program"):
+        launch_command(settings, 8478)
+
+
+def test_the_file_is_read_and_the_environment_goes_before_it(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text(
+        "# the game\n\nexport RULKA_GAME_PORT=9000\nRULKA_GAME_EXE = '/games/Tm Forever/TmForever.exe'\nOTHER=1=2\n"
+        'RULKA_GAME_PREFIX="/wine"\n'
+    )
+    settings = read_game_settings({"RULKA_GAME_PORT": "9100"}, file)
+    assert settings.port == 9100
+    assert settings.exe == Path("/games/Tm Forever/TmForever.exe")
+    assert settings.prefix == Path("/wine")
+
+
+def test_command_of_windows_and_of_wine() -> None:
+    windows = read(EXE="TmForever.exe")
+    assert launch_command(windows, 8479) == ["TmForever.exe", "/configstring=set custom_port 8479"]
+    assert launch_environment(windows, {"A": "1"}) == {"A": "1"}
+    wine = read(EXE="TmForever.exe", PREFIX="/wine")
+    assert launch_command(wine, 8480) == ["wine", "TmForever.exe", "/configstring=set custom_port 8480"]
+    assert launch_environment(wine, {"A": "1"}) == {"A": "1", "WINEPREFIX": "/wine", "WINEDEBUG": "-all"}
+
+
+def test_a_command_of_ones_own_gets_the_port() -> None:
+    assert launch_command(read(COMMAND="run 'a b' --port={port}"), 7) == ["run", "a b", "--port=7"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"PORT": "0"}, "RULKA_GAME_PORT is a number from 1 to 65535, got '0'"),
+        ({"PORT": "8478.5"}, "RULKA_GAME_PORT"),
+        ({"SPEED": "nan"}, "RULKA_GAME_SPEED"),
+        ({"PROT": "1"}, "unknown settings of the game: RULKA_GAME_PROT"),
+        ({"COMMAND": "run"}, "does not say where the port goes"),
+        ({"COMMAND": "run '{port}"}, "cannot be read"),
+        ({"COMMAND": "run {port}", "EXE": "a.exe"}, "in the place of"),
+        ({"PREFIX": "/wine"}, "without RULKA_GAME_EXE"),
+    ],
+)
+def test_bad_settings_are_named(values: dict[str, str], message: str) -> None:
+    with pytest.raises(GameSettingsError, match=message):
+        read(**values)
+
+
+@pytest.mark.parametrize("text", ["RULKA_GAME_PORT", "two words=1", "RULKA_GAME_PORT=1\nRULKA_GAME_PORT=2"])
+def test_bad_lines_are_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(text)
+    with pytest.raises(GameSettingsError, match=r"\.env, line [12]: "):
+        read_game_settings({}, tmp_path / ".env")
+
+
+def test_the_doctor_says_what_is_set_and_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def game() -> list[Finding]:
+        return [finding for finding in examine("http://127.0.0.1:1") if finding.name == "game"]
+
+    monkeypatch.chdir(tmp_path)
+    assert game() == [], "nothing is set"
+    monkeypatch.setenv("RULKA_GAME_PORT", "9000")
+    assert game() == [Finding("game", True, "expected at 127.0.0.1:9000, started by you")]
+    monkeypatch.setenv("RULKA_GAME_EXE", str(tmp_path / "TmForever.exe"))
+    (found,) = game()
+    assert not found.is_fine
+    assert "TmForever.exe is not there" in found.text
+    (tmp_path / "TmForever.exe").touch()
+    (found,) = game()
+    assert found.is_fine
+    monkeypatch.setenv("RULKA_GAME_PORT", "none")
+    (found,) = game()
+    assert "RULKA_GAME_PORT is a number" in found.text

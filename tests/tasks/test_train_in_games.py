@@ -1,0 +1,178 @@
+"""Training in games over real sockets: `rulka serve-game` in processes of its own, one for each collector."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rulka.artifacts import load_artifact
+from rulka.game.link import GameLink
+from rulka.game.settings import GameSettings
+from rulka.game.supervise import GameSupervisor
+from rulka.params import Params
+from rulka.runtime.connect import connect
+from rulka.runtime.learner_loop import LearnerLoop
+from rulka.runtime.messages import RaceEnd
+from rulka.runtime.stop import StopSignals
+from rulka.runtime.supervisor import CollectorCrashError
+from tasks.train import AgentRun, Folders, Sections, train
+from tasks.transfer import transfer
+from tests.game.processes import free_ports, wait_for
+
+IN_GAMES = {
+    "environment": "game",
+    "compared": [],
+    "cars_per_collector": 1,
+    "check_races": 1,
+    "start_anywhere": 0.0,
+    "start_lateral_m": 0.0,
+    "start_heading_deg": 0.0,
+}
+
+
+def in_games(params: Params, **changes: Any) -> Params:
+    values = params.model_dump()
+    values["train"] |= IN_GAMES | changes
+    return Params.model_validate(values)
+
+
+def sections_of(params: Params) -> Sections:
+    return Sections(**{name: getattr(params, name) for name in Sections.__dataclass_fields__})
+
+
+@pytest.fixture
+def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
+    params = in_games(small_params)
+    transfer(
+        params.observation,
+        params.actions,
+        params.network,
+        params.train,
+        params.transfer,
+        encoder_dir=pretrained[0],
+        policy_dir=pretrained[1],
+        out_dir=tmp_path / "agent_init",
+    )
+    return Folders(tmp_path / "agent_init", *driven, tmp_path / "runs", tmp_path / "agent")
+
+
+def command(races: Path) -> tuple[str, ...]:
+    (track,) = (races / "tracks").glob("*.npz")
+    program = (sys.executable, "-m", "rulka.cli", "serve-game", "--speed", "100", "--port", "{port}")
+    return (*program, "--track", str(track))
+
+
+class Watched:
+    """A run in two games, and a third one for its checks, whose deliveries are written down."""
+
+    def __init__(self, loop: LearnerLoop, games: GameSupervisor) -> None:
+        self.loop, self.games = loop, games
+        self.races: list[RaceEnd] = []
+        self.num_ends = 0
+        self._collect: Callable[..., Any] = loop._collectors.collect
+        loop._collectors.collect = self._watch_collect
+
+    def _watch_collect(self, *args: Any) -> Any:
+        deliveries = self._collect(*args)
+        for delivery in deliveries:
+            block = delivery.block
+            self.races += delivery.facts.races
+            self.num_ends += int((block.terminated | block.truncated).sum())
+        return deliveries
+
+    def lost(self) -> list[RaceEnd]:
+        return [race for race in self.races if not race.is_full_race]
+
+    def races_of(self, collector: int) -> list[RaceEnd]:
+        return [race for race in self.races if race.collector == collector]
+
+
+@contextmanager
+def watched(params: Params, folders: Folders, link: GameLink, games: GameSupervisor) -> Iterator[Watched]:
+    run = AgentRun("ppo", sections_of(params), folders)
+    run.folder.mkdir(parents=True)
+    spec = run._in_games(run._run_spec(run._initial()), link)
+    with games, StopSignals() as stop, connect(spec, stop) as loop:
+        yield Watched(loop, games)
+
+
+def test_a_game_that_dies_costs_one_race(small_params: Params, folders: Folders, tmp_path: Path) -> None:
+    port = free_ports(3)
+    params = in_games(small_params, num_collectors=2, max_env_steps=10**9, max_race_s=1.5)
+    games = GameSupervisor(GameSettings(port=port, command=command(folders.races)), 3, tmp_path, tmp_path)
+    link = GameLink(port=port, speed=100.0, patience_s=60.0, reports=tmp_path)
+    failures: list[BaseException] = []
+    kills: list[int] = []
+    with watched(params, folders, link, games) as run:
+
+        def kill() -> None:
+            try:
+                wait_for(lambda: run.races_of(0) and run.races_of(1), "races of both")
+                while not run.lost():  # one killed between two races costs none
+                    os.kill(games.pids()[port + 1], signal.SIGKILL)
+                    kills.append(len(run.races_of(1)))
+                    assert len(kills) < 5
+                    wait_for(lambda: len(run.races_of(1)) >= kills[-1] + 3, "races in the game that was started again")
+            except BaseException as error:
+                failures.append(error)
+            run.loop.state.seconds = 1e9  # over
+
+        thread = threading.Thread(target=kill, daemon=True)
+        thread.start()
+        assert run.loop.run().ended_by == "max_minutes"
+        thread.join()
+        assert not failures, failures
+        assert games.num_restarts == len(kills)
+        assert run.loop._collectors.num_restarts == 0, "the collector went on by itself"
+    assert [(race.collector, race.is_finished) for race in run.lost()] == [(1, False)], "lost once, counted once"
+    assert len(run.races) == run.num_ends
+    assert run.loop.state.env_steps > 200
+
+
+def test_a_game_that_does_not_come_back_ends_the_run(
+    small_params: Params, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rulka.runtime.supervisor.MAX_CRASHES", 1)
+    monkeypatch.setattr("rulka.game.supervise.MAX_RESTARTS", 0)
+    port = free_ports(2)
+    params = in_games(small_params, num_collectors=1, max_env_steps=10**9)
+    games = GameSupervisor(GameSettings(port=port, command=command(folders.races)), 2, tmp_path, tmp_path)
+    with watched(params, folders, GameLink(port=port, speed=100.0, patience_s=0.5), games) as run:
+
+        def kill() -> None:
+            wait_for(lambda: run.loop.state.env_steps > 50, "some decisions")
+            os.kill(games.pids()[port], signal.SIGKILL)
+
+        threading.Thread(target=kill, daemon=True).start()
+        with pytest.raises(CollectorCrashError, match=rf"(?s)GameClosedError: .*127\.0\.0\.1:{port}"):
+            run.loop.run()
+
+
+def test_the_stage_starts_its_games_and_ends_them(
+    small_params: Params, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_ports(2)
+    monkeypatch.setenv("RULKA_GAME_PORT", str(port))
+    monkeypatch.setenv("RULKA_GAME_SPEED", "100")
+    monkeypatch.setenv("RULKA_GAME_COMMAND", shlex.join(command(folders.races)))
+    monkeypatch.setattr("rulka.game.supervise.LOG_DIR", folders.runs)
+    params = in_games(small_params, max_env_steps=256, max_race_s=2.0)
+    train(**vars(sections_of(params)), folders=folders)
+    assert load_artifact(folders.out, "agent").provenance["training"]["env_steps"] == 256
+
+
+def test_what_a_game_cannot_do_is_refused_when_parameters_load(small_params: Params) -> None:
+    with pytest.raises(ValidationError, match=r"cars_per_collector must be 1, check_races must be 1"):
+        in_games(small_params, cars_per_collector=2, check_races=2)
+    with pytest.raises(ValidationError, match=r"begins at the start line: start_anywhere must be 0\.0"):
+        in_games(small_params, start_anywhere=0.5)
