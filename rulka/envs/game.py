@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rulka.envs.batch import observation_space
 from rulka.envs.game_race import GameRace, GameStep, floats_and_image
 from rulka.envs.settings import RaceSettings, SettingsError, resolve_settings
+from rulka.envs.space import observation_space
 from rulka.game.link import GameLink
 from rulka.params import ObservationParams, RewardParams, SimulatorParams
 from rulka.tracks.track import Track
