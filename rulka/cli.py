@@ -156,7 +156,8 @@ def watch(
     The first recording or agent is followed, the others are ghosts.
 
     Args:
-        sources: Gbx files or folders of them, folders of agents such as data/agent, or data/races; or runs/train.
+        sources: Gbx files or folders of them, folders of agents such as data/agent, data/races, reference laps or slugs
+            of the campaign; or runs/train.
         track: uid or file of the track on which agents race; that of the recordings when left out.
         races: races of each agent, from different starts.
         out: MP4 file to write; without it a window opens.

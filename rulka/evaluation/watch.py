@@ -22,14 +22,18 @@ from rulka.evaluation.demonstrations import demonstration_results
 from rulka.evaluation.hud import HudTexts
 from rulka.evaluation.race import RaceRules, race
 from rulka.evaluation.recorded import OtherMapError, recorded_races
+from rulka.evaluation.reference import reference_race
 from rulka.evaluation.result import RaceResult
 from rulka.evaluation.video import VideoRace, race_frames, write_video
 from rulka.evaluation.window import check_screen, show_frames
 from rulka.params import Params
 from rulka.progress import Progress
+from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
+from rulka.tracks.campaign import UID_PREFIX
 from rulka.tracks.track import Track
 
 MAX_GHOSTS = 32
+LAP_SUFFIX = ".txt"
 LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
 """Around a name, so that one in another direction of writing does not turn the line around."""
 
@@ -45,13 +49,15 @@ class _Sources:
     recordings: list[Path]
     agents: list[Path]
     datasets: list[Path]
+    laps: list[Path]
 
 
 def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_races: int, out: Path | None) -> str:
     """Shows races together, in a window or as a video.
 
     Args:
-        sources: Gbx files or folders of them, folders of agents or cloned policies, race datasets.
+        sources: Gbx files or folders of them, folders of agents or cloned policies, race datasets, files of reference
+            laps or slugs of the campaign for the laps that come with it.
         params: how agents race, and size and rate of the pictures.
         track: uid or file of the track on which agents race; without it that of the recordings or datasets
             named beside them, or the main track of `data/races`.
@@ -101,6 +107,12 @@ def gather(sources: Sequence[Path], params: Params, track: str | None, num_races
             demonstration_results(dataset.on_main_track(), where), key=lambda r: (not r.time_ms, r.time_ms)
         )
         races += [("Demonstration", result) for result in results[:num_races]]
+    table = action_table(params.actions.ticks_per_action)
+    for path in found.laps:
+        lap = read_reference(path, table)
+        where = _same(where, race_track(lap.track_uid.removeprefix(UID_PREFIX), RACES_DIR))
+        rules = RaceRules(where, table, params.simulator, params.observation, params.evaluate)
+        races.append(("Reference lap", reference_race(load_reference(path, where, params.simulator, table), rules)))
     where = where or race_track(None, RACES_DIR)
     agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
     races = agents + races if sources[0] in found.agents else races + agents
@@ -108,18 +120,24 @@ def gather(sources: Sequence[Path], params: Params, track: str | None, num_races
 
 
 def _sort(sources: Sequence[Path]) -> _Sources:
-    found = _Sources([], [], [])
+    found = _Sources([], [], [], [])
     for source in sources:
         inside = find_recordings(source) if source.is_dir() else []
         if (source / RACES_META_FILE).is_file() and (source / "races.parquet").is_file():
             found.datasets.append(source)
         elif (source / META_FILE).is_file():
             found.agents.append(source)
+        elif source.suffix == LAP_SUFFIX and source.is_file():
+            found.laps.append(source)
+        elif (LAPS_DIR / f"{source}{LAP_SUFFIX}").is_file():
+            found.laps.append(LAPS_DIR / f"{source}{LAP_SUFFIX}")
         elif inside or source.is_file():
             found.recordings.extend(inside or [source])
         else:
             message = f"{source} is nothing to watch"
-            hint = "Name a .Gbx recording, a folder of them, an agent such as data/agent, or data/races."
+            hint = (
+                "Name a .Gbx recording, a folder of them, an agent such as data/agent, data/races, or a reference lap."
+            )
             raise UnknownSourceError(message, hint=hint)
     return found
 

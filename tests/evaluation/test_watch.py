@@ -14,9 +14,10 @@ from rulka.evaluation.hud import HudTexts
 from rulka.evaluation.recorded import OtherMapError, recorded_races
 from rulka.evaluation.result import RaceResult
 from rulka.evaluation.video import VideoRace, race_frames
-from rulka.evaluation.watch import UnknownSourceError, gather, watch
+from rulka.evaluation.watch import LEFT_TO_RIGHT, UnknownSourceError, gather, watch
 from rulka.evaluation.window import NoWindowError, check_screen, show_frames
 from rulka.params import Params, reference_params
+from rulka.reference.lap import LAPS_DIR
 from rulka.tracks.track import Track
 
 RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
@@ -70,6 +71,15 @@ def test_a_recording_becomes_a_video(tmp_path: Path, small: Params) -> None:
     assert "0 ghosts" in said
     with av.open(str(out)) as video:
         assert sum(1 for _ in video.decode(video=0)) == round((0.6 + 9.69 + 1.6) * 2)
+
+
+def test_the_lap_that_comes_with_a_campaign_track(small: Params) -> None:
+    if not (LAPS_DIR / "copper-oval.txt").is_file():
+        pytest.skip("no laps are shipped")
+    shown = gather([Path("copper-oval")], small, None, 1)
+    assert shown.track.name == "Copper Oval"
+    assert shown.race.is_finished
+    assert shown.texts.title.startswith(f"{LEFT_TO_RIGHT}Reference lap")
 
 
 def test_what_is_nothing_to_watch_is_refused_by_name(tmp_path: Path, small: Params) -> None:
