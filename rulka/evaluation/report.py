@@ -168,11 +168,11 @@ def _reference_tiles(evaluation: Evaluation, summary: Summary) -> list[tuple[str
         return []
     medals = medals_of(evaluation.reference.time_ms)
     ratio = evaluation.ratio_to_reference(summary.median_time_s)
-    share = NONE if ratio is None else f"{100 * ratio:.1f} %"
+    share = NONE if ratio is None else f"+{100 * (ratio - 1):.1f} %"
     best_ms = np.inf if summary.best_time_s is None else summary.best_time_s * 1000.0
     limits = ", ".join(f"{name.removesuffix('_ms')} {seconds(ms / 1000.0)}" for name, ms in medals._asdict().items())
     return [
-        ("Median to reference", share, f"reference lap {seconds(medals.author_ms / 1000.0)}"),
+        ("Behind the reference", share, f"reference lap {seconds(medals.author_ms / 1000.0)}"),
         ("Best medal", medal_won(best_ms, medals) or "none", limits),
     ]
 
