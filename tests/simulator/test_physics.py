@@ -8,7 +8,7 @@ from rulka.actions import ActionTable
 from rulka.observation import CAR
 from rulka.params import SimulatorParams
 from rulka.simulator import car, physics
-from rulka.simulator.car import ground
+from rulka.simulator.car import columns, ground
 from rulka.simulator.compiling import source_stamp
 from rulka.simulator.constants import constant_array, road_array
 from rulka.simulator.simulator import Simulator
@@ -99,6 +99,28 @@ def test_brake_stops_and_then_reverses_slowly(make_track, simulator_params, tabl
     before_m = simulator.along_m[0]
     drive(simulator, GAS, 60)
     assert simulator.along_m[0] > before_m + 20.0, "gas drives forward again"
+
+
+@pytest.mark.parametrize("slope", [0.1, 0.3, 0.5])
+def test_rolling_back_down_a_slope_the_brake_holds_the_speed_of_reverse(
+    make_track, simulator_params, table, slope: float
+) -> None:
+    """Gravity adds at most 24.8 m/s2 x 10 ms = 0.25 m/s in a tick to what the brake has just taken away."""
+    simulator = start(make_track(900.0, slope=lambda s: np.full_like(s, slope)), simulator_params, table, along_m=450.0)
+    speed = speeds(drive(simulator, BRAKE, 200))[:, 0]
+    assert speed.max() < simulator_params.physics.reverse_top_mps + 0.25
+    assert simulator.along_m[0] < 400.0
+
+
+def test_a_spun_car_is_braked_to_the_speed_of_reverse(make_track, simulator_params, table) -> None:
+    """Tail first at 50 m/s, off the gas: from 29 m/s2 or more it needs at most (50 - 10) / 29 = 1.4 s."""
+    track = make_track(900.0, width_m=100.0)
+    simulator = start(track, simulator_params, table, along_m=50.0, heading_rad=np.pi, speed_mps=0.0)
+    saved = simulator.save()
+    saved[:, columns.VX : columns.VX + 3] = -50.0 * saved[:, columns.FX : columns.FX + 3]
+    simulator.restore(saved)
+    speed = speeds(drive(simulator, BRAKE, 28))[:, 0]
+    assert speed[-1] == pytest.approx(simulator_params.physics.reverse_top_mps, abs=0.3)
 
 
 def test_a_car_at_rest_stays_where_it_is(make_track, simulator_params, table) -> None:

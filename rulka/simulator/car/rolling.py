@@ -127,7 +127,7 @@ def at_speed(curve: Array, speed: float) -> float:
 def engine(car: Array, ahead: float, gas: float, brake: float, c: Array, tables: Array) -> tuple[float, float]:
     """Changes gear and returns what the wheels push and how they brake, m/s2, on the best surface.
 
-    A car that stands, or rolls back, reverses on the brake.
+    A car that stands, or rolls back, reverses on the brake, and not faster than reverse gear goes.
     """
     gear = int(car[GEAR])
     if car[SHIFT_S] > 0.0:
@@ -137,7 +137,11 @@ def engine(car: Array, ahead: float, gas: float, brake: float, c: Array, tables:
     elif gear > 1 and ahead < c[GEAR_DOWN + gear - 2]:
         car[GEAR], car[SHIFT_S] = gear - 1, c[SHIFT_TIME_S]
     if brake > 0.0 and gas <= 0.0 and ahead < STANDING_MPS:
-        return -brake * c[REVERSE_PUSH] if ahead > -c[REVERSE_TOP] else 0.0, 0.0
+        excess = -ahead - c[REVERSE_TOP]
+        if excess < 0.0:
+            return -brake * c[REVERSE_PUSH], 0.0
+        # Faster than reverse gear goes, down a slope or in a spin: the brake takes the excess away.
+        return 0.0, brake * min(excess * c[TICKS_PER_S], c[BRAKE])
     push = gas * at_speed(tables[ENGINE_PUSH], ahead) if car[SHIFT_S] <= 0.0 or car[TURBO] > 0.0 else 0.0
     resist = brake * c[BRAKE] * (1.0 + gas * (c[BRAKE_WITH_GAS] - 1.0))
     return push, resist
