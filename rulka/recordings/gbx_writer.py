@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 
 from rulka.recordings.lzo_compress import compress
-from rulka.recordings.nodes import SKIPPABLE
+from rulka.recordings.stream import SKIPPABLE
 
 ID_VERSION = 3
 CONTAINER_VERSION = 6

@@ -11,8 +11,8 @@ from rulka.recordings.errors import DamagedError, UnlimiterMapError, Unsupported
 from rulka.recordings.ghost import optional, read_ghost
 from rulka.recordings.header import parse_header
 from rulka.recordings.model import Block, MapInfo
-from rulka.recordings.nodes import SKIPPABLE, ChunkReader, Nodes, read_chunks, unknown_chunk
-from rulka.recordings.stream import ITEM_BYTES, Cursor, Ident
+from rulka.recordings.nodes import ChunkReader, Nodes, read_chunks, unknown_chunk
+from rulka.recordings.stream import ITEM_BYTES, SKIPPABLE, Cursor, Ident
 
 PARAMETERS, COLLECTORS, SKIN, WAYPOINT = 0x0305B000, 0x0301B000, 0x03059000, 0x2E009000
 BLOCKS_CHUNK = MAP | 0x01F

@@ -11,10 +11,8 @@ from typing import TypeVar
 
 from rulka.recordings.container import fold
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
-from rulka.recordings.stream import Cursor
+from rulka.recordings.stream import END_OF_NODE, Cursor
 
-END_OF_NODE = 0xFACADE01
-SKIPPABLE = 0x534B4950
 MAX_DEPTH = 16
 MAX_NODES = 1 << 16
 MAX_CHUNKS = 1 << 16
@@ -92,17 +90,17 @@ def read_chunks(
     """
     while nodes.num_chunks < MAX_CHUNKS:
         nodes.num_chunks += 1
-        identifier = cursor.u32()
+        identifier, is_skippable = cursor.chunk_head()
         if identifier == END_OF_NODE:
             return None
         folded = identifier if identifier in chunks else fold(identifier)
-        is_skippable = cursor.peek_u32() == SKIPPABLE
         read = chunks.get(folded)
         if is_skippable:
-            cursor.skip(4)
-            part = cursor.part(cursor.u32())
-            if read is not None:
-                read(part, target, nodes)
+            size = cursor.u32()
+            if read is None:
+                cursor.skip(size)
+            else:
+                read(cursor.part(size), target, nodes)
         elif read is None:
             return folded
         else:

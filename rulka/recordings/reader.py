@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -107,11 +108,13 @@ def require_inputs(recording: Recording) -> tuple[InputEvent, ...]:
 def _read_bytes(path: Path, limit: int) -> bytes:
     """Reads up to `limit` bytes; a file larger than any recording is an error."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            message = f"{path} has more than {MAX_FILE_BYTES} bytes, no recording is that large"
-            raise UnreadableFileError(message)
-        with path.open("rb") as file:
-            return file.read(limit)
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                message = f"{path} has more than {MAX_FILE_BYTES} bytes, no recording is that large"
+                raise UnreadableFileError(message)
+            # One byte more than there should be: a buffer of the limit would take longer than all the reading.
+            return file.read(min(limit, size + 1)) or b""
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror or error}"
         raise UnreadableFileError(message) from error

@@ -21,7 +21,10 @@ ITEM_BYTES = 128
 ID_VERSIONS = (2, 3)
 """Versions of the id table; the game of 2003 writes 2, later ones 3, with the same layout."""
 
-_U16, _U32, _I32 = (struct.Struct(form).unpack_from for form in ("<H", "<I", "<i"))
+END_OF_NODE = 0xFACADE01
+SKIPPABLE = 0x534B4950
+"""Behind the id of a chunk that states its size."""
+_U16, _U32, _I32, _TWO_U32 = (struct.Struct(form).unpack_from for form in ("<H", "<I", "<i", "<II"))
 _NEW_NAME_FLAGS = 0xC0000000
 _EMPTY = 0xFFFFFFFF
 
@@ -124,6 +127,16 @@ class Cursor:
             return None
         return _U32(self.data, self.position)[0]
 
+    def chunk_head(self) -> tuple[int, bool]:
+        """Reads the id of a chunk, and the mark behind it of one that can be passed over, where there is that mark."""
+        start = self.position
+        if self.end - start < 8:
+            return self.u32(), False
+        identifier, mark = _TWO_U32(self.data, start)
+        is_skippable = mark == SKIPPABLE and identifier != END_OF_NODE
+        self.position = start + (8 if is_skippable else 4)
+        return identifier, is_skippable
+
     def floats(self, count: int) -> tuple[float, ...]:
         """Reads `count` 32-bit floats."""
         return struct.unpack_from(f"<{count}f", self.data, self._advance(4 * count))
@@ -170,6 +183,12 @@ class Cursor:
 
     def string(self) -> str:
         """Reads a length and as many bytes of UTF-8; bytes that are not UTF-8 become replacement characters."""
+        start = self.position + 4
+        if start <= self.end:
+            size = _U32(self.data, start - 4)[0]
+            if size <= MAX_STRING_BYTES and size <= self.end - start:  # as nearly all are
+                self.position = start + size
+                return str(self.data[start : start + size], "utf-8", "replace")
         size = self.u32()
         if size > MAX_STRING_BYTES and size <= self.remaining:
             message = f"a text of {size} bytes is stated at offset {self.position}, {MAX_STRING_BYTES} is the most"

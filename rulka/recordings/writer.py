@@ -16,8 +16,8 @@ from rulka.recordings.errors import UnwritableError
 from rulka.recordings.gbx_writer import Ids, chunk, container, skippable, string, u32
 from rulka.recordings.inputs import MAX_CONTROL_NAMES, STAMP_ZERO_MS
 from rulka.recordings.model import Ghost, Recording
-from rulka.recordings.nodes import END_OF_NODE
 from rulka.recordings.sample_writer import samples_payload
+from rulka.recordings.stream import END_OF_NODE
 
 BASE = 0x0303F000
 HEADER_VERSION, LIST_VERSION = 7, 10
