@@ -21,7 +21,9 @@ MOTION_BYTES = 22
 """Position, rotation and velocity; the record holds no angular velocity."""
 DETAIL_BYTES = 103
 """Least size of a record whose further fields are known."""
-WHEEL_DAMPER, WHEEL_MATERIAL = (23, 25, 27, 29), (24, 26, 28, 30)
+WHEEL_DAMPER, WHEEL_MATERIAL = [23, 25, 27, 29], [24, 26, 28, 30]
+PEDALS = [14, 15, 18, 21]
+"""Steering, gas, brake and turbo."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ def _decode_vehicle(
     rows: NDArray[np.uint8], position: NDArray[np.float32], velocity: NDArray[np.float32]
 ) -> VehicleState:
     num = len(rows)
-    byte = unit_bytes(rows)
+    steer, gas, brake, turbo = unit_bytes(rows[:, PEDALS].T)
     slide_bits = rows[:, 32].astype(np.uint16) | (rows[:, 33].astype(np.uint16) << 8)
     slide = np.stack([slide_bits >> place & 1 for place in (6, 8, 10, 12)], axis=1).astype(bool)
     ground = (rows[:, 89] & 1).astype(bool)
@@ -172,13 +174,13 @@ def _decode_vehicle(
         forward_speed_mps=as_float32(np.linalg.norm(velocity, axis=1)),
         side_speed_mps=as_float32((side / 65536 - 0.5) * 2000),
         rpm=as_float32(rows[:, 5]),
-        steer=as_float32(byte[:, 14] * 2 - 1),
-        gas=as_float32(np.clip(byte[:, 15] + byte[:, 18], 0, 1)),
-        brake=byte[:, 18],
-        turbo=byte[:, 21],
+        steer=steer * 2 - 1,
+        gas=np.minimum(gas + brake, 1),
+        brake=brake,
+        turbo=turbo,
         has_contact=np.repeat(ground[:, None], 4, axis=1),
         is_sliding=slide,
-        material=rows[:, list(WHEEL_MATERIAL)],
-        damper_m=as_float32(byte[:, list(WHEEL_DAMPER)] * 4 - 2),
+        material=rows[:, WHEEL_MATERIAL],
+        damper_m=unit_bytes(rows[:, WHEEL_DAMPER]) * 4 - 2,
         dirt=np.zeros(num, dtype=np.float32),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 from rulka.recordings.entities import ENTITY_RECORD, read_entity_samples
@@ -13,8 +14,9 @@ from rulka.recordings.samples import read_compressed_samples, read_plain_samples
 from rulka.recordings.stream import Cursor
 from rulka.recordings.tick_inputs import read_tick_inputs
 
-"""Stored where a time, a count or a score is not known."""
 MAX_MODEL_VERSION = 9
+_CHECKPOINT = struct.Struct("<II")
+"""Time and score; the old games store another number, which nobody needs, in place of the score."""
 
 
 def optional(value: int) -> int | None:
@@ -126,14 +128,14 @@ def _stunts(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
 
 
 def _checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    pairs = [(cursor.u32(), cursor.u32()) for _ in range(cursor.count(8))]
+    pairs = list(_CHECKPOINT.iter_unpack(cursor.take(8 * cursor.count(8))))
     cursor.expect_end()
     ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
     ghost.checkpoint_stunts = tuple(optional(stunts) or 0 for _, stunts in pairs)
 
 
 def _old_checkpoints(cursor: Cursor, ghost: Ghost, _: Nodes) -> None:
-    pairs = [(cursor.u32(), cursor.floats(1)) for _ in range(cursor.count(8))]
+    pairs = list(_CHECKPOINT.iter_unpack(cursor.take(8 * cursor.count(8))))
     cursor.expect_end()
     ghost.checkpoint_times_ms = tuple(optional(time) for time, _ in pairs)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from functools import partial
-
-import numpy as np
 
 from rulka.recordings.errors import DamagedError
-from rulka.recordings.model import InputEvent
+from rulka.recordings.model import InputEvent, new_event
 from rulka.recordings.stream import Cursor
 
 STAMP_ZERO_MS = 100_000
@@ -17,9 +15,9 @@ TOOL_OFFSET_MS = 65_535
 """Constant by which the stamps of tool-made recordings are late."""
 RACE_RUNNING = "_FakeIsRaceRunning"
 MAX_CONTROL_NAMES = 256
-_new_event = partial(tuple.__new__, InputEvent)
-"""Makes an event of a tuple without a call in Python, which is most of the time of reading one."""
-_EVENT = np.dtype([("stamp", "<i4"), ("name", "u1"), ("value", "<u4")])
+_EVENT = struct.Struct("<iBI")
+"""Stamp, number of the control among the names, value."""
+_NAME_AT = 4
 
 
 @dataclass(frozen=True)
@@ -41,20 +39,23 @@ def read_events(cursor: Cursor) -> StoredInputs:
         message = f"{num_names} control names are stated, {MAX_CONTROL_NAMES} is the most"
         raise DamagedError(message)
     names = [cursor.id() for _ in range(num_names)]
-    num_events = cursor.count(_EVENT.itemsize)
+    num_events = cursor.count(_EVENT.size)
     cursor.skip(4)
-    table = np.frombuffer(cursor.take(num_events * _EVENT.itemsize), dtype=_EVENT)
-    if num_events and int(table["name"].max()) >= num_names:
-        message = f"an input names control {int(table['name'].max())}, {num_names} are listed"
-        raise DamagedError(message)
-    times = table["stamp"].astype(np.int64) - STAMP_ZERO_MS
-    offset = _tool_offset(names, table["name"], times)
-    columns = (times - offset).tolist(), map(names.__getitem__, table["name"].tolist()), table["value"].tolist()
-    return StoredInputs(tuple(map(_new_event, zip(*columns, strict=True))), offset)
+    stored = cursor.take(num_events * _EVENT.size)
+    offset = _tool_offset(names, stored)
+    zero = STAMP_ZERO_MS + offset
+    try:
+        events = [new_event((stamp - zero, names[name], value)) for stamp, name, value in _EVENT.iter_unpack(stored)]
+    except IndexError:
+        message = f"an input names control {max(stored[_NAME_AT :: _EVENT.size])}, {num_names} are listed"
+        raise DamagedError(message) from None
+    return StoredInputs(tuple(events), offset)
 
 
-def _tool_offset(names: list[str], indices: np.ndarray, times: np.ndarray) -> int:
+def _tool_offset(names: list[str], stored: bytes) -> int:
+    """Returns by how much all stamps are late, as the marker of the start of the race tells."""
     if RACE_RUNNING not in names:
         return 0
-    markers = times[indices == names.index(RACE_RUNNING)]
-    return TOOL_OFFSET_MS if len(markers) and int(markers[0]) == TOOL_OFFSET_MS else 0
+    first = stored[_NAME_AT :: _EVENT.size].find(names.index(RACE_RUNNING))
+    is_late = first >= 0 and _EVENT.unpack_from(stored, first * _EVENT.size)[0] == STAMP_ZERO_MS + TOOL_OFFSET_MS
+    return TOOL_OFFSET_MS if is_late else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,10 @@ class InputEvent(NamedTuple):
     time_ms: int
     name: str
     value: int
+
+
+new_event = partial(tuple.__new__, InputEvent)
+"""Makes an event of a tuple without a call in Python, which is most of the time of reading one."""
 
 
 @dataclass(frozen=True)

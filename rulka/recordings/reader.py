@@ -261,7 +261,8 @@ def _embedded_header(map_data: bytes) -> RecordingHeader:
 
 def _assemble(container: Container, target: _Replay) -> Recording:
     header = parse_header(container)
-    embedded = _embedded_header(target.map_data)
+    is_named = header.map_uid and header.environment and header.map_author
+    embedded = header if is_named else _embedded_header(target.map_data)
     first = target.ghosts[0] if target.ghosts else Ghost()
     if not target.ghosts:
         target.notes.append("the recording holds no ghost")

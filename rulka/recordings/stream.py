@@ -202,7 +202,11 @@ class Cursor:
             if self.names.version not in ID_VERSIONS:
                 message = f"the names are stored in version {self.names.version}, known are {ID_VERSIONS}"
                 raise UnsupportedGenerationError(message)
-        value = self.u32()
+        start = self.position
+        if self.end - start < 4:
+            raise self._ended(4)
+        self.position = start + 4
+        value = _U32(self.data, start)[0]  # as in `u32`, whose call would be a third of the time
         if value == _EMPTY:
             return ""
         if value & _NEW_NAME_FLAGS == 0:

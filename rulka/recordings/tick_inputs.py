@@ -7,7 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
-from rulka.recordings.model import InputEvent
+from rulka.recordings.model import InputEvent, new_event
 from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 TICK_MS = 10
@@ -72,35 +72,37 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
 
 def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
     """Turns stored changes into one event for each control that changed, in the order of ticks and of `_NAMES`."""
-    tick, kind, value = changes.T
-    is_state, is_vehicle = kind == _STATE, kind == _VEHICLE
-    has_horn = is_state | (kind == _SHORT)
-    horn = np.where(is_state, value >> _HORN_BIT, value >> 1) & 1
-    steer = (value & 0xFF ^ 0x80) - 0x80
-    parts = [_presses(tick[is_state], value[is_state] >> bit & 1, 0) for bit in _RESPAWN_BITS]
-    parts.append(_changed(tick[has_horn], horn[has_horn], 1))
-    parts += [
-        _changed(tick[is_vehicle], now[is_vehicle], name)
-        for name, now in ((2, steer), (3, value >> 8 & 1), (4, value >> 9 & 1))
-    ]
-    rows = np.concatenate(parts)
-    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-    times = (start_ms + TICK_MS * rows[:, 0]).tolist()
-    return list(map(InputEvent, times, map(_NAMES.__getitem__, rows[:, 1].tolist()), rows[:, 2].tolist()))
+    rows = np.empty((3 * len(changes), 3), dtype=np.int64)
+    tick, name, value = rows[: _changed_controls(changes, rows)].T.tolist()
+    return [new_event((start_ms + TICK_MS * tick[i], _NAMES[name[i]], value[i])) for i in range(len(tick))]
 
 
-def _presses(tick: NDArray[np.int64], value: NDArray[np.int64], name: int) -> NDArray[np.int64]:
-    """Returns rows of (tick, name, value) for every value that is set."""
-    return _rows(tick, value, name)[value != 0]
+@njit(cache=True, nogil=True)
+def _changed_controls(changes: NDArray[np.int64], rows: NDArray[np.int64]) -> int:
+    """Writes (tick, index in `_NAMES`, value) for every press of respawn and every other control that is now another.
 
-
-def _changed(tick: NDArray[np.int64], value: NDArray[np.int64], name: int) -> NDArray[np.int64]:
-    """Returns rows of (tick, name, value) for every value that differs from the one before, the first from zero."""
-    return _rows(tick, value, name)[np.diff(value, prepend=0) != 0]
-
-
-def _rows(tick: NDArray[np.int64], value: NDArray[np.int64], name: int) -> NDArray[np.int64]:
-    return np.stack([tick, np.full_like(tick, name), value], axis=1)
+    Controls begin at zero. Returns the number of rows, at most three for each change.
+    """
+    num_rows = 0
+    now, before = np.zeros(5, dtype=np.int64), np.zeros(5, dtype=np.int64)
+    for i in range(changes.shape[0]):
+        tick, kind, value = changes[i]
+        if kind == _STATE:
+            for bit in _RESPAWN_BITS:
+                if value >> bit & 1:
+                    rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, 0, 1
+                    num_rows += 1
+            now[1] = value >> _HORN_BIT & 1
+        elif kind == _SHORT:
+            now[1] = value >> 1 & 1
+        elif kind == _VEHICLE:
+            now[2], now[3], now[4] = (value & 0xFF ^ 0x80) - 0x80, value >> 8 & 1, value >> 9 & 1
+        for name in range(1, 5):
+            if now[name] != before[name]:
+                before[name] = now[name]
+                rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, name, now[name]
+                num_rows += 1
+    return num_rows
 
 
 @njit(cache=True, nogil=True)
