@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from models.iqn import draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
+from rulka.agents.inspection import inspect_priorities, inspect_training, inspect_values
 from rulka.agents.iqn_network import build_iqn
 from rulka.agents.iqn_replay import IqnReplay
 from rulka.agents.iqn_reset import reset_weights
@@ -118,7 +119,16 @@ class IqnLearner:
             "samples_per_insert": self._num_learned / max(1, self.num_env_steps - self._num_unowed),
             "typical_self_loss": self._self_loss.typical,
             "num_resets": float(self._num_resets),
+            "num_samples": float(self._params.batch_size * self._params.gradient_steps_per_update),
         }
+
+    def inspect(self) -> dict[str, float]:
+        """Looks closer at gradients, weights, values and priorities; see `rulka.agents.inspection`."""
+        if not self._num_gradient_steps:
+            return {}
+        batch = self.replay.batch
+        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing)
+        return inspect_training(self.network, self._optimizer) | values | inspect_priorities(self.replay.priorities())
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, target, optimizer, counters, running averages and random state; experience is not kept."""

@@ -112,6 +112,12 @@ class IqnReplay:
         counts = (clock < MINI_RACE_ACTIONS - self._params.prioritised.min_actions_left) & np.isfinite(errors)
         self._priorities.update(self._sampler.rows[0][counts], errors[counts])
 
+    def priorities(self) -> NDArray[np.float64]:
+        """Priority of each row of the ring, 0 where it is no transition; nothing without prioritised replay."""
+        if self._priorities is None:
+            return np.zeros(0)
+        return self._priorities.tree.weights ** (1.0 / self._priorities.alpha)
+
     def has_held_out(self) -> bool:
         """Whether the ring holds a transition of a race that is held out."""
         arrays = self._own().arrays

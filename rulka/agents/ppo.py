@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.acting import ActingNetwork
+from rulka.agents.inspection import inspect_training
 from rulka.agents.metrics import MetricMeans
 from rulka.agents.networks import build_agent_network
 from rulka.agents.rollouts import Rollout, evaluate_block, join_rollouts, return_scale
@@ -80,6 +81,7 @@ class PpoLearner:
         self._pending: list[Rollout] = []
         self._num_pending = 0
         self._num_versions_behind: list[int] = []
+        self._num_samples = 0  # decisions learned from in this update, each as often as it was used
         self.precision: Precision = spec.precision
         if self.precision == "measured":
             self.precision = self._measure(spec)
@@ -114,6 +116,7 @@ class PpoLearner:
             return None
         rollout = join_rollouts(self._pending)
         means = MetricMeans()
+        self._num_samples = 0
         self._set_learning_rate()
         if self.version < self._params.value_warmup_updates:
             self._fit_value(rollout, means)
@@ -123,6 +126,10 @@ class PpoLearner:
         metrics = means.result() | self._facts(rollout)
         self._drop_pending()
         return metrics
+
+    def inspect(self) -> dict[str, float]:
+        """Looks closer at gradients and weights; see `rulka.agents.inspection`."""
+        return inspect_training(self.network, self._optimizer) if self.version else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, counters and random state; pending experience is not kept."""
@@ -152,6 +159,7 @@ class PpoLearner:
             lambda part: self.network.hidden(self.network.encode(part.image), part.floats).float(), rollout
         )
         for index in self._minibatches(len(rollout.action), self._params.epochs):
+            self._num_samples += len(index)
             error = (self.network.read_value(hidden[index]) - rollout.returns[index]) / scale
             loss = 0.5 * error.square().mean()
             means.add(value_loss=loss, grad_norm=self._step(loss))
@@ -189,6 +197,7 @@ class PpoLearner:
         """
         for index in self._minibatches(len(rollout.action), num_epochs):
             part = rollout.rows(index)
+            self._num_samples += len(index)
             with computing_in(self.precision):
                 decided = decide(part.image, part.floats)
             if self._learn(decided, part, scale, means):
@@ -250,6 +259,7 @@ class PpoLearner:
             "versions_behind": float(np.mean(self._num_versions_behind)),
             "learning_rate": self._params.learning_rate.at(self.num_env_steps),
             "entropy_weight": self._params.entropy_weight.at(self.num_env_steps),
+            "num_samples": float(self._num_samples),
         }
 
     def _measure(self, spec: AgentSpec) -> Precision:

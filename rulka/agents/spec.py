@@ -136,6 +136,10 @@ class Learner(Protocol):
         """Learns for a moment and returns metrics by name, or None when more experience must come first."""
         ...
 
+    def inspect(self) -> dict[str, float]:
+        """Returns what is worth a closer look now and then, under tags `Group/name`; changes nothing."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Everything but the experience: nested dictionaries and lists of tensors and numbers."""
         ...

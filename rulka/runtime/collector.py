@@ -5,6 +5,7 @@ Dimensions: T decisions, N cars, H x W pixels, F floats.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -79,6 +80,8 @@ class Collector:
         index: which collector this is.
         version: of the weights that it acts with.
         cars: [N, 2] furthest metres along the track and speed in m/s of each car, after the last block.
+        acting_s: time that choosing actions took in the last block.
+        simulating_s: time that stepping the environment took in it.
     """
 
     def __init__(self, index: int, environment: CarBatch, actor: Actor, spec: BlockSpec, seed: int) -> None:
@@ -98,6 +101,7 @@ class Collector:
         self._potential = np.zeros(spec.num_cars, np.float32)
         self._total_reward = np.zeros(spec.num_cars, np.float64)
         self.cars = np.zeros((spec.num_cars, 2), np.float32)
+        self.acting_s = self.simulating_s = 0.0
         environment.reset_into(self._image, self._floats, self._potential, seed)
 
     def load_weights(self, version: int, tensors: Mapping[str, Tensor]) -> None:
@@ -121,12 +125,17 @@ class Collector:
         self._actor.set_env_steps(env_steps)
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         races: list[RaceEnd] = []
+        self.acting_s = self.simulating_s = 0.0
         for t in range(self._spec.num_steps):
+            began_s = time.perf_counter()
             image, floats = torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t])
             decision = self._actor.act(image, floats, explore=True)
+            acted_s = time.perf_counter()
             result = self._environment.step_into(
                 decision.action, block.image[t + 1], block.floats[t + 1], block.potential[t + 1]
             )
+            self.acting_s += acted_s - began_s
+            self.simulating_s += time.perf_counter() - acted_s
             _write(block, t, decision, result)
             races += self._races_ended(result)
             on_step()

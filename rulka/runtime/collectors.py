@@ -11,7 +11,6 @@ therefore also a limit on how old experience can be, however much slower one col
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.collector import Collector
-from rulka.runtime.messages import BlockFilled, Fill
+from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
@@ -114,11 +113,11 @@ class SerialCollectors:
         del timeout_s
         if self._env_steps >= num_allowed_env_steps:
             return []
-        started_s = time.monotonic()
         races = self._collector.fill(self._block, self._env_steps)
         self._env_steps += self._block.reward.size
         cars = self._collector.cars.copy()
-        facts = BlockFilled(0, self._collector.version, races, cars, time.monotonic() - started_s, 0.0)
+        spent = CollectorTimes(0.0, 0.0, self._collector.acting_s, self._collector.simulating_s)
+        facts = BlockFilled(0, self._collector.version, races, cars, spent)
         return [Delivery(0, self._block, facts)]
 
     def release(self, delivery: Delivery) -> None:

@@ -158,27 +158,30 @@ class LearnerLoop:
         """Inserts all blocks that are there, waiting a moment if there is nothing else to do; returns env steps."""
         allowed = min(self._learner.num_allowed_env_steps(), self.spec.train.max_env_steps)
         env_steps_before = self.state.env_steps
-        for delivery in self._collectors.collect(allowed, 0.0 if self._has_work else WAIT_S):
-            started_s = time.monotonic()
-            self._learner.insert(delivery.block, delivery.collector, delivery.facts.version)
-            num_env_steps = delivery.block.reward.size
-            self._collectors.release(delivery)
-            self._shares.add_learning(time.monotonic() - started_s)
-            self._shares.add_block(delivery.facts, num_env_steps, self._learner.version)
+        with self._shares.spending("waiting"):
+            deliveries = self._collectors.collect(allowed, 0.0 if self._has_work else WAIT_S)
+        self._shares.add_deliveries(len(deliveries))
+        for delivery in deliveries:
+            with self._shares.spending("inserting"):
+                self._learner.insert(delivery.block, delivery.collector, delivery.facts.version)
+                num_env_steps = delivery.block.reward.size
+                self._collectors.release(delivery)
+            self._shares.add_block(delivery.collector, delivery.facts, num_env_steps, self._learner.version)
             self.races.add(delivery.facts.races)
             self._live.add(delivery.collector, delivery.facts.cars)
             self.state.env_steps += num_env_steps
         return self.state.env_steps - env_steps_before
 
     def _learn(self) -> None:
-        started_s = time.monotonic()
-        values = self._learner.update()
+        with self._shares.spending("updating"):
+            values = self._learner.update()
         self._has_work = values is not None
         if values is not None:
-            self._shares.add_learning(time.monotonic() - started_s)
+            self._shares.add_update(values.get("num_samples", 0.0))
             self._learning.add(values)
             self.state.gradient_steps += int(values.get("gradient_steps", 0))
-            self._publish()
+            with self._shares.spending("publishing"):
+                self._publish()
 
     def _publish(self) -> None:
         if self._learner.version == self._published:
@@ -211,7 +214,8 @@ class LearnerLoop:
         if now_s - self._reported_s >= REPORT_S:
             self._report()
         if now_s - self._saved_s >= self.spec.train.checkpoint_s:
-            self._save()
+            with self._shares.spending("saving"):
+                self._save()
 
     def _show(self, bar: Progress, num_taken: int) -> None:
         left_s = max(0.0, 60.0 * self.spec.train.max_minutes - self.state.seconds)
@@ -239,14 +243,16 @@ class LearnerLoop:
         }
         learned = {name: value for name, value in self._learning.take().items() if name not in values}
         checked, self._last_check = self._last_check, {}
-        self._metrics.write(
-            self.state.env_steps, values | self.races.values() | self._shares.take() | learned | checked
-        )
-        self._live.write()
+        shares, collectors = self._shares.take()
+        with self._shares.spending("reporting"):
+            values |= self.races.values() | shares | learned | checked
+            self._metrics.write(self.state.env_steps, values, collectors | self._learner.inspect())
+            self._live.write()
 
     def _check_when_due(self) -> None:
         if self.state.env_steps >= self.state.next_check_env_steps:
-            self._check_weights()
+            with self._shares.spending("checking"):
+                self._check_weights()
             self.state.next_check_env_steps = self.state.env_steps + self.spec.train.check_env_steps
 
     def _check_weights(self) -> None:

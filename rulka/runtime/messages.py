@@ -53,6 +53,23 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class CollectorTimes:
+    """How a collector spent the time of one block, seconds.
+
+    Attributes:
+        waiting_s: for permission to begin it.
+        loading_s: taking over new weights.
+        acting_s: choosing actions, or waiting for whoever chooses them.
+        simulating_s: stepping the environment, drawing included.
+    """
+
+    waiting_s: float
+    loading_s: float
+    acting_s: float
+    simulating_s: float
+
+
+@dataclass(frozen=True)
 class BlockFilled:
     """From a collector: a block is complete and belongs to the learner until its slot is given out again.
 
@@ -61,16 +78,14 @@ class BlockFilled:
         version: of the weights that acted in all of the block.
         races: races that ended in it.
         cars: [N, 2] float32 where each car is now: furthest metres along the track, and speed in m/s.
-        filling_s: time spent simulating and acting.
-        waiting_s: time spent waiting for permission before it.
+        spent: how the collector spent its time on it.
     """
 
     slot: int
     version: int
     races: tuple[RaceEnd, ...]
     cars: NDArray[np.float32]
-    filling_s: float
-    waiting_s: float
+    spent: CollectorTimes
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, fields
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rulka.runtime.messages import BlockFilled, RaceEnd
+from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
 
 NUM_RECENT_RACES = 200
+Activity = Literal["waiting", "inserting", "updating", "publishing", "checking", "saving", "reporting"]
+"""What the process of the learner does; in serial mode its collector drives while it waits."""
+SPREAD = {"grad_norm"}
+QUANTILES = {"median": 0.5, "d9": 0.9, "max": 1.0}
+_COLLECTOR_ACTIVITIES = [field.name.removesuffix("_s") for field in fields(CollectorTimes)]
+_NO_TIME = np.zeros(len(_COLLECTOR_ACTIVITIES))
 
 
 class RaceStatistics:
@@ -26,6 +35,12 @@ class RaceStatistics:
         self.num_races = 0
         self.best_training_time_s: float | None = None
         self._recent: deque[tuple[bool, float, float]] = deque(maxlen=NUM_RECENT_RACES)
+        self._recent_times_s: deque[float] = deque(maxlen=NUM_RECENT_RACES)
+
+    @property
+    def mean_training_time_s(self) -> float | None:
+        """Mean time of the recent finished races from the start line; None before the first."""
+        return float(np.mean(self._recent_times_s)) if self._recent_times_s else None
 
     def add(self, races: Iterable[RaceEnd]) -> None:
         """Adds races that ended. A race that did not finish, or began down the track, is never a record."""
@@ -33,6 +48,7 @@ class RaceStatistics:
             self.num_races += 1
             self._recent.append((race.is_finished, race.total_reward, race.progress_m))
             if race.is_finished and race.is_full_race:
+                self._recent_times_s.append(race.time_ms / 1000.0)
                 self.best_training_time_s = min(race.time_ms / 1000.0, self.best_training_time_s or float("inf"))
 
     def values(self) -> dict[str, float | int | None]:
@@ -40,16 +56,23 @@ class RaceStatistics:
         names = ("finish_rate", "mean_return", "mean_progress_m")
         means = np.mean(np.array(self._recent), axis=0).tolist() if self._recent else [None] * len(names)
         totals = {"best_training_time_s": self.best_training_time_s, "num_races": self.num_races}
-        return dict(zip(names, means, strict=True)) | totals
+        return dict(zip(names, means, strict=True)) | totals | {"mean_training_time_s": self.mean_training_time_s}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all of it for a checkpoint."""
         recent = [list(race) for race in self._recent]
-        return {"num_races": self.num_races, "best_training_time_s": self.best_training_time_s, "recent": recent}
+        return {
+            "num_races": self.num_races,
+            "best_training_time_s": self.best_training_time_s,
+            "recent": recent,
+            "recent_times_s": list(self._recent_times_s),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
         self.num_races, self.best_training_time_s = state["num_races"], state["best_training_time_s"]
+        self._recent_times_s.clear()
+        self._recent_times_s.extend(state["recent_times_s"])
         self._recent.clear()
         self._recent.extend((finished, total_reward, progress) for finished, total_reward, progress in state["recent"])
 
@@ -60,47 +83,82 @@ class TimeShares:
     def __init__(self) -> None:
         self._start()
 
-    def add_block(self, facts: BlockFilled, num_env_steps: int, version: int) -> None:
+    @contextmanager
+    def spending(self, activity: Activity) -> Iterator[None]:
+        """Counts the time of a block of code as the learner's time for an activity."""
+        started_s = time.monotonic()
+        yield
+        self._learner_s[activity] += time.monotonic() - started_s
+
+    def add_deliveries(self, num_blocks: int) -> None:
+        """Adds how many filled blocks were there when the learner came for some."""
+        self._num_ready.append(num_blocks)
+
+    def add_block(self, collector: int, facts: BlockFilled, num_env_steps: int, version: int) -> None:
         """Adds a block that was just inserted.
 
         Args:
+            collector: who filled it.
             facts: of the block.
             num_env_steps: decisions in it.
             version: of the learner's weights now.
         """
         self._num_env_steps += num_env_steps
-        self._filling_s += facts.filling_s
-        self._waiting_s += facts.waiting_s
+        self._collector_s[collector] += np.array(astuple(facts.spent))
         self._versions_behind.append(version - facts.version)
 
-    def add_learning(self, seconds: float) -> None:
-        """Adds time that the learner spent on inserting and updating."""
-        self._learning_s += seconds
+    def add_update(self, num_samples: float) -> None:
+        """Adds an update that learned from so many transitions or decisions, each counted as often as it was used."""
+        self._num_samples += num_samples
 
-    def take(self) -> dict[str, float | None]:
-        """Returns what happened since the last call, None where there is nothing to average, and starts anew."""
+    def take(self) -> tuple[dict[str, float | None], dict[str, float]]:
+        """Returns what happened since the last call, None where there is nothing to average, and starts anew.
+
+        Returns:
+            The learner's shares of the wall clock and the collectors' shares of their own time, all of them together;
+            and the same for each collector, under tags of its own.
+        """
         wall_s = max(1e-9, time.monotonic() - self._started_s)
-        collecting_s = self._filling_s + self._waiting_s
-        behind = self._versions_behind
+        behind, learner_s = self._versions_behind, self._learner_s
         values = {
             "env_steps_per_s": self._num_env_steps / wall_s,
-            "learner_busy_share": self._learning_s / wall_s,
-            "collectors_waiting_share": self._waiting_s / collecting_s if collecting_s else None,
+            "samples_learned_per_s": self._num_samples / wall_s,
+            "learner_busy_share": (learner_s["inserting"] + learner_s["updating"]) / wall_s,
+            "learner_cpu_share": (time.process_time() - self._started_cpu_s) / wall_s,
+            "blocks_ready": float(np.mean(self._num_ready)) if self._num_ready else None,
             "versions_behind": float(np.mean(behind)) if behind else None,
             "most_versions_behind": max(behind, default=None),
         }
+        values |= {f"learner_{activity}_share": seconds / wall_s for activity, seconds in learner_s.items()}
+        together_s = np.sum([_NO_TIME, *self._collector_s.values()], axis=0)
+        values |= {f"collectors_{name}_share": share for name, share in _shares(together_s).items()}
+        each = {
+            f"Collectors/{index}/{name}_share": share
+            for index, spent_s in sorted(self._collector_s.items())
+            for name, share in _shares(spent_s).items()
+            if share is not None
+        }
         self._start()
-        return values
+        return values, each
 
     def _start(self) -> None:
-        self._started_s = time.monotonic()
-        self._num_env_steps = 0
-        self._filling_s = self._waiting_s = self._learning_s = 0.0
+        self._started_s, self._started_cpu_s = time.monotonic(), time.process_time()
+        self._num_env_steps, self._num_samples = 0, 0.0
+        self._learner_s = dict.fromkeys(get_args(Activity), 0.0)
+        self._collector_s: dict[int, NDArray[np.float64]] = defaultdict(_NO_TIME.copy)
         self._versions_behind: list[int] = []
+        self._num_ready: list[int] = []
+
+
+def _shares(spent_s: NDArray[np.float64]) -> dict[str, float | None]:
+    """Returns the share of each activity of collectors in their time; None without any."""
+    total_s = float(np.sum(spent_s))
+    named = zip(_COLLECTOR_ACTIVITIES, spent_s.tolist(), strict=True)
+    return {name: seconds / total_s if total_s else None for name, seconds in named}
 
 
 class LearningMeans:
-    """Means of the learner's metrics since the last report."""
+    """Means of the learner's metrics since the last report, and of some the spread."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[float]] = {}
@@ -111,7 +169,10 @@ class LearningMeans:
             self._values.setdefault(name, []).append(float(value))
 
     def take(self) -> dict[str, float]:
-        """Returns the means and starts anew."""
+        """Returns the means and starts anew; of `SPREAD` also quantiles over the updates."""
         means = {name: float(np.mean(values)) for name, values in self._values.items()}
+        for name in SPREAD & self._values.keys():
+            quantiles = np.quantile(self._values[name], list(QUANTILES.values())).tolist()
+            means |= {f"{name}_{short}": value for short, value in zip(QUANTILES, quantiles, strict=True)}
         self._values.clear()
         return means

@@ -27,10 +27,11 @@ _GROUP = {
     "best_training_time_s": "Race",
     "record_s": "Race",
     "num_races": "Race",
+    "mean_training_time_s": "Race",
     "env_steps_per_s": "Performance",
-    "learner_busy_share": "Performance",
-    "collectors_waiting_share": "Performance",
+    "samples_learned_per_s": "Performance",
     "blocks_under_way": "Performance",
+    "blocks_ready": "Performance",
     "num_restarts": "Performance",
     "versions_behind": "Performance",
     "most_versions_behind": "Performance",
@@ -40,8 +41,19 @@ _GROUP = {
     "gradient_steps": "Total",
     "minutes": "Total",
     "version": "Total",
+    "gamma": "RL",
+    "epsilon": "RL",
+    "boltzmann_epsilon": "RL",
+    "q_mean": "RL",
+    "target_mean": "RL",
+    "entropy": "RL",
+    "value_mean": "RL",
+    "return_mean": "RL",
+    "buffer_decisions": "Buffer",
+    "samples_per_insert": "Buffer",
+    "importance": "Buffer",
 }
-"""TensorBoard group of a metric; those that are not named are the learner's and go to "Training"."""
+"""TensorBoard group of a metric; the rest are shares of time, gradients, or the learner's: see `_group`."""
 
 
 class MetricsLog:
@@ -70,24 +82,39 @@ class MetricsLog:
         """Length of the file of lines."""
         return self._file.seek(0, 2)
 
-    def write(self, env_steps: int, values: Values) -> None:
-        """Writes one line, and one scalar for each number."""
+    def write(self, env_steps: int, values: Values, details: Mapping[str, float]) -> None:
+        """Writes one line, and one scalar for each number.
+
+        Args:
+            env_steps: now.
+            values: by name.
+            details: by TensorBoard tag; there are hundreds, so they go to TensorBoard alone.
+        """
         self._plots.step = env_steps
         line = {name: value if _is_finite(value) else None for name, value in values.items()}
         self._file.write(json.dumps({"env_steps": env_steps} | line).encode() + b"\n")
         self._file.flush()
         for name, value in values.items():
             if isinstance(value, int | float) and _is_finite(value):
-                tag = f"{_GROUP.get(name, 'Training')}/{name}"
+                tag = f"{_group(name)}/{name}"
                 self._tensorboard.add_scalar(tag, value, env_steps)
                 self._plots.log_metric(tag, value)
         self._plots.make_summary()
+        for tag, value in details.items():
+            if _is_finite(value):
+                self._tensorboard.add_scalar(tag, value, env_steps)
 
     def close(self) -> None:
         """Closes all files."""
         self._file.close()
         self._plots.end()
         self._tensorboard.close()
+
+
+def _group(name: str) -> str:
+    if name.startswith(("learner_", "collectors_")):
+        return "Performance"
+    return "Gradients" if name.startswith("grad_norm") else _GROUP.get(name, "Training")
 
 
 def _open_plots(folder: Path, env_steps: int) -> Live:

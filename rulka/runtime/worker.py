@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from rulka.runtime.collector import Collector
-from rulka.runtime.messages import BlockFilled, Failed, Fill, Heartbeat, Stop, ToCollector
+from rulka.runtime.messages import BlockFilled, CollectorTimes, Failed, Fill, Heartbeat, Stop, ToCollector
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import CollectorSpec
 from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsLayout
@@ -103,14 +103,19 @@ class _Worker:
                 break
             permitted_s = time.monotonic()
             self._take_weights()
+            loaded_s = time.monotonic()
             races = self._collector.fill(self._blocks[message.slot], message.env_steps, self._beat_when_due)
             filled = BlockFilled(
                 slot=message.slot,
                 version=self._collector.version,
                 races=races,
                 cars=self._collector.cars.copy(),
-                filling_s=time.monotonic() - permitted_s,
-                waiting_s=permitted_s - started_s,
+                spent=CollectorTimes(
+                    waiting_s=permitted_s - started_s,
+                    loading_s=loaded_s - permitted_s,
+                    acting_s=self._collector.acting_s,
+                    simulating_s=self._collector.simulating_s,
+                ),
             )
             self._connection.send(filled)
         self._collector.close()

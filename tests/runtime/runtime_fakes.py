@@ -171,7 +171,10 @@ class FakeLearner:
             self.network.weight.fill_(value)
         if self._fault == "interrupt" and self.version == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return {"loss": 1.0 / self.version, "gradient_steps": 3.0}
+        return {"loss": 1.0 / self.version, "gradient_steps": 3.0, "num_samples": 6.0}
+
+    def inspect(self) -> dict[str, float]:
+        return {"Network/weight": float(self.network.weight.detach()[0])}
 
     def state_dict(self) -> dict[str, Any]:
         return {"network": self.network.state_dict(), "version": self.version, "num_env_steps": self.num_env_steps}

@@ -10,8 +10,10 @@ import pytest
 from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run
 
 from rulka.runtime.collectors import CollectorProcesses, collector_spec
-from rulka.runtime.messages import BlockFilled, Fill
+from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill
 from rulka.runtime.shared_blocks import IncompleteBlockError
+
+NO_TIMES = CollectorTimes(0.0, 0.0, 0.0, 0.0)
 
 
 class ScriptedSupervisor:
@@ -46,7 +48,7 @@ class ScriptedSupervisor:
         block = self.collectors._blocks[index][message.slot]
         for name in block.spec.layout():
             getattr(block, name)[...] = number % 2 if name.startswith(("is_", "t")) else number
-        self.heard.append((index, BlockFilled(message.slot, number, (), np.zeros((1, 2), np.float32), 0.0, 0.0)))
+        self.heard.append((index, BlockFilled(message.slot, number, (), np.zeros((1, 2), np.float32), NO_TIMES)))
 
 
 @pytest.fixture

@@ -1,0 +1,75 @@
+"""A closer look at a network in training, now and then: gradients, weights, optimizer, distributions of values.
+
+Everything here only reads. Tags are those of `spec/PEER_INVENTORY.md`, section 5.3. Dimensions: B batch, T quantile
+fractions, A actions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.iqn import IqnNetwork
+
+MAX_ROWS = 64
+"""Rows of a batch whose values are looked at."""
+MAX_PRIORITIES = 1 << 14
+"""Priorities that are sorted; of a larger buffer every so manieth."""
+_QUANTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
+
+
+@torch.no_grad()
+def inspect_training(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Returns norms of each parameter's weights, last gradient (after clipping) and moments in the optimizer.
+
+    `adaptive_lr_L2` is the norm of the learning rate over the root of the second moment, which is what the step of
+    each single weight is scaled by (not yet corrected for the first steps).
+    """
+    found: dict[str, Tensor] = {}
+    settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in network.named_parameters():
+        found[f"Network/weights/{name}/L2"] = parameter.norm()
+        if parameter.grad is not None:
+            found[f"Gradients/by_layer/{name}/L2"] = parameter.grad.norm()
+            found[f"Gradients/by_layer/{name}/Linf"] = parameter.grad.abs().max()
+        state = optimizer.state.get(parameter, {})
+        if "exp_avg_sq" in state:
+            group, tag = settings[parameter], f"Network/optimizer/{name}"
+            found[f"{tag}/exp_avg_L2"] = state["exp_avg"].norm()
+            found[f"{tag}/exp_avg_sq_L2"] = state["exp_avg_sq"].norm()
+            found[f"{tag}/adaptive_lr_L2"] = (group["lr"] / (state["exp_avg_sq"].sqrt() + group["eps"])).norm()
+    return {tag: float(value) for tag, value in found.items()}
+
+
+@torch.no_grad()
+def inspect_values(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor) -> dict[str, float]:
+    """Returns how far apart the quantiles of each action lie, and by how much the best action leads.
+
+    Args:
+        network: of values.
+        image: [B, 1, H, W] uint8; the first `MAX_ROWS` are looked at.
+        floats: [B, F] float32, raw.
+        tau: [T] fractions.
+    """
+    was_training = network.training
+    network.eval()  # spectral norms must not move on
+    rows = slice(0, MAX_ROWS)
+    value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1)).value
+    network.train(was_training)
+    best_b2 = value_bta.mean(dim=1).topk(2, dim=1).values
+    spread_a = value_bta.std(dim=1).mean(dim=0).tolist()
+    gap = float((best_b2[:, 0] - best_b2[:, 1]).mean())
+    return {"RL/action_gap": gap} | {f"IQN/quantile_std_action_{a}": spread for a, spread in enumerate(spread_a)}
+
+
+def inspect_priorities(priorities: NDArray[np.float64]) -> dict[str, float]:
+    """Returns quantiles and the mean of the positive ones among priorities [rows]; nothing when there are none."""
+    some = priorities[:: -(-len(priorities) // MAX_PRIORITIES) or 1]
+    some = some[some > 0.0]
+    if not len(some):
+        return {}
+    values = np.quantile(some, list(_QUANTILES.values())).tolist()
+    found = dict(zip(_QUANTILES, values, strict=True)) | {"mean": float(some.mean())}
+    return {f"Buffer/priorities_{name}": value for name, value in found.items()}

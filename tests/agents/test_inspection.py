@@ -1,0 +1,51 @@
+"""The closer look at a network in training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
+from models.observer import InputShape
+from rulka.agents.inspection import inspect_priorities, inspect_training, inspect_values
+
+
+def test_norms_of_one_step_worked_by_hand() -> None:
+    layer = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[3.0, 4.0]]))
+    optimizer = torch.optim.RAdam(layer.parameters(), lr=0.0, eps=1.0)
+    layer(torch.tensor([[6.0, -8.0]])).sum().backward()
+    optimizer.step()
+    found = inspect_training(layer, optimizer)
+    assert found["Network/weights/weight/L2"] == 5.0
+    assert found["Gradients/by_layer/weight/L2"] == 10.0
+    assert found["Gradients/by_layer/weight/Linf"] == 8.0
+    assert found["Network/optimizer/weight/exp_avg_L2"] == pytest.approx(0.1 * 10.0)
+    assert found["Network/optimizer/weight/exp_avg_sq_L2"] == pytest.approx(0.001 * np.hypot(36.0, 64.0))
+    assert found["Network/optimizer/weight/adaptive_lr_L2"] == 0.0
+
+
+def test_values_of_a_network_whose_heads_are_known() -> None:
+    network = IqnNetwork(InputShape(34, 34, torch.zeros(3), torch.ones(3)), IqnSizes(8, 16, 4), 3)
+    with torch.no_grad():
+        for layer in network.output_layers():
+            layer.weight.zero_()
+            layer.bias.zero_()
+        network.output_layers()[0].bias.copy_(torch.tensor([1.0, 5.0, 3.0]))
+    image, floats = torch.zeros(5, 1, 34, 34, dtype=torch.uint8), torch.zeros(5, 3)
+    found = inspect_values(network, image, floats, fixed_fractions(4))
+    assert found["RL/action_gap"] == pytest.approx(2.0)
+    assert found["IQN/quantile_std_action_2"] == pytest.approx(0.0, abs=1e-6)
+    assert network.training
+
+
+def test_quantiles_of_the_priorities_that_there_are() -> None:
+    found = inspect_priorities(np.array([0.0, 1.0, 2.0, 6.0, 0.0]))
+    assert found["Buffer/priorities_min"] == 1.0
+    assert found["Buffer/priorities_median"] == 2.0
+    assert found["Buffer/priorities_mean"] == 3.0
+    assert found["Buffer/priorities_max"] == 6.0
+    assert inspect_priorities(np.zeros(4)) == inspect_priorities(np.zeros(0)) == {}

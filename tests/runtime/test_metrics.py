@@ -1,0 +1,98 @@
+"""What a run measures of itself: shares of time, races, means and spreads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rulka.runtime import metrics
+from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
+from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
+
+
+class Clock:
+    """A clock that stands still until it is moved on."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    process_time = monotonic
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(metrics, "time", clock)
+    return clock
+
+
+def filled(version: int, spent: CollectorTimes) -> BlockFilled:
+    return BlockFilled(0, version, (), np.zeros((1, 2), np.float32), spent)
+
+
+def test_time_shares_of_learner_and_collectors(clock: Clock) -> None:
+    shares = TimeShares()
+    with shares.spending("waiting"):
+        clock.now_s += 2.0
+    for activity, seconds in (("inserting", 1.0), ("updating", 4.0), ("checking", 3.0)):
+        with shares.spending(activity):  # pyright: ignore[reportArgumentType]
+            clock.now_s += seconds
+    shares.add_deliveries(3)
+    shares.add_deliveries(0)
+    shares.add_block(0, filled(4, CollectorTimes(1.0, 0.0, 2.0, 1.0)), 50, version=6)
+    shares.add_block(1, filled(6, CollectorTimes(0.0, 1.0, 3.0, 0.0)), 50, version=6)
+    shares.add_update(250.0)
+    values, each = shares.take()
+    assert values["env_steps_per_s"] == 10.0
+    assert values["samples_learned_per_s"] == 25.0
+    assert values["learner_waiting_share"] == 0.2
+    assert values["learner_updating_share"] == 0.4
+    assert values["learner_checking_share"] == 0.3
+    assert values["learner_busy_share"] == 0.5
+    assert values["learner_saving_share"] == 0.0
+    assert values["blocks_ready"] == 1.5
+    assert (values["versions_behind"], values["most_versions_behind"]) == (1.0, 2)
+    assert values["collectors_acting_share"] == 5.0 / 8.0
+    assert values["collectors_waiting_share"] == 1.0 / 8.0
+    assert each["Collectors/0/acting_share"] == 0.5
+    assert each["Collectors/1/loading_share"] == 0.25
+
+
+def test_a_report_covers_only_its_own_time(clock: Clock) -> None:
+    shares = TimeShares()
+    shares.add_block(0, filled(0, CollectorTimes(1.0, 1.0, 1.0, 1.0)), 50, version=3)
+    clock.now_s += 1.0
+    shares.take()
+    clock.now_s += 1.0
+    values, each = shares.take()
+    assert values["env_steps_per_s"] == 0.0
+    assert values["collectors_acting_share"] is None
+    assert values["versions_behind"] is None
+    assert each == {}
+
+
+def test_learning_means_and_spread_of_gradient_norms() -> None:
+    means = LearningMeans()
+    for norm in (1.0, 2.0, 9.0):
+        means.add({"loss": norm, "grad_norm": norm})
+    taken = means.take()
+    assert taken["loss"] == taken["grad_norm"] == 4.0
+    assert (taken["grad_norm_median"], taken["grad_norm_max"]) == (2.0, 9.0)
+    assert "loss_max" not in taken
+    assert means.take() == {}
+
+
+def test_mean_training_time_counts_finished_races_from_the_start_line() -> None:
+    def race(time_ms: int, *, is_finished: bool = True, is_full_race: bool = True) -> RaceEnd:
+        return RaceEnd(0, 0, is_finished, is_full_race, time_ms, 100.0, 1.0)
+
+    statistics = RaceStatistics()
+    assert statistics.values()["mean_training_time_s"] is None
+    statistics.add([race(20_000), race(30_000), race(1_000, is_finished=False), race(2_000, is_full_race=False)])
+    assert statistics.values()["mean_training_time_s"] == 25.0
+    restored = RaceStatistics()
+    restored.load_state_dict(statistics.state_dict())
+    assert restored.values() == statistics.values()
