@@ -29,7 +29,9 @@ from rulka.agents.speed import keep_freed_memory
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.observation import reference_normalisation
 from rulka.params import Algorithm, Params, read_params
+from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
+from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars
@@ -94,7 +96,7 @@ def alone(params: Params, track: Path, seconds: float) -> dict[str, float]:
         actor = make_actor(agent_spec(params, algorithm), 0)
         image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
         rates[f"{algorithm}: forward pass of {num_cars}"] = per_cpu_second(partial(act, actor, image, floats), seconds)
-        collector = Collector(0, cars, actor, spec, seed=1)
+        collector = Collector(0, cars, LocalActor(actor), spec, seed=1)
         rates[f"{algorithm}: collector"] = per_cpu_second(partial(collect, collector, block), seconds)
         learner = make_learner(agent_spec(params, algorithm), 0)
         batch_size = getattr(params, algorithm).batch_size
@@ -133,17 +135,8 @@ def together(params: Params, track: Path, algorithm: Algorithm, num_collectors: 
             "final_check_races": 1,
         }
     )
-    spec = agent_spec(params, algorithm)
     with tempfile.TemporaryDirectory() as folder:
-        run = RunSpec(
-            make_cars=partial(build_cars, race_spec(params, track)),
-            make_actor=partial(build_actor, spec, None),
-            make_learner=partial(make_learner, spec, 0),
-            block=block_spec(params.observation, train),
-            train=train,
-            folder=Path(folder),
-            label=f"{algorithm}, {num_collectors or 'no'} collector processes",
-        )
+        run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder))
         with redirect_stdout(sys.stderr):  # progress is no result
             train_run(run)
         lines = [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
@@ -153,6 +146,58 @@ def together(params: Params, track: Path, algorithm: Algorithm, num_collectors: 
     shares = {name: _mean(lines, name) for name in ("learner_busy_share", "collectors_waiting_share")}
     wall_s = max(1e-9, 60.0 * (last["minutes"] - first["minutes"]))
     return {"env_steps_per_s": (last["env_steps"] - first["env_steps"]) / wall_s} | shares
+
+
+def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path) -> RunSpec:
+    """Returns a run as `params.train` says."""
+    spec = agent_spec(params, algorithm)
+    return RunSpec(
+        make_cars=partial(build_cars, race_spec(params, track)),
+        make_actor=partial(build_actor, spec, None),
+        make_learner=partial(make_learner, spec, 0),
+        block=block_spec(params.observation, params.train),
+        train=params.train,
+        folder=folder,
+        label=f"{algorithm}, {params.train.num_collectors or 'no'} collector processes",
+    )
+
+
+def inference(params: Params, track: Path, num_cars: int, place: str, seconds: float) -> float:
+    """Lets four collectors drive without a learner and returns env steps per second of wall time.
+
+    Args:
+        params: whose networks and cars they are.
+        track: to drive on.
+        num_cars: of each collector.
+        place: where actions are chosen, "local" or "central".
+        seconds: to measure, after every collector has filled a block.
+    """
+    update = {"num_collectors": 4, "cars_per_collector": num_cars, "block_steps": 16, "inference": place}
+    params = params.model_copy(update={"train": params.train.model_copy(update=update)})
+    with tempfile.TemporaryDirectory() as folder:
+        run = run_spec(params, track, "iqn", Path(folder))
+        tensors = run.make_learner().network.state_dict()
+        collectors = CollectorProcesses(run, tensors, env_steps=0, num_starts=0)
+        try:
+            collectors.start()
+            collectors.publish(0, tensors)
+            heard: set[int] = set()
+            while len(heard) < 4:
+                heard |= set(take_blocks(collectors))
+            start_s, count = time.monotonic(), 0
+            while time.monotonic() - start_s < seconds:
+                count += len(take_blocks(collectors))
+        finally:
+            collectors.stop()
+    return count * run.block.num_steps * num_cars / (time.monotonic() - start_s)
+
+
+def take_blocks(collectors: CollectorProcesses) -> list[int]:
+    """Waits for blocks, gives them back unread, and returns who filled them."""
+    deliveries = collectors.collect(NEVER, 1.0)
+    for delivery in deliveries:
+        collectors.release(delivery)
+    return [delivery.collector for delivery in deliveries]
 
 
 def transports(params: Params) -> dict[str, float]:
@@ -239,6 +284,11 @@ def main() -> None:
             for algorithm in ("ppo", "iqn")
             for num in (0, 2)
         }
+        result["inference"] = {
+            f"{cars} car{'s' * (cars > 1)} each, {place}": inference(params, track, cars, place, arguments.seconds / 2)
+            for cars in (1, 32)
+            for place in ("local", "central")
+        }
     print(json.dumps(result) if arguments.json else _table(result))
 
 
@@ -252,6 +302,8 @@ def _table(result: dict[str, Any]) -> str:
         shown = [_percent(facts.get(key)) for key in ("learner_busy_share", "collectors_waiting_share")]
         rate = facts["env_steps_per_s"]
         lines.append(f"  {name:36s} {f'{rate:,.0f}' if rate else '-':>12s} {shown[0]:>13s} {shown[1]:>16s}")
+    lines += ["", "env steps/s of four collectors without a learner"]
+    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["inference"].items()]
     return "\n".join(lines)
 
 

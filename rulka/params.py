@@ -343,6 +343,7 @@ class TrainParams(Section):
     max_env_steps: PositiveInt = Field(description="environment steps after which training ends")
     max_minutes: PositiveFloat = Field(description="wall minutes after which training ends, if that comes first")
     num_collectors: NonNegativeInt = Field(description="collector processes; 0 runs everything in this process")
+    inference: Literal["local", "central"] = Field(description="central lets one process act for all collectors")
     cars_per_collector: PositiveInt
     block_steps: PositiveInt = Field(description="decisions of every car in one block of experience")
     precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster at start")
@@ -362,6 +363,9 @@ class TrainParams(Section):
     def _check(self) -> TrainParams:
         if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
             message = f"compared must name other algorithms than {self.algorithm!r}, each once"
+            raise ValueError(message)
+        if self.inference == "central" and self.num_collectors == 0:
+            message = "central inference acts for collector processes, and num_collectors 0 has none"
             raise ValueError(message)
         if self.environment == "game":
             self._check_game()

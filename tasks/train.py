@@ -133,7 +133,7 @@ def train(  # noqa: PLR0913 - a stage takes exactly the sections it reads
 
     Raises:
         UserError: if an input is missing or damaged or does not fit the parameters.
-        CollectorCrashError: if a collector keeps crashing.
+        WorkerCrashError: if a collector keeps crashing.
     """
     require(folders.agent_init, "transfer")
     require(folders.races, "races")

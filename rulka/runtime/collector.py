@@ -6,7 +6,7 @@ Dimensions: T decisions, N cars, H x W pixels, F floats.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.spec import Actor, Decision
+from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.observation import FLOATS
 from rulka.runtime.messages import RaceEnd
@@ -69,33 +69,49 @@ class CarBatch(Protocol):
         ...
 
 
+class Chooser(Protocol):
+    """Chooses actions: an actor of the agent, or somebody who asks one elsewhere; see `rulka.runtime.choosers`."""
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that act; the oldest one where they changed in the middle of a block."""
+        ...
+
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        """Decides for N cars."""
+        ...
+
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions all collectors have taken together, for schedules."""
+        ...
+
+
 def _nothing() -> None:
     pass
 
 
 class Collector:
-    """Lets its actor drive its cars and writes what happens into blocks, each going on where the last one ended.
+    """Lets a chooser drive its cars and writes what happens into blocks, each going on where the last one ended.
 
     Attributes:
         index: which collector this is.
-        version: of the weights that it acts with.
         cars: [N, 2] furthest metres along the track and speed in m/s of each car, after the last block.
         acting_s: time that choosing actions took in the last block.
         simulating_s: time that stepping the environment took in it.
     """
 
-    def __init__(self, index: int, environment: CarBatch, actor: Actor, spec: BlockSpec, seed: int) -> None:
+    def __init__(self, index: int, environment: CarBatch, chooser: Chooser, spec: BlockSpec, seed: int) -> None:
         """Starts the races.
 
         Args:
             index: which collector this is.
             environment: of `spec.num_cars` cars.
-            actor: who drives.
+            chooser: who drives.
             spec: shape of the blocks to fill.
             seed: of the environment.
         """
-        self.index, self.version = index, 0
-        self._environment, self._actor, self._spec = environment, actor, spec
+        self.index = index
+        self._environment, self._chooser, self._spec = environment, chooser, spec
         self._image = np.zeros((spec.num_cars, 1, spec.height, spec.width), np.uint8)
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
@@ -104,11 +120,6 @@ class Collector:
         self.acting_s = self.simulating_s = 0.0
         environment.reset_into(self._image, self._floats, self._potential, seed)
 
-    def load_weights(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Copies weights of a version into the actor."""
-        self._actor.network.load_state_dict(dict(tensors))
-        self.version = version
-
     def fill(
         self, block: ExperienceBlock, env_steps: int, on_step: Callable[[], None] = _nothing
     ) -> tuple[RaceEnd, ...]:
@@ -116,20 +127,20 @@ class Collector:
 
         Args:
             block: of this collector's shape; every array is overwritten.
-            env_steps: decisions of all collectors before this block, for the actor's schedules.
+            env_steps: decisions of all collectors before this block, for the chooser's schedules.
             on_step: called after every decision of the batch.
 
         Returns:
             The races that ended in the block.
         """
-        self._actor.set_env_steps(env_steps)
+        self._chooser.set_env_steps(env_steps)
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         races: list[RaceEnd] = []
         self.acting_s = self.simulating_s = 0.0
         for t in range(self._spec.num_steps):
             began_s = time.perf_counter()
             image, floats = torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t])
-            decision = self._actor.act(image, floats, explore=True)
+            decision = self._chooser.act(image, floats, explore=True)
             acted_s = time.perf_counter()
             result = self._environment.step_into(
                 decision.action, block.image[t + 1], block.floats[t + 1], block.potential[t + 1]
@@ -155,7 +166,7 @@ class Collector:
         return [
             RaceEnd(
                 collector=self.index,
-                version=self.version,
+                version=self._chooser.version,
                 is_finished=bool(result.is_finished[car]),
                 is_full_race=bool(result.is_full_race[car]),
                 time_ms=int(result.race_time_ms[car]),

@@ -20,13 +20,15 @@ import numpy as np
 from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
+from rulka.runtime.central import CentralInference
+from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
-from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill
+from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
 from rulka.runtime.weights import SharedWeights, layout_of
-from rulka.runtime.worker import WorkerSpec
+from rulka.runtime.worker import WorkerSpec, run_worker
 
 SLOTS_PER_COLLECTOR = 3
 """One being filled, one waiting to be filled, one being read."""
@@ -81,6 +83,10 @@ class Collectors(Protocol):
         """Blocks that collectors are allowed to fill and have not filled yet."""
         ...
 
+    def take_inference_times(self) -> list[InferenceTimes]:
+        """Returns what central inference said of its time since the last call; nothing where there is none."""
+        ...
+
     def stop(self) -> None:
         """Ends all collectors and gives back what they held; may be called again."""
         ...
@@ -102,11 +108,12 @@ class SerialCollectors:
         self._block = new_block(spec.block)
         part = collector_spec(spec, 0, num_starts, 0)
         environment = part.make_cars(part.block.num_cars, start_anywhere=part.start_anywhere)
-        self._collector = Collector(0, environment, part.make_actor(part.seed), part.block, part.seed)
+        self._actor = LocalActor(part.make_actor(part.seed))
+        self._collector = Collector(0, environment, self._actor, part.block, part.seed)
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the collector's actor."""
-        self._collector.load_weights(version, tensors)
+        self._actor.load(version, tensors)
 
     def collect(self, num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
         """Fills one block if it is allowed; never waits."""
@@ -117,11 +124,15 @@ class SerialCollectors:
         self._env_steps += self._block.reward.size
         cars = self._collector.cars.copy()
         spent = CollectorTimes(0.0, 0.0, self._collector.acting_s, self._collector.simulating_s)
-        facts = BlockFilled(0, self._collector.version, races, cars, spent)
+        facts = BlockFilled(0, self._actor.version, races, cars, spent)
         return [Delivery(0, self._block, facts)]
 
     def release(self, delivery: Delivery) -> None:
         """Has nothing to do: there is one block, and the next call of `collect` fills it."""
+
+    def take_inference_times(self) -> list[InferenceTimes]:
+        """Returns nothing: the collector has an actor of its own."""
+        return []
 
     def stop(self) -> None:
         """Closes the environment."""
@@ -157,16 +168,21 @@ class CollectorProcesses:
         self._given_out: deque[_Place] = deque()
         self._filled: dict[_Place, BlockFilled] = {}
         self._num_given = [0] * count
-        self._supervisor = Supervisor(self._worker_spec, self._forget, silence_limit_s)
+        self._inference = None
+        if spec.train.inference == "central":
+            self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
+        self._supervisor = Supervisor("collector", run_worker, self._worker_spec, self._forget, silence_limit_s)
 
     def start(self) -> None:
         """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
+        if self._inference is not None:
+            self._inference.start()
         self._supervisor.start(len(self._blocks))
 
     @property
     def num_restarts(self) -> int:
-        """How often a collector was started again."""
-        return self._supervisor.num_restarts
+        """How often a process was started again."""
+        return self._supervisor.num_restarts + (self._inference.num_restarts if self._inference is not None else 0)
 
     @property
     def num_under_way(self) -> int:
@@ -185,7 +201,10 @@ class CollectorProcesses:
     def collect(self, num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
         """Gives out blocks, waits for a filled one, and returns those whose turn it is."""
         self._give_out(num_allowed_env_steps)
+        if self._inference is not None:
+            self._inference.look_after()
         for index, facts in self._supervisor.receive(timeout_s):
+            assert isinstance(facts, BlockFilled)
             self._under_way[index].remove(facts.slot)
             self._filled[index, facts.slot] = facts
         self._supervisor.replace_dead()  # after noting what they had finished
@@ -198,11 +217,17 @@ class CollectorProcesses:
         self._blocks[delivery.collector].poison(delivery.facts.slot)
         self._free[delivery.collector].add(delivery.facts.slot)
 
+    def take_inference_times(self) -> list[InferenceTimes]:
+        """Returns what central inference said of its time since the last call."""
+        return [] if self._inference is None else self._inference.take_times()
+
     def stop(self) -> None:
         """Ends the processes and removes the shared memory."""
         try:
             self._supervisor.stop()
         finally:
+            if self._inference is not None:
+                self._inference.stop()
             for blocks in self._blocks:
                 blocks.close()
             self._weights.close()
@@ -249,6 +274,7 @@ class CollectorProcesses:
             weights_name=self._weights.name,
             weights_layout=self._weights.layout,
             parent_pid=os.getpid(),
+            inference=None if self._inference is None else self._inference.place_of(index, num_restarts),
         )
 
 

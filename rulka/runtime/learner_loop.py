@@ -21,7 +21,7 @@ from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.records import Records
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
-from rulka.runtime.supervisor import CollectorCrashError
+from rulka.runtime.supervisor import WorkerCrashError
 
 WAIT_S = 0.5
 """Longest wait for experience before looking at signals and clocks again."""
@@ -113,7 +113,7 @@ class LearnerLoop:
 
         Raises:
             StopRequestedError: after a signal; a checkpoint was saved.
-            CollectorCrashError: if a collector keeps crashing; a checkpoint was saved.
+            WorkerCrashError: if a collector keeps crashing; a checkpoint was saved.
             CheckpointError: if a checkpoint cannot be written.
             DivergedError: if the weights are not finite; the last checkpoint is from before.
             StalledError: if learner and collectors wait for each other.
@@ -124,7 +124,7 @@ class LearnerLoop:
         with Progress(self.spec.label, total, "env steps", done=self.state.env_steps) as bar:
             try:
                 ended_by = self._train(bar)
-            except (StopRequestedError, CollectorCrashError):  # the learner is not in the middle of anything
+            except (StopRequestedError, WorkerCrashError):  # the learner is not in the middle of anything
                 self._save()
                 raise
             self._save()
@@ -243,6 +243,7 @@ class LearnerLoop:
         }
         learned = {name: value for name, value in self._learning.take().items() if name not in values}
         checked, self._last_check = self._last_check, {}
+        self._shares.add_inference(self._collectors.take_inference_times())
         shares, collectors = self._shares.take()
         with self._shares.spending("reporting"):
             values |= self.races.values() | shares | learned | checked

@@ -49,7 +49,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class Stop:
-    """To a collector: end now."""
+    """To any process: end now."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +90,54 @@ class BlockFilled:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """From a collector: still alive, and what it is doing."""
+    """From any process: still alive, and what it is doing."""
 
     activity: str
 
 
 @dataclass(frozen=True)
 class Failed:
-    """From a collector: its last words."""
+    """From any process: its last words."""
 
     traceback: str
 
 
-ToCollector = Fill | Stop
-FromCollector = BlockFilled | Heartbeat | Failed
+@dataclass(frozen=True)
+class Ask:
+    """From a collector to central inference: what its cars see lies on its desk, what shall they do?
+
+    Attributes:
+        number: of the question, rising.
+        env_steps: see `Fill`.
+    """
+
+    number: int
+    env_steps: int
+
+
+@dataclass(frozen=True)
+class Answered:
+    """From central inference: the answer to a question lies on the desk.
+
+    Attributes:
+        number: of the question.
+        version: of the weights that acted.
+    """
+
+    number: int
+    version: int
+
+
+@dataclass
+class InferenceTimes:
+    """From central inference, every second: how it spent the time since the last one, seconds, and on what."""
+
+    waiting_s: float = 0.0
+    loading_s: float = 0.0
+    acting_s: float = 0.0
+    num_batches: int = 0
+    num_decisions: int = 0
+
+
+ToWorker = Fill | Stop
+FromWorker = BlockFilled | InferenceTimes | Heartbeat | Failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, fields
 from typing import Any, Literal, get_args
@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
+from rulka.runtime.messages import BlockFilled, CollectorTimes, InferenceTimes, RaceEnd
 
 NUM_RECENT_RACES = 200
 Activity = Literal["waiting", "inserting", "updating", "publishing", "checking", "saving", "reporting"]
@@ -107,6 +107,10 @@ class TimeShares:
         self._collector_s[collector] += np.array(astuple(facts.spent))
         self._versions_behind.append(version - facts.version)
 
+    def add_inference(self, times: Iterable[InferenceTimes]) -> None:
+        """Adds what central inference said of its time."""
+        self._inference += times
+
     def add_update(self, num_samples: float) -> None:
         """Adds an update that learned from so many transitions or decisions, each counted as often as it was used."""
         self._num_samples += num_samples
@@ -132,6 +136,7 @@ class TimeShares:
         values |= {f"learner_{activity}_share": seconds / wall_s for activity, seconds in learner_s.items()}
         together_s = np.sum([_NO_TIME, *self._collector_s.values()], axis=0)
         values |= {f"collectors_{name}_share": share for name, share in _shares(together_s).items()}
+        values |= _inference_values(self._inference)
         each = {
             f"Collectors/{index}/{name}_share": share
             for index, spent_s in sorted(self._collector_s.items())
@@ -148,6 +153,18 @@ class TimeShares:
         self._collector_s: dict[int, NDArray[np.float64]] = defaultdict(_NO_TIME.copy)
         self._versions_behind: list[int] = []
         self._num_ready: list[int] = []
+        self._inference: list[InferenceTimes] = []
+
+
+def _inference_values(times: Sequence[InferenceTimes]) -> dict[str, float | None]:
+    """Returns shares of the time of central inference, and the decisions of a batch; nothing where there is none."""
+    if not times:
+        return {}
+    spent_s = np.sum([(each.waiting_s, each.loading_s, each.acting_s) for each in times], axis=0)
+    num_batches = sum(each.num_batches for each in times)
+    shares = dict(zip(("waiting", "loading", "acting"), (spent_s / max(1e-9, spent_s.sum())).tolist(), strict=True))
+    batch = sum(each.num_decisions for each in times) / num_batches if num_batches else None
+    return {f"inference_{name}_share": share for name, share in shares.items()} | {"inference_batch": batch}
 
 
 def _shares(spent_s: NDArray[np.float64]) -> dict[str, float | None]:

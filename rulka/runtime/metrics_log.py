@@ -112,7 +112,7 @@ class MetricsLog:
 
 
 def _group(name: str) -> str:
-    if name.startswith(("learner_", "collectors_")):
+    if name.startswith(("learner_", "collectors_", "inference_")):
         return "Performance"
     return "Gradients" if name.startswith("grad_norm") else _GROUP.get(name, "Training")
 

@@ -1,6 +1,6 @@
-"""Starts, watches, restarts and stops the collector processes; nothing else does.
+"""Starts, watches, restarts and stops the processes of a run; nothing else does.
 
-A collector that ends, or is silent for too long, is started again in its place. One that crashes too often in a
+A process that ends, or is silent for too long, is started again in its place. One that crashes too often in a
 minute ends the run with its last words.
 """
 
@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import cast
+from typing import Any, cast
 
-from rulka.runtime.messages import BlockFilled, Failed, FromCollector, Heartbeat, Stop, ToCollector
-from rulka.runtime.worker import WorkerSpec, run_worker
+from rulka.runtime.messages import BlockFilled, Failed, FromWorker, Heartbeat, InferenceTimes, Stop, ToWorker
 
 MAX_CRASHES = 3
 CRASH_WINDOW_S = 60.0
@@ -31,16 +30,20 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _LOGGER = logging.getLogger(__name__)
 
 
-class CollectorCrashError(RuntimeError):
-    """A collector crashed again and again; the message holds its traceback."""
+Facts = BlockFilled | InferenceTimes
+"""What processes say beside that they are alive or about to end."""
+
+
+class WorkerCrashError(RuntimeError):
+    """A process crashed again and again; the message holds its traceback."""
 
 
 @dataclass
 class Worker:
-    """One collector process and the learner's end of its pipe.
+    """One process and the learner's end of its pipe.
 
     Attributes:
-        index: which collector; a restarted one keeps it.
+        index: which one; a restarted one keeps it.
         process: the process that runs now.
         connection: to it.
         heard_s: when it last said something, on the monotonic clock.
@@ -63,7 +66,7 @@ class Worker:
 
 
 class Supervisor:
-    """The collector processes of a run.
+    """The processes of a run that do the same work.
 
     Attributes:
         num_restarts: how often a process was started again.
@@ -71,18 +74,23 @@ class Supervisor:
 
     def __init__(
         self,
-        make_spec: Callable[[int, int], WorkerSpec],
+        title: str,
+        run: Callable[[Any, Connection], None],
+        make_spec: Callable[[int, int], object],
         on_restart: Callable[[int], None],
         silence_limit_s: float = SILENCE_LIMIT_S,
     ) -> None:
         """Prepares; `start` starts.
 
         Args:
-            make_spec: returns the spec of a collector from its index and the number of its starts before.
-            on_restart: told the index of a collector whose process is gone, before its successor starts.
+            title: what the processes are called.
+            run: the work of a process, a function of a module: called with its spec and its end of a pipe.
+            make_spec: returns the spec of a process from its index and the number of its starts before; picklable.
+            on_restart: told the index of a process that is gone, before its successor starts.
             silence_limit_s: a process that says nothing for so long counts as crashed.
         """
-        self._make_spec, self._on_restart, self._silence_limit_s = make_spec, on_restart, silence_limit_s
+        self._title, self._run, self._make_spec = title, run, make_spec
+        self._on_restart, self._silence_limit_s = on_restart, silence_limit_s
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
         self.num_restarts = 0
@@ -93,28 +101,28 @@ class Supervisor:
             process, connection = self._launch(index, 0)
             self._workers.append(Worker(index, process, connection, time.monotonic()))
 
-    def send(self, index: int, message: ToCollector) -> None:
+    def send(self, index: int, message: ToWorker) -> None:
         """Sends a message; one to a process that is just ending is lost, as `receive` will find out."""
         try:
             self._workers[index].connection.send(message)
         except OSError:  # broken, or closed already
-            _LOGGER.debug("collector %d is gone; its message is dropped", index)
+            _LOGGER.debug("%s %d is gone; its message is dropped", self._title, index)
 
-    def receive(self, timeout_s: float) -> list[tuple[int, BlockFilled]]:
-        """Waits until something is heard or the time is over, and returns filled blocks with their collectors."""
+    def receive(self, timeout_s: float) -> list[tuple[int, Facts]]:
+        """Waits until something is heard or the time is over, and returns what was said, with who said it."""
         ready = wait([worker.connection for worker in self._workers], timeout_s)
-        filled: list[tuple[int, BlockFilled]] = []
+        said: list[tuple[int, Facts]] = []
         for worker in self._workers:
             if worker.connection in ready:
                 messages, worker.is_connected = _drain(worker.connection)
-                filled += [(worker.index, message) for message in _take_notes(worker, messages)]
-        return filled
+                said += [(worker.index, message) for message in _take_notes(worker, messages)]
+        return said
 
     def replace_dead(self) -> None:
-        """Starts every collector again that has died, or has been silent for too long.
+        """Starts every process again that has died, or has been silent for too long.
 
         Raises:
-            CollectorCrashError: if one has crashed too often.
+            WorkerCrashError: if one has crashed too often.
         """
         for worker in self._workers:
             is_silent = time.monotonic() - worker.heard_s > self._silence_limit_s
@@ -139,11 +147,11 @@ class Supervisor:
     def _launch(self, index: int, num_starts: int) -> tuple[BaseProcess, Connection]:
         ours, theirs = cast(tuple[Connection, Connection], self._context.Pipe())
         spec = self._make_spec(index, num_starts)
-        name = f"rulka-collector-{index}"
-        process = self._context.Process(target=run_worker, args=(spec, theirs), name=name, daemon=True)
+        name = f"rulka-{self._title}-{index}"
+        process = self._context.Process(target=self._run, args=(spec, theirs), name=name, daemon=True)
         with _one_thread_each():
             process.start()
-        theirs.close()  # or the pipe would stay open when the collector is gone
+        theirs.close()  # or the pipe would stay open when the process is gone
         return process, ours
 
     def _replace(self, worker: Worker, *, is_silent: bool) -> None:
@@ -154,11 +162,11 @@ class Supervisor:
             worker.crashes_s.popleft()
         if len(worker.crashes_s) >= MAX_CRASHES:
             message = (
-                f"collector {worker.index} crashed {len(worker.crashes_s)} times within {CRASH_WINDOW_S:.0f} s; "
+                f"{self._title} {worker.index} crashed {len(worker.crashes_s)} times within {CRASH_WINDOW_S:.0f} s; "
                 f"the last time it {reason}\n{worker.last_words}"
             )
-            raise CollectorCrashError(message)
-        _LOGGER.warning("collector %d %s; starting it again\n%s", worker.index, reason, worker.last_words)
+            raise WorkerCrashError(message)
+        _LOGGER.warning("%s %d %s; starting it again\n%s", self._title, worker.index, reason, worker.last_words)
         self._on_restart(worker.index)
         worker.process, worker.connection = self._launch(worker.index, worker.num_starts)
         worker.num_starts += 1
@@ -181,9 +189,9 @@ class Supervisor:
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _drain(connection: Connection) -> tuple[list[FromCollector], bool]:
+def _drain(connection: Connection) -> tuple[list[FromWorker], bool]:
     """Returns all messages that are there, and whether the other end still is."""
-    messages: list[FromCollector] = []
+    messages: list[FromWorker] = []
     try:
         while connection.poll():
             messages.append(connection.recv())
@@ -192,8 +200,8 @@ def _drain(connection: Connection) -> tuple[list[FromCollector], bool]:
     return messages, True
 
 
-def _take_notes(worker: Worker, messages: Sequence[FromCollector]) -> Iterator[BlockFilled]:
-    """Remembers what a collector says of itself, and yields its filled blocks."""
+def _take_notes(worker: Worker, messages: Sequence[FromWorker]) -> Iterator[Facts]:
+    """Remembers what a process says of itself, and yields everything else."""
     if messages:
         worker.heard_s = time.monotonic()
     for message in messages:

@@ -5,26 +5,20 @@ It builds its own environment and network, ignores Ctrl-C (its parent ends it), 
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import sys
 import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-import torch
-
+from rulka.runtime.choosers import FollowingActor, InferencePlace, RemoteActor
 from rulka.runtime.collector import Collector
-from rulka.runtime.messages import BlockFilled, CollectorTimes, Failed, Fill, Heartbeat, Stop, ToCollector
+from rulka.runtime.messages import BlockFilled, CollectorTimes, Failed, Fill, Heartbeat, Stop, ToWorker
+from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, become_child
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import CollectorSpec
-from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsLayout
-
-HEARTBEAT_S = 1.0
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+from rulka.runtime.weights import WeightsLayout
 
 
 @dataclass(frozen=True)
@@ -38,6 +32,7 @@ class WorkerSpec:
         weights_name: of the shared memory with the weights.
         weights_layout: of the weights.
         parent_pid: process without which this one shall not go on.
+        inference: the way to central inference; None lets the process choose actions itself.
     """
 
     collector: CollectorSpec
@@ -46,6 +41,7 @@ class WorkerSpec:
     weights_name: str
     weights_layout: WeightsLayout
     parent_pid: int
+    inference: InferencePlace | None = None
 
 
 def run_worker(spec: WorkerSpec, connection: Connection) -> None:
@@ -55,28 +51,18 @@ def run_worker(spec: WorkerSpec, connection: Connection) -> None:
         spec: what to build and where its memory is.
         connection: to the learner; when it breaks, the learner is gone and this process ends.
     """
-    tie_to_parent(spec.parent_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
+    become_child(spec.parent_pid)
     code = 0
     try:
         worker = _Worker(spec, connection)
         worker.run()
-    except (EOFError, ConnectionError):  # the learner is gone
+    except (LearnerGoneError, EOFError, ConnectionError):
         code = 1
     except Exception:
         with suppress(ConnectionError):
             connection.send(Failed(traceback.format_exc()))
         code = 1
     os._exit(code)  # there is nothing to tidy up, and views into shared memory would complain if one tried
-
-
-def tie_to_parent(parent_pid: int) -> None:
-    """Lets the system kill this process when its parent dies, where it can; ends it if that has happened already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        sys.exit(0)
 
 
 class _Worker:
@@ -88,11 +74,13 @@ class _Worker:
         self._beat("building its environment and network")
         part = spec.collector
         self._blocks = SharedBlocks.attach(spec.blocks_name, part.block, spec.num_slots)
-        self._weights = SharedWeights.attach(spec.weights_name, spec.weights_layout)
         environment = part.make_cars(part.block.num_cars, start_anywhere=part.start_anywhere)
-        actor = part.make_actor(part.seed)
-        self._collector = Collector(part.index, environment, actor, part.block, part.seed)
-        self._collector.version = NO_VERSION
+        if spec.inference is None:
+            actor = part.make_actor(part.seed)
+            self._chooser = FollowingActor(actor, spec.weights_name, spec.weights_layout)
+        else:
+            self._chooser = RemoteActor(spec.inference, part.block, self._wait_for_decision)
+        self._collector = Collector(part.index, environment, self._chooser, part.block, part.seed)
 
     def run(self) -> None:
         """Fills blocks until told to stop."""
@@ -102,12 +90,12 @@ class _Worker:
             if isinstance(message, Stop):
                 break
             permitted_s = time.monotonic()
-            self._take_weights()
+            self._chooser.begin_block()
             loaded_s = time.monotonic()
             races = self._collector.fill(self._blocks[message.slot], message.env_steps, self._beat_when_due)
             filled = BlockFilled(
                 slot=message.slot,
-                version=self._collector.version,
+                version=self._chooser.version,
                 races=races,
                 cars=self._collector.cars.copy(),
                 spent=CollectorTimes(
@@ -123,16 +111,17 @@ class _Worker:
     def _receive(self) -> Fill | Stop:
         """Waits for the next message, with a sign of life every `HEARTBEAT_S`; blocks in the system, never spins."""
         while not self._connection.poll(HEARTBEAT_S):
-            self._beat("waiting for permission to fill a block")
-            if os.getppid() != self._parent_pid:
-                raise EOFError
-        message: ToCollector = self._connection.recv()
+            self._wait("permission to fill a block")
+        message: ToWorker = self._connection.recv()
         return message
 
-    def _take_weights(self) -> None:
-        if self._weights.version != self._collector.version:
-            weights = self._weights.read()
-            self._collector.load_weights(weights.version, weights.tensors)
+    def _wait_for_decision(self) -> None:
+        self._wait("a decision by central inference")
+
+    def _wait(self, what: str) -> None:
+        self._beat(f"waiting for {what}")
+        if os.getppid() != self._parent_pid:
+            raise LearnerGoneError
 
     def _beat_when_due(self) -> None:
         if time.monotonic() - self._beat_s > HEARTBEAT_S:

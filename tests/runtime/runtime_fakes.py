@@ -133,10 +133,19 @@ class FakeLearner:
 
     precision = "float32"
 
-    def __init__(self, *, blocks_per_update: int = 2, ahead: int = 4, update_s: float = 0.0, fault: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        blocks_per_update: int = 2,
+        ahead: int = 4,
+        update_s: float = 0.0,
+        fault: str = "",
+        is_central: bool = False,
+    ) -> None:
         self.network = FakeNetwork()
         self.version, self.num_env_steps, self._pending = 0, 0, 0
         self._blocks_per_update, self._ahead, self._update_s, self._fault = blocks_per_update, ahead, update_s, fault
+        self._is_central = is_central
         self.seen: list[float] = []
         self.collectors: list[int] = []
         self.staleness: list[int] = []
@@ -145,7 +154,7 @@ class FakeLearner:
         self.network.load_state_dict(dict(tensors))
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        check_intact(block, version)
+        check_intact(block, version, is_central=self._is_central)
         self.seen.append(float(block.reward.sum()) + float(block.floats.sum()))
         self.collectors.append(collector)
         self.staleness.append(self.version - version)
@@ -184,8 +193,11 @@ class FakeLearner:
         self.version, self.num_env_steps, self._pending = state["version"], state["num_env_steps"], 0
 
 
-def check_intact(block: ExperienceBlock, version: int) -> None:
-    """Asserts that every number of a block is what the fake cars and the fake actor must have written."""
+def check_intact(block: ExperienceBlock, version: int, *, is_central: bool = False) -> None:
+    """Asserts that every number of a block is what the fake cars and the fake actor must have written.
+
+    With central inference, weights and schedules may move on in the middle of a block.
+    """
     count, car, seed = block.floats[..., 0], block.floats[..., 1], block.floats[..., 2]
     assert (np.diff(count, axis=0) == 1).all(), "decisions follow each other"
     assert (car == np.arange(block.spec.num_cars)).all()
@@ -193,8 +205,14 @@ def check_intact(block: ExperienceBlock, version: int) -> None:
     pixel = fake_pixel(count.astype(np.int64), car.astype(np.int64), seed.astype(np.int64))
     assert (block.image == pixel[..., None, None, None]).all()
     assert (block.potential == -0.5 * block.floats[..., 3]).all()
-    assert (block.value == version).all(), "one version in the whole block"
-    assert (block.log_prob == block.log_prob[0, 0]).all()
+    first = block.log_prob[0, 0]
+    if is_central:
+        assert block.value.min() == version, "the oldest version"
+        assert (np.diff(block.value, axis=0) >= 0).all(), "weights never become older"
+        assert (block.value == block.value[:, :1]).all(), "one version in each decision"
+    else:
+        assert (block.value == version).all(), "one version in the whole block"
+        assert (block.log_prob == first).all()
     assert (block.reward == np.where(block.is_reset, 0.0, 1.0 + block.action)).all()
     assert (block.is_greedy == (block.action == 1)).all()
     ended = block.floats[1:, :, 3] == RACE_STEPS

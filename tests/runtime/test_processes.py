@@ -20,7 +20,7 @@ from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.stop import StopSignals
-from rulka.runtime.supervisor import CollectorCrashError
+from rulka.runtime.supervisor import WorkerCrashError
 
 PATIENCE_S = 120.0
 
@@ -94,9 +94,54 @@ def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureF
         assert "collector 1 was ended by signal 9; starting it again" in caplog.text
 
 
+def test_central_inference_acts_for_all(tmp_path: Path) -> None:
+    spec = fake_run(
+        tmp_path, num_collectors=3, max_env_steps=60 * BLOCK_STEPS, inference="central", learner={"is_central": True}
+    )
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        loop.run()
+        assert set(loop._learner.collectors) == {0, 1, 2}
+        assert min(loop._learner.staleness) >= 0
+        assert max(loop._learner.staleness) > 0, "or nothing was seen of weights that change"
+        assert loop._collectors.num_restarts == 0
+
+
+def test_central_inference_without_collector_processes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="central inference acts for collector processes"):
+        fake_run(tmp_path, num_collectors=0, inference="central")
+
+
+@pytest.mark.parametrize("victim", ["inference", "collector"])
+def test_either_side_of_central_inference_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, victim: str
+) -> None:
+    spec = fake_run(
+        tmp_path,
+        num_collectors=2,
+        max_env_steps=10**9,
+        cars={"step_s": 0.001},
+        inference="central",
+        learner={"is_central": True},
+    )
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        collectors, learner = loop._collectors, loop._learner
+        pid = collectors._inference.pids[0] if victim == "inference" else collectors.pids[0]
+
+        def kill() -> None:
+            os.kill(pid, signal.SIGKILL)
+            _wait_for(lambda: collectors.num_restarts == 1, "the restart")
+            num_blocks = len(learner.collectors)
+            _wait_for(lambda: {0, 1} <= set(learner.collectors[num_blocks + 6 :]), "blocks of both collectors")
+            loop.state.seconds = 1e9  # over
+
+        _during(loop, lambda: 0 in learner.collectors, kill)
+        assert loop.run().ended_by == "max_minutes"
+        assert f"{victim} 0 was ended by signal 9; starting it again" in caplog.text
+
+
 def test_repeated_crashes_end_the_run_with_the_traceback(tmp_path: Path) -> None:
     spec = fake_run(tmp_path, num_collectors=1, cars={"fault": "raise"})
-    with pytest.raises(CollectorCrashError, match=r"(?s)crashed 3 times.*the fake cars broke down"):
+    with pytest.raises(WorkerCrashError, match=r"(?s)crashed 3 times.*the fake cars broke down"):
         train_run(spec)
     assert Checkpoints(tmp_path).load_newest() is not None
 

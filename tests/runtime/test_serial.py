@@ -6,9 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runtime_fakes import BLOCK_STEPS, HEIGHT, RACE_STEPS, SPEC, WIDTH, FakeActor, FakeCars, check_intact, fake_run
+from runtime_fakes import (
+    BLOCK_STEPS,
+    HEIGHT,
+    RACE_STEPS,
+    SPEC,
+    WIDTH,
+    FakeActor,
+    FakeCars,
+    FakeNetwork,
+    check_intact,
+    fake_run,
+)
 
 from rulka.buffers.experience import new_block
+from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import DivergedError, StalledError
@@ -26,7 +38,7 @@ def _train(spec, during=lambda loop: None):
 
 def test_blocks_follow_each_other() -> None:
     """The first observation of a block is the last one of the block before, and nothing is overwritten in between."""
-    collector = Collector(0, FakeCars(SPEC.num_cars, start_anywhere=0.5), FakeActor(1), SPEC, seed=5)
+    collector = Collector(0, FakeCars(SPEC.num_cars, start_anywhere=0.5), LocalActor(FakeActor(1)), SPEC, seed=5)
     first, second = new_block(SPEC), new_block(SPEC)
     collector.fill(first, 0)
     kept = first.image[-1].copy(), first.floats[-1].copy(), first.potential[-1].copy()
@@ -41,8 +53,9 @@ def test_blocks_follow_each_other() -> None:
 
 def test_races_by_hand() -> None:
     """A race lasts 7 decisions and one reset: in 16 decisions each of 3 cars ends two, with known sums of rewards."""
-    collector = Collector(4, FakeCars(SPEC.num_cars, start_anywhere=0.0), FakeActor(1), SPEC, seed=5)
-    collector.version = 3
+    actor = LocalActor(FakeActor(1))
+    actor.load(3, FakeNetwork().state_dict())
+    collector = Collector(4, FakeCars(SPEC.num_cars, start_anywhere=0.0), actor, SPEC, seed=5)
     block = new_block(SPEC)
     races = collector.fill(block, 0)
     assert len(races) == 6

@@ -24,7 +24,7 @@ from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import RaceEnd
 from rulka.runtime.stop import StopSignals
-from rulka.runtime.supervisor import CollectorCrashError
+from rulka.runtime.supervisor import WorkerCrashError
 from tasks.train import AgentRun, Folders, Sections, train
 from tasks.transfer import transfer
 from tests.game.processes import free_ports, wait_for
@@ -154,7 +154,7 @@ def test_a_game_that_does_not_come_back_ends_the_run(
             os.kill(games.pids()[port], signal.SIGKILL)
 
         threading.Thread(target=kill, daemon=True).start()
-        with pytest.raises(CollectorCrashError, match=rf"(?s)GameClosedError: .*127\.0\.0\.1:{port}"):
+        with pytest.raises(WorkerCrashError, match=rf"(?s)GameClosedError: .*127\.0\.0\.1:{port}"):
             run.loop.run()
 
 

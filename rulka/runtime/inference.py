@@ -1,0 +1,152 @@
+"""Central inference: one process chooses the actions of all collectors, in batches of whoever asks.
+
+For actors on a GPU, and for games, where each collector drives one car. A collector lays what its cars see on a *desk*
+(shared memory: a block of one decision) and sends `Ask`; the answer is written on the desk, and `Answered` says so.
+Whatever has been asked by the time that the last batch is done becomes the next batch: nobody waits for anybody.
+
+Weights are taken over between batches, so they may become newer in the middle of a block; the block then counts as made
+by the oldest. A desk and both ends of its pipe belong to the learner's process, so that either side can die and be
+replaced: an answer that does not come is asked for again, and one to an old question is recognised by its number.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rulka.agents.spec import Actor, Decision
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.runtime.messages import Answered, Ask, Failed, Heartbeat, InferenceTimes, Stop
+from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, become_child
+from rulka.runtime.shared_blocks import SharedBlocks
+from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsLayout
+
+
+@dataclass(frozen=True)
+class InferenceSpec:
+    """All that the process needs; picklable.
+
+    Attributes:
+        make_actor: builds the actor from a seed.
+        seed: of its exploration.
+        desk: shape of a desk, a block of one decision.
+        desk_names: of the shared memory of each collector's.
+        weights_name: of the shared memory with the weights.
+        weights_layout: of the weights.
+        parent_pid: process without which this one shall not go on.
+        questions: ends of the collectors' pipes.
+    """
+
+    make_actor: Callable[[int], Actor]
+    seed: int
+    desk: BlockSpec
+    desk_names: tuple[str, ...]
+    weights_name: str
+    weights_layout: WeightsLayout
+    parent_pid: int
+    questions: tuple[Connection, ...]
+
+
+def run_inference(spec: InferenceSpec, connection: Connection) -> None:
+    """Is the whole work of the process.
+
+    Args:
+        spec: what to build, and where its memory is.
+        connection: to the learner; when it breaks, the learner is gone and this process ends.
+    """
+    become_child(spec.parent_pid)
+    code = 0
+    try:
+        inference = _Inference(spec, connection)
+        inference.run()
+    except (LearnerGoneError, EOFError, ConnectionError):
+        code = 1
+    except Exception:
+        with suppress(ConnectionError):
+            connection.send(Failed(traceback.format_exc()))
+        code = 1
+    os._exit(code)  # as a collector does, and `inference` is kept so long: there are views into its shared memory
+
+
+class _Inference:
+    """The loop of the process."""
+
+    def __init__(self, spec: InferenceSpec, connection: Connection) -> None:
+        self._connection, self._questions, self._parent_pid = connection, spec.questions, spec.parent_pid
+        connection.send(Heartbeat("building its network"))
+        self._memory = [SharedBlocks.attach(name, spec.desk, 1) for name in spec.desk_names]
+        self._desks = [memory[0] for memory in self._memory]
+        self._weights = SharedWeights.attach(spec.weights_name, spec.weights_layout)
+        self._actor = spec.make_actor(spec.seed)
+        self._version = NO_VERSION
+        self._times, self._beat_s = InferenceTimes(), time.monotonic()
+
+    def run(self) -> None:
+        """Answers until told to stop."""
+        while True:
+            started_s = time.monotonic()
+            ready = wait([self._connection, *self._questions], HEARTBEAT_S)
+            self._times.waiting_s += time.monotonic() - started_s
+            if self._connection in ready and isinstance(self._connection.recv(), Stop):
+                break
+            asked = {index: _newest(end) for index, end in enumerate(self._questions) if end in ready}
+            if asked:
+                self._answer(asked)
+            self._beat_when_due()
+
+    def _answer(self, asked: Mapping[int, Ask]) -> None:
+        started_s = time.monotonic()
+        if self._weights.version != self._version:
+            weights = self._weights.read()
+            self._actor.network.load_state_dict(weights.tensors)
+            self._version = weights.version
+        loaded_s = time.monotonic()
+        desks = [self._desks[index] for index in asked]
+        self._actor.set_env_steps(max(ask.env_steps for ask in asked.values()))
+        decision = self._actor.act(_joined(desks, "image"), _joined(desks, "floats"), explore=True)
+        _write(desks, decision)
+        for index, ask in asked.items():
+            self._questions[index].send(Answered(ask.number, self._version))
+        self._times.loading_s += loaded_s - started_s
+        self._times.acting_s += time.monotonic() - loaded_s
+        self._times.num_batches += 1
+        self._times.num_decisions += len(decision.action)
+
+    def _beat_when_due(self) -> None:
+        if time.monotonic() - self._beat_s < HEARTBEAT_S:
+            return
+        if os.getppid() != self._parent_pid:
+            raise LearnerGoneError
+        self._connection.send(self._times)
+        self._times, self._beat_s = InferenceTimes(), time.monotonic()
+
+
+def _newest(end: Connection) -> Ask:
+    """Takes all questions of a collector and returns the last; it waits for no answer to an earlier one."""
+    ask: Ask = end.recv()
+    while end.poll():
+        ask = end.recv()
+    return ask
+
+
+def _joined(desks: Sequence[ExperienceBlock], name: str) -> Tensor:
+    """Returns what the cars of all desks see, in one tensor [all cars, ...]."""
+    return torch.from_numpy(np.concatenate([getattr(desk, name)[0] for desk in desks]))
+
+
+def _write(desks: Sequence[ExperienceBlock], decision: Decision) -> None:
+    start = 0
+    for desk in desks:
+        cars = slice(start, start + desk.spec.num_cars)
+        desk.action[0], desk.log_prob[0] = decision.action[cars], decision.log_prob[cars]
+        desk.value[0], desk.is_greedy[0] = decision.value[cars], decision.is_greedy[cars]
+        start = cars.stop
