@@ -20,8 +20,8 @@ Array = NDArray[np.float64]
 
 # Arrays are only borrowed, so reference counting, which would take a third of the time, is switched off (_nrt).
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
-inlined_kernel = njit(forceinline=True, **OPTIONS)
-cached_kernel = njit(cache=True, **OPTIONS)
+inlined_kernel = njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
+cached_kernel = njit(cache=True, no_cfunc_wrapper=True, **OPTIONS)
 
 
 def source_stamp(modules: tuple[ModuleType, ...]) -> int:
