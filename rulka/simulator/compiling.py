@@ -16,12 +16,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rulka.simulator import quick_compiling as _quick_compiling  # noqa: F401 listens to numba from here on
+
 Array = NDArray[np.float64]
 
 # Arrays are only borrowed, so reference counting, which would take a third of the time, is switched off (_nrt).
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
-inlined_kernel = njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
-cached_kernel = njit(cache=True, no_cfunc_wrapper=True, **OPTIONS)
+# Wrappers for C, and for Python around what only kernels call, would be a fifth of what is compiled.
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
+INNER_OPTIONS: dict[str, Any] = OPTIONS | {"no_cpython_wrapper": True}
+inlined_kernel = njit(forceinline=True, **INNER_OPTIONS)
+cached_kernel = njit(cache=True, **OPTIONS)
 
 
 def source_stamp(modules: tuple[ModuleType, ...]) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rulka.simulator.compiling import OPTIONS
+from rulka.simulator.compiling import INNER_OPTIONS, inlined_kernel
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -19,9 +19,7 @@ Pixel = Any  # an unsigned pixel index: a signed one would be tested for being n
 Vector = tuple[Real, Real, Real]
 Border = tuple[Real, Real, Real, Real, Real, Real]
 
-kernel = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
-inlined_kernel = njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
-cached_kernel = njit(cache=True, no_cfunc_wrapper=True, **OPTIONS)
+kernel = njit(**INNER_OPTIONS)
 
 ZERO, HALF, ONE, TWO = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(2.0)
 NEAR_M = np.float32(0.25)
