@@ -8,6 +8,7 @@ of every file that it is made of.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,15 +18,23 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rulka.simulator import quick_compiling as _quick_compiling  # noqa: F401 listens to numba from here on
+from rulka.simulator.inner_compiling import InnerKernel
 
 Array = NDArray[np.float64]
 
 # Arrays are only borrowed, so reference counting, which would take a third of the time, is switched off (_nrt).
-# Wrappers for C, and for Python around what only kernels call, would be a fifth of what is compiled.
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
-INNER_OPTIONS: dict[str, Any] = OPTIONS | {"no_cpython_wrapper": True}
-inlined_kernel = njit(forceinline=True, **INNER_OPTIONS)
-cached_kernel = njit(cache=True, **OPTIONS)
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+cached_kernel = njit(cache=True, no_cfunc_wrapper=True, **OPTIONS)
+
+
+def inlined_kernel(function: Callable[..., Any]) -> InnerKernel:
+    """Makes a kernel that becomes part of the kernels that call it."""
+    return InnerKernel(function, OPTIONS | {"forceinline": True})
+
+
+def called_kernel(function: Callable[..., Any]) -> InnerKernel:
+    """Makes a kernel that kernels call, unless LLVM thinks it better to inline it."""
+    return InnerKernel(function, OPTIONS)
 
 
 def source_stamp(modules: tuple[ModuleType, ...]) -> int:
