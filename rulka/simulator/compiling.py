@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -21,20 +21,22 @@ from rulka.simulator import quick_compiling as _quick_compiling  # noqa: F401 li
 from rulka.simulator.inner_compiling import InnerKernel
 
 Array = NDArray[np.float64]
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Arrays are only borrowed, so reference counting, which would take a third of the time, is switched off (_nrt).
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
-cached_kernel = njit(cache=True, no_cfunc_wrapper=True, **OPTIONS)
+CACHED: dict[str, Any] = OPTIONS | {"cache": True, "no_cfunc_wrapper": True}
+cached_kernel = njit(**CACHED)
 
 
-def inlined_kernel(function: Callable[..., Any]) -> InnerKernel:
+def inlined_kernel(function: F) -> F:
     """Makes a kernel that becomes part of the kernels that call it."""
-    return InnerKernel(function, OPTIONS | {"forceinline": True})
+    return cast("F", InnerKernel(function, OPTIONS | {"forceinline": True}))
 
 
-def called_kernel(function: Callable[..., Any]) -> InnerKernel:
+def called_kernel(function: F) -> F:
     """Makes a kernel that kernels call, unless LLVM thinks it better to inline it."""
-    return InnerKernel(function, OPTIONS)
+    return cast("F", InnerKernel(function, OPTIONS))
 
 
 def source_stamp(modules: tuple[ModuleType, ...]) -> int:

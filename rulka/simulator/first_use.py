@@ -28,8 +28,10 @@ from rulka.simulator.render import CAMERA_SIZE, POSE_SIZE, render_frames
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.generate import generate_track
 
-if sys.platform != "win32":
+try:
     import fcntl
+except ImportError:
+    fcntl = None
 
 NOTE = "painting_is_compiled"
 HELPER = "from rulka.simulator.first_use import compile_painting; compile_painting()"
@@ -85,7 +87,7 @@ def _says(path: Path) -> bytes | None:
 @contextmanager
 def _locked(path: Path) -> Iterator[BinaryIO | None]:
     """Opens the note once nobody else holds it; None where it cannot be written or locked."""
-    if sys.platform == "win32":
+    if fcntl is None:
         yield None
         return
     try:

@@ -45,7 +45,7 @@ class QuickCompiling(event.Listener):
                 signatures[key] = _look_up(function, context, args, kws)
             return signatures[key]
 
-        BaseFunction.get_call_type = remember
+        BaseFunction.get_call_type = remember  # pyright: ignore[reportAttributeAccessIssue] same arguments, other names
 
     def on_end(self, event: event.Event) -> None:
         """Ends with the outermost compilation, also a failed one."""
