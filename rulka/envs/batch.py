@@ -19,7 +19,9 @@ from rulka.envs.options import Places
 from rulka.envs.randomising import Randomiser
 from rulka.envs.results import SavedRaces, VectorStep
 from rulka.envs.settings import RaceSettings
+from rulka.observation import NUM_FLOATS
 from rulka.simulator.camera import camera_array
+from rulka.simulator.first_use import painting_beside
 from rulka.simulator.render import FramePainter
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
@@ -44,22 +46,24 @@ class RaceBatch:
     def __init__(self, settings: RaceSettings, num_cars: int) -> None:
         self.settings, self.num_cars = settings, num_cars
         self.scene = bake_scene(settings.track)
-        self.simulator = Simulator(settings.track, num_cars, settings.simulator, settings.table)
+        self._rules = judging.rule_array(
+            settings.rewards, settings.track.length_m, settings.max_race_s, settings.no_progress_s
+        )
+        self._marks = np.zeros((num_cars, judging.NUM_MARKS))
+        self.measures = np.zeros((judging.NUM_MEASURES, num_cars), np.float32)
+        self.race_ms = np.zeros(num_cars, np.int64)
+        self.flags = np.zeros((judging.NUM_FLAGS, num_cars), np.bool_)
+        with painting_beside():
+            self.simulator = Simulator(settings.track, num_cars, settings.simulator, settings.table)
+            self._call_kernels()
         camera, randomisation = camera_array(settings.simulator.camera), settings.randomisation
         self._randomiser: Randomiser | None = None
         if not randomisation.is_off:
             self._randomiser = Randomiser(randomisation, settings.simulator.camera, num_cars)
             camera = self._randomiser.cameras()
         self._painter = FramePainter(self.simulator.cars, self.simulator.zone_index, self.scene, camera)
-        self._rules = judging.rule_array(
-            settings.rewards, settings.track.length_m, settings.max_race_s, settings.no_progress_s
-        )
         self._drive = self.simulator.step_controls if settings.continuous else self.simulator.step
         self.generators: list[np.random.Generator] = []
-        self._marks = np.zeros((num_cars, judging.NUM_MARKS))
-        self.measures = np.zeros((judging.NUM_MEASURES, num_cars), np.float32)
-        self.race_ms = np.zeros(num_cars, np.int64)
-        self.flags = np.zeros((judging.NUM_FLAGS, num_cars), np.bool_)
         self.num_over = 0
         self._is_closed = False
 
@@ -228,6 +232,15 @@ class RaceBatch:
         """[N] time since the start; of a finished race its time to the millisecond."""
         simulator = self.simulator
         return np.where(simulator.is_finished, simulator.gate_time_ms[:, -1], simulator.time_ms)
+
+    def _call_kernels(self) -> None:
+        """Calls every kernel but the painting one, so that they are compiled now; nothing else comes of it."""
+        simulator, view = self.simulator, self.simulator.view
+        results = [np.empty_like(part) for part in (self.measures, self.race_ms, self.flags)]
+        judging.judge(view.progress, view.marks, view.has_gone, self._rules, self._marks.copy(), *results)
+        simulator.floats(np.empty((self.num_cars, NUM_FLOATS), np.float32))
+        potential = np.empty(self.num_cars, np.float32)
+        judging.find_potentials(simulator.cars, simulator.zone_index, self.settings.track.zones, self._rules, potential)
 
     def _refuse_step(self) -> None:
         self.check_open()

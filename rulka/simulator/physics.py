@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.simulator import compiling
 from rulka.simulator.car import body, columns, ground, rolling, rows
 from rulka.simulator.car.body import fly
 from rulka.simulator.car.columns import (
@@ -191,7 +192,7 @@ def show_car(car: Array, n: int, world: World, view: View) -> None:
 
 
 Kernel = Callable[..., int]
-MODULES = (columns, ground, body, rolling, rows)
+MODULES = (compiling, columns, ground, body, rolling, rows)
 """What the kernels are made of beside this file."""
 NUM_CONTROLS, NUM_COMMANDS = 3, 7
 """A command is steer, gas and brake, then the keys accelerate, brake, left and right."""

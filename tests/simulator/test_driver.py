@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from numba import njit
 
 from rulka.observation import CAR
 from rulka.simulator.car import columns, ground
@@ -93,6 +94,11 @@ def test_skills_spread_and_belong_to_the_seed(params) -> None:
     assert not np.array_equal(skills.pace, sample_skills(200, driver, 5).pace)
 
 
+@njit
+def find_ground(car, road, c, below) -> None:
+    ground.find_ground(car, road, c, below)
+
+
 def test_kernels_and_tracks_locate_alike(track) -> None:
     """The search in the physics kernels is that of `rulka.tracks.progress`, held together by this test."""
     rng, zones, frames, road = np.random.default_rng(0), all_zones(track), zone_frames(track), road_array(track)
@@ -101,7 +107,7 @@ def test_kernels_and_tracks_locate_alike(track) -> None:
     for zone in range(5, track.num_zones - 5, 7):
         position = zones[zone] + rng.uniform(-3, 3, 3)
         car[columns.X : columns.X + 3], car[columns.ZONE] = position, max(zone - 20, 0)
-        ground.find_ground(car, road, c, below)
+        find_ground(car, road, c, below)
         index, along, lateral, height = locate(position, zones, frames, max(zone - 20, 0), 64, 0.5)
         assert car[columns.ZONE] == index
         found = car[[columns.ALONG, columns.LATERAL, columns.HEIGHT]]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.simulator import compiling, palette, scene
-from rulka.simulator.compiling import source_stamp
+from rulka.simulator.compiling import cached_kernel, source_stamp
 from rulka.simulator.painting import kernels, objects, quads, road, sections
 from rulka.simulator.painting.kernels import (
     ABOVE,
@@ -36,7 +36,6 @@ from rulka.simulator.painting.kernels import (
     Indices,
     Int,
     Scratch,
-    cached_kernel,
     inlined_kernel,
 )
 from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from rulka.simulator.compiling import OPTIONS
+from rulka.simulator.compiling import called_kernel, inlined_kernel
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -19,9 +18,7 @@ Pixel = Any  # an unsigned pixel index: a signed one would be tested for being n
 Vector = tuple[Real, Real, Real]
 Border = tuple[Real, Real, Real, Real, Real, Real]
 
-kernel = njit(**OPTIONS)
-inlined_kernel = njit(forceinline=True, **OPTIONS)
-cached_kernel = njit(cache=True, **OPTIONS)
+kernel = called_kernel
 
 ZERO, HALF, ONE, TWO = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(2.0)
 NEAR_M = np.float32(0.25)
