@@ -14,10 +14,11 @@ from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from rulka.envs import judging
+from rulka.envs import judging, rules
 from rulka.envs.options import Places
 from rulka.envs.randomising import Randomiser
 from rulka.envs.results import SavedRaces, VectorStep
+from rulka.envs.rewards import car_frame_velocity, length_of
 from rulka.envs.settings import RaceSettings
 from rulka.simulator.camera import camera_array
 from rulka.simulator.render import FramePainter
@@ -51,7 +52,7 @@ class RaceBatch:
             self._randomiser = Randomiser(randomisation, settings.simulator.camera, num_cars)
             camera = self._randomiser.cameras()
         self._painter = FramePainter(self.simulator.cars, self.simulator.zone_index, self.scene, camera)
-        self._rules = judging.rule_array(
+        self._rules = rules.rule_array(
             settings.rewards, settings.track.length_m, settings.max_race_s, settings.no_progress_s
         )
         self._drive = self.simulator.step_controls if settings.continuous else self.simulator.step
@@ -62,6 +63,13 @@ class RaceBatch:
         self.flags = np.zeros((judging.NUM_FLAGS, num_cars), np.bool_)
         self.num_over = 0
         self._is_closed = False
+
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions the whole run has taken: the engineered rewards' weights are those of that step.
+
+        They stay so until the next call; before the first they are those of step 0. Resets and `restore` leave them.
+        """
+        rules.set_engineered(self._rules, self.settings.rewards, env_steps)
 
     def reset(
         self,
@@ -129,7 +137,17 @@ class RaceBatch:
             self._begin(self.is_over, {})
         view = self.simulator.view
         self.num_over = judging.judge(
-            view.progress, view.marks, view.has_gone, self._rules, self._marks, self.measures, self.race_ms, self.flags
+            view.progress,
+            view.marks,
+            view.has_gone,
+            self._rules,
+            view.rows,
+            view.previous_keys,
+            self.settings.track.zones,
+            self._marks,
+            self.measures,
+            self.race_ms,
+            self.flags,
         )
 
     def step(self, actions: NDArray) -> VectorStep:
@@ -268,6 +286,8 @@ class RaceBatch:
         marks[which, judging.IS_FULL_RACE] = is_full[which]
         marks[which, judging.FURTHEST_M], marks[which, judging.FURTHEST_ZONE] = along_m[which], zone[which]
         marks[which, judging.PROGRESS_MS] = 0.0
+        if self.settings.rewards.speed_as_seconds:
+            marks[which, judging.SPEED_MPS] = length_of(car_frame_velocity(self.simulator.cars[which]))
 
 
 def car_generators(seed: int, num_cars: int) -> list[np.random.Generator]:

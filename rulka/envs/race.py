@@ -105,6 +105,10 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         }
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions the whole run has taken, for rewards by schedule; see `RaceBatch.set_env_steps`."""
+        self.batch.set_env_steps(env_steps)
+
     def render(self) -> NDArray[np.uint8] | None:
         """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""
         self.batch.check_open()

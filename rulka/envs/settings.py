@@ -81,17 +81,6 @@ class RaceSettings:
             if not getattr(self, name) >= 0.0:
                 message = f"{name} must not be negative, got {getattr(self, name)}"
                 raise SettingsError(message)
-        _refuse_unpaid(self.rewards)
-
-
-def _refuse_unpaid(rewards: RewardParams) -> None:
-    """Refuses weights of rewards that no environment pays yet, so that nobody trains without them unawares."""
-    engineered = {f"engineered.{name}": part for name, part in rewards.engineered}
-    unpaid = [name for name, part in engineered.items() if any(value for _, value in part.points)]
-    unpaid += [name for name in ("direction_potential", "speed_as_seconds") if getattr(rewards, name)]
-    if unpaid:
-        message = f"rewards.{unpaid[0]} is not 0, but the environments do not pay this reward yet"
-        raise SettingsError(message, hint="Set it to 0 in params.yaml; docs/status.md says what is open.")
 
 
 ALIKE = RandomisationParams(

@@ -129,6 +129,10 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         self.batch.reset(self._generators(seed, None))
         self.batch.observe(image_out, floats_out, potential_out)
 
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions the whole run has taken, for rewards by schedule; see `RaceBatch.set_env_steps`."""
+        self.batch.set_env_steps(env_steps)
+
     def step_into(
         self,
         actions: NDArray[np.int64],

@@ -63,6 +63,10 @@ class CarBatch(Protocol):
         """Takes one decision for every car; a car whose race has ended is reset by the next one instead."""
         ...
 
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions all collectors have taken together, for rewards whose weights follow schedules."""
+        ...
+
     def close(self) -> None:
         """Lets go of what it holds."""
         ...
@@ -112,13 +116,14 @@ class Collector:
 
         Args:
             block: of this collector's shape; every array is overwritten.
-            env_steps: decisions of all collectors before this block, for the actor's schedules.
+            env_steps: decisions of all collectors before this block, for the schedules of actor and rewards.
             on_step: called after every decision of the batch.
 
         Returns:
             The races that ended in the block.
         """
         self._actor.set_env_steps(env_steps)
+        self._environment.set_env_steps(env_steps)
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         races: list[RaceEnd] = []
         for t in range(self._spec.num_steps):

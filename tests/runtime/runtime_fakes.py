@@ -76,6 +76,9 @@ class FakeCars:
             race_time_ms=self._race_steps * 50 + np.arange(self._num_cars),
         )
 
+    def set_env_steps(self, env_steps: int) -> None:
+        self.env_steps = env_steps
+
     def close(self) -> None:
         pass
 
