@@ -18,7 +18,7 @@ from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.iqn_network import build_iqn
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.spec import AgentError, AgentSpec, Decision
+from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
 
 
 class IqnActor:
@@ -61,6 +61,20 @@ class IqnActor:
         (advantage,) = self._acting.run(advantages, len(floats))
         greedy = advantage.argmax(dim=1)
         return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
+
+    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+        """Returns the mean Q-values [N, A] at the fractions of acting, without noise; see `rulka.agents.spec.Actor`."""
+
+        def parts(network: IqnNetwork) -> tuple[Tensor, Tensor]:
+            if network.is_noisy:
+                clear_noise(network)
+            tau = self._tau.expand(len(floats), -1)
+            return network.advantages(image, floats, self._tau), network(image, floats, tau).value
+
+        # The values of `advantages` are those that decisions compare, to the bit; Q-values average to the state's.
+        advantage, value = self._acting.run(parts, len(floats))
+        centred = advantage - advantage.mean(dim=1, keepdim=True)
+        return Judgement("q_value", (centred + value.mean(dim=(1, 2))[:, None]).numpy())
 
     def set_env_steps(self, env_steps: int) -> None:
         """Tells how many decisions all collectors have taken together: for schedules, and the end of the warm-up."""

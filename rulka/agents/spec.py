@@ -68,6 +68,22 @@ class Decision(NamedTuple):
     is_greedy: NDArray[np.bool_]
 
 
+class Judgement(NamedTuple):
+    """What an actor thinks of every action when it decides greedily.
+
+    Attributes:
+        name: what the numbers are: "q_value", a mean return, or "probability". The largest is the greedy action's.
+        value: [N, A] float32.
+    """
+
+    name: str
+    value: NDArray[np.float32]
+
+
+JUDGEMENTS = ("q_value", "probability")
+"""Names of judgements."""
+
+
 class Actor(Protocol):
     """Chooses actions for a batch of cars.
 
@@ -81,6 +97,10 @@ class Actor(Protocol):
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars: image [N, 1, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
+        ...
+
+    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+        """Returns what it thinks of every action in N situations, as `act` sees them; changes nothing."""
         ...
 
     def set_env_steps(self, env_steps: int) -> None:
