@@ -119,8 +119,8 @@ class RaceBatch:
         What came of it is in `measures`, `race_ms` and `flags`.
 
         Args:
-            actions: [N] indices into the action table; where the settings say continuous, [N, 3] steer in [-1, 1]
-                (positive right), gas and brake in [0, 1].
+            actions: [N] indices into the action table, [N, K] where decisions are blocks of K of them; where the
+                settings say continuous, [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
         Raises:
             ClosedEnvironmentError: after `close`.
@@ -256,7 +256,8 @@ class RaceBatch:
         if self.settings.continuous:
             wanted = f"{self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
         else:
-            wanted = f"{self.num_cars} whole numbers from 0 to {self.settings.table.num_actions - 1}"
+            count = " x ".join(map(str, (self.num_cars, *self.settings.table.decision_shape)))
+            wanted = f"{count} whole numbers from 0 to {self.settings.table.num_actions - 1}"
         return f"actions must be {wanted}, got {actions!r:.200}"
 
     def _draws(self) -> NDArray[np.float64]:

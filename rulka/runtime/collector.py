@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rulka.agents.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.observation import FLOATS
+from rulka.observation import VELOCITY_FROM_END
 from rulka.runtime.messages import RaceEnd
 
 
@@ -136,7 +136,7 @@ class Collector:
             races += self._races_ended(result)
             on_step()
             self.cars[:, 0] = result.progress_m
-        self.cars[:, 1] = np.linalg.norm(block.floats[-1][:, FLOATS["velocity"]], axis=1)
+        self.cars[:, 1] = np.linalg.norm(block.floats[-1][:, VELOCITY_FROM_END], axis=1)
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         return tuple(races)

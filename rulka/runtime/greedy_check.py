@@ -82,7 +82,7 @@ class DrivenRace:
         key: which race; its time is the one measured now.
         image: [T, 1, H, W] uint8 before each decision.
         floats: [T, F] float32.
-        action: [T] uint8.
+        action: [T] uint8; [T, K] blocks of actions.
         judgement: what the actor thought of every action before each decision, [T, A] float32 by name, see
             `rulka.agents.spec.Judgement`; empty in records of older versions.
     """
@@ -132,14 +132,14 @@ class GreedyCheck:
         self._actor.network.load_state_dict(dict(tensors))
         seen: list[tuple[NDArray, NDArray, NDArray]] = []
         names: set[str] = set()
-        actions: list[int] = []
+        actions: list[NDArray[np.int64]] = []
 
         def keep(decided: NDArray[np.int64]) -> None:
             # All cars, as the decision was made: another number of rows may round differently.
             judgement = self._actor.judge(torch.from_numpy(self._image), torch.from_numpy(self._floats))
             names.add(judgement.name)
             seen.append((self._image[key.car].copy(), self._floats[key.car].copy(), judgement.value[key.car].copy()))
-            actions.append(int(decided[key.car]))
+            actions.append(decided[key.car].copy())
 
         finished, time_ms, _ = self._race(key.seed, only=key.car, on_decided=keep)
         if not finished[key.car]:
