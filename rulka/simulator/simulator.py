@@ -63,6 +63,7 @@ class Simulator:
         self._commands = np.concatenate([table.analog(), table.keys()], axis=1)
         self._own_commands = np.zeros((num_cars, physics.NUM_COMMANDS), np.float32)
         self._chosen = np.zeros((num_cars, table.actions_per_decision), np.int64)
+        self._decisions = self._chosen.reshape(num_cars, *table.decision_shape)
         self._everyone = np.arange(num_cars)[:, None]
         self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
         self.view = physics.View(
@@ -140,12 +141,11 @@ class Simulator:
             SimulatorError: if an action is not in the table.
         """
         actions = np.asarray(actions)
-        shape = (self.num_cars, *self.table.decision_shape)
-        if actions.shape != shape or actions.dtype.kind not in "iu":
-            count = " x ".join(map(str, shape))
+        if actions.shape != self._decisions.shape or actions.dtype.kind not in "iu":
+            count = " x ".join(map(str, self._decisions.shape))
             message = f"actions must be {count} whole numbers, got {actions.dtype} of shape {actions.shape}"
             raise SimulatorError(message)
-        self._chosen[:] = actions.reshape(self._chosen.shape)
+        self._decisions[:] = actions
         if self._drive(self._chosen, self._commands) >= 0:
             message = f"actions must be from 0 to {self.table.num_actions - 1}, got {actions!r:.120}"
             raise SimulatorError(message)

@@ -15,7 +15,7 @@ from rulka.params import Params, reference_params
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.parts import block_spec
 from rulka.runtime.records import RECORD_FILE, Records, read_record
-from rulka.tracks.generate import generate_track
+from rulka.tracks.track import Track
 
 
 def reckless_actor(params: Params) -> IqnActor:
@@ -29,9 +29,17 @@ def reckless_actor(params: Params) -> IqnActor:
     return actor
 
 
+def straight_track() -> Track:
+    """80 m along +z, 16 m wide, flat."""
+    zones = 161
+    centre = np.stack([np.zeros(zones), np.zeros(zones), np.arange(zones) * 0.5], axis=1)
+    flat, asphalt = np.zeros(zones), np.full(zones, 16, np.uint8)
+    return Track("straight", "straight", centre, flat + 16.0, flat, asphalt, 0 * asphalt, np.array([80.0]), "test")
+
+
 def test_a_record_has_every_action_and_its_values(tmp_path: Path) -> None:
     params = reference_params()
-    track = generate_track(**params.track.model_dump() | {"length_m": 150.0, "difficulty": "easy", "width_m": 60.0})
+    track = straight_track()
     spec = block_spec(params.observation, params.train.model_copy(update={"cars_per_collector": 2}), 5)
     assert (spec.num_floats, spec.layout()["action"][0][2:]) == (num_floats(5), (5,))
     cars = RaceVectorEnv(2, track, actions_per_decision=5, start_anywhere=0.0, max_race_s=30.0)
