@@ -1,7 +1,8 @@
 """The action table: what one decision of an agent does to the controls of the car.
 
 Twelve actions, {none, left, right} x {gas, coast, brake, gas and brake}, each held for a fixed number of
-10 ms ticks. Index 0 is plain "forward", as in Linesight's `inputs_list`.
+10 ms ticks. Index 0 is plain "forward", as in Linesight's `inputs_list`. A decision is one action, or a block of
+several that follow each other.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ class ActionTable:
     Attributes:
         controls: one entry for each action index.
         ticks_per_action: number of 10 ms ticks for which one action is held; positive.
+        actions_per_decision: K, actions of one decision, one after another; positive.
     """
 
     controls: tuple[Controls, ...]
     ticks_per_action: int
+    actions_per_decision: int = 1
 
     @property
     def num_actions(self) -> int:
@@ -48,7 +51,17 @@ class ActionTable:
     @property
     def duration_ms(self) -> int:
         """Length of one decision in milliseconds."""
-        return self.ticks_per_action * TICK_MS
+        return self.ticks_per_action * self.actions_per_decision * TICK_MS
+
+    @property
+    def decision_shape(self) -> tuple[int, ...]:
+        """Shape of the action indices of one decision: none for one action, [K] for a block."""
+        return () if self.actions_per_decision == 1 else (self.actions_per_decision,)
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that tell how good every action is in every place of a decision: K times A."""
+        return self.num_actions * self.actions_per_decision
 
     def keys(self) -> NDArray[np.float32]:
         """Returns [A, 4] accelerate, brake, left, right as 0 or 1, in the order the observation holds them."""
@@ -90,6 +103,17 @@ _INDEX_OF_KEYS = np.full(16, FORWARD, dtype=np.int64)
 _INDEX_OF_KEYS[np.array(CONTROLS) @ _KEY_BITS] = np.arange(len(CONTROLS))
 
 
-def action_table(ticks_per_action: int) -> ActionTable:
-    """Returns the standard twelve actions, each held for `ticks_per_action` ticks of 10 ms."""
-    return ActionTable(CONTROLS, ticks_per_action)
+def action_table(ticks_per_action: int, actions_per_decision: int = 1) -> ActionTable:
+    """Returns the standard twelve actions.
+
+    Args:
+        ticks_per_action: 10 ms ticks of a decision.
+        actions_per_decision: actions that share them evenly.
+
+    Raises:
+        ValueError: if they cannot.
+    """
+    if actions_per_decision < 1 or ticks_per_action % actions_per_decision:
+        message = f"{ticks_per_action} ticks cannot be shared evenly by {actions_per_decision} actions"
+        raise ValueError(message)
+    return ActionTable(CONTROLS, ticks_per_action // actions_per_decision, actions_per_decision)

@@ -24,12 +24,13 @@ from safetensors import SafetensorError
 
 from rulka.actions import ActionTable, Controls
 from rulka.errors import UserError
-from rulka.observation import FLOATS, Normalisation
 from rulka.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
+from rulka.observation import Normalisation, float_slices
 from rulka.params import ObservationParams
 from rulka.stage import output_folder
 
 SCHEMA_VERSION = 1
+PER_DECISION = "actions_per_decision"
 """Version of the folder format; another one is refused."""
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -94,23 +95,25 @@ class Artifact:
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
-def float_layout_hash() -> str:
+def float_layout_hash(actions_per_decision: int = 1) -> str:
     """Returns 16 hex digits that change when any part of the float vector is renamed, moved or resized."""
-    layout = [(name, part.start, part.stop) for name, part in FLOATS.items()]
+    layout = [(name, part.start, part.stop) for name, part in float_slices(actions_per_decision).items()]
     return hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:16]
 
 
-def observation_contract(observation: ObservationParams) -> ObservationContract:
-    """Returns the contract of this version of the code for images of the given size."""
-    return ObservationContract(OBSERVATION_SCHEMA_VERSION, observation.height, observation.width, float_layout_hash())
+def observation_contract(observation: ObservationParams, actions_per_decision: int = 1) -> ObservationContract:
+    """Returns the contract of this version of the code for images of the given size and decisions of K actions."""
+    layout = float_layout_hash(actions_per_decision)
+    return ObservationContract(OBSERVATION_SCHEMA_VERSION, observation.height, observation.width, layout)
 
 
 def actions_to_json(actions: ActionTable) -> dict[str, Any]:
-    """Returns the action contract as plain JSON."""
-    return {
+    """Returns the action contract as plain JSON; `actions_per_decision` is there where it is not 1."""
+    described = {
         "controls": [[int(key) for key in row] for row in actions.controls],
         "ticks_per_action": actions.ticks_per_action,
     }
+    return described | _of_blocks(actions.actions_per_decision)
 
 
 def save_artifact(folder: Path, artifact: Artifact) -> None:
@@ -215,16 +218,23 @@ def _check_contracts(
     folder: Path, meta: dict[str, Any], observation: ObservationParams | None, actions: ActionTable | None
 ) -> None:
     """Compares the stored contracts with this version of the code and with what the caller asks for."""
-    expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": float_layout_hash()}
+    layout = float_layout_hash(meta["actions"].get(PER_DECISION, 1))
+    expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": layout}
     if observation is not None:
         expected |= {"height": observation.height, "width": observation.width}
     hint = _hint(meta["kind"])
     for name, value in expected.items():
         if meta["observation"].get(name) != value:
             _refuse(folder, f"observation.{name}", meta["observation"].get(name), value, hint)
-    for name, value in (actions_to_json(actions) if actions is not None else {}).items():
-        if meta["actions"].get(name) != value:
-            _refuse(folder, f"actions.{name}", meta["actions"].get(name), value, hint)
+    plain = {PER_DECISION: 1}
+    for name, value in (plain | actions_to_json(actions) if actions is not None else {}).items():
+        stored = (plain | meta["actions"]).get(name)
+        if stored != value:
+            _refuse(folder, f"actions.{name}", stored, value, hint)
+
+
+def _of_blocks(actions_per_decision: int) -> dict[str, int]:
+    return {} if actions_per_decision == 1 else {PER_DECISION: actions_per_decision}
 
 
 def _read_weights(folder: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -246,7 +256,8 @@ def _read_weights(folder: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]
 
 
 def _actions_from_json(data: dict[str, Any]) -> ActionTable:
-    return ActionTable(tuple(Controls(*map(bool, row)) for row in data["controls"]), data["ticks_per_action"])
+    controls = tuple(Controls(*map(bool, row)) for row in data["controls"])
+    return ActionTable(controls, data["ticks_per_action"], data.get(PER_DECISION, 1))
 
 
 def _meta_hash(meta: Mapping[str, Any]) -> str:

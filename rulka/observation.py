@@ -1,5 +1,8 @@
 """What an agent sees: one grey image and 184 floats, laid out in one table and built by one function.
 
+Agents that decide for blocks of K actions see 5 K previous actions instead of 5, which makes 264 floats for K = 5; all
+other parts keep their order.
+
 The layout is that of `spec/TRACKMANIA_FACTS.md` 4.4. The simulator, the game and recorded races all fill a
 `CAR` row and call `build_floats`, so that an index never means two things.
 
@@ -44,29 +47,42 @@ def _slices(fields: tuple[Field, ...]) -> dict[str, slice]:
     return {field.name: slice(int(end) - field.size, int(end)) for field, end in zip(fields, ends, strict=True)}
 
 
-FLOATS = _slices(
-    (
-        Field("clock", 1),
-        Field("previous_actions", NUM_PREVIOUS_ACTIONS * 4),
-        Field("is_sliding", NUM_WHEELS),
-        Field("has_contact", NUM_WHEELS),
-        Field("damper", NUM_WHEELS),
-        Field("gearbox_state", 1),
-        Field("gear", 1),
-        Field("rpm", 1),
-        Field("gearbox_counter", 1),
-        Field("material", NUM_WHEELS * NUM_MATERIAL_GROUPS),
-        Field("angular_velocity", 3),
-        Field("velocity", 3),
-        Field("up", 3),
-        Field("waypoints", NUM_WAYPOINTS * 3),
-        Field("margin", 1),
-        Field("is_free_wheeling", 1),
+def float_slices(actions_per_decision: int = 1) -> dict[str, slice]:
+    """Returns the slice of every part of the float vector by name, for decisions of K actions."""
+    return _slices(
+        (
+            Field("clock", 1),
+            Field("previous_actions", NUM_PREVIOUS_ACTIONS * actions_per_decision * 4),
+            Field("is_sliding", NUM_WHEELS),
+            Field("has_contact", NUM_WHEELS),
+            Field("damper", NUM_WHEELS),
+            Field("gearbox_state", 1),
+            Field("gear", 1),
+            Field("rpm", 1),
+            Field("gearbox_counter", 1),
+            Field("material", NUM_WHEELS * NUM_MATERIAL_GROUPS),
+            Field("angular_velocity", 3),
+            Field("velocity", 3),
+            Field("up", 3),
+            Field("waypoints", NUM_WAYPOINTS * 3),
+            Field("margin", 1),
+            Field("is_free_wheeling", 1),
+        )
     )
-)
-"""Slice of every part of the float vector by name."""
+
+
+FLOATS = float_slices()
+"""Slice of every part of the float vector by name, for decisions of one action."""
 
 NUM_FLOATS = FLOATS["is_free_wheeling"].stop
+VELOCITY_FROM_END = slice(FLOATS["velocity"].start - NUM_FLOATS, FLOATS["velocity"].stop - NUM_FLOATS)
+"""Where the velocity lies in a float vector for decisions of any number of actions."""
+
+
+def num_floats(actions_per_decision: int) -> int:
+    """Returns the length of the float vector for decisions of K actions."""
+    return float_slices(actions_per_decision)["is_free_wheeling"].stop
+
 
 CAR = _slices(
     (
@@ -110,8 +126,8 @@ class Normalisation:
     """How raw observations become network inputs: `(image - 128) / 128` and `(floats - mean) / std`.
 
     Attributes:
-        mean: [184] subtracted from the floats.
-        std: [184] divides them; positive.
+        mean: [F] subtracted from the floats; F is 184, or more for blocks of actions, see `num_floats`.
+        std: [F] divides them; positive.
     """
 
     mean: NDArray[np.float32]
@@ -126,13 +142,29 @@ class Normalisation:
         """Reads what `to_json` wrote.
 
         Raises:
-            ValueError: if a vector has not 184 entries or a std is not positive.
+            ValueError: if a vector has not as many entries as floats, or a std is not positive.
         """
         mean, std = (np.asarray(data[key], dtype=np.float32) for key in ("mean", "std"))
-        if mean.shape != (NUM_FLOATS,) or std.shape != (NUM_FLOATS,) or not (std > 0).all():
-            message = f"normalisation needs {NUM_FLOATS} means and {NUM_FLOATS} positive stds"
+        further, rest = divmod(mean.size - NUM_FLOATS, NUM_PREVIOUS_ACTIONS * 4)
+        is_shaped = mean.ndim == 1 and mean.shape == std.shape and further >= 0 and not rest
+        if not is_shaped or not (std > 0).all():
+            message = f"normalisation needs {NUM_FLOATS} means and positive stds, or as many as blocks of actions take"
             raise ValueError(message)
         return cls(mean, std)
+
+    def for_blocks(self, actions_per_decision: int) -> Normalisation:
+        """Returns the normalisation for decisions of K actions, from that for decisions of one.
+
+        Every previous action is normalised as the newest one was.
+        """
+        part = FLOATS["previous_actions"]
+
+        def widened(values: NDArray[np.float32]) -> NDArray[np.float32]:
+            newest = values[part.stop - 4 : part.stop]
+            added = np.tile(newest, NUM_PREVIOUS_ACTIONS * (actions_per_decision - 1))
+            return np.concatenate([values[: part.stop], added, values[part.stop :]])
+
+        return Normalisation(widened(self.mean), widened(self.std))
 
 
 def reference_normalisation() -> Normalisation:
@@ -188,19 +220,22 @@ def build_floats(
 
     Args:
         cars: [N, NUM_CAR_FIELDS] float32, one `CAR` row for each car.
-        previous_keys: [N, 5, 4] float32 accelerate, brake, left, right of the last actions, oldest first.
+        previous_keys: [N, 5 K, 4] float32 accelerate, brake, left, right of the last actions, oldest first.
         zones: [Z, 3] float32 zone centres, extended past the finish by at least 780 zones.
         zone_index: [N] int64 current zone of each car.
         margin_m: [N] float32 distance to the finish along the track, uncapped.
-        out: [N, 184] float32, overwritten. The clock (float 0) is set to 0.
+        out: [N, F] float32, overwritten; F as in `num_floats`. The clock (float 0) is set to 0.
     """
+    num_previous = previous_keys.shape[1]
     for n in range(cars.shape[0]):
         car = cars[n]
         row = out[n]
         row[0] = 0.0
-        for i in range(NUM_PREVIOUS_ACTIONS):
+        for i in range(num_previous):
             for k in range(4):
                 row[_F_PREVIOUS + 4 * i + k] = previous_keys[n, i, k]
+        # What follows lies further back by as much as there are more previous actions.
+        row = row[4 * (num_previous - NUM_PREVIOUS_ACTIONS) :]
         for w in range(NUM_WHEELS):
             row[_F_SLIDING + w] = car[_SLIDING + w]
             row[_F_CONTACT + w] = car[_CONTACT + w]

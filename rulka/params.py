@@ -230,6 +230,9 @@ class IqnNetworkParams(Section):
     adaptive_pool: NonNegativeInt = Field(description="rows and columns of the encoder's last map; 0 leaves it")
     spectral_norm: bool = Field(description="of IMPALA's residual convolutions")
     layer_norm: bool = Field(description="in the float head and both heads")
+    actions_per_decision: PositiveInt = Field(
+        description="actions that share a decision's ticks; a later peer has 5, of 10 ms each"
+    )
     noisy_sigma: NonNegativeFloat = Field(description="size of the noise of noisy heads at the start; 0 for plain ones")
 
     @model_validator(mode="after")
@@ -442,6 +445,7 @@ class ResetParams(Section):
 class IqnParams(Section):
     """IQN; see `rulka.agents.iqn`."""
 
+    explore_whole_blocks: bool = Field(description="chance is drawn for a whole block of actions, not for each")
     num_quantiles: PositiveInt = Field(description="fractions for each state while training; even")
     num_quantiles_acting: PositiveInt = Field(description="fractions for each state while acting; even")
     kappa: PositiveFloat
@@ -546,6 +550,23 @@ class Params(Section):
     ppo: PpoParams
     iqn: IqnParams
     evaluate: EvaluateParams
+
+    @model_validator(mode="after")
+    def _check(self) -> Params:
+        count, ticks = self.network.iqn.actions_per_decision, self.actions.ticks_per_action
+        if ticks % count:
+            message = f"network.iqn.actions_per_decision {count} must divide actions.ticks_per_action {ticks}"
+            raise ValueError(message)
+        if count > 1 and (self.iqn.warmup_steps or self.iqn.demonstration_share):
+            message = (
+                "the cloned policy and demonstrations know decisions of one action: with a larger "
+                "network.iqn.actions_per_decision, set iqn.warmup_steps and iqn.demonstration_share to 0"
+            )
+            raise ValueError(message)
+        if count > 1 and self.train.environment == "game":
+            message = "a decision in the game is one action: set network.iqn.actions_per_decision to 1"
+            raise ValueError(message)
+        return self
 
 
 def read_params(path: Path = PARAMS_FILE) -> Params:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
-from rulka.actions import ActionTable, action_table
+from rulka.actions import ActionTable
 from rulka.agents.agent import AgentSpec
 from rulka.agents.speed import keep_freed_memory
 from rulka.artifacts import META_FILE, Artifact, load_artifact, observation_contract, read_meta, save_artifact
@@ -67,7 +67,7 @@ from rulka.runtime.parts import (
 from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.specs import RunSpec
 from rulka.stage import output_folder, require, run_stage
-from tasks.transfer import COMPARED_FOLDER, WARMUP_FOLDER
+from tasks.transfer import COMPARED_FOLDER, WARMUP_FOLDER, agent_table
 
 FINAL_FOLDER = "final"
 LOG_FILE = "training.jsonl"
@@ -171,7 +171,7 @@ class AgentRun:
         """
         self._algorithm: Algorithm = algorithm
         self._sections, self._folders = sections, folders
-        self._table: ActionTable = action_table(sections.actions.ticks_per_action)
+        self._table: ActionTable = agent_table(algorithm, sections.actions, sections.network)
         is_main = algorithm == sections.train.algorithm
         self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED_FOLDER / algorithm
         require(self._init_dir / META_FILE, "transfer")
@@ -206,7 +206,7 @@ class AgentRun:
             del sections["train"][name]
         meta = read_meta(self._init_dir)
         inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
-        if self._algorithm == "iqn":
+        if (self._init_dir / WARMUP_FOLDER).exists():
             inputs["warmup"] = read_meta(self._init_dir / WARMUP_FOLDER)["weights_sha256"]
             inputs["frames"] = hash_path(require(self._folders.frames / INDEX_FILE, "capture"))
         return hash_json([RUN_SCHEMA_VERSION, self._algorithm, sections, inputs])
@@ -239,7 +239,7 @@ class AgentRun:
             make_cars=partial(build_cars, self._race_spec()),
             make_actor=partial(build_actor, spec, warmup_dir),
             make_learner=lambda: build_learner(spec, initial, sections.train.seed, self._demonstrations()),
-            block=block_spec(sections.observation, sections.train),
+            block=block_spec(sections.observation, sections.train, self._table.actions_per_decision),
             train=sections.train,
             folder=self.folder,
             label=f"train {self._algorithm}",
@@ -253,6 +253,7 @@ class AgentRun:
             observation=sections.observation,
             rewards=sections.rewards,
             ticks_per_action=sections.actions.ticks_per_action,
+            actions_per_decision=self._table.actions_per_decision,
             train=sections.train,
         )
 
@@ -266,7 +267,7 @@ class AgentRun:
             iqn=sections.iqn,
             num_actions=self._table.num_actions,
             normalisation=initial.normalisation,
-            has_policy_network=self._algorithm == "iqn",
+            has_policy_network=self._algorithm == "iqn" and self._table.actions_per_decision == 1,
             precision=sections.train.precision,
         )
 
@@ -284,7 +285,7 @@ class AgentRun:
             kind="agent",
             tensors=outcome.best.tensors,
             config=agent_config(self._agent_spec(initial), self._table),
-            observation=observation_contract(self._sections.observation),
+            observation=observation_contract(self._sections.observation, self._table.actions_per_decision),
             actions=self._table,
             normalisation=initial.normalisation,
             provenance=origin | {"training": _training(outcome, self._sections.train)},

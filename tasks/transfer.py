@@ -9,6 +9,7 @@ Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorith
 
 PPO goes on as the cloned policy: it takes over every tensor of it by name, and only its value head is fresh. IQN takes
 the encoder and the float head; a head trained with cross-entropy says how likely an action is, not what it is worth.
+IQN that decides for blocks of actions takes the encoder alone: it sees more floats than the cloned policy.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.actions import action_table
+from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import build_agent_network
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
 from rulka.errors import UserError
@@ -69,6 +70,11 @@ class TensorReport:
     reason: str
 
 
+def agent_table(algorithm: Algorithm, actions: ActionParams, network: NetworkParams) -> ActionTable:
+    """Returns what an agent's decisions are: blocks of actions for IQN alone, where the parameters say so."""
+    return action_table(actions.ticks_per_action, network.iqn.actions_per_decision if algorithm == "iqn" else 1)
+
+
 def transfer(
     observation: ObservationParams,
     actions: ActionParams,
@@ -97,9 +103,10 @@ def transfer(
         for algorithm in (train.algorithm, *train.compared):
             inside = folder if algorithm == train.algorithm else folder / COMPARED_FOLDER / algorithm
             inside.mkdir(parents=True, exist_ok=True)
+            decides = agent_table(algorithm, actions, network)
             tensors, report = initial_tensors(algorithm, encoder, policy, observation, network, transfer)
             _write_report(inside, algorithm, report)
-            if algorithm == "iqn":
+            if algorithm == "iqn" and decides.actions_per_decision == 1:
                 (inside / WARMUP_FOLDER).mkdir()
                 write_artifact(inside / WARMUP_FOLDER, policy)
             initial = Artifact(
@@ -107,12 +114,12 @@ def transfer(
                 tensors=tensors,
                 config={
                     "algorithm": algorithm,
-                    "num_actions": table.num_actions,
+                    "num_actions": decides.num_actions,
                     "network": network.model_dump(mode="json"),
                 },
-                observation=observation_contract(observation),
-                actions=table,
-                normalisation=policy.normalisation,
+                observation=observation_contract(observation, decides.actions_per_decision),
+                actions=decides,
+                normalisation=policy.normalisation.for_blocks(decides.actions_per_decision),
                 provenance=origin,
             )
             write_artifact(inside, initial)
@@ -158,15 +165,16 @@ def initial_tensors(
     """
     _check_encoder_kind(algorithm, network, transfer)
     torch.manual_seed(transfer.seed)
-    num_actions = policy.actions.num_actions
-    fresh = build_agent_network(algorithm, observation, network, policy.normalisation, num_actions).state_dict()
-    offered = _offers(algorithm, encoder, policy, transfer)
+    count = network.iqn.actions_per_decision if algorithm == "iqn" else 1
+    num_outputs, normalisation = count * policy.actions.num_actions, policy.normalisation.for_blocks(count)
+    fresh = build_agent_network(algorithm, observation, network, normalisation, num_outputs).state_dict()
+    offered = _offers(algorithm, encoder, policy, transfer, network)
     reports = []
     for name, tensor in fresh.items():
         source, value = offered.pop(name, ("", None))
         if value is None:
             is_meant = name.startswith("encoder.") and transfer.iqn_encoder == "fresh"
-            why = "transfer.iqn_encoder is fresh" if is_meant else "nothing before it has one"
+            why = "transfer.iqn_encoder is fresh" if is_meant else _why_kept(name, count)
             reports.append(TensorReport(name, "kept", list(tensor.shape), f"initialised: {why}"))
             continue
         if value.shape != tensor.shape:
@@ -183,6 +191,12 @@ def initial_tensors(
     return fresh, reports
 
 
+def _why_kept(name: str, actions_per_decision: int) -> str:
+    if actions_per_decision > 1 and name.startswith("float_"):
+        return f"decisions of {actions_per_decision} actions see more previous actions than the cloned policy"
+    return "nothing before it has one"
+
+
 def _check_encoder_kind(algorithm: Algorithm, network: NetworkParams, transfer: TransferParams) -> None:
     """Raises TransferError if IQN should take an encoder of another kind than its own."""
     if algorithm == "iqn" and network.iqn.encoder != "conv" and transfer.iqn_encoder != "fresh":
@@ -194,13 +208,14 @@ def _check_encoder_kind(algorithm: Algorithm, network: NetworkParams, transfer: 
 
 
 def _offers(
-    algorithm: Algorithm, encoder: Artifact, policy: Artifact, transfer: TransferParams
+    algorithm: Algorithm, encoder: Artifact, policy: Artifact, transfer: TransferParams, network: NetworkParams
 ) -> dict[str, tuple[str, Tensor]]:
     """Returns what an algorithm takes over, by name, with the place it comes from."""
     offered = {name: ("cloned policy", tensor) for name, tensor in policy.tensors.items()}
     if algorithm == "ppo":
         return offered
-    offered = {name: offer for name, offer in offered.items() if name.startswith(TAKEN_BY_IQN)}
+    taken = TAKEN_BY_IQN if network.iqn.actions_per_decision == 1 else ("encoder.",)
+    offered = {name: offer for name, offer in offered.items() if name.startswith(taken)}
     if transfer.iqn_encoder == "fresh":
         return {name: offer for name, offer in offered.items() if not name.startswith("encoder.")}
     if transfer.iqn_encoder == "pretrained":

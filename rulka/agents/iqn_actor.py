@@ -2,7 +2,8 @@
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
 Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Zhou et al. 2024 (a policy that drives first),
-arXiv:2412.07762. Dimensions: N cars, A actions.
+arXiv:2412.07762. Decisions of K actions: see `rulka.agents.action_blocks`.
+Dimensions: N cars, K actions of a decision, A actions.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from torch import Tensor
 from models.iqn import IqnNetwork, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
+from rulka.agents.action_blocks import by_place
 from rulka.agents.iqn_network import build_iqn
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.spec import AgentError, AgentSpec, Decision
+from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
 
 
 class IqnActor:
@@ -32,7 +34,7 @@ class IqnActor:
             self._policy = ActingNetwork(policy, spec.precision)
         self._has_policy_weights = False
         self._params = spec.iqn
-        self._num_actions = spec.num_actions
+        self._num_actions, self._block_shape = spec.num_actions, spec.block_shape
         self._tau = fixed_fractions(spec.iqn.num_quantiles_acting)
         self._generator = torch.Generator().manual_seed(seed)
         self._env_steps = 0
@@ -59,8 +61,31 @@ class IqnActor:
             return network.advantages(image, floats, self._tau)
 
         (advantage,) = self._acting.run(advantages, len(floats))
-        greedy = advantage.argmax(dim=1)
+        advantage = by_place(advantage, self._block_shape)
+        greedy = advantage.argmax(dim=-1)
         return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
+
+    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+        """Returns the mean Q-values [N, A] at the fractions of acting, without noise; see `rulka.agents.spec.Actor`.
+
+        Of blocks [N, K, A]: what a block is worth that has an action in one place and the best ones in all others.
+        """
+
+        def parts(network: IqnNetwork) -> tuple[Tensor, Tensor]:
+            if network.is_noisy:
+                clear_noise(network)
+            tau = self._tau.expand(len(floats), -1)
+            return network.advantages(image, floats, self._tau), network(image, floats, tau).value
+
+        # The values of `advantages` are those that decisions compare, to the bit; Q-values average to the state's.
+        advantage, value = self._acting.run(parts, len(floats))
+        advantage = by_place(advantage, self._block_shape)
+        centred, state = advantage - advantage.mean(dim=-1, keepdim=True), value.mean(dim=(1, 2))
+        if self._block_shape:
+            best = centred.amax(dim=2, keepdim=True)
+            centred = centred + best.sum(dim=1, keepdim=True) - best
+            state = state[:, None]
+        return Judgement("q_value", (centred + state[:, None]).numpy())
 
     def set_env_steps(self, env_steps: int) -> None:
         """Tells how many decisions all collectors have taken together: for schedules, and the end of the warm-up."""
@@ -79,8 +104,12 @@ class IqnActor:
         self._has_policy_weights = True
 
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
-        """Replaces some of the greedy actions [N]: one uniform number a car decides which way it explores."""
-        uniform = torch.rand(len(greedy), generator=self._generator)
+        """Replaces some of the greedy actions [N] or [N, K]: one uniform number decides which way is explored.
+
+        It is drawn for every action; for whole blocks where the parameters say so.
+        """
+        is_whole = self._block_shape and self._params.explore_whole_blocks
+        uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, generator=self._generator)
         epsilon = self._params.epsilon.at(self._env_steps)
         random = torch.randint(self._num_actions, greedy.shape, generator=self._generator)
         action = torch.where(uniform < epsilon, random, greedy)
@@ -88,7 +117,7 @@ class IqnActor:
         if boltzmann_epsilon > 0.0:
             noise = self._params.boltzmann_noise * torch.randn(advantage.shape, generator=self._generator)
             is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
-            action = torch.where(is_noisy, (advantage + noise).argmax(dim=1), action)
+            action = torch.where(is_noisy, (advantage + noise).argmax(dim=-1), action)
         return action
 
     def _drive_as_cloned(self, policy: ActingNetwork[Any], image: Tensor, floats: Tensor) -> Decision:
@@ -102,4 +131,5 @@ class IqnActor:
 
 def _decision(action: Tensor, greedy: Tensor) -> Decision:
     nothing = torch.zeros(len(action)).numpy()
-    return Decision(action.numpy(), nothing, nothing, (action == greedy).numpy())
+    is_greedy = (action == greedy).flatten(1).all(dim=1) if action.dim() > 1 else action == greedy
+    return Decision(action.numpy(), nothing, nothing, is_greedy.numpy())

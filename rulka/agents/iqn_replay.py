@@ -34,7 +34,7 @@ class IqnReplay:
         self._split = RaceSplit(params.held_out_share, seed)
         rule = ClockRule(MINI_RACE_ACTIONS, params.oversample_long_term, params.oversample_max_term)
         size = (spec.observation.height, spec.observation.width)
-        self._sampler = MiniRaceSampler(size, len(spec.normalisation.mean), params.batch_size, rule)
+        self._sampler = MiniRaceSampler(size, len(spec.normalisation.mean), params.batch_size, rule, spec.block_shape)
         self._buffer: BlockBuffer | None = None
         self._priorities: Priorities | None = None
         self._demonstrations: BlockBuffer | None = None

@@ -1,7 +1,8 @@
 """What IQN learns: sampled returns of transitions, by one of three rules, and the loss against them.
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Vieillard et al.
-2020 (Munchausen), arXiv:2007.14430. Dimensions: B batch, T quantile fractions, A actions.
+2020 (Munchausen), arXiv:2007.14430. Decisions of K actions: see `rulka.agents.action_blocks`.
+Dimensions: B batch, T quantile fractions, A actions; networks have K A outputs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from models.iqn import IqnNetwork
+from rulka.agents.action_blocks import block_values, by_place
 from rulka.buffers.sampler import Batch
 from rulka.losses.munchausen import munchausen_bonus, soft_value
 from rulka.params import IqnParams
@@ -37,21 +39,35 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
             the target network's values, and otherwise each quantile its own best action.
     """
     value_bta = networks.target(batch.next_image, batch.next_floats, tau).value
+    block_shape = tuple(batch.action.shape[1:])
     reward = batch.reward
     if params.munchausen is not None:
         alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
         advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing)
+        advantage = by_place(advantage, block_shape)
         reward = reward + munchausen_bonus(advantage, batch.action, alpha, temperature, floor)
-        next_value = soft_value(value_bta, temperature)
+        next_value = _soft_value(value_bta, block_shape, temperature)
     elif params.use_double_dqn:
         advantage = networks.online.advantages(batch.next_image, batch.next_floats, tau_choosing)
-        next_value = of_action(value_bta, advantage.argmax(dim=1))
+        next_value = of_action(value_bta, by_place(advantage, block_shape).argmax(dim=-1))
     else:
-        next_value = value_bta.amax(dim=2)
+        next_value = block_values(value_bta, *block_shape).best() if block_shape else value_bta.amax(dim=2)
     return reward[:, None] + batch.discount[:, None] * next_value
 
 
 def of_action(value_bta: Tensor, action: Tensor) -> Tensor:
-    """Returns values [B, T] of one action [B] for each row of [B, T, A]."""
+    """Returns values [B, T] of one action [B], or block [B, K], for each row of [B, T, A], or [B, T, K A]."""
+    if action.dim() > 1:
+        return block_values(value_bta, action.shape[1]).of(action)
     index = action[:, None, None].expand(-1, value_bta.shape[1], 1)
     return value_bta.gather(2, index)[:, :, 0]
+
+
+def _soft_value(value_bta: Tensor, block_shape: tuple[int, ...], temperature: float) -> Tensor:
+    """Returns the values [B, T] of the policy of the target network, with its entropy; summed over places."""
+    if not block_shape:
+        return soft_value(value_bta, temperature)
+    values = block_values(value_bta, *block_shape)
+    return values.state + sum(
+        (soft_value(place, temperature) for place in values.advantage.unbind(dim=2)), torch.zeros_like(values.state)
+    )

@@ -5,7 +5,7 @@ Dimensions: N cars, H x W pixels, F floats, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ from torch import Tensor
 
 from models.iqn import IqnNetwork, fixed_fractions
 from rulka.actions import ActionTable
+from rulka.agents.action_blocks import by_place
 from rulka.agents.networks import build_agent_network, build_clone_policy
-from rulka.artifacts import Artifact, ArtifactError, load_artifact
+from rulka.artifacts import PER_DECISION, Artifact, ArtifactError, load_artifact, read_meta
 from rulka.params import Algorithm, NetworkParams, ObservationParams
 
 Preference = Callable[[Tensor, Tensor], Tensor]
-"""Maps images [N, 1, H, W] uint8 and raw floats [N, F] to a number for every action [N, A]; the largest is taken."""
+"""Maps images [N, 1, H, W] uint8 and raw floats [N, F] to a number for every action [N, A]; the largest is taken.
+
+Of blocks of K actions [N, K A]; the largest of each place is taken."""
 
 DRIVING_KINDS = ("agent", "policy")
 
@@ -43,9 +46,10 @@ class GreedyPolicy:
         self._preference = preference
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Maps images [N, 1, H, W] and raw floats [N, F] to action indices [N]."""
+        """Maps images [N, 1, H, W] and raw floats [N, F] to action indices [N], or blocks of them [N, K]."""
         with torch.inference_mode():
-            return self._preference(torch.from_numpy(image), torch.from_numpy(floats)).argmax(dim=1).numpy()
+            preference = self._preference(torch.from_numpy(image), torch.from_numpy(floats))
+            return by_place(preference, self.actions.decision_shape).argmax(dim=-1).numpy()
 
 
 def load_policy(
@@ -56,12 +60,14 @@ def load_policy(
     Args:
         folder: an artifact of a kind in `DRIVING_KINDS`.
         observation: the image size it must see; None takes any.
-        actions: the action table it must have been trained on; None takes any.
+        actions: the action table it must have been trained on, or blocks of its actions in decisions of the same
+            length; None takes any.
 
     Raises:
         ArtifactError: if the artifact is damaged, of another kind, or made for other observations or actions.
     """
-    artifact = load_artifact(folder, DRIVING_KINDS, observation=observation, actions=actions)
+    expected = None if actions is None else _as_decided(actions, read_meta(folder))
+    artifact = load_artifact(folder, DRIVING_KINDS, observation=observation, actions=expected)
     algorithm = "cloning" if artifact.kind == "policy" else artifact.config.get("algorithm")
     build = {"cloning": _cloned_preference, "ppo": _ppo_preference, "iqn": _iqn_preference}.get(str(algorithm))
     if build is None:
@@ -72,6 +78,13 @@ def load_policy(
     except (KeyError, ValidationError, RuntimeError) as error:
         message = f"{folder.as_posix()} cannot be used: config and weights do not make a network: {error}"
         raise ArtifactError(message) from error
+
+
+def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
+    """Returns the actions as an artifact divides decisions into them; unchanged where these cannot be divided so."""
+    count = meta["actions"].get(PER_DECISION, 1)
+    ticks, rest = divmod(actions.ticks_per_action * actions.actions_per_decision, count)
+    return actions if rest else ActionTable(actions.controls, ticks, count)
 
 
 def _cloned_preference(artifact: Artifact) -> Preference:
@@ -94,8 +107,8 @@ def _iqn_preference(artifact: Artifact) -> Preference:
 
 def _agent_network(algorithm: Algorithm, artifact: Artifact) -> Any:
     observation, sizes = _sizes(artifact)
-    num_actions = artifact.actions.num_actions
-    network = build_agent_network(algorithm, observation, sizes, artifact.normalisation, num_actions)
+    num_outputs = artifact.actions.num_outputs
+    network = build_agent_network(algorithm, observation, sizes, artifact.normalisation, num_outputs)
     assert isinstance(network, IqnNetwork) == (algorithm == "iqn")
     network.load_state_dict(artifact.tensors)
     return network.eval()

@@ -33,9 +33,17 @@ def build_agent_network(
     normalisation: Normalisation,
     num_actions: int,
 ) -> ActorCritic | IqnNetwork:
-    """Returns the network of an agent with fresh weights from torch's global generator."""
+    """Returns the network of an agent with fresh weights from torch's global generator.
+
+    Args:
+        algorithm: which agent.
+        observation: image size.
+        network: sizes.
+        normalisation: of the floats that it sees.
+        num_actions: its outputs; for blocks of K actions, K times as many as there are actions.
+    """
     inputs = input_shape(observation, normalisation)
     if algorithm == "ppo":
         return ActorCritic(inputs, network.float_hidden, network.dense_hidden, num_actions)
     sizes = IqnSizes(network.float_hidden, network.dense_hidden, network.tau_embedding)
-    return IqnNetwork(inputs, sizes, num_actions, IqnExtras(**network.iqn.model_dump()))
+    return IqnNetwork(inputs, sizes, num_actions, IqnExtras(**network.iqn.model_dump(exclude={"actions_per_decision"})))

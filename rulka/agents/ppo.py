@@ -22,7 +22,7 @@ from rulka.agents.inspection import inspect_training
 from rulka.agents.metrics import MetricMeans
 from rulka.agents.networks import build_agent_network
 from rulka.agents.rollouts import Rollout, evaluate_block, join_rollouts, return_scale
-from rulka.agents.spec import AgentError, AgentSpec, Decision
+from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.losses.ppo import clipped_policy_loss, clipped_value_loss, entropy_of, explained_variance, log_prob_of
@@ -52,6 +52,11 @@ class PpoActor:
             action = torch.multinomial(log_probs.exp(), 1, generator=self._generator)[:, 0]
         log_prob = log_probs.gather(1, action[:, None])[:, 0]
         return Decision(action.numpy(), log_prob.numpy(), value.numpy(), (action == greedy).numpy())
+
+    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+        """Returns the probabilities [N, A] of the policy; see `rulka.agents.spec.Actor`."""
+        logits, _ = self._acting.run(lambda network: network(image, floats), len(floats))
+        return Judgement("probability", logits.softmax(dim=1).numpy())
 
     def set_env_steps(self, env_steps: int) -> None:
         """Has no effect: nothing in acting follows a schedule."""

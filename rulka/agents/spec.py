@@ -6,6 +6,7 @@ Dimensions: N cars, H x W pixels, F floats.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -35,7 +36,7 @@ class AgentSpec:
         network: widths.
         ppo: settings, used if the algorithm is PPO.
         iqn: settings, used if the algorithm is IQN.
-        num_actions: entries of the action table.
+        num_actions: A, entries of the action table.
         normalisation: of the floats; becomes part of the network.
         has_policy_network: an IQN actor lets the cloned policy drive during the first `iqn.warmup_steps`.
         precision: in which the body of the networks computes; "measured" times both at start and takes the faster.
@@ -51,21 +52,48 @@ class AgentSpec:
     has_policy_network: bool = False
     precision: Precision = "measured"
 
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """Shape of the actions of one decision: none for one action, [K] for IQN's blocks."""
+        count = self.network.iqn.actions_per_decision
+        return () if self.algorithm == "ppo" or count == 1 else (count,)
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers by which the network compares actions: A, or K A for blocks of K actions."""
+        return self.num_actions * math.prod(self.block_shape)
+
 
 class Decision(NamedTuple):
     """What an actor decided for each car; the fields are those of `ExperienceBlock`.
 
     Attributes:
-        action: [N] int64.
+        action: [N] int64; [N, K] blocks of actions.
         log_prob: [N] float32 under the policy that acted; 0 where it has none.
         value: [N] float32 estimate of the state; 0 where there is none.
-        is_greedy: [N] bool, the action is the one it would have chosen without exploring.
+        is_greedy: [N] bool, the action, or all of the block, is the one it would have chosen without exploring.
     """
 
     action: NDArray[np.int64]
     log_prob: NDArray[np.float32]
     value: NDArray[np.float32]
     is_greedy: NDArray[np.bool_]
+
+
+class Judgement(NamedTuple):
+    """What an actor thinks of every action when it decides greedily.
+
+    Attributes:
+        name: what the numbers are: "q_value", a mean return, or "probability". The largest is the greedy action's.
+        value: [N, A] float32; [N, K, A] for blocks, of which all other actions are the greedy ones.
+    """
+
+    name: str
+    value: NDArray[np.float32]
+
+
+JUDGEMENTS = ("q_value", "probability")
+"""Names of judgements."""
 
 
 class Actor(Protocol):
@@ -81,6 +109,10 @@ class Actor(Protocol):
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars: image [N, 1, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
+        ...
+
+    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+        """Returns what it thinks of every action in N situations, as `act` sees them; changes nothing."""
         ...
 
     def set_env_steps(self, env_steps: int) -> None:

@@ -27,15 +27,17 @@ class BlockSpec:
     height: int
     width: int
     num_floats: int
+    actions_per_decision: int = 1
 
     def layout(self) -> dict[str, tuple[tuple[int, ...], type]]:
         """Returns shape and dtype of every array of a block, in storage order."""
         steps, cars = (self.num_steps, self.num_cars), (self.num_steps + 1, self.num_cars)
+        block = () if self.actions_per_decision == 1 else (self.actions_per_decision,)
         return {
             "image": ((*cars, 1, self.height, self.width), np.uint8),
             "floats": ((*cars, self.num_floats), np.float32),
             "potential": (cars, np.float32),
-            "action": (steps, np.uint8),
+            "action": ((*steps, *block), np.uint8),
             "reward": (steps, np.float32),
             "terminated": (steps, np.bool_),
             "truncated": (steps, np.bool_),
@@ -59,12 +61,12 @@ class ExperienceBlock:
         image: [T + 1, N, 1, H, W] uint8.
         floats: [T + 1, N, F] float32, unnormalised.
         potential: [T + 1, N] float32 shaping potential of each observation, in reward units.
-        action: [T, N] uint8 index into the action table.
+        action: [T, N] uint8 index into the action table; [T, N, K] where decisions are blocks of K actions.
         reward: [T, N] float32 reward for the decision, without shaping.
         terminated: [T, N] the race ended for good: finished or off the track.
         truncated: [T, N] the race was cut by a limit; its last observation still has a value.
         is_reset: [T, N] the decision was swallowed by a reset and is no transition.
-        is_greedy: [T, N] the behaviour policy would have chosen this action without exploring.
+        is_greedy: [T, N] the behaviour policy would have chosen this action without exploring; of a block, all of them.
         log_prob: [T, N] log-probability of the action under the policy that acted; 0 where it has none.
         value: [T, N] that policy's estimate of the state; 0 where it has none.
     """

@@ -28,7 +28,7 @@ class Batch(NamedTuple):
     Attributes:
         image: [B, 1, H, W] uint8.
         floats: [B, F] float32, raw, with the clock of the mini-race.
-        action: [B] int64.
+        action: [B] int64; [B, K] blocks of actions.
         reward: [B] float32, discounted over the decisions of the transition, with shaping.
         discount: [B] float32 factor of the value of the next observation; 0 where nothing follows.
         next_image: [B, 1, H, W] uint8.
@@ -97,9 +97,16 @@ class MiniRaceSampler:
         rows: the rows that each portion of it was drawn from.
     """
 
-    def __init__(self, image_size: tuple[int, int], num_floats: int, batch_size: int, rule: ClockRule) -> None:
+    def __init__(
+        self,
+        image_size: tuple[int, int],
+        num_floats: int,
+        batch_size: int,
+        rule: ClockRule,
+        block_shape: tuple[int, ...] = (),
+    ) -> None:
         self.rule = rule
-        self.batch = empty_batch(image_size, num_floats, batch_size)
+        self.batch = empty_batch(image_size, num_floats, batch_size, block_shape)
         self.rows: list[NDArray[np.int64]] = []
 
     def sample(self, portions: Sequence[Portion], max_steps: int, discount: float, generator: torch.Generator) -> Batch:
@@ -133,13 +140,15 @@ class MiniRaceSampler:
         return self.batch
 
 
-def empty_batch(image_size: tuple[int, int], num_floats: int, batch_size: int) -> Batch:
-    """Reserves the memory of a batch."""
+def empty_batch(
+    image_size: tuple[int, int], num_floats: int, batch_size: int, block_shape: tuple[int, ...] = ()
+) -> Batch:
+    """Reserves the memory of a batch; `block_shape` is [K] where decisions are blocks of K actions."""
     shape = (batch_size, 1, *image_size)
     return Batch(
         image=torch.empty(shape, dtype=torch.uint8),
         floats=torch.empty(batch_size, num_floats),
-        action=torch.empty(batch_size, dtype=torch.int64),
+        action=torch.empty(batch_size, *block_shape, dtype=torch.int64),
         reward=torch.empty(batch_size),
         discount=torch.empty(batch_size),
         next_image=torch.empty(shape, dtype=torch.uint8),

@@ -39,8 +39,8 @@ class Storage(NamedTuple):
     image: NDArray[np.uint8]  # [S, T + 1, N, H W]
     floats: NDArray[np.float32]  # [S, T + 1, N, F]
     potential: NDArray[np.float32]  # [S, T + 1, N]
-    action: NDArray[np.uint8]  # [S, T, N], as all that follow
-    reward: NDArray[np.float32]
+    action: NDArray[np.uint8]  # [S, T, N], or [S, T, N, K] for blocks of actions
+    reward: NDArray[np.float32]  # [S, T, N], as all that follow
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     is_reset: NDArray[np.bool_]

@@ -25,7 +25,7 @@ class Transitions(NamedTuple):
         next_observation: [B] int64 flat index of the observation after the last one.
         potential: [B] float32 of the observation.
         next_potential: [B] float32 of the next observation.
-        action: [B] int64 first action.
+        action: [B] int64 first action; [B, K] first block of actions.
     """
 
     reward: NDArray[np.float32]
@@ -59,7 +59,7 @@ def find_transitions(storage: Storage, rows: NDArray[np.int64], max_steps: int) 
         next_observation=np.zeros(batch, np.int64),
         potential=np.zeros(batch, np.float32),
         next_potential=np.zeros(batch, np.float32),
-        action=np.zeros(batch, np.int64),
+        action=storage.action.reshape(-1, *storage.action.shape[3:])[rows].astype(np.int64),
     )
     _follow(storage, rows, max_steps, found)
     return found
@@ -74,7 +74,6 @@ def _follow(storage: Storage, rows: NDArray[np.int64], max_steps: int, found: Tr
         slot = rows[b] // (num_cars * num_steps)
         found.observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
         found.potential[b] = storage.potential[slot, step, car]
-        found.action[b] = storage.action[slot, step, car]
         count = 0
         while True:
             found.reward[b, count] = storage.reward[slot, step, car]

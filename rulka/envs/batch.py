@@ -14,12 +14,13 @@ from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from rulka.envs import judging
+from rulka.envs import judging, rules
 from rulka.envs.options import Places
 from rulka.envs.randomising import Randomiser
 from rulka.envs.results import SavedRaces, VectorStep
+from rulka.envs.rewards import car_frame_velocity, length_of
 from rulka.envs.settings import RaceSettings
-from rulka.observation import NUM_FLOATS
+from rulka.observation import num_floats
 from rulka.simulator.camera import camera_array
 from rulka.simulator.first_use import painting_beside
 from rulka.simulator.render import FramePainter
@@ -46,7 +47,7 @@ class RaceBatch:
     def __init__(self, settings: RaceSettings, num_cars: int) -> None:
         self.settings, self.num_cars = settings, num_cars
         self.scene = bake_scene(settings.track)
-        self._rules = judging.rule_array(
+        self._rules = rules.rule_array(
             settings.rewards, settings.track.length_m, settings.max_race_s, settings.no_progress_s
         )
         self._marks = np.zeros((num_cars, judging.NUM_MARKS))
@@ -66,6 +67,13 @@ class RaceBatch:
         self.generators: list[np.random.Generator] = []
         self.num_over = 0
         self._is_closed = False
+
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions the whole run has taken: the engineered rewards' weights are those of that step.
+
+        They stay so until the next call; before the first they are those of step 0. Resets and `restore` leave them.
+        """
+        rules.set_engineered(self._rules, self.settings.rewards, env_steps)
 
     def reset(
         self,
@@ -115,8 +123,8 @@ class RaceBatch:
         What came of it is in `measures`, `race_ms` and `flags`.
 
         Args:
-            actions: [N] indices into the action table; where the settings say continuous, [N, 3] steer in [-1, 1]
-                (positive right), gas and brake in [0, 1].
+            actions: [N] indices into the action table, [N, K] where decisions are blocks of K of them; where the
+                settings say continuous, [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
         Raises:
             ClosedEnvironmentError: after `close`.
@@ -132,9 +140,7 @@ class RaceBatch:
         if self.num_over:
             self._begin(self.is_over, {})
         view = self.simulator.view
-        self.num_over = judging.judge(
-            view.progress, view.marks, view.has_gone, self._rules, self._marks, self.measures, self.race_ms, self.flags
-        )
+        self.num_over = self._judge(self._marks, self.measures, self.race_ms, self.flags)
 
     def step(self, actions: NDArray) -> VectorStep:
         """Takes one decision for every car, see `advance`, and returns arrays of its own."""
@@ -235,12 +241,30 @@ class RaceBatch:
 
     def _call_kernels(self) -> None:
         """Calls every kernel but the painting one, so that they are compiled now; nothing else comes of it."""
-        simulator, view = self.simulator, self.simulator.view
-        results = [np.empty_like(part) for part in (self.measures, self.race_ms, self.flags)]
-        judging.judge(view.progress, view.marks, view.has_gone, self._rules, self._marks.copy(), *results)
-        simulator.floats(np.empty((self.num_cars, NUM_FLOATS), np.float32))
+        simulator = self.simulator
+        self._judge(self._marks.copy(), *(np.empty_like(part) for part in (self.measures, self.race_ms, self.flags)))
+        simulator.floats(np.empty((self.num_cars, num_floats(self.settings.table.actions_per_decision)), np.float32))
         potential = np.empty(self.num_cars, np.float32)
         judging.find_potentials(simulator.cars, simulator.zone_index, self.settings.track.zones, self._rules, potential)
+
+    def _judge(
+        self, marks: NDArray[np.float64], measures: NDArray[np.float32], race_ms: NDArray[np.int64], flags: NDArray
+    ) -> int:
+        """Judges the last decision of every car into arrays; see `rulka.envs.judging.judge`."""
+        view, zones = self.simulator.view, self.settings.track.zones
+        return judging.judge(
+            view.progress,
+            view.marks,
+            view.has_gone,
+            self._rules,
+            view.rows,
+            view.previous_keys,
+            zones,
+            marks,
+            measures,
+            race_ms,
+            flags,
+        )
 
     def _refuse_step(self) -> None:
         self.check_open()
@@ -251,7 +275,8 @@ class RaceBatch:
         if self.settings.continuous:
             wanted = f"{self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
         else:
-            wanted = f"{self.num_cars} whole numbers from 0 to {self.settings.table.num_actions - 1}"
+            count = " x ".join(map(str, (self.num_cars, *self.settings.table.decision_shape)))
+            wanted = f"{count} whole numbers from 0 to {self.settings.table.num_actions - 1}"
         return f"actions must be {wanted}, got {actions!r:.200}"
 
     def _draws(self) -> NDArray[np.float64]:
@@ -281,6 +306,8 @@ class RaceBatch:
         marks[which, judging.IS_FULL_RACE] = is_full[which]
         marks[which, judging.FURTHEST_M], marks[which, judging.FURTHEST_ZONE] = along_m[which], zone[which]
         marks[which, judging.PROGRESS_MS] = 0.0
+        if self.settings.rewards.speed_as_seconds:
+            marks[which, judging.SPEED_MPS] = length_of(car_frame_velocity(self.simulator.cars[which]))
 
 
 def car_generators(seed: int, num_cars: int) -> list[np.random.Generator]:

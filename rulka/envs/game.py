@@ -110,6 +110,10 @@ class GameEnv(gymnasium.Env[Any, Any]):
         observation, info = self._observe()
         return observation, float(result.reward[0]), bool(result.terminated[0]), bool(result.truncated[0]), info
 
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions the whole run has taken, for rewards by schedule."""
+        self.race.env_steps = env_steps
+
     def render(self) -> NDArray[np.uint8] | None:
         """Returns the agent's grey image as a picture [H, W, 3], or None without a render mode."""
         self.race.check_open()
@@ -142,6 +146,10 @@ class GameCars:
         del seed
         self.race.begin()
         self.race.observe(image_out, floats_out, potential_out)
+
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions the whole run has taken, for rewards by schedule."""
+        self.race.env_steps = env_steps
 
     def step_into(
         self,

@@ -15,7 +15,14 @@ from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
 from rulka.actions import FORWARD
-from rulka.envs.rewards import decision_reward, potential
+from rulka.envs.rewards import (
+    Happening,
+    car_frame_velocity,
+    length_of,
+    manner_from_floats,
+    potential_from_floats,
+    whole_reward,
+)
 from rulka.envs.settings import RaceSettings
 from rulka.game.errors import GameError
 from rulka.game.frames import grey_from_bgra
@@ -63,12 +70,16 @@ class GameRace:
         settings: track, actions, image size, rewards and limits; places to start at are ignored, a game has one.
         link: where the game is.
 
+    Attributes:
+        settings: as given.
+        env_steps: decisions that the whole run has taken, for rewards whose weights follow schedules.
+
     Raises:
         GameError: if nobody listens there, or somebody who speaks another protocol.
     """
 
     def __init__(self, settings: RaceSettings, link: GameLink) -> None:
-        self.settings, self._link = settings, link
+        self.settings, self._link, self.env_steps = settings, link, 0
         observation = settings.observation
         self._session: GameSession = link.open(settings.table.duration_ms, observation.width, observation.height)
         track, physics = settings.track, settings.simulator.physics
@@ -79,6 +90,7 @@ class GameRace:
         self._grey = np.zeros((observation.height, observation.width), np.uint8)
         self._previous = np.zeros((1, NUM_PREVIOUS_ACTIONS, 4), np.float32)
         self._cars = np.zeros((1, NUM_CAR_FIELDS), np.float32)
+        self._floats = np.zeros((1, NUM_FLOATS), np.float32)
         self._is_started = self._is_over = self._is_lost = self._is_closed = False
         self._forget_race()
 
@@ -118,6 +130,7 @@ class GameRace:
             raise ResetNeeded(message)
         index = self._checked(action)
         before_m, before_ms = self._along_m, self._time_ms
+        before_mps = length_of(car_frame_velocity(self._cars))
         try:
             decision = self._session.decide(self.settings.table.controls[index])
         except GameError as error:
@@ -126,7 +139,7 @@ class GameRace:
         self._previous[0, :-1] = self._previous[0, 1:]
         self._previous[0, -1] = self._keys[index]
         self._take(decision)
-        return self._judge(before_m, before_ms)
+        return self._judge(index, before_m, before_ms, before_mps)
 
     def step_or_begin(self, action: int) -> GameStep:
         """Takes one decision; where a race has ended, begins the next one instead."""
@@ -142,12 +155,9 @@ class GameRace:
 
         A game sends no frame at the finish, or when it is lost; the image is then that of the decision before.
         """
-        track = self.settings.track
         image_out[0, 0] = self._grey
-        zone, margin_m = np.array([self._zone]), np.array([track.length_m - self._unbounded_m], np.float32)
-        build_floats(self._cars, self._previous, track.zones, zone, margin_m, floats_out)
-        offset = self._cars[0, CAR["position"]] - track.zones[self._zone]
-        potential_out[:] = potential(np.sqrt((offset * offset).sum())[None], self.settings.rewards)
+        floats_out[:] = self._floats
+        potential_out[:] = potential_from_floats(self._floats, self.settings.rewards)
 
     def facts(self) -> dict[str, float | int | bool]:
         """Returns the info of the car, by the names of the simulator's environment, and `is_crashed`."""
@@ -200,6 +210,9 @@ class GameRace:
         self._zone, self._unbounded_m, lateral_m, height_m = found
         self._along_m = min(self._unbounded_m, self.settings.track.length_m)
         self._is_off_track = not decision.is_finished and self._is_beyond(lateral_m, height_m)
+        track = self.settings.track
+        zone, margin_m = np.array([self._zone]), np.array([track.length_m - self._unbounded_m], np.float32)
+        build_floats(self._cars, self._previous, track.zones, zone, margin_m, self._floats)
 
     def _is_beyond(self, lateral_m: float, height_m: float) -> bool:
         """Whether a car is off the track by the simulator's rule."""
@@ -209,7 +222,7 @@ class GameRace:
         is_on_roof = height_m < self._rest_m and up @ self._frames[self._zone, 6:9] < self._crash_cosine
         return bool(abs(lateral_m) - half_width_m > self._off_road_m or abs(height_m) > self._fall_m or is_on_roof)
 
-    def _judge(self, before_m: float, before_ms: int) -> GameStep:
+    def _judge(self, action: int, before_m: float, before_ms: int, before_mps: NDArray[np.float64]) -> GameStep:
         settings = self.settings
         self._furthest_m = max(self._furthest_m, self._along_m)
         if self._zone > self._furthest_zone:
@@ -217,9 +230,17 @@ class GameRace:
         terminated = self._is_finished or self._is_off_track
         is_late = self._time_ms >= settings.max_race_s * 1000.0
         is_stuck = self._time_ms - self._progress_ms >= settings.no_progress_s * 1000.0
-        gained_m, duration_s = np.array([self._along_m - before_m]), np.array([(self._time_ms - before_ms) / 1000.0])
-        reward = decision_reward(gained_m, duration_s, np.array([self._is_off_track]), settings.rewards)
-        return self._result(float(reward[0]), terminated=terminated, truncated=not terminated and (is_late or is_stuck))
+        truncated = not terminated and (is_late or is_stuck)
+        happening = Happening(
+            gained_m=np.array([self._along_m - before_m]),
+            duration_s=np.array([(self._time_ms - before_ms) / 1000.0]),
+            left_track=np.array([self._is_off_track]),
+            has_ended=np.array([terminated or truncated]),
+            before_mps=before_mps,
+        )
+        manner = manner_from_floats(self._floats, np.array([action]))
+        reward = whole_reward(happening, manner, settings.rewards, self.env_steps)
+        return self._result(float(reward[0]), terminated=terminated, truncated=truncated)
 
     def _result(self, reward: float, *, terminated: bool, truncated: bool, is_reset: bool = False) -> GameStep:
         self._is_over = terminated or truncated

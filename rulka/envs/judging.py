@@ -10,37 +10,51 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.envs.rewards import MAX_DISTANCE_M, MIN_DISTANCE_M
-from rulka.params import RewardParams
+from rulka.envs import paying, rewards
+from rulka.envs import rules as rule_places
+from rulka.envs.paying import distance_to, manner_reward, speed_along
+from rulka.envs.rules import (
+    DIRECTION_WEIGHT,
+    FAR_M,
+    LENGTH_M,
+    LINE_WEIGHT,
+    MAX_MS,
+    NEAR_M,
+    PAYS_MANNER,
+    PER_LEAVING,
+    PER_METRE,
+    PER_SECOND,
+    STUCK_MS,
+)
+from rulka.observation import WAYPOINT_STRIDE
 from rulka.simulator import compiling
+from rulka.simulator.car import columns
+from rulka.simulator.car.columns import R_ROTATION
 from rulka.simulator.compiling import Array, cached_kernel, source_stamp
 
-IS_OVER, IS_FULL_RACE, FURTHEST_M, FURTHEST_ZONE, PROGRESS_MS, NUM_MARKS = range(6)
-"""Columns of how a race stands: over, begun at the start line, furthest metre and zone, time of the last new zone."""
+IS_OVER, IS_FULL_RACE, FURTHEST_M, FURTHEST_ZONE, PROGRESS_MS, SPEED_MPS, NUM_MARKS = range(7)
+"""Columns of how a race stands: over, begun at the start line, furthest metre and zone, time of the last new zone,
+speed after the last decision (kept where gained speed is paid for)."""
 TERMINATED, TRUNCATED, IS_RESET, FINISHED, OFF_TRACK, FULL_RACE, NUM_FLAGS = range(7)
 """Rows of the flags of a verdict, as in `rulka.envs.batch.VectorStep`."""
 REWARD, PROGRESS_M, NUM_MEASURES = range(3)
 """Rows of the measures of a verdict."""
-PER_METRE, PER_SECOND, PER_LEAVING, LENGTH_M, MAX_MS, STUCK_MS, LINE_WEIGHT, NEAR_M, FAR_M = range(9)
-"""Places in the array of rules."""
-
-
-def rule_array(rewards: RewardParams, length_m: float, max_race_s: float, no_progress_s: float) -> Array:
-    """Returns [9] what races are judged by; kernels take every number as an argument, so that a change takes effect."""
-    limits = (length_m, max_race_s * 1000.0, no_progress_s * 1000.0)
-    weights = (rewards.per_metre, rewards.per_second, rewards.off_track)
-    return np.array([*weights, *limits, rewards.line_distance_potential, MIN_DISTANCE_M, MAX_DISTANCE_M])
+MODULES = (compiling, columns, rewards, rule_places, paying)
+"""What the kernels are made of beside this file."""
 
 
 def _compile_judge(stamp: int) -> Callable[..., int]:
     """Returns the kernel `judge`; the stamp of its files is part of the key under which numba keeps it."""
 
     @cached_kernel
-    def judge(
+    def judge(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
         progress: Array,
         places: NDArray[np.int64],
         has_gone: NDArray[np.bool_],
         rules: Array,
+        rows: NDArray[np.float32],
+        previous_keys: NDArray[np.float32],
+        zones: NDArray[np.float32],
         marks: Array,
         measures: NDArray[np.float32],
         race_ms: NDArray[np.int64],
@@ -62,6 +76,15 @@ def _compile_judge(stamp: int) -> Callable[..., int]:
             gained_m = along_m - min(progress[2, n], rules[LENGTH_M])
             reward = rules[PER_METRE] * gained_m + rules[PER_SECOND] * ((now_ms - progress[3, n]) / 1000.0)
             reward += rules[PER_LEAVING] * (1.0 if is_off_track else 0.0)
+            if rules[PAYS_MANNER] > 0.0:
+                left_mps, up_mps = speed_along(rows[n], 0), speed_along(rows[n], 1)
+                forward_mps = speed_along(rows[n], 2)
+                speed_mps = np.sqrt(left_mps * left_mps + up_mps * up_mps + forward_mps * forward_mps)
+                counts = forward_mps > 0.0 and not has_ended and not is_cut
+                gained_mps = speed_mps - marks[n, SPEED_MPS] if counts else 0.0
+                marks[n, SPEED_MPS] = speed_mps
+                keys = previous_keys[n, previous_keys.shape[1] - 1]
+                reward += manner_reward(rows[n], keys, zones[places[0, n]], gained_mps, forward_mps, rules)
             measures[REWARD, n] = 0.0 if is_reset else reward
             measures[PROGRESS_M, n] = marks[n, FURTHEST_M]
             race_ms[n] = now_ms
@@ -90,23 +113,31 @@ def _compile_potentials(stamp: int) -> Callable[..., None]:
         weight = np.float32(-rules[LINE_WEIGHT])
         near_m, far_m = np.float32(rules[NEAR_M]), np.float32(rules[FAR_M])
         for n in range(rows.shape[0] if stamp else 0):
-            # The position is the first field of a row.
-            zone = zones[zone_index[n]]
-            x, y, z = rows[n, 0] - zone[0], rows[n, 1] - zone[1], rows[n, 2] - zone[2]
-            distance_m = np.sqrt(x * x + y * y + z * z)
-            out[n] = weight * min(max(distance_m, near_m), far_m)
+            here = zones[zone_index[n]]
+            value = weight * min(max(distance_to(rows[n], here), near_m), far_m)
+            if rules[DIRECTION_WEIGHT] != 0.0:
+                ahead = zones[zone_index[n] + WAYPOINT_STRIDE]
+                x, y, z = ahead[0] - here[0], ahead[1] - here[1], ahead[2] - here[2]
+                along = rows[n, R_ROTATION + 2] * x + rows[n, R_ROTATION + 5] * y + rows[n, R_ROTATION + 8] * z
+                value += np.float32(rules[DIRECTION_WEIGHT]) * (
+                    along / np.sqrt(x * x + y * y + z * z) - np.float32(1.0)
+                )
+            out[n] = value
 
     return find_potentials
 
 
-judge = _compile_judge(source_stamp((compiling,)))
+judge = _compile_judge(source_stamp(MODULES))
 """Finds out which races ended and what the decisions were worth.
 
 Args:
     progress: [4, N] of `rulka.simulator.physics.View`.
     places: [3 + G, N] its marks.
     has_gone: [2, N].
-    rules: [9] from `rule_array`.
+    rules: from `rulka.envs.rules.rule_array`.
+    rows: [N, NUM_CAR_FIELDS] `CAR` rows.
+    previous_keys: [N, K, 4] keys of the last actions, oldest first.
+    zones: [Z, 3] float32.
     marks: [N, NUM_MARKS] how each race stands, updated. A race that was over has been begun anew by this decision.
     measures: [NUM_MEASURES, N] overwritten.
     race_ms: [N] overwritten: time since the start, of a finished race its time to the millisecond.
@@ -116,13 +147,14 @@ Returns:
     How many races are over now.
 """
 
-find_potentials = _compile_potentials(source_stamp((compiling,)))
-"""Writes the shaping potential of every car: `rulka.envs.rewards.potential` of its distance to its zone's centre.
+find_potentials = _compile_potentials(source_stamp(MODULES))
+"""Writes the shaping potential of every car: `rulka.envs.rewards.potential` of its distance to its zone's
+centre, and `direction_potential`.
 
 Args:
     rows: [N, NUM_CAR_FIELDS] `CAR` rows.
     zone_index: [N].
     zones: [Z, 3] float32.
-    rules: [9] from `rule_array`.
+    rules: from `rulka.envs.rules.rule_array`.
     out: [N] float32, overwritten.
 """

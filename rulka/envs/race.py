@@ -18,7 +18,7 @@ from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race
 from rulka.envs.results import SavedRaces
 from rulka.envs.settings import RaceOptions, SettingsError, resolve_settings
 from rulka.envs.space import action_space, observation_space
-from rulka.observation import NUM_FLOATS
+from rulka.observation import num_floats
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
@@ -27,6 +27,7 @@ Observation = dict[str, NDArray]
 class RaceEnv(gymnasium.Env[Any, Any]):
     """A race against the clock: image [1, H, W] and 184 floats in, one of twelve actions out, every 50 ms.
 
+    With `actions_per_decision=5` an action is five of them, each held for 10 ms, and there are 264 floats.
     With `continuous=True` an action is steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
     The reward pays for progress along the centreline and costs time. A race terminates at the finish or off the
@@ -56,7 +57,11 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)
         self.batch = RaceBatch(self.settings, 1)
-        self._choice, self._potential = np.zeros(1, np.int64), np.zeros(1, np.float32)
+        self._choice, self._potential = (
+            np.zeros((1, *self.settings.table.decision_shape), np.int64),
+            np.zeros(1, np.float32),
+        )
+        self._num_floats = num_floats(self.settings.table.actions_per_decision)
         self._image_shape = (1, 1, self.settings.observation.height, self.settings.observation.width)
 
     def reset(
@@ -105,6 +110,10 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         }
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions the whole run has taken, for rewards by schedule; see `RaceBatch.set_env_steps`."""
+        self.batch.set_env_steps(env_steps)
+
     def render(self) -> NDArray[np.uint8] | None:
         """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""
         self.batch.check_open()
@@ -115,6 +124,8 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         self.batch.close()
 
     def _chosen(self, action: Any) -> NDArray[np.int64]:
+        if self._choice.ndim > 1:
+            return np.asarray(action)[None]
         try:
             self._choice[0] = index(action)
         except (TypeError, OverflowError) as error:
@@ -141,7 +152,7 @@ class RaceEnv(gymnasium.Env[Any, Any]):
             self.np_random = self.batch.generators[0]
 
     def _observe(self) -> Observation:
-        image, floats = np.empty(self._image_shape, np.uint8), np.empty((1, NUM_FLOATS), np.float32)
+        image, floats = np.empty(self._image_shape, np.uint8), np.empty((1, self._num_floats), np.float32)
         self.batch.observe(image, floats, self._potential)
         return {"image": image[0], "floats": floats[0]}
 

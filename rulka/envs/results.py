@@ -42,8 +42,8 @@ class SavedRaces:
 
     Attributes:
         cars: [N, K] float64 rows of `Simulator.save`.
-        marks: [N, 5] float64 race is over, began at the start line, furthest metre, furthest zone, time of the last
-            new zone in ms.
+        marks: [N, NUM_MARKS] float64 race is over, began at the start line, furthest metre, furthest zone, time of the
+            last new zone in ms, speed; see `rulka.envs.judging`.
         chance: N states of the sources of chance, empty where the batch was never reset.
         draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
     """

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.observation import CAR, FLOATS, NUM_WHEELS
 from rulka.params import RewardParams
 
 MIN_DISTANCE_M, MAX_DISTANCE_M = 2.0, 25.0
@@ -27,6 +28,24 @@ LAST_FULL_GAS_ACTION = 2
 SLIDE_SPEED_KMH = (0.0, 100.0, 200.0, 300.0, 400.0, 500.0)
 SLIDE_START = (80.0, 80.0, 75.0, 67.0, 60.0, 55.0)
 """A speed slide starts where 20 times the sideways speed in m/s exceeds this, by forward speed; twice it is best."""
+
+
+class Happening(NamedTuple):
+    """What a decision led to, but for the manner of driving; [N] each.
+
+    Attributes:
+        gained_m: metres gained along the centreline; negative when driving back.
+        duration_s: race time that passed: a decision's length, less on crossing the finish.
+        left_track: the race ended here because the car left the track.
+        has_ended: the race ended here, at the finish, off the track or cut by a limit.
+        before_mps: speed before the decision, of any direction.
+    """
+
+    gained_m: NDArray[np.float64]
+    duration_s: NDArray[np.float64]
+    left_track: NDArray[np.bool_]
+    has_ended: NDArray[np.bool_]
+    before_mps: NDArray[np.float64]
 
 
 class Manner(NamedTuple):
@@ -43,6 +62,46 @@ class Manner(NamedTuple):
     num_wheels_on_ground: NDArray[np.int64]
     action: NDArray[np.int64]
     distance_m: NDArray[np.float64]
+
+
+def car_frame_velocity(cars: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Returns the velocity [N, 3] of `CAR` rows [N, NUM_CAR_FIELDS] in the car frame, the same for any N to the bit."""
+    rotation = cars[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
+    across, up, along = (cars[:, CAR["velocity"]].astype(np.float64)[:, k, None] for k in range(3))
+    return rotation[:, 0] * across + rotation[:, 1] * up + rotation[:, 2] * along
+
+
+def length_of(velocity_mps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the lengths [N] of vectors [N, 3], the same for any N to the bit."""
+    left, up, forward = velocity_mps.T
+    return np.sqrt(left * left + up * up + forward * forward)
+
+
+def manner_from_floats(floats: NDArray[np.float32], action: NDArray) -> Manner:
+    """Returns how cars drove, from the floats [N, F] seen after their decisions and the actions [N] they took."""
+    seen = floats.astype(np.float64)
+    return Manner(
+        velocity_mps=seen[:, FLOATS["velocity"]],
+        num_wheels_on_ground=(floats[:, FLOATS["has_contact"]] > 0.5).sum(axis=1),
+        action=np.asarray(action, np.int64),
+        distance_m=length_of(seen[:, FLOATS["waypoints"]][:, :3]),
+    )
+
+
+def whole_reward(happening: Happening, manner: Manner, rewards: RewardParams, env_steps: int) -> NDArray[np.float32]:
+    """Returns all that decisions are worth [N] at an environment step of the run, without shaping."""
+    reward = decision_reward(happening.gained_m, happening.duration_s, happening.left_track, rewards)
+    reward = reward + speed_reward(happening.before_mps, manner.velocity_mps, happening.has_ended, rewards)
+    return reward + engineered_reward(manner, rewards, env_steps)
+
+
+def potential_from_floats(floats: NDArray[np.float32], rewards: RewardParams) -> NDArray[np.float32]:
+    """Returns both shaping potentials together [N], from floats [N, F]."""
+    waypoints = floats[:, FLOATS["waypoints"]].astype(np.float64)
+    here, ahead = waypoints[:, :3], waypoints[:, 3:6]
+    if not rewards.direction_potential:
+        return potential(length_of(here), rewards)
+    return potential(length_of(here), rewards) + direction_potential(ahead - here, rewards)
 
 
 def decision_reward(
@@ -89,7 +148,7 @@ def engineered_reward(manner: Manner, rewards: RewardParams, env_steps: int) -> 
     """Rewards the manner of driving [N], with the weights at an environment step."""
     weights = rewards.engineered
     terms = (
-        (weights.speed_slide, slide_quality(manner.velocity_mps) * (manner.num_wheels_on_ground == 4)),
+        (weights.speed_slide, slide_quality(manner.velocity_mps) * (manner.num_wheels_on_ground == NUM_WHEELS)),
         (weights.neo_slide, np.abs(manner.velocity_mps[:, 0]) >= NEO_SLIDE_MPS),
         (weights.kamikaze, (manner.action <= LAST_FULL_GAS_ACTION) | (manner.num_wheels_on_ground <= 1)),
         (weights.line_distance, np.clip(manner.distance_m, ENGINEERED_MIN_DISTANCE_M, MAX_DISTANCE_M)),
@@ -126,7 +185,8 @@ def direction_potential(line_in_car_frame: NDArray[np.float64], rewards: RewardP
     """Shaping potential of each car: higher the better it points along the line; to be added to `potential`.
 
     Args:
-        line_in_car_frame: [N, 3] from the next zone centre to the one after it, of any length but 0.
+        line_in_car_frame: [N, 3] from the first waypoint, the centre of the car's zone, to the second, 10 m further
+            along the line; of any length but 0.
         rewards: the weights.
 
     Returns:

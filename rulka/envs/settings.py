@@ -36,6 +36,7 @@ class RaceOptions(TypedDict, total=False):
     no_progress_s: float | None  # train.no_progress_s: a race is cut after this long without a further zone
     start_speed_mps: float | None  # at rest: speed of races that begin anywhere
     randomisation: RandomisationParams | None  # none: how much races differ in friction, camera, light and noise
+    actions_per_decision: int | None  # one: actions that share a decision's ticks, one after another
     continuous: bool | None  # no: actions are steer, gas and brake instead of an index
 
 
@@ -81,24 +82,16 @@ class RaceSettings:
             if not getattr(self, name) >= 0.0:
                 message = f"{name} must not be negative, got {getattr(self, name)}"
                 raise SettingsError(message)
-        _refuse_unpaid(self.rewards)
-
-
-def _refuse_unpaid(rewards: RewardParams) -> None:
-    """Refuses weights of rewards that no environment pays yet, so that nobody trains without them unawares."""
-    engineered = {f"engineered.{name}": part for name, part in rewards.engineered}
-    unpaid = [name for name, part in engineered.items() if any(value for _, value in part.points)]
-    unpaid += [name for name in ("direction_potential", "speed_as_seconds") if getattr(rewards, name)]
-    if unpaid:
-        message = f"rewards.{unpaid[0]} is not 0, but the environments do not pay this reward yet"
-        raise SettingsError(message, hint="Set it to 0 in params.yaml; docs/status.md says what is open.")
+        if self.continuous and self.table.actions_per_decision > 1:
+            message = "continuous actions are held for a whole decision: actions_per_decision must be 1"
+            raise SettingsError(message)
 
 
 ALIKE = RandomisationParams(
     friction=0.0, camera_m=0.0, camera_deg=0.0, light_gain=0.0, light_offset=0.0, pixel_noise=0.0
 )
-PLAIN: dict[str, Any] = {"start_speed_mps": 0.0, "randomisation": ALIKE, "continuous": False}
-"""What an environment does unless asked: races begin at rest and are all alike, actions are indices."""
+PLAIN: dict[str, Any] = {"start_speed_mps": 0.0, "randomisation": ALIKE, "continuous": False, "actions_per_decision": 1}
+"""What an environment does unless asked: races begin at rest and are all alike, an action is one index."""
 
 
 def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> RaceSettings:
@@ -121,7 +114,10 @@ def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> 
     if len(given) < len(RaceOptions.__annotations__):
         needed = set(RaceOptions.__annotations__) - set(PLAIN)
         given = (PLAIN if needed <= set(given) else _reference_options(reference_params())) | given
-    table = action_table(given.pop("ticks_per_action"))
+    try:
+        table = action_table(given.pop("ticks_per_action"), given.pop("actions_per_decision"))
+    except ValueError as error:
+        raise SettingsError(str(error), hint="actions_per_decision must divide ticks_per_action.") from error
     return RaceSettings(track=_track(track), table=table, **given)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rulka.envs.settings import RaceSettings
-from rulka.observation import NUM_FLOATS
+from rulka.observation import num_floats
 
 FLOAT_LIMIT = 1e6
 """Bound of the float observations' space; no honest value comes near it."""
@@ -18,6 +18,8 @@ def action_space(settings: RaceSettings) -> spaces.Space[Any]:
     """Returns the space of one car's action."""
     if settings.continuous:
         return spaces.Box(np.array([-1.0, 0.0, 0.0], np.float32), np.ones(3, np.float32), dtype=np.float32)
+    if settings.table.actions_per_decision > 1:
+        return spaces.MultiDiscrete([settings.table.num_actions] * settings.table.actions_per_decision)
     return spaces.Discrete(settings.table.num_actions)
 
 
@@ -27,6 +29,8 @@ def observation_space(settings: RaceSettings) -> spaces.Dict:
     return spaces.Dict(
         {
             "image": spaces.Box(0, 255, shape, np.uint8),
-            "floats": spaces.Box(-FLOAT_LIMIT, FLOAT_LIMIT, (NUM_FLOATS,), np.float32),
+            "floats": spaces.Box(
+                -FLOAT_LIMIT, FLOAT_LIMIT, (num_floats(settings.table.actions_per_decision),), np.float32
+            ),
         }
     )

@@ -17,7 +17,7 @@ from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race
 from rulka.envs.results import SavedRaces, VectorStep
 from rulka.envs.settings import RaceOptions, SettingsError, resolve_settings
 from rulka.envs.space import action_space, observation_space
-from rulka.observation import NUM_FLOATS
+from rulka.observation import num_floats
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
@@ -129,6 +129,10 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         self.batch.reset(self._generators(seed, None))
         self.batch.observe(image_out, floats_out, potential_out)
 
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions the whole run has taken, for rewards by schedule; see `RaceBatch.set_env_steps`."""
+        self.batch.set_env_steps(env_steps)
+
     def step_into(
         self,
         actions: NDArray[np.int64],
@@ -191,7 +195,8 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
     def _observe(self) -> tuple[Observation, NDArray[np.float32]]:
         height, width = self.settings.observation.height, self.settings.observation.width
         image = np.empty((self.num_envs, 1, height, width), np.uint8)
-        floats, potential = np.empty((self.num_envs, NUM_FLOATS), np.float32), np.empty(self.num_envs, np.float32)
+        floats = np.empty((self.num_envs, num_floats(self.settings.table.actions_per_decision)), np.float32)
+        potential = np.empty(self.num_envs, np.float32)
         self.batch.observe(image, floats, potential)
         return {"image": image, "floats": floats}, potential
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.datasets.export import write_race
@@ -35,7 +36,14 @@ def race_of_result(result: RaceResult, track: Track, table: ActionTable, player:
         is_finished=result.is_finished,
         checkpoint_times_ms=tuple(int(time) for time in passed),
         seed=result.seed,
-        controls=np.repeat(result.controls[:-1], table.ticks_per_action, axis=0),
+        controls=_tick_controls(result, table),
         state_time_ms=result.sample_ms,
         state=result.cars,
     )
+
+
+def _tick_controls(result: RaceResult, table: ActionTable) -> NDArray[np.float32]:
+    """Returns the inputs [T, 3] of every tick, of whatever the driver's decisions are made."""
+    held = result.controls[:, None] if result.block_controls is None else result.block_controls
+    num_ticks = table.ticks_per_action * table.actions_per_decision // held.shape[1]
+    return np.repeat(held[:-1].reshape(-1, 3), num_ticks, axis=0)

@@ -10,14 +10,14 @@ Dimensions: N cars, T samples.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.evaluation.result import RaceResult
-from rulka.observation import NUM_FLOATS
+from rulka.observation import num_floats
 from rulka.params import EvaluateParams, ObservationParams, SimulatorParams
 from rulka.simulator.camera import camera_array
 from rulka.simulator.render import render_frames
@@ -26,7 +26,7 @@ from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
 Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.int64]]
-"""Maps images [N, 1, H, W] and raw floats [N, 184] of N cars to N action indices. Row k is always car k."""
+"""Maps images [N, 1, H, W] and raw floats [N, F] of N cars to N action indices, or blocks of them; row k is car k's."""
 
 FINISHED, OFF_TRACK, TOO_LONG, STUCK = "finished", "left the track", "took too long", "stood still"
 MIN_GAIN_M = 0.5
@@ -81,17 +81,19 @@ def race(policy: Policy, rules: RaceRules, on_ended: Callable[[int], None] | Non
     """Lets a policy drive one race from every seed.
 
     Args:
-        policy: who drives.
+        policy: who drives; what its actions are is what it says itself, if it does, else what the rules say.
         rules: where, from where and how long.
         on_ended: called after each decision in which races ended, with how many.
 
     Returns:
         One result for each seed, in their order.
     """
+    rules = replace(rules, table=getattr(policy, "actions", rules.table))
     simulator = _at_the_start(rules)
     log = _Log(simulator, rules)
     size = (len(rules.seeds), 1, rules.observation.height, rules.observation.width)
-    image, floats = np.zeros(size, np.uint8), np.zeros((len(rules.seeds), NUM_FLOATS), np.float32)
+    image = np.zeros(size, np.uint8)
+    floats = np.zeros((len(rules.seeds), num_floats(rules.table.actions_per_decision)), np.float32)
     scene, camera = bake_scene(rules.track), camera_array(rules.simulator.camera)
     while log.is_driving.any():
         render_frames(simulator.cars, simulator.zone_index, scene, camera, image[:, 0])
@@ -141,7 +143,7 @@ class _Log:
         self._cars.append(self._simulator.cars.copy())
         self._along.append(along_m)
         self._time.append(now_ms)
-        self._controls.append(self._analog[actions])
+        self._controls.append(self._analog[actions].reshape(len(actions), -1, 3))
         self._num_samples[self.is_driving] += 1
         self._furthest_m[self.is_driving] = np.maximum(self._furthest_m, along_m)[self.is_driving]
         ended = self._end_races(now_ms)
@@ -199,5 +201,6 @@ class _Log:
             sample_ms=time_ms[samples].copy(),
             cars=cars[samples].copy(),
             along_m=along_m[samples].copy(),
-            controls=held,
+            controls=held[:, 0],
+            block_controls=held if held.shape[1] > 1 else None,
         )

@@ -30,6 +30,8 @@ class RaceResult:
         cars: [T, NUM_CAR_FIELDS] float32 `CAR` rows.
         along_m: [T] float32 distance along the track's line.
         controls: [T, 3] float32 steering in [-1, 1] (positive right), gas and brake in [0, 1], held from each sample.
+        block_controls: [T, K, 3] the same of each of the K actions of a decision, where that is a block of them, of
+            which `controls` has the first; None where decisions are one action.
     """
 
     seed: int
@@ -42,6 +44,7 @@ class RaceResult:
     cars: NDArray[np.float32]
     along_m: NDArray[np.float32]
     controls: NDArray[np.float32]
+    block_controls: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         num_samples = len(self.sample_ms)

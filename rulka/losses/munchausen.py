@@ -2,7 +2,8 @@
 
 The target network stands for the policy softmax(Q / temperature). Its log-probability of the action taken is added to
 the reward, and the value of the next state is the policy's, with its entropy.
-Dimensions: B batch, S target quantiles, A actions.
+A policy over blocks of K actions is the product of one for each place, so its log-probability is their sum.
+Dimensions: B batch, S target quantiles, K actions of a block, A actions.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ def munchausen_bonus(value: Tensor, action: Tensor, alpha: float, temperature: f
     """Returns what the reward gains [B]: alpha times temperature log pi(action), at least alpha times `floor`.
 
     Args:
-        value: [B, A] Q-values of the target network, or advantages: a number added to a row changes nothing.
-        action: [B] int64, taken.
+        value: [B, A] Q-values of the target network, or advantages: a number added to a row changes nothing;
+            [B, K, A] for blocks.
+        action: [B] int64, taken; [B, K] for blocks.
         alpha: weight, 0.9 in the paper.
         temperature: of the policy, in return units; positive.
         floor: at most 0; -1 in the paper.
     """
-    log_policy = torch.log_softmax(value / temperature, dim=1).gather(1, action[:, None])[:, 0]
+    log_policy = torch.log_softmax(value / temperature, dim=-1).gather(-1, action[..., None]).flatten(1).sum(dim=1)
     return alpha * (temperature * log_policy).clamp(floor, 0.0)
 
 

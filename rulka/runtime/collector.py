@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.observation import FLOATS
+from rulka.observation import VELOCITY_FROM_END
 from rulka.runtime.messages import RaceEnd
 
 
@@ -62,6 +62,10 @@ class CarBatch(Protocol):
         potential_out: NDArray[np.float32],
     ) -> StepResult:
         """Takes one decision for every car; a car whose race has ended is reset by the next one instead."""
+        ...
+
+    def set_env_steps(self, env_steps: int) -> None:
+        """Tells how many decisions all collectors have taken together, for rewards whose weights follow schedules."""
         ...
 
     def close(self) -> None:
@@ -127,13 +131,14 @@ class Collector:
 
         Args:
             block: of this collector's shape; every array is overwritten.
-            env_steps: decisions of all collectors before this block, for the chooser's schedules.
+            env_steps: decisions of all collectors before this block, for the schedules of chooser and rewards.
             on_step: called after every decision of the batch.
 
         Returns:
             The races that ended in the block.
         """
         self._chooser.set_env_steps(env_steps)
+        self._environment.set_env_steps(env_steps)
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         races: list[RaceEnd] = []
         self.acting_s = self.simulating_s = 0.0
@@ -151,7 +156,7 @@ class Collector:
             races += self._races_ended(result)
             on_step()
             self.cars[:, 0] = result.progress_m
-        self.cars[:, 1] = np.linalg.norm(block.floats[-1][:, FLOATS["velocity"]], axis=1)
+        self.cars[:, 1] = np.linalg.norm(block.floats[-1][:, VELOCITY_FROM_END], axis=1)
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         return tuple(races)

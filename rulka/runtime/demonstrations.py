@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rulka.buffers.demonstrations import as_block
 from rulka.buffers.experience import ExperienceBlock
 from rulka.datasets.frames import CapturedRace, FrameDataError, FrameDataset
 from rulka.datasets.races import RaceDataset
-from rulka.envs.rewards import decision_reward, potential
+from rulka.envs.rewards import Happening, length_of, manner_from_floats, potential_from_floats, whole_reward
 from rulka.observation import FLOATS
 from rulka.params import RewardParams
 
@@ -80,7 +79,9 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
 
     The frames are those before each decision. The last decision of a race that finished leads over the line: its
     observation after does not exist and does not matter, as no value follows. Of a race that did not finish, the last
-    frame only says what the decision before it led to; it counts as cut there.
+    frame only says what the decision before it led to; it counts as cut there. Engineered rewards have the weights of
+    step 0 of the run, before which demonstrations were driven; that of the last decision over the line is for the
+    manner seen before it.
 
     Args:
         race: at least two frames.
@@ -93,24 +94,26 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
         along_m, time_ms = np.append(along_m, end.length_m), np.append(time_ms, float(end.time_ms))
     num_steps = len(along_m) - 1
     is_last = np.arange(num_steps) == num_steps - 1
-    reward = decision_reward(np.diff(along_m), np.diff(time_ms) / 1000.0, np.zeros(num_steps, np.bool_), rewards)
     observations = {
         "image": race.image,
         "floats": race.floats,
-        "potential": potential(_distance_to_line_m(race.floats), rewards),
+        "potential": potential_from_floats(race.floats, rewards),
     }
     if end:
         observations = {name: np.concatenate([values, values[-1:]]) for name, values in observations.items()}
+    floats = observations["floats"]
+    happening = Happening(
+        gained_m=np.diff(along_m),
+        duration_s=np.diff(time_ms) / 1000.0,
+        left_track=np.zeros(num_steps, np.bool_),
+        has_ended=is_last,
+        before_mps=length_of(floats[:-1, FLOATS["velocity"]].astype(np.float64)),
+    )
+    manner = manner_from_floats(floats[1:], race.action[after])
     decisions = {
         "action": race.action[after],
-        "reward": reward,
+        "reward": whole_reward(happening, manner, rewards, 0),
         "terminated": is_last & (end is not None),
         "truncated": is_last & (end is None),
     }
     return as_block(observations, decisions)
-
-
-def _distance_to_line_m(floats: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Returns [T] distance to the centre of the current zone, which is the first waypoint, seen from the car."""
-    first = FLOATS["waypoints"].start
-    return np.linalg.norm(floats[:, first : first + 3].astype(np.float64), axis=1)

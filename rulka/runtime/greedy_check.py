@@ -82,13 +82,16 @@ class DrivenRace:
         key: which race; its time is the one measured now.
         image: [T, 1, H, W] uint8 before each decision.
         floats: [T, F] float32.
-        action: [T] uint8.
+        action: [T] uint8; [T, K] blocks of actions.
+        judgement: what the actor thought of every action before each decision, [T, A] float32 by name, see
+            `rulka.agents.spec.Judgement`; empty in records of older versions.
     """
 
     key: RaceKey
     image: NDArray[np.uint8]
     floats: NDArray[np.float32]
     action: NDArray[np.uint8]
+    judgement: Mapping[str, NDArray[np.float32]]
 
 
 class GreedyCheck:
@@ -127,18 +130,23 @@ class GreedyCheck:
     def drive_again(self, tensors: Mapping[str, Tensor], key: RaceKey) -> DrivenRace | None:
         """Drives one race of a check once more and keeps all of it; None where the car does not finish this time."""
         self._actor.network.load_state_dict(dict(tensors))
-        seen: list[tuple[NDArray, NDArray]] = []
-        actions: list[int] = []
+        seen: list[tuple[NDArray, NDArray, NDArray]] = []
+        names: set[str] = set()
+        actions: list[NDArray[np.int64]] = []
 
         def keep(decided: NDArray[np.int64]) -> None:
-            seen.append((self._image[key.car].copy(), self._floats[key.car].copy()))
-            actions.append(int(decided[key.car]))
+            # All cars, as the decision was made: another number of rows may round differently.
+            judgement = self._actor.judge(torch.from_numpy(self._image), torch.from_numpy(self._floats))
+            names.add(judgement.name)
+            seen.append((self._image[key.car].copy(), self._floats[key.car].copy(), judgement.value[key.car].copy()))
+            actions.append(decided[key.car].copy())
 
         finished, time_ms, _ = self._race(key.seed, only=key.car, on_decided=keep)
         if not finished[key.car]:
             return None
-        image, floats = (np.stack(values) for values in zip(*seen, strict=True))
-        return DrivenRace(replace(key, time_ms=int(time_ms[key.car])), image, floats, np.array(actions, np.uint8))
+        image, floats, values = (np.stack(column) for column in zip(*seen, strict=True))
+        driven = replace(key, time_ms=int(time_ms[key.car]))
+        return DrivenRace(driven, image, floats, np.array(actions, np.uint8), dict.fromkeys(names, values))
 
     def close(self) -> None:
         """Closes the environment."""

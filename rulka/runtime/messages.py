@@ -40,7 +40,8 @@ class Fill:
 
     Attributes:
         slot: which block of its shared memory.
-        env_steps: environment steps given out before this block, by all collectors; drives the schedules.
+        env_steps: environment steps given out before this block, by all collectors; drives the schedules of
+            exploration and of the engineered rewards, whose values hold for the whole block.
     """
 
     slot: int

@@ -15,7 +15,7 @@ from rulka.envs.game import GameCars, game_settings
 from rulka.envs.vector import RaceVectorEnv
 from rulka.errors import UserError
 from rulka.game.link import GameLink
-from rulka.observation import NUM_FLOATS
+from rulka.observation import num_floats
 from rulka.params import ObservationParams, RewardParams, SimulatorParams, TrainParams
 
 
@@ -29,6 +29,7 @@ class RaceSpec:
         observation: image size.
         rewards: weights of the reward.
         ticks_per_action: length of a decision.
+        actions_per_decision: actions that share it; 1 in a game.
         train: starts and limits of races.
     """
 
@@ -38,6 +39,7 @@ class RaceSpec:
     rewards: RewardParams
     ticks_per_action: int
     train: TrainParams
+    actions_per_decision: int = 1
 
 
 def build_cars(spec: RaceSpec, num_cars: int, *, start_anywhere: float) -> RaceVectorEnv:
@@ -49,6 +51,7 @@ def build_cars(spec: RaceSpec, num_cars: int, *, start_anywhere: float) -> RaceV
         observation=spec.observation,
         rewards=spec.rewards,
         ticks_per_action=spec.ticks_per_action,
+        actions_per_decision=spec.actions_per_decision,
         start_anywhere=start_anywhere,
         start_lateral_m=spec.train.start_lateral_m,
         start_heading_deg=spec.train.start_heading_deg,
@@ -117,14 +120,15 @@ def build_learner(spec: AgentSpec, initial: Artifact, seed: int, demonstrations:
     return learner
 
 
-def block_spec(observation: ObservationParams, train: TrainParams) -> BlockSpec:
+def block_spec(observation: ObservationParams, train: TrainParams, actions_per_decision: int = 1) -> BlockSpec:
     """Returns the shape of the blocks of a run."""
     return BlockSpec(
         num_steps=train.block_steps,
         num_cars=train.cars_per_collector,
         height=observation.height,
         width=observation.width,
-        num_floats=NUM_FLOATS,
+        num_floats=num_floats(actions_per_decision),
+        actions_per_decision=actions_per_decision,
     )
 
 

@@ -3,7 +3,9 @@
 Training races explore, so they make no records; a race that did not finish is none either.
 
 File `record.npz` (plain arrays): `env_steps`, `seed`, `car`, `time_ms`, `image` [T, 1, H, W] uint8, `floats` [T, F]
-float32 and `action` [T] uint8, one entry for each decision.
+float32 and `action` [T] uint8, one entry for each decision; and what the agent thought of every action before it,
+[T, A] float32: IQN's mean Q-values as `q_value`, PPO's policy as `probability`. The action's is the largest number.
+Decisions of K actions have `action` [T, K] and `q_value` [T, K, A].
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from rulka.agents.spec import JUDGEMENTS
 from rulka.runtime.greedy_check import CheckResult, DrivenRace, GreedyCheck, RaceKey
 
 RECORD_FILE = "record.npz"
@@ -93,6 +96,7 @@ class Records:
             image=race.image,
             floats=race.floats,
             action=race.action,
+            **race.judgement,
         )
         temporary.replace(self._path)
 
@@ -104,7 +108,8 @@ def read_record(path: Path) -> Record | None:
     try:
         with np.load(path, allow_pickle=False) as stored:
             key = RaceKey(int(stored["seed"]), int(stored["car"]), int(stored["time_ms"]))
-            race = DrivenRace(key, stored["image"], stored["floats"], stored["action"])
+            judgement = {name: stored[name] for name in JUDGEMENTS if name in stored}
+            race = DrivenRace(key, stored["image"], stored["floats"], stored["action"], judgement)
             return Record(int(stored["env_steps"]), race)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         _LOGGER.warning("the record in %s is damaged and is left out: %s", path.as_posix(), error)

@@ -140,7 +140,7 @@ class View(NamedTuple):
 
     Attributes:
         rows: [N, NUM_CAR_FIELDS] `CAR` rows.
-        previous_keys: [N, 5, 4] keys of the last decisions, oldest first; stay as they are where a race has ended.
+        previous_keys: [N, 5 K, 4] keys of the last actions, oldest first; stay as they are where a race has ended.
         progress: [NUM_PROGRESS, N] metres along and left of the line; metres along and race time in ms before the
             last decision.
         margin_m: [N] metres to the finish.
@@ -157,12 +157,24 @@ class View(NamedTuple):
 
 
 @inlined_kernel
-def drive_car(car: Array, control: NDArray[np.float32], num_ticks: int, world: World) -> None:
-    """Moves a car that has not ended by one decision."""
+def drive_car(
+    car: Array,
+    chosen: NDArray[np.int64],
+    commands: NDArray[np.float32],
+    num_ticks: int,
+    world: World,
+    previous_keys: NDArray[np.float32],
+) -> None:
+    """Moves a car that has not ended by one decision, and remembers the keys of its commands [5 K, 4]."""
     below, motion = world.scratch[0], world.scratch[1]
     find_ground(car, world.road, world.c, below)
-    for _ in range(num_ticks):
-        tick(car, control, world.road, world.gate_m, world.c, world.tables, below, motion)
+    for k in range(chosen.shape[0]):
+        command = commands[chosen[k]]
+        remember_keys(command, previous_keys)
+        for _ in range(num_ticks):
+            tick(car, command, world.road, world.gate_m, world.c, world.tables, below, motion)
+            if has_ended(car):
+                break
         if has_ended(car):
             break
     car[SHIFTING] = car[SHIFTING] + 1.0 if car[SHIFT_S] > 0.0 else 0.0
@@ -170,7 +182,7 @@ def drive_car(car: Array, control: NDArray[np.float32], num_ticks: int, world: W
 
 @inlined_kernel
 def remember_keys(command: NDArray[np.float32], previous_keys: NDArray[np.float32]) -> None:
-    """Appends the keys of a command to the last five [5, 4] of a car."""
+    """Appends the keys of a command to the last ones [5 K, 4] of a car."""
     last = previous_keys.shape[0] - 1
     for k in range(previous_keys.shape[1]):
         for i in range(last):
@@ -225,16 +237,15 @@ def _compile_advance(stamp: int) -> Kernel:
         world = World(road, gate_m, c, tables, length_m, scratch)
         view = View(rows, previous_keys, progress, margin_m, marks, has_gone)
         for n in range(chosen.shape[0]):
-            if chosen[n] < 0 or chosen[n] >= commands.shape[0]:
-                return n
+            for k in range(chosen.shape[1]):
+                if chosen[n, k] < 0 or chosen[n, k] >= commands.shape[0]:
+                    return n
         for n in range(state.shape[0] if stamp else 0):
             car = state[n]
             if num_ticks > 0:
                 view.progress[2, n], view.progress[3, n] = car[ALONG], car[TIME_MS]
             if num_ticks > 0 and not has_ended(car):
-                command = commands[chosen[n]]
-                remember_keys(command, view.previous_keys[n])
-                drive_car(car, command, num_ticks, world)
+                drive_car(car, chosen[n], commands, num_ticks, world, view.previous_keys[n])
             show_car(car, n, world, view)
         return -1
 
@@ -293,9 +304,9 @@ advance = _compile_advance(source_stamp(MODULES))
 """Moves every car that has not ended by one decision and writes what others read of it.
 
 Args:
-    chosen: [N] int64 row of the commands for each car.
-    commands: [A, NUM_COMMANDS] held throughout the decision.
-    num_ticks: ticks in the decision; with 0 nothing moves and cars are only described.
+    chosen: [N, K] int64 rows of the commands for each car, which it follows one after another in this decision.
+    commands: [A, NUM_COMMANDS].
+    num_ticks: ticks for which each is held; with 0 nothing moves and cars are only described.
     road ... scratch: the parts of the world, in order.
     rows ... has_gone: the parts of the view, in order.
 

@@ -42,7 +42,7 @@ class Simulator:
         is_off_track: [N] the car is too far beyond the edge of the road, too far from its surface, or on its roof.
         along_before_m: [N] float64 metres along the centreline before the last decision.
         time_before_ms: [N] float64 milliseconds since the start before the last decision.
-        previous_keys: [N, 5, 4] float32 keys of the last decisions, oldest first.
+        previous_keys: [N, 5 K, 4] float32 keys of the last actions, K for each decision, oldest first.
     """
 
     def __init__(self, track: Track, num_cars: int, simulator: SimulatorParams, table: ActionTable) -> None:
@@ -62,11 +62,13 @@ class Simulator:
         )
         self._commands = np.concatenate([table.analog(), table.keys()], axis=1)
         self._own_commands = np.zeros((num_cars, physics.NUM_COMMANDS), np.float32)
-        self._chosen, self._everyone = np.zeros(num_cars, np.int64), np.arange(num_cars)
+        self._chosen = np.zeros((num_cars, table.actions_per_decision), np.int64)
+        self._decisions = self._chosen.reshape(num_cars, *table.decision_shape)
+        self._everyone = np.arange(num_cars)[:, None]
         self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
         self.view = physics.View(
             rows=np.zeros((num_cars, NUM_CAR_FIELDS), np.float32),
-            previous_keys=np.zeros((num_cars, NUM_PREVIOUS_ACTIONS, 4), np.float32),
+            previous_keys=np.zeros((num_cars, NUM_PREVIOUS_ACTIONS * table.actions_per_decision, 4), np.float32),
             progress=np.zeros((physics.NUM_PROGRESS, num_cars)),
             margin_m=np.zeros(num_cars, np.float32),
             marks=np.zeros((physics.NUM_MARKS + len(self._gate_m), num_cars), np.int64),
@@ -133,22 +135,23 @@ class Simulator:
         """Drives every car for one decision.
 
         Args:
-            actions: [N] indices into the action table.
+            actions: [N] indices into the action table, or [N, K] where the table says that decisions are blocks of K.
 
         Raises:
             SimulatorError: if an action is not in the table.
         """
         actions = np.asarray(actions)
-        if actions.shape != self._chosen.shape or actions.dtype.kind not in "iu":
-            message = f"actions must be {self.num_cars} whole numbers, got {actions.dtype} of shape {actions.shape}"
+        if actions.shape != self._decisions.shape or actions.dtype.kind not in "iu":
+            count = " x ".join(map(str, self._decisions.shape))
+            message = f"actions must be {count} whole numbers, got {actions.dtype} of shape {actions.shape}"
             raise SimulatorError(message)
-        self._chosen[:] = actions
+        self._decisions[:] = actions
         if self._drive(self._chosen, self._commands) >= 0:
             message = f"actions must be from 0 to {self.table.num_actions - 1}, got {actions!r:.120}"
             raise SimulatorError(message)
 
     def step_controls(self, controls: NDArray[np.float32]) -> None:
-        """Drives every car for one decision with analog controls.
+        """Drives every car for one decision with analog controls, held throughout; not where decisions are blocks.
 
         Args:
             controls: [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
@@ -156,6 +159,9 @@ class Simulator:
         Raises:
             SimulatorError: if a control is out of range or not a number.
         """
+        if self.table.actions_per_decision > 1:
+            message = "analog controls are held for a whole decision: use a table with one action for each"
+            raise SimulatorError(message)
         controls = np.ascontiguousarray(controls, np.float32)
         is_shaped = controls.shape == (self.num_cars, physics.NUM_CONTROLS)
         if not is_shaped or physics.command_cars(controls, self._own_commands) >= 0:
@@ -164,7 +170,7 @@ class Simulator:
         self._drive(self._everyone, self._own_commands)
 
     def floats(self, out: NDArray[np.float32]) -> None:
-        """Writes the float observations of all cars into `out` [N, 184]."""
+        """Writes the float observations of all cars into `out` [N, F]."""
         build_floats(self.cars, self.previous_keys, self.track.zones, self.zone_index, self.view.margin_m, out)
 
     def save(self) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ are driven through the interface that the runtime uses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -46,6 +46,7 @@ PPO = PpoParams(
     max_kl=1.0,
 )
 IQN = IqnParams(
+    explore_whole_blocks=False,
     num_quantiles=8,
     num_quantiles_acting=8,
     kappa=0.005,
@@ -77,7 +78,13 @@ IQN = IqnParams(
     max_grad_value=None,
 )
 PLAIN = IqnNetworkParams(
-    encoder="conv", impala_width=1, adaptive_pool=0, spectral_norm=False, layer_norm=False, noisy_sigma=0.0
+    encoder="conv",
+    impala_width=1,
+    adaptive_pool=0,
+    spectral_norm=False,
+    layer_norm=False,
+    actions_per_decision=1,
+    noisy_sigma=0.0,
 )
 
 
@@ -89,8 +96,8 @@ class Step(NamedTuple):
     end: str = ""
 
 
-Probe = Callable[[int, int], Step]
-"""State and action to what follows; races start in state 0 or, if the probe gives it as `starts`, any of those."""
+Probe = Callable[[int, Any], Step]
+"""State and action (or block) to what follows; races start in state 0 or, where given, any of `starts`."""
 
 
 class Races:
@@ -121,7 +128,8 @@ class Races:
         if self.is_over[car]:
             self.state[car] = self.rng.choice(self.starts)
             return
-        step = self.probe(int(self.state[car]), int(block.action[t, car]))
+        action = block.action[t, car]
+        step = self.probe(int(self.state[car]), int(action) if action.ndim == 0 else action)
         self.state[car] = step.state
         block.reward[t, car] = step.reward
         block.terminated[t, car], block.truncated[t, car] = step.end == "terminated", step.end == "truncated"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.iqn import fixed_fractions
 from rulka.agents.agent import make_actor
 from rulka.agents.speed import faster_precision, keep_freed_memory
 
@@ -76,3 +77,32 @@ def test_faster_precision_is_the_faster_one():
 def test_keeping_freed_memory_is_offered_on_linux():
     assert keep_freed_memory() is True
     assert torch.ones(10_000_000).sum() == 10_000_000
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("algorithm", "name"), [("ppo", "probability"), ("iqn", "q_value")])
+def test_judgements_agree_with_decisions(lab, precision, algorithm, name):
+    """The largest number is always that of the greedy action, also where two differ by next to nothing."""
+    actor = make_actor(replace(lab.spec(algorithm), precision=precision), seed=0)
+    image, floats = views(400)
+    judgement = actor.judge(image, floats)
+    assert (judgement.name, judgement.value.shape, judgement.value.dtype) == (name, (400, 3), np.float32)
+    np.testing.assert_array_equal(judgement.value.argmax(axis=1), actor.act(image, floats, explore=False).action)
+
+
+def test_q_values_are_the_networks_means(lab):
+    actor = make_actor(lab.spec("iqn"), seed=0)
+    image, floats = views(20)
+    tau = fixed_fractions(lab.spec("iqn").iqn.num_quantiles_acting).expand(20, -1)
+    with torch.inference_mode():
+        expected = actor.network(image, floats, tau).value.mean(dim=1).numpy()
+    np.testing.assert_allclose(actor.judge(image, floats).value, expected, atol=1e-5)
+
+
+def test_probabilities_are_the_policys(lab):
+    actor = make_actor(lab.spec("ppo"), seed=0)
+    image, floats = views(20)
+    decision, probability = actor.act(image, floats, explore=True), actor.judge(image, floats).value
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0, atol=1e-5)
+    taken = probability[np.arange(20), decision.action]
+    np.testing.assert_allclose(np.log(taken), decision.log_prob, atol=1e-5)

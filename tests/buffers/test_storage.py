@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.storage import NO_SLOT, BlockBuffer
 from rulka.buffers.transitions import Transitions, find_transitions, gather_observations
 
@@ -207,3 +207,23 @@ def test_a_transition_costs_less_than_it_may(make_stream: MakeStream):
     buffer = BlockBuffer(spec, num_slots=2)
     num_bytes = sum(array.nbytes for array in buffer.arrays)
     assert num_bytes / (2 * 64 * 2) < 5200
+
+
+def test_blocks_of_actions_are_read_as_they_were_written() -> None:
+    """Three actions a decision: the ring keeps [T, N, 3], a transition has the first block, whatever its length."""
+    spec = BlockSpec(num_steps=4, num_cars=2, height=2, width=2, num_floats=4, actions_per_decision=3)
+    buffer = BlockBuffer(spec, 3)
+    rng = np.random.default_rng(0)
+    blocks = []
+    for number in range(4):  # the first is overwritten by the last
+        block = new_block(spec)
+        block.action[:] = rng.integers(0, 12, block.action.shape)
+        block.is_greedy[:] = True
+        buffer.insert(block, number)
+        blocks.append(block.action.copy())
+    assert buffer.arrays.action.shape == (3, 4, 2, 3)
+    rows = rng.integers(0, buffer.num_rows, 50)
+    found = find_transitions(buffer.arrays, rows, 2)
+    expected = np.stack([blocks[3], blocks[1], blocks[2]]).reshape(-1, 3)[rows]
+    np.testing.assert_array_equal(found.action, expected)
+    assert found.action.dtype == np.int64

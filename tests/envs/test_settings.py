@@ -58,18 +58,6 @@ def test_wrong_keywords_are_named(straight, options, message) -> None:
         RaceEnv(straight, **options)
 
 
-@pytest.mark.parametrize("name", ["direction_potential", "speed_as_seconds", "kamikaze"])
-def test_a_reward_that_nobody_pays_is_refused(straight, name: str) -> None:
-    rewards = reference_params().rewards
-    if name == "kamikaze":
-        schedule = rewards.engineered.kamikaze.model_copy(update={"points": ((0, 0.0), (10, 0.1))})
-        change = {"engineered": rewards.engineered.model_copy(update={name: schedule})}
-    else:
-        change = {name: 0.5}
-    with pytest.raises(SettingsError, match=name):
-        resolve_settings(straight, {"rewards": rewards.model_copy(update=change)})
-
-
 def test_an_unknown_render_mode_is_refused(straight) -> None:
     with pytest.raises(SettingsError, match="human"):
         RaceEnv(straight, render_mode="human")

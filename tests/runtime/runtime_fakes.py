@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rulka.agents.spec import Decision
+from rulka.agents.spec import Decision, Judgement
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.params import TrainParams, read_params
 from rulka.runtime.specs import RunSpec
@@ -76,6 +76,9 @@ class FakeCars:
             race_time_ms=self._race_steps * 50 + np.arange(self._num_cars),
         )
 
+    def set_env_steps(self, env_steps: int) -> None:
+        self.env_steps = env_steps
+
     def close(self) -> None:
         pass
 
@@ -120,6 +123,11 @@ class FakeActor:
         assert low == high, "torn weights"
         log_prob = np.full(num_cars, float(self._env_steps), np.float32)
         return Decision(action, log_prob, np.full(num_cars, low, np.float32), action == 1)
+
+    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+        """Thinks most of action 1, and more of all the more decisions a race has taken."""
+        value = np.eye(NUM_ACTIONS, dtype=np.float32)[1] + floats.numpy()[:, 3:]
+        return Judgement("q_value", value)
 
     def set_env_steps(self, env_steps: int) -> None:
         self._env_steps = env_steps

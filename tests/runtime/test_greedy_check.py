@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from runtime_fakes import RACE_STEPS, SPEC, FakeActor, FakeCars, FakeNetwork
+from runtime_fakes import NUM_ACTIONS, RACE_STEPS, SPEC, FakeActor, FakeCars, FakeNetwork
 
 from rulka.runtime.greedy_check import BestWeights, CheckResult, GreedyCheck
 from rulka.runtime.records import RECORD_FILE, Records, read_record
@@ -83,6 +84,11 @@ def test_records_are_faster_ones_only_and_survive(tmp_path: Path) -> None:
     found = read_record(tmp_path / RECORD_FILE)
     assert found is not None
     assert (found.env_steps, found.time_s, records.time_s) == (10, 0.35, 0.35)
+    race, number = found.race, np.arange(RACE_STEPS)
+    assert race.judgement["q_value"].shape == (RACE_STEPS, NUM_ACTIONS)
+    np.testing.assert_array_equal(race.judgement["q_value"].argmax(axis=1), race.action)
+    np.testing.assert_array_equal(race.judgement["q_value"][:, 0], number, "of the observation before the decision")
+    np.testing.assert_array_equal(race.floats[:, 3], number)
     assert Records(tmp_path, env_steps=10).time_s == 0.35
     assert Records(tmp_path, env_steps=9).time_s is None, "the run goes on from before the record"
 
@@ -94,6 +100,18 @@ def test_a_record_that_cannot_be_repeated_is_none(tmp_path: Path, caplog: pytest
     assert records.time_s is None
     assert not (tmp_path / RECORD_FILE).exists()
     assert "not confirmed" in caplog.text
+
+
+def test_a_record_of_an_older_version_has_no_q_values(tmp_path: Path) -> None:
+    check, records = _record_check(FakeCars(3, start_anywhere=0.0)), Records(tmp_path, env_steps=0)
+    records.offer(check, _tensors(1.0), 10, check.run(_tensors(1.0), seed=1, num_races=3))
+    path = tmp_path / RECORD_FILE
+    with np.load(path, allow_pickle=False) as stored:
+        kept = {name: stored[name] for name in stored if name != "q_value"}
+    np.savez_compressed(path, allow_pickle=False, **kept)
+    found = read_record(path)
+    assert found is not None
+    assert found.race.judgement == {}
 
 
 def test_a_damaged_record_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

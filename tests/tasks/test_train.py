@@ -18,7 +18,8 @@ from rulka.artifacts import load_artifact
 from rulka.datasets.frames import CapturedRace, FrameDataset
 from rulka.datasets.races import load_races
 from rulka.errors import UserError
-from rulka.params import Params
+from rulka.observation import FLOATS
+from rulka.params import Params, RewardParams
 from rulka.runtime.demonstrations import demonstration_blocks, race_block
 from rulka.stage import StageInputError
 from tasks.train import AgentRun, Folders, Sections, train
@@ -190,3 +191,38 @@ def test_unfinished_demonstration_is_cut_before_its_last_frame(small_params: Par
     np.testing.assert_allclose(block.reward, 2 * rewards.per_metre + 0.05 * rewards.per_second, rtol=1e-5)
     assert block.truncated[:, 0].tolist() == [False, False, False, True]
     assert not block.terminated.any()
+
+
+def test_demonstrations_pay_for_manner_and_direction_too(small_params: Params) -> None:
+    """Frames 1 m/s apart, sliding at 3 m/s on four wheels, pointing 60 degrees off the line, full gas at first.
+
+    Gained speed: 2 s at 0.5 a metre, but not with the last decision. Neo slide 0.1, kamikaze 1 for actions 0 to 2,
+    5 m (clamped) at -0.01 each. Potential: 0.4 (cos 60 - 1).
+    """
+    floats = np.zeros((5, 184), np.float32)
+    floats[:, FLOATS["velocity"]] = [[3.0, 0.0, 4.0 + k] for k in range(5)]
+    floats[:, FLOATS["has_contact"]] = 1.0
+    floats[:, FLOATS["waypoints"]][:, :6] = [0.0, 0.0, 1.0, 10.0 * np.sqrt(0.75), 0.0, 6.0]
+    number = np.arange(5)
+    race = CapturedRace(
+        race_id="x",
+        source="recording",
+        image=np.zeros((5, 1, 64, 64), np.uint8),
+        floats=floats,
+        action=(number + 1).astype(np.uint8),
+        action_share=np.eye(12, dtype=np.float32)[number],
+        controls=np.zeros((5, 3), np.float32),
+        time_ms=(50 * number).astype(np.int32),
+        along_m=np.zeros(5, np.float32),
+    )
+    constant = {"neo_slide": 0.1, "kamikaze": 1.0, "line_distance": -0.01, "speed_slide": 0.0}
+    engineered = {name: {"interpolation": "linear", "points": [[0, value]]} for name, value in constant.items()}
+    changes = {"per_metre": 0.5, "per_second": 0.0, "speed_as_seconds": 2.0, "direction_potential": 0.4}
+    rewards = RewardParams.model_validate(
+        small_params.rewards.model_dump() | changes | {"line_distance_potential": 0.0, "engineered": engineered}
+    )
+    block = race_block(race, None, rewards)
+    speed = np.sqrt(9.0 + (4.0 + number) ** 2)
+    expected = np.diff(speed) * [1, 1, 1, 0] + 0.1 + np.array([1.0, 1.0, 0.0, 0.0]) - 0.05
+    np.testing.assert_allclose(block.reward[:, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(block.potential[:, 0], 0.4 * (0.5 - 1.0), rtol=1e-5)

@@ -1,0 +1,46 @@
+"""What races are judged by, as one array: kernels take every number as an argument, so that a change takes effect."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rulka.envs.rewards import (
+    ENGINEERED_MIN_DISTANCE_M,
+    MAX_DISTANCE_M,
+    MIN_DISTANCE_M,
+    NEO_SLIDE_MPS,
+    SLIDE_SPEED_KMH,
+    SLIDE_START,
+)
+from rulka.params import RewardParams
+from rulka.simulator.compiling import Array
+
+PER_METRE, PER_SECOND, PER_LEAVING, LENGTH_M, MAX_MS, STUCK_MS, LINE_WEIGHT, NEAR_M, FAR_M = range(9)
+DIRECTION_WEIGHT, PER_GAINED_MPS, NEO_MPS, MANNER_NEAR_M, SLIDE_STEP_KMH = range(9, 14)
+SPEED_SLIDE, NEO_SLIDE, KAMIKAZE, LINE_DISTANCE = range(14, 18)
+"""Places of the engineered rewards' weights, which follow their schedules."""
+PAYS_MANNER, SLIDE_TABLE = 18, 19
+"""Whether any reward looks at the manner of driving; and the first number of the table of speed slides."""
+NUM_SLIDE_POINTS = len(SLIDE_START)
+
+
+def rule_array(rewards: RewardParams, length_m: float, max_race_s: float, no_progress_s: float) -> Array:
+    """Returns [SLIDE_TABLE + NUM_SLIDE_POINTS] what races are judged by, with the schedules at their start."""
+    rules = np.zeros(SLIDE_TABLE + NUM_SLIDE_POINTS)
+    rules[[PER_METRE, PER_SECOND, PER_LEAVING]] = rewards.per_metre, rewards.per_second, rewards.off_track
+    rules[[LENGTH_M, MAX_MS, STUCK_MS]] = length_m, max_race_s * 1000.0, no_progress_s * 1000.0
+    rules[[LINE_WEIGHT, NEAR_M, FAR_M]] = rewards.line_distance_potential, MIN_DISTANCE_M, MAX_DISTANCE_M
+    rules[DIRECTION_WEIGHT] = rewards.direction_potential
+    rules[PER_GAINED_MPS] = rewards.per_metre * rewards.speed_as_seconds
+    rules[[NEO_MPS, MANNER_NEAR_M, SLIDE_STEP_KMH]] = NEO_SLIDE_MPS, ENGINEERED_MIN_DISTANCE_M, SLIDE_SPEED_KMH[1]
+    rules[SLIDE_TABLE:] = SLIDE_START
+    set_engineered(rules, rewards, env_steps=0)
+    return rules
+
+
+def set_engineered(rules: Array, rewards: RewardParams, env_steps: int) -> None:
+    """Sets the weights of the engineered rewards to those at an environment step of the run."""
+    weights = rewards.engineered
+    rules[SPEED_SLIDE], rules[NEO_SLIDE] = weights.speed_slide.at(env_steps), weights.neo_slide.at(env_steps)
+    rules[KAMIKAZE], rules[LINE_DISTANCE] = weights.kamikaze.at(env_steps), weights.line_distance.at(env_steps)
+    rules[PAYS_MANNER] = float(rules[PER_GAINED_MPS] != 0.0 or rules[SPEED_SLIDE : LINE_DISTANCE + 1].any())

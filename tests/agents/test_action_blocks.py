@@ -1,0 +1,186 @@
+"""Decisions of several actions: values, targets, exploring and learning, against sums over all blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from models.iqn import IqnNetwork, fixed_fractions
+from rulka.agents.action_blocks import block_values
+from rulka.agents.agent import make_actor
+from rulka.agents.iqn_targets import Networks, of_action, sampled_returns
+from rulka.buffers.experience import new_block
+from rulka.buffers.sampler import Batch, empty_batch
+
+K, A, ALL = 2, 3, list(product(range(3), repeat=2))
+
+
+def spec(lab, **changes):
+    return lab.spec("iqn", {"actions_per_decision": K}, **changes)
+
+
+def views(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.zeros(count, 1, 34, 34, dtype=torch.uint8), torch.randn(count, 4, generator=generator)
+
+
+def naive(value: torch.Tensor) -> torch.Tensor:
+    """Values [B, T, A ** K] of all blocks, in the order of `ALL`: the state's, and each place's centred advantage."""
+    state, places = value.mean(dim=2), value.unflatten(2, (K, A))
+    centred = [places[:, :, i] - places[:, :, i].mean(dim=2, keepdim=True) for i in range(K)]
+    return torch.stack([state + sum(centred[i][:, :, block[i]] for i in range(K)) for block in ALL], dim=2)
+
+
+def test_values_by_hand() -> None:
+    """V = 2; places (0, 3, 0) and (4, 2, 3) less their means 1 and 3: block (1, 0) is worth 2 + 2 + 1."""
+    value = torch.tensor([[[0.0, 3.0, 0.0, 4.0, 2.0, 3.0]]])
+    values = block_values(value, K)
+    assert values.state.item() == 2.0
+    assert values.of(torch.tensor([[1, 0]])).item() == 5.0
+    assert values.of(torch.tensor([[0, 1]])).item() == 0.0
+    assert values.best().item() == 5.0
+
+
+def test_one_action_is_worth_what_the_network_says() -> None:
+    value = torch.randn(5, 4, A)
+    action = torch.tensor([0, 1, 2, 0, 1])
+    torch.testing.assert_close(block_values(value, 1).of(action[:, None]), of_action(value, action))
+
+
+def test_values_are_those_of_all_blocks() -> None:
+    value = torch.randn(4, 8, K * A)
+    everything, values = naive(value), block_values(value, K)
+    for number, block in enumerate(ALL):
+        torch.testing.assert_close(values.of(torch.tensor([block] * 4)), everything[:, :, number])
+    torch.testing.assert_close(values.best(), everything.amax(dim=2))
+
+
+class Outputs:
+    """Stands for a network that answers from tables."""
+
+    def __init__(self, value: torch.Tensor, mean: torch.Tensor) -> None:
+        self._value, self._mean = value, mean
+
+    def __call__(self, *_args: object) -> SimpleNamespace:
+        return SimpleNamespace(value=self._value)
+
+    def advantages(self, *_args: object) -> torch.Tensor:
+        return self._mean
+
+
+def some_batch(count: int) -> Batch:
+    batch = empty_batch((34, 34), 4, count, (K,))
+    batch.action[:] = torch.randint(0, A, (count, K))
+    batch.reward[:], batch.discount[:] = torch.randn(count), torch.rand(count)
+    return batch
+
+
+MUNCHAUSEN = {"alpha": 0.9, "temperature": 0.3, "floor": -1.0}
+
+
+@pytest.mark.parametrize("rule", ["double", "own best", "munchausen"])
+def test_targets_are_those_over_all_blocks(lab, rule: str) -> None:
+    """A policy or a choice over A ** K blocks, written out."""
+    torch.manual_seed(1)
+    changes = {"use_double_dqn": rule == "double", "munchausen": MUNCHAUSEN if rule == "munchausen" else None}
+    params, batch = spec(lab, **changes).iqn, some_batch(6)
+    value, mean = torch.randn(6, 8, K * A), torch.randn(6, K * A)
+    online, target = Outputs(value, mean), Outputs(value, mean)
+    found = sampled_returns(Networks(online, target), batch, torch.rand(6, 8), fixed_fractions(8), params)  # type: ignore[arg-type]
+    everything, preferred = naive(value), naive(mean[:, None])[:, 0]
+    reward = batch.reward.clone()
+    if rule == "double":
+        following = everything.gather(2, preferred.argmax(dim=1)[:, None, None].expand(-1, 8, 1))[..., 0]
+    elif rule == "own best":
+        following = everything.amax(dim=2)
+    else:
+        log_policy = torch.log_softmax(everything.mean(dim=1) / 0.3, dim=1)
+        following = (log_policy.exp()[:, None] * (everything - 0.3 * log_policy[:, None])).sum(dim=2)
+        number = torch.tensor([ALL.index(tuple(block)) for block in batch.action.tolist()])
+        taken = torch.log_softmax(preferred / 0.3, dim=1).gather(1, number[:, None])[:, 0]
+        reward += 0.9 * (0.3 * taken).clamp(-1.0, 0.0)
+    torch.testing.assert_close(found, reward[:, None] + batch.discount[:, None] * following, atol=1e-5, rtol=1e-5)
+
+
+def test_the_greedy_block_is_the_best_of_all(lab) -> None:
+    actor = make_actor(spec(lab), seed=0)
+    image, floats = views(50)
+    decision, judgement = actor.act(image, floats, explore=False), actor.judge(image, floats)
+    assert decision.action.shape == (50, K)
+    assert decision.is_greedy.shape == (50,)
+    assert decision.is_greedy.all()
+    network = actor.network
+    assert isinstance(network, IqnNetwork)
+    with torch.inference_mode():
+        value = network(image, floats, fixed_fractions(8).expand(50, -1)).value.mean(dim=1, keepdim=True)
+    everything = naive(value)[:, 0].numpy()
+    np.testing.assert_array_equal(decision.action, np.array(ALL)[everything.argmax(axis=1)])
+    assert judgement.value.shape == (50, K, A)
+    np.testing.assert_array_equal(judgement.value.argmax(axis=2), decision.action)
+    for row in range(50):
+        for place in range(K):
+            for action in range(A):
+                block = decision.action[row].copy()
+                block[place] = action
+                expected = everything[row, ALL.index(tuple(block.tolist()))]
+                assert judgement.value[row, place, action] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("whole", "boltzmann"), [(False, 0.0), (True, 0.0), (False, 0.4), (True, 0.4)])
+def test_exploring_by_action_and_by_block(lab, whole: bool, boltzmann: float) -> None:
+    """With epsilon e an action stays greedy with 1 - e + e / 3; a block, with e for each or once for all."""
+    changes = {"explore_whole_blocks": whole, "boltzmann_epsilon": lab.constant(boltzmann), "boltzmann_noise": 1e-9}
+    actor = make_actor(spec(lab, epsilon=lab.constant(0.3), **changes), seed=0)
+    image, floats = views(4000)
+    greedy = actor.act(image, floats, explore=False).action
+    decision = actor.act(image, floats, explore=True)
+    same = decision.action == greedy
+    np.testing.assert_array_equal(decision.is_greedy, same.all(axis=1))
+    assert same.mean() == pytest.approx(0.8, abs=0.02)
+    assert decision.is_greedy.mean() == pytest.approx(0.7 + 0.3 / 9 if whole else 0.8**2, abs=0.025)
+
+
+def test_the_right_action_of_every_place_is_learned(lab, step) -> None:
+    """In state s only the block (s, 2 - s) pays 1; each action that is right pays 0.3. Sums over places suffice."""
+
+    def probe(state: int, block: np.ndarray):
+        return step(0.3 * float(block[0] == state) + 0.3 * float(block[1] == 2 - state), 0, "terminated")
+
+    trained = lab.train(spec(lab, epsilon=lab.constant(0.4)), block_races(lab, probe, (0, 1, 2)), 60)
+    assert trained.actions(0, 1, 2) == [[0, 2], [1, 1], [2, 0]]
+    found = make_values(trained, (0, 1, 2))
+    assert found == pytest.approx([0.6, 0.6, 0.6], abs=0.12)
+
+
+def test_the_order_within_a_block_matters_and_travels_back(lab, step) -> None:
+    """Only first 1, then 2 leads from state 0 to state 1, where everything pays 1; gamma is a half."""
+
+    def probe(state: int, block: np.ndarray):
+        if state == 1:
+            return step(1.0, 0, "terminated")
+        right = float(block[0] == 1) + float(block[1] == 2)
+        return step(0.1 * right, 1) if right == 2 else step(0.1 * right, 0, "terminated")
+
+    trained = lab.train(spec(lab, epsilon=lab.constant(0.5), n_steps=3), block_races(lab, probe, (0,)), 60)
+    assert trained.actions(0) == [[1, 2]]
+    assert make_values(trained, (1,)) == pytest.approx([1.0], abs=0.15)
+
+
+def make_values(trained, states: tuple[int, ...]) -> list[float]:
+    """The best block's value in each state."""
+    image, floats = torch.zeros(len(states), 1, 34, 34, dtype=torch.uint8), torch.zeros(len(states), 4)
+    floats[:, 1] = torch.tensor(states)
+    return trained.actor.judge(image, floats).value.max(axis=(1, 2)).tolist()
+
+
+def block_races(lab, probe, starts):
+    """Races of a probe whose decisions are blocks."""
+    races = lab.races(probe, starts=starts)
+    races.spec = replace(races.spec, actions_per_decision=K)
+    assert new_block(races.spec).action.shape[2:] == (K,)
+    return races

@@ -1,0 +1,59 @@
+"""The record of an agent whose decisions are blocks of actions: real cars, a real network that likes full gas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rulka.agents.iqn_actor import IqnActor
+from rulka.agents.spec import AgentSpec
+from rulka.envs.vector import RaceVectorEnv
+from rulka.observation import num_floats, reference_normalisation
+from rulka.params import Params, reference_params
+from rulka.runtime.greedy_check import GreedyCheck
+from rulka.runtime.parts import block_spec
+from rulka.runtime.records import RECORD_FILE, Records, read_record
+from rulka.tracks.track import Track
+
+
+def reckless_actor(params: Params) -> IqnActor:
+    body = params.network.iqn.model_copy(update={"actions_per_decision": 5})
+    network = params.network.model_copy(update={"iqn": body, "dense_hidden": 16, "float_hidden": 8})
+    normalisation = reference_normalisation().for_blocks(5)
+    spec = AgentSpec("iqn", params.observation, network, params.ppo, params.iqn, 12, normalisation, precision="float32")
+    actor = IqnActor(spec, 0)
+    with torch.no_grad():
+        actor.network.output_layers()[0].bias[::12] += 100.0
+    return actor
+
+
+def straight_track() -> Track:
+    """80 m along +z, 16 m wide, flat."""
+    zones = 161
+    centre = np.stack([np.zeros(zones), np.zeros(zones), np.arange(zones) * 0.5], axis=1)
+    flat, asphalt = np.zeros(zones), np.full(zones, 16, np.uint8)
+    return Track("straight", "straight", centre, flat + 16.0, flat, asphalt, 0 * asphalt, np.array([80.0]), "test")
+
+
+def test_a_record_has_every_action_and_its_values(tmp_path: Path) -> None:
+    params = reference_params()
+    track = straight_track()
+    spec = block_spec(params.observation, params.train.model_copy(update={"cars_per_collector": 2}), 5)
+    assert (spec.num_floats, spec.layout()["action"][0][2:]) == (num_floats(5), (5,))
+    cars = RaceVectorEnv(2, track, actions_per_decision=5, start_anywhere=0.0, max_race_s=30.0)
+    check, records = GreedyCheck(cars, reckless_actor(params), spec, lambda: None), Records(tmp_path, env_steps=0)
+    tensors = reckless_actor(params).network.state_dict()
+    result = check.run(tensors, seed=1, num_races=2)
+    assert result.finish_rate > 0.0
+    records.offer(check, tensors, 10, result)
+    found = read_record(tmp_path / RECORD_FILE)
+    assert found is not None
+    race, values = found.race, found.race.judgement["q_value"]
+    assert race.key == result.fastest, "driven again, in the same time"
+    assert race.action.shape == (len(race.floats), 5)
+    assert not race.action.any()
+    assert race.floats.shape[1] == 264
+    assert values.shape == (len(race.floats), 5, 12)
+    np.testing.assert_array_equal(values.argmax(axis=2), race.action)

@@ -1,0 +1,83 @@
+"""Rewards whose weights follow the run: the same in serial and in process mode, block by block."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from runtime_fakes import FakeNetwork, fake_run, fake_train
+
+from rulka.params import EngineeredRewardParams, RewardParams, reference_params
+from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors
+from rulka.runtime.parts import RaceSpec, block_spec, build_cars
+from rulka.runtime.specs import RunSpec
+from rulka.tracks.generate import generate_track
+
+NUM_BLOCKS, BLOCK_STEPS, NUM_CARS, TOP_STEP = 3, 8, 2, 32
+
+
+def rising(value: float) -> RewardParams:
+    """Kamikaze is always paid by cars in the air or on full gas; here up to `value` at step 32."""
+    base = reference_params().rewards
+    points = {"interpolation": "linear", "points": [[0, 0.0], [TOP_STEP, value]]}
+    engineered = EngineeredRewardParams.model_validate(base.engineered.model_dump() | {"kamikaze": points})
+    return base.model_copy(update={"engineered": engineered})
+
+
+def run_spec(folder: Path, rewards: RewardParams, num_collectors: int) -> RunSpec:
+    params = reference_params()
+    train = fake_train(num_collectors=num_collectors, block_steps=BLOCK_STEPS, cars_per_collector=NUM_CARS)
+    track = folder / "track.npz"
+    generate_track(**params.track.model_dump() | {"length_m": 200.0}).save(track)
+    race = RaceSpec(track, params.simulator, params.observation, rewards, params.actions.ticks_per_action, train)
+    made = fake_run(folder, num_collectors=num_collectors)
+    spec = block_spec(params.observation, train)
+    return RunSpec(partial(build_cars, race), made.make_actor, made.make_learner, spec, train, folder, "test")
+
+
+def gathered(collectors: Collectors) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Rewards, actions and floats of the first blocks."""
+    collectors.publish(0, FakeNetwork().state_dict())
+    found, end_s = [], time.monotonic() + 60.0
+    while len(found) < NUM_BLOCKS and time.monotonic() < end_s:
+        for delivery in collectors.collect(NUM_BLOCKS * BLOCK_STEPS * NUM_CARS, 0.2):
+            block = delivery.block
+            found.append((block.reward.copy(), block.action.copy(), block.floats.copy()))
+            collectors.release(delivery)
+    assert len(found) == NUM_BLOCKS
+    return found
+
+
+def in_series(folder: Path, rewards: RewardParams) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    collectors = SerialCollectors(run_spec(folder, rewards, 0), 0, 0)
+    try:
+        return gathered(collectors)
+    finally:
+        collectors.stop()
+
+
+def test_the_weight_is_that_of_the_blocks_first_step(tmp_path: Path) -> None:
+    """Blocks of 16 steps: the weight is 0 in the first, half in the second and whole in the third."""
+    plain, paid = in_series(tmp_path, rising(0.0)), in_series(tmp_path, rising(0.8))
+    for number, (without, with_it) in enumerate(zip(plain, paid, strict=True)):
+        np.testing.assert_array_equal(without[1], with_it[1])
+        np.testing.assert_array_equal(without[2], with_it[2])
+        gained = (with_it[0] - without[0])[with_it[1] <= 2]
+        np.testing.assert_allclose(gained, 0.8 * min(1.0, number * 16 / TOP_STEP), atol=1e-6)
+        assert gained.size > 0
+
+
+def test_processes_pay_as_serial_collectors(tmp_path: Path) -> None:
+    expected = in_series(tmp_path, rising(0.8))
+    spec = run_spec(tmp_path, rising(0.8), 1)
+    collectors = CollectorProcesses(spec, FakeNetwork().state_dict(), env_steps=0, num_starts=0)
+    try:
+        collectors.start()
+        found = gathered(collectors)
+    finally:
+        collectors.stop()
+    for ours, theirs in zip(found, expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.tobytes() == other.tobytes()

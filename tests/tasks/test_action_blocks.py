@@ -1,0 +1,132 @@
+"""An agent whose decisions are blocks of five actions, from transfer to races."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from rulka.actions import action_table
+from rulka.agents.load import load_policy
+from rulka.artifacts import ArtifactError, load_artifact
+from rulka.datasets.races import load_races
+from rulka.evaluation.exported import race_of_result
+from rulka.evaluation.race import RaceRules, race
+from rulka.params import Params, ParamsError, read_params
+from rulka.simulator.simulator import Simulator
+from tasks.train import Folders, train
+from tasks.transfer import transfer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def params(small_params: Params) -> Params:
+    """IQN alone; its races go over few metres, so that it finishes some of them by chance."""
+    body = small_params.network.iqn.model_copy(update={"actions_per_decision": 5})
+    changes = {
+        "network": small_params.network.model_copy(update={"iqn": body}),
+        "train": small_params.train.model_copy(update={"algorithm": "iqn", "compared": ()}),
+        "iqn": small_params.iqn.model_copy(update={"warmup_steps": 0, "demonstration_share": 0.0}),
+    }
+    return small_params.model_copy(update=changes)
+
+
+@pytest.fixture
+def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
+    folders = Folders(tmp_path / "agent_init", *driven, tmp_path / "runs", tmp_path / "agent")
+    sections = (params.observation, params.actions, params.network, params.train, params.transfer)
+    transfer(*sections, encoder_dir=pretrained[0], policy_dir=pretrained[1], out_dir=folders.agent_init)
+    train(
+        params.observation,
+        params.actions,
+        params.simulator,
+        params.network,
+        params.rewards,
+        params.train,
+        params.ppo,
+        params.iqn,
+        folders=folders,
+    )
+    return folders
+
+
+def test_an_agent_of_blocks_is_transferred_trained_and_raced(
+    params: Params, trained: Folders, pretrained: tuple[Path, Path]
+) -> None:
+    initial, policy = load_artifact(trained.agent_init, "agent_init"), load_artifact(pretrained[1], "policy")
+    report = {t["name"]: t for t in json.loads((trained.agent_init / "report.json").read_text())["tensors"]}
+    assert {t["action"] for name, t in report.items() if name.startswith("encoder.")} == {"copied"}
+    assert report["float_head.0.weight"]["action"] == "kept"
+    assert "see more previous actions" in report["float_head.0.weight"]["reason"]
+    np.testing.assert_array_equal(initial.normalisation.mean[-80:], policy.normalisation.mean[-80:])
+    assert initial.tensors["float_head.0.weight"].shape[1] == 264
+    assert initial.tensors["advantage_head.2.bias"].shape == (60,)
+    assert not (trained.agent_init / "warmup_policy").exists()
+
+    driver = load_policy(trained.out, observation=params.observation, actions=action_table(5))
+    assert (driver.actions.ticks_per_action, driver.actions.actions_per_decision) == (1, 5)
+    assert driver(np.zeros((2, 1, 64, 64), np.uint8), np.zeros((2, 264), np.float32)).shape == (2, 5)
+    with pytest.raises(ArtifactError, match="ticks_per_action"):
+        load_policy(trained.out, actions=action_table(10))
+
+    track = load_races(trained.races).main_track
+    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate)
+    for result in race(driver, rules):
+        inputs = race_of_result(result, track, rules.table, "").controls
+        assert result.block_controls is not None
+        assert len(inputs) == 5 * (len(result.sample_ms) - 1)
+        np.testing.assert_array_equal(result.controls, result.block_controls[:, 0])
+
+
+def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: Folders) -> None:
+    """A random driver of blocks: its exported inputs, given tick by tick, make the same path."""
+
+    class Drunk:
+        actions = action_table(5, 5)
+
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(0)
+
+        def __call__(self, image: np.ndarray, floats: np.ndarray) -> np.ndarray:
+            return self.rng.choice([0, 1, 2], p=[0.6, 0.2, 0.2], size=(len(floats), 5))
+
+    track = load_races(trained.races).main_track
+    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate)
+    evaluate = rules.evaluate.model_copy(update={"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
+    (result,) = race(Drunk(), RaceRules(track, rules.table, rules.simulator, rules.observation, evaluate))
+    inputs = race_of_result(result, track, rules.table, "").controls
+    again = Simulator(track, 1, params.simulator, action_table(1))
+    assert len(np.unique(inputs, axis=0)) == 3
+    for tick in range(min(len(inputs), 100)):
+        again.step_controls(inputs[None, tick])
+        if tick % 5 == 4:
+            np.testing.assert_allclose(again.cars[0, :3], result.cars[tick // 5 + 1, :3], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "message"),
+    [
+        ("actions", {"ticks_per_action": 4}, "5 must divide actions.ticks_per_action 4"),
+        ("iqn", {"demonstration_share": 0.25}, "iqn.demonstration_share to 0"),
+        ("iqn", {"warmup_steps": 1}, "set iqn.warmup_steps"),
+        ("train", {"environment": "game"}, "a decision in the game is one action"),
+    ],
+)
+def test_impossible_blocks_are_refused(tmp_path: Path, section: str, changes: dict[str, object], message: str) -> None:
+    data = yaml.safe_load((ROOT / "params.yaml").read_text())
+    data["network"]["iqn"]["actions_per_decision"] = 5
+    data["iqn"] |= {"demonstration_share": 0.0, "warmup_steps": 0}
+    one_car = {"cars_per_collector": 1, "check_races": 1, "start_anywhere": 0.0}
+    straight = {"start_lateral_m": 0.0, "start_heading_deg": 0.0}
+    data["train"] |= one_car | straight
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump(data))
+    assert read_params(path).network.iqn.actions_per_decision == 5
+    data[section] |= changes
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(ParamsError, match=message):
+        read_params(path)
