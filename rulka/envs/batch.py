@@ -139,7 +139,6 @@ class RaceBatch:
             raise InvalidAction(self._describe_refusal(actions)) from error
         if self.num_over:
             self._begin(self.is_over, {})
-        view = self.simulator.view
         self.num_over = self._judge(self._marks, self.measures, self.race_ms, self.flags)
 
     def step(self, actions: NDArray) -> VectorStep:
@@ -242,7 +241,7 @@ class RaceBatch:
     def _call_kernels(self) -> None:
         """Calls every kernel but the painting one, so that they are compiled now; nothing else comes of it."""
         simulator = self.simulator
-        self._judge(self._marks.copy(), *(np.empty_like(part) for part in (self.measures, self.race_ms, self.flags)))
+        self._judge(self._marks.copy(), self.measures.copy(), self.race_ms.copy(), self.flags.copy())
         simulator.floats(np.empty((self.num_cars, num_floats(self.settings.table.actions_per_decision)), np.float32))
         potential = np.empty(self.num_cars, np.float32)
         judging.find_potentials(simulator.cars, simulator.zone_index, self.settings.track.zones, self._rules, potential)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from numba import njit
 
-from rulka.envs import rules
+from rulka.envs import paying, rules
 from rulka.envs.batch import RaceBatch, car_generators
-from rulka.envs.paying import slide_start
 from rulka.envs.race import RaceEnv
 from rulka.envs.rewards import SLIDE_SPEED_KMH, SLIDE_START, potential_from_floats
 from rulka.envs.settings import resolve_settings
@@ -23,6 +23,11 @@ from rulka.tracks.track import Track
 
 NUM_CARS, NUM_STEPS = 9, 400
 ENGINEERED = ("speed_slide", "neo_slide", "kamikaze", "line_distance")
+
+
+@njit
+def slide_start(forward_mps: float, rules: np.ndarray) -> float:
+    return paying.slide_start(forward_mps, rules)
 
 
 def weights(**changes: float) -> RewardParams:
