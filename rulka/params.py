@@ -357,6 +357,7 @@ class TrainParams(Section):
     no_progress_s: PositiveFloat = Field(description="a race is cut after this long without a further zone")
     randomisation: RandomisationParams
     checkpoint_s: PositiveFloat = Field(description="seconds between live checkpoints")
+    experience: Literal["saved", "rebuilt"] = Field(description="of a run that goes on: with its checkpoints, or anew")
     check_env_steps: PositiveInt = Field(description="environment steps between greedy checks of the weights")
     check_races: PositiveInt = Field(description="races of one greedy check, side by side")
     check_candidates: PositiveInt = Field(description="weights that take part in the last choice")

@@ -51,6 +51,7 @@ from rulka.provenance import hash_json, hash_path, provenance
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.connect import train_run
 from rulka.runtime.demonstrations import demonstration_blocks
+from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import LIVE_FILE, TRACK_FILE
 from rulka.runtime.metrics_log import METRICS_FILE
@@ -196,6 +197,7 @@ class AgentRun:
     def forget(self) -> None:
         """Removes what is only needed to go on; metrics stay."""
         Checkpoints(self.folder).clear()
+        ExperienceFiles(self.folder, 0).clear()
         shutil.rmtree(self.final_dir)
         (self.folder / LIVE_FILE).unlink(missing_ok=True)
 

@@ -23,7 +23,7 @@ from rulka.agents.iqn_replay import IqnReplay
 from rulka.agents.iqn_reset import reset_weights
 from rulka.agents.iqn_targets import Networks, of_action, sampled_returns
 from rulka.agents.metrics import MetricMeans
-from rulka.agents.spec import AgentSpec
+from rulka.agents.spec import AgentSpec, Experience
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.sampler import Batch
@@ -131,7 +131,7 @@ class IqnLearner:
         return inspect_training(self.network, self._optimizer) | values | inspect_priorities(self.replay.priorities())
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, target, optimizer, counters, running averages and random state; experience is not kept."""
+        """Weights, target, optimizer, counters, running averages and random state; not the experience."""
         return {
             "network": self.network.state_dict(),
             "target": self.target.state_dict(),
@@ -148,7 +148,7 @@ class IqnLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; the buffer is filled anew before learning goes on."""
+        """Goes on from what `state_dict` returned; `load_experience` or `forget_experience` has to follow."""
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -156,11 +156,23 @@ class IqnLearner:
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
         self._num_gradient_steps, self._num_resets = int(state["num_gradient_steps"]), int(state["num_resets"])
         self._num_learned = int(state["num_learned"])
-        # The new start is not owed either, or all of it would be learned from at once.
-        self._num_unowed = int(state["num_unowed"]) + self._params.start_steps
+        self._num_unowed = int(state["num_unowed"])
         self._num_owed_by_resets = int(state["num_owed_by_resets"])
         self._self_loss = SelfLoss(*state["self_loss"])
+
+    def experience(self) -> Experience:
+        """What the ring holds; see `rulka.agents.spec.Learner`."""
+        return self.replay.experience()
+
+    def load_experience(self, experience: Experience) -> None:
+        """Goes on with what `experience` returned."""
+        self.replay.load_experience(experience)
+
+    def forget_experience(self) -> None:
+        """Empties the ring, which is filled anew before learning goes on."""
         self.replay.clear()
+        # The new start is not owed either, or all of it would be learned from at once.
+        self._num_unowed += self._params.start_steps
 
     def _num_owed(self) -> float:
         fresh = self.num_env_steps - self._num_unowed

@@ -103,6 +103,14 @@ class IqnActor:
         self._policy.network.load_state_dict(dict(tensors))
         self._has_policy_weights = True
 
+    def state_dict(self) -> dict[str, Any]:
+        """Its source of chance."""
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._generator.set_state(state["generator"])
+
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
         """Replaces some of the greedy actions [N] or [N, K]: one uniform number decides which way is explored.
 

@@ -6,14 +6,16 @@ Dimensions: B batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rulka.agents.spec import AgentError, AgentSpec
+from rulka.agents.spec import AgentError, AgentSpec, Experience
 from rulka.buffers.demonstrations import demonstration_buffer
-from rulka.buffers.experience import ExperienceBlock
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.mini_race import ClockRule
 from rulka.buffers.prioritised import Priorities
@@ -56,14 +58,9 @@ class IqnReplay:
 
     def insert(self, block: ExperienceBlock, stream: int, num_env_steps: int) -> None:
         """Copies a block in; `num_env_steps` decisions came before it."""
-        if self._buffer is None:
-            rows = block.spec.num_steps * block.spec.num_cars
-            self._buffer = BlockBuffer(block.spec, max(2, -(-self._params.buffer_steps // rows)))
-            if self._params.prioritised is not None:
-                settings = self._params.prioritised
-                self._priorities = Priorities(self._buffer, settings.alpha, settings.epsilon)
+        buffer = self._buffer or self._reserve(block.spec)
         is_held_out = self._split.split(block, stream, num_env_steps) if self._params.held_out_share else None
-        slot = self._buffer.insert(block, stream, is_held_out)
+        slot = buffer.insert(block, stream, is_held_out)
         if self._priorities is not None:
             self._priorities.enter(slot)
 
@@ -82,6 +79,31 @@ class IqnReplay:
                 message = f"demonstrations have (height, width, floats) {found}, the agent sees {expected}"
                 raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
         self._demonstrations = demonstration_buffer(blocks)
+
+    def experience(self) -> Experience:
+        """Returns all but the demonstrations; see `rulka.agents.spec.Learner`."""
+        if self._buffer is None:
+            return Experience({}, {})
+        buffer = self._buffer
+        state: dict[str, Any] = {
+            "spec": asdict(buffer.spec),
+            "ring": buffer.ring_state(),
+            "split": self._split.state_dict(),
+        }
+        if self._priorities is not None:
+            state["priorities"] = self._priorities.state_dict()
+        return Experience(state, {number: buffer.block_arrays(number) for number in buffer.numbers()})
+
+    def load_experience(self, experience: Experience) -> None:
+        """Goes on with what `experience` returned."""
+        self.clear()
+        if not experience.state:
+            return
+        buffer = self._reserve(BlockSpec(**experience.state["spec"]))
+        buffer.load_ring(experience.state["ring"], experience.pieces)
+        self._split.load_state_dict(experience.state["split"])
+        if self._priorities is not None:
+            self._priorities.load_state_dict(experience.state["priorities"])
 
     def draw(self, num_env_steps: int, generator: torch.Generator) -> Batch:
         """Draws a batch to learn from, with the settings at an environment step.
@@ -133,6 +155,15 @@ class IqnReplay:
         portion = Portion(self._own(), self._params.batch_size, from_held_out=True)
         gamma = self._params.gamma.at(num_env_steps)
         return self._sampler.sample([portion], self._params.n_steps, gamma, generator)
+
+    def _reserve(self, spec: BlockSpec) -> BlockBuffer:
+        """Makes the ring, and its priorities where there are any."""
+        rows = spec.num_steps * spec.num_cars
+        self._buffer = BlockBuffer(spec, max(2, -(-self._params.buffer_steps // rows)))
+        if self._params.prioritised is not None:
+            settings = self._params.prioritised
+            self._priorities = Priorities(self._buffer, settings.alpha, settings.epsilon)
+        return self._buffer
 
     def _own(self) -> BlockBuffer:
         if self._buffer is None:

@@ -22,7 +22,7 @@ from rulka.agents.inspection import inspect_training
 from rulka.agents.metrics import MetricMeans
 from rulka.agents.networks import build_agent_network
 from rulka.agents.rollouts import Rollout, evaluate_block, join_rollouts, return_scale
-from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
+from rulka.agents.spec import AgentError, AgentSpec, Decision, Experience, Judgement
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.losses.ppo import clipped_policy_loss, clipped_value_loss, entropy_of, explained_variance, log_prob_of
@@ -66,6 +66,14 @@ class PpoActor:
         message = f"PPO has no separate policy network to load {len(tensors)} tensors into"
         raise AgentError(message)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Its source of chance."""
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._generator.set_state(state["generator"])
+
 
 class PpoLearner:
     """Gathers blocks until there are enough, learns from them for some epochs, and drops them.
@@ -83,7 +91,8 @@ class PpoLearner:
         self._params = spec.ppo
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=0.0, eps=ADAM_EPSILON, fused=True)
-        self._pending: list[Rollout] = []
+        self._pending: dict[int, Rollout] = {}  # by the number of the block
+        self._num_inserted = 0
         self._num_pending = 0
         self._num_versions_behind: list[int] = []
         self._num_samples = 0  # decisions learned from in this update, each as often as it was used
@@ -100,7 +109,9 @@ class PpoLearner:
         del collector
         with torch.inference_mode(), computing_in(self.precision):
             last_value = self.network(torch.from_numpy(block.image[-1]), torch.from_numpy(block.floats[-1])).value
-        self._pending.append(evaluate_block(block, last_value.numpy(), self._params.gamma, self._params.gae_lambda))
+        rollout = evaluate_block(block, last_value.numpy(), self._params.gamma, self._params.gae_lambda)
+        self._pending[self._num_inserted] = rollout
+        self._num_inserted += 1
         self._num_pending += block.is_reset.size
         self.num_env_steps += block.is_reset.size
         self._num_versions_behind.append(self.version - version)
@@ -119,7 +130,7 @@ class PpoLearner:
         """Runs all epochs over the pending blocks, or returns None while they are too few."""
         if self._num_pending < self._params.steps_per_update:
             return None
-        rollout = join_rollouts(self._pending)
+        rollout = join_rollouts(list(self._pending.values()))
         means = MetricMeans()
         self._num_samples = 0
         self._set_learning_rate()
@@ -137,7 +148,7 @@ class PpoLearner:
         return inspect_training(self.network, self._optimizer) if self.version else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, counters and random state; pending experience is not kept."""
+        """Weights, optimizer, counters and random state; not the pending experience."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -152,10 +163,36 @@ class PpoLearner:
         self._optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
+
+    def experience(self) -> Experience:
+        """Blocks that wait for the next update; see `rulka.agents.spec.Learner`."""
+        state = {
+            "num_inserted": self._num_inserted,
+            "num_pending": self._num_pending,
+            "num_versions_behind": list(self._num_versions_behind),
+        }
+        pieces = {
+            number: {name: column.numpy() for name, column in rollout._asdict().items()}
+            for number, rollout in self._pending.items()
+        }
+        return Experience(state, pieces)
+
+    def load_experience(self, experience: Experience) -> None:
+        """Goes on with what `experience` returned."""
+        state = experience.state
+        self._num_inserted, self._num_pending = int(state["num_inserted"]), int(state["num_pending"])
+        self._num_versions_behind = [int(behind) for behind in state["num_versions_behind"]]
+        self._pending = {
+            number: Rollout(**{name: torch.from_numpy(column) for name, column in piece.items()})
+            for number, piece in experience.pieces.items()
+        }
+
+    def forget_experience(self) -> None:
+        """Drops what waits for the next update."""
         self._drop_pending()
 
     def _drop_pending(self) -> None:
-        self._pending, self._num_pending, self._num_versions_behind = [], 0, []
+        self._pending, self._num_pending, self._num_versions_behind = {}, 0, []
 
     def _fit_value(self, rollout: Rollout, means: MetricMeans) -> None:
         """Trains the value head alone, on features that stand still; the policy does not change."""

@@ -64,6 +64,22 @@ class AgentSpec:
         return self.num_actions * math.prod(self.block_shape)
 
 
+Piece = Mapping[str, NDArray]
+"""A part of a learner's experience that never changes: arrays by name."""
+
+
+class Experience(NamedTuple):
+    """What a learner still learns from, in parts that are written once and read together.
+
+    Attributes:
+        state: what changes: nested dictionaries and lists of tensors and numbers.
+        pieces: by number, which means the same content as long as the learner lives.
+    """
+
+    state: dict[str, Any]
+    pieces: Mapping[int, Piece]
+
+
 class Decision(NamedTuple):
     """What an actor decided for each car; the fields are those of `ExperienceBlock`.
 
@@ -123,6 +139,14 @@ class Actor(Protocol):
         """Takes the weights of the cloned policy, where the spec has `has_policy_network`; else an error."""
         ...
 
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but weights that its next decisions depend on."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        ...
+
 
 class Learner(Protocol):
     """Turns blocks of experience into new weights.
@@ -176,6 +200,18 @@ class Learner(Protocol):
         """Everything but the experience: nested dictionaries and lists of tensors and numbers."""
         ...
 
+    def experience(self) -> Experience:
+        """What is not forgotten yet; the arrays are the learner's own, and hold only until its next change."""
+        ...
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; experience must be gathered anew."""
+        """Goes on from what `state_dict` returned; `load_experience` or `forget_experience` has to follow."""
+        ...
+
+    def load_experience(self, experience: Experience) -> None:
+        """Goes on with what `experience` returned; copies it."""
+        ...
+
+    def forget_experience(self) -> None:
+        """Goes on without experience, which is gathered anew."""
         ...

@@ -158,6 +158,39 @@ class BlockBuffer:
         self.num_inserted = int(state["num_inserted"])
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
 
+    def ring_state(self) -> dict[str, Any]:
+        """Returns where the ring stands: all but what blocks hold."""
+        links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
+        return {"num_inserted": self.num_inserted, "newest": dict(self._newest), "next_slot": links}
+
+    def numbers(self) -> range:
+        """Returns the numbers of the stored blocks, in order of insertion; the first block ever has number 0."""
+        return range(self.num_inserted - self.num_blocks, self.num_inserted)
+
+    def block_arrays(self, number: int) -> dict[str, NDArray]:
+        """Returns what the block of a number holds, as views that the ring may overwrite later."""
+        slot = number % self.num_slots
+        return {name: array[slot] for name, array in self.arrays._asdict().items() if name != "next_slot"}
+
+    def load_ring(self, state: Mapping[str, Any], blocks: Mapping[int, Mapping[str, NDArray]]) -> None:
+        """Goes on from what `ring_state` and `block_arrays` returned, of a buffer of the same shape; copies it.
+
+        Raises:
+            ValueError: if that buffer had another shape, or a block is missing.
+        """
+        self.num_inserted = int(state["num_inserted"])
+        if set(blocks) != set(self.numbers()):
+            message = f"{len(blocks)} stored blocks are not the last {self.num_blocks} of {self.num_inserted}"
+            raise ValueError(message)
+        for number, arrays in blocks.items():
+            for name, target in self.block_arrays(number).items():
+                if arrays[name].shape != target.shape or arrays[name].dtype != target.dtype:
+                    message = f"stored {name!r} of shape {arrays[name].shape} does not fit blocks of {self.spec}"
+                    raise ValueError(message)
+                target[...] = arrays[name]
+        self.arrays.next_slot[: self.num_blocks] = state["next_slot"].numpy()
+        self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
+
     def check_valid(self) -> None:
         """Asserts what must hold of the links; for tests."""
         for slot in range(self.num_blocks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -162,6 +163,13 @@ class GameCars:
         result = self.race.step_or_begin(int(actions[0]))
         self.race.observe(image_out, floats_out, potential_out)
         return result
+
+    def state_dict(self) -> None:
+        """Returns nothing: a game's races begin anew when a run goes on."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Is never called: there is no state."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Hands the game back."""

@@ -13,9 +13,10 @@ import json
 import logging
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -54,7 +55,8 @@ class Checkpoints:
         """
         path = self.folder / f"checkpoint-{env_steps:012d}.ckpt"
         try:
-            _write(path, _encode(state))
+            with write_file(path) as file:
+                file.write(_encode(state))
         except OSError as error:
             message = f"cannot write {path.as_posix()}: {error.strerror}; earlier checkpoints are untouched"
             raise CheckpointError(message) from error
@@ -114,12 +116,14 @@ def _decode(data: bytes) -> dict[str, Any]:
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
-def _write(path: Path, data: bytes) -> None:
+@contextmanager
+def write_file(path: Path) -> Iterator[BinaryIO]:
+    """Lets a file be written beside its place and puts it there when all of it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

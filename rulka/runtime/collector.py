@@ -6,8 +6,8 @@ Dimensions: T decisions, N cars, H x W pixels, F floats.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -66,6 +66,14 @@ class CarBatch(Protocol):
 
     def set_env_steps(self, env_steps: int) -> None:
         """Tells how many decisions all collectors have taken together, for rewards whose weights follow schedules."""
+        ...
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """All that its future depends on, of tensors and numbers; None where that cannot be had, as of a game."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on, bit for bit, from what `state_dict` returned."""
         ...
 
     def close(self) -> None:
@@ -160,6 +168,29 @@ class Collector:
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         return tuple(races)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Returns its cars, and what they see and have earned; None where the environment cannot say."""
+        environment = self._environment.state_dict()
+        if environment is None:
+            return None
+        arrays = {name: torch.from_numpy(array.copy()) for name, array in self._arrays().items()}
+        return {"environment": environment, "arrays": arrays}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._environment.load_state_dict(state["environment"])
+        for name, array in self._arrays().items():
+            array[...] = state["arrays"][name].numpy()
+
+    def _arrays(self) -> dict[str, NDArray]:
+        return {
+            "image": self._image,
+            "floats": self._floats,
+            "potential": self._potential,
+            "total_reward": self._total_reward,
+            "cars": self.cars,
+        }
 
     def close(self) -> None:
         """Closes the environment."""

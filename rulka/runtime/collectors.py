@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -87,6 +87,14 @@ class Collectors(Protocol):
         """Returns what central inference said of its time since the last call; nothing where there is none."""
         ...
 
+    def state_dict(self) -> dict[str, Any] | None:
+        """Returns what the next blocks depend on; None where races begin anew when a run goes on."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        ...
+
     def stop(self) -> None:
         """Ends all collectors and gives back what they held; may be called again."""
         ...
@@ -133,6 +141,16 @@ class SerialCollectors:
     def take_inference_times(self) -> list[InferenceTimes]:
         """Returns nothing: the collector has an actor of its own."""
         return []
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Returns the collector and its actor's source of chance."""
+        collector = self._collector.state_dict()
+        return None if collector is None else {"collector": collector, "actor": self._actor.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on, bit for bit."""
+        self._collector.load_state_dict(state["collector"])
+        self._actor.load_state_dict(state["actor"])
 
     def stop(self) -> None:
         """Closes the environment."""
@@ -220,6 +238,14 @@ class CollectorProcesses:
     def take_inference_times(self) -> list[InferenceTimes]:
         """Returns what central inference said of its time since the last call."""
         return [] if self._inference is None else self._inference.take_times()
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Returns nothing: processes fill blocks while a checkpoint is written, and begin new races afterwards."""
+        return None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Is never called: there is no state."""
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Ends the processes and removes the shared memory."""

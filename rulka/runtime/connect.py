@@ -22,17 +22,23 @@ repeats bit by bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
+from rulka.agents.spec import Experience, Learner
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import CollectorProcesses, SerialCollectors
+from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.runtime.learner_loop import LearnerLoop, Outcome, RunState
+from rulka.runtime.learner_loop import Files, LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -47,8 +53,12 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
     saved = checkpoints.load_newest()
     state = RunState(**saved["run"]) if saved else RunState()
     learner = spec.make_learner()
+    experience = ExperienceFiles(spec.folder, state.num_starts)
     if saved:
         learner.load_state_dict(saved["learner"])
+        restore_experience(learner, experience, saved["experience"])
+    else:
+        experience.clear()
     tensors = learner.network.state_dict()
     with ExitStack() as stack:
         if spec.train.num_collectors:
@@ -65,10 +75,21 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
         num_bytes = saved["metrics_bytes"] if saved else 0
         metrics = MetricsLog(spec.folder, env_steps=state.env_steps, num_bytes=num_bytes)
         stack.callback(metrics.close)
-        loop = LearnerLoop(spec, learner, collectors, check, metrics, checkpoints, stop, state)
+        loop = LearnerLoop(spec, learner, collectors, check, Files(metrics, checkpoints, experience), stop, state)
         if saved:
             loop.load_state(saved)
         yield loop
+
+
+def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> None:
+    """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew."""
+    try:
+        if saved is not None:
+            learner.load_experience(Experience(saved["state"], files.read(saved["names"])))
+            return
+    except DamagedExperienceError as error:
+        _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)
+    learner.forget_experience()
 
 
 def train_run(spec: RunSpec) -> Outcome:

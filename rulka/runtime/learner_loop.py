@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -14,6 +14,7 @@ from rulka.errors import UserError
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import Collectors
+from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck
 from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
@@ -78,6 +79,14 @@ class Outcome:
     precision: str
 
 
+class Files(NamedTuple):
+    """Where a run writes."""
+
+    metrics: MetricsLog
+    checkpoints: Checkpoints
+    experience: ExperienceFiles
+
+
 class LearnerLoop:
     """One training run in the process of the learner; all parts are handed in, see `rulka.runtime.connect`."""
 
@@ -87,17 +96,16 @@ class LearnerLoop:
         learner: Learner,
         collectors: Collectors,
         check: GreedyCheck,
-        metrics: MetricsLog,
-        checkpoints: Checkpoints,
+        files: Files,
         stop: StopSignals,
         state: RunState,
     ) -> None:
         self.spec, self.state = spec, state
         self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
         self._learner, self._collectors, self._check = learner, collectors, check
-        self._metrics, self._checkpoints, self._stop = metrics, checkpoints, stop
+        self._files, self._stop = files, stop
         self._shares, self._learning, self._live = TimeShares(), LearningMeans(), LiveCars(spec.folder)
-        self.records = Records(spec.folder, env_steps=state.env_steps)
+        self.records = Records(spec.folder)
         self._published = -1
         self._has_work = False
         self._last_check: dict[str, float | None] = {}
@@ -107,6 +115,9 @@ class LearnerLoop:
         """Takes over what earlier starts of the run have measured and chosen."""
         self.races.load_state_dict(state["races"])
         self.best.load_state_dict(state["best"])
+        self.records.load_state_dict(state["records"])
+        if state["collectors"] is not None:
+            self._collectors.load_state_dict(state["collectors"])
 
     def run(self) -> Outcome:
         """Trains until a limit is reached.
@@ -247,7 +258,7 @@ class LearnerLoop:
         shares, collectors = self._shares.take()
         with self._shares.spending("reporting"):
             values |= self.races.values() | shares | learned | checked
-            self._metrics.write(self.state.env_steps, values, collectors | self._learner.inspect())
+            self._files.metrics.write(self.state.env_steps, values, collectors | self._learner.inspect())
             self._live.write()
 
     def _check_when_due(self) -> None:
@@ -268,12 +279,23 @@ class LearnerLoop:
         self._saved_s = time.monotonic()
         state = {
             "learner": self._learner.state_dict(),
+            "experience": self._save_experience(),
+            "collectors": self._collectors.state_dict(),
+            "records": self.records.state_dict(),
             "run": asdict(self.state),
             "races": self.races.state_dict(),
             "best": self.best.state_dict(),
-            "metrics_bytes": self._metrics.num_bytes,
+            "metrics_bytes": self._files.metrics.num_bytes,
         }
-        self._checkpoints.save(self.state.env_steps, state)
+        self._files.checkpoints.save(self.state.env_steps, state)
+        self._files.experience.forget_others()
+
+    def _save_experience(self) -> dict[str, Any] | None:
+        """Writes what is new of the experience, and returns what a checkpoint says of all of it."""
+        if self.spec.train.experience == "rebuilt":
+            return None
+        experience = self._learner.experience()
+        return {"state": experience.state, "names": self._files.experience.write(experience.pieces)}
 
     def _seed(self, purpose: int) -> int:
         return (self.spec.train.seed << 8) + purpose

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rulka.agents.spec import JUDGEMENTS
+from rulka.runtime.checkpoint import write_file
 from rulka.runtime.greedy_check import CheckResult, DrivenRace, GreedyCheck, RaceKey
 
 RECORD_FILE = "record.npz"
@@ -51,11 +53,11 @@ class Records:
         best: the record; None before the first greedy race that finished.
     """
 
-    def __init__(self, folder: Path, *, env_steps: int) -> None:
-        """Goes on from the record in a run's folder, unless it is from after `env_steps`, where the run goes on."""
+    def __init__(self, folder: Path) -> None:
+        """Begins without a record; one in the folder is of a run that does not go on, and is removed."""
         self._path = folder / RECORD_FILE
-        found = read_record(self._path)
-        self.best = found if found is not None and found.env_steps <= env_steps else None
+        self._path.unlink(missing_ok=True)
+        self.best: Record | None = None
 
     @property
     def time_s(self) -> float | None:
@@ -81,6 +83,17 @@ class Records:
             return
         self.best = Record(env_steps, race)
         self._write(self.best)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns the file's bytes for a checkpoint, so that both are of the same moment; nothing without a record."""
+        return {"file": torch.frombuffer(bytearray(self._path.read_bytes()), dtype=torch.uint8)} if self.best else {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Goes on from what `state_dict` returned."""
+        if "file" in state:
+            with write_file(self._path) as file:
+                file.write(state["file"].numpy().tobytes())
+            self.best = read_record(self._path)
 
     def _write(self, record: Record) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rulka.agents.spec import Decision, Judgement
+from rulka.agents.spec import Decision, Experience, Judgement
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.params import TrainParams, read_params
 from rulka.runtime.specs import RunSpec
@@ -79,6 +79,14 @@ class FakeCars:
     def set_env_steps(self, env_steps: int) -> None:
         self.env_steps = env_steps
 
+    def state_dict(self) -> dict[str, Any]:
+        arrays = {"race_steps": torch.from_numpy(self._race_steps), "has_ended": torch.from_numpy(self._has_ended)}
+        return {"count": self._count, "seed": self._seed} | arrays
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._count, self._seed = state["count"], state["seed"]
+        self._race_steps, self._has_ended = state["race_steps"].numpy(), state["has_ended"].numpy()
+
     def close(self) -> None:
         pass
 
@@ -134,6 +142,12 @@ class FakeActor:
 
     def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
         raise AssertionError
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self._generator.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._generator.bit_generator.state = state["generator"]
 
 
 class FakeLearner:
@@ -198,7 +212,19 @@ class FakeLearner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.network.load_state_dict(state["network"])
-        self.version, self.num_env_steps, self._pending = state["version"], state["num_env_steps"], 0
+        self.version, self.num_env_steps = state["version"], state["num_env_steps"]
+
+    def experience(self) -> Experience:
+        """Everything seen so far, a piece for each block."""
+        pieces = {number: {"seen": np.array(seen)} for number, seen in enumerate(self.seen)}
+        return Experience({"pending": self._pending}, pieces)
+
+    def load_experience(self, experience: Experience) -> None:
+        self._pending = experience.state["pending"]
+        self.seen = [float(experience.pieces[number]["seen"]) for number in sorted(experience.pieces)]
+
+    def forget_experience(self) -> None:
+        self._pending, self.seen = 0, []
 
 
 def check_intact(block: ExperienceBlock, version: int, *, is_central: bool = False) -> None:

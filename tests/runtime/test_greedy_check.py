@@ -76,7 +76,7 @@ def _record_check(cars: FakeCars) -> GreedyCheck:
 
 
 def test_records_are_faster_ones_only_and_survive(tmp_path: Path) -> None:
-    check, records = _record_check(FakeCars(3, start_anywhere=0.0)), Records(tmp_path, env_steps=0)
+    check, records = _record_check(FakeCars(3, start_anywhere=0.0)), Records(tmp_path)
     result = check.run(_tensors(1.0), seed=1, num_races=3)
     for env_steps in (10, 20):  # the second is no faster
         records.offer(check, _tensors(1.0), env_steps, result)
@@ -89,13 +89,18 @@ def test_records_are_faster_ones_only_and_survive(tmp_path: Path) -> None:
     np.testing.assert_array_equal(race.judgement["q_value"].argmax(axis=1), race.action)
     np.testing.assert_array_equal(race.judgement["q_value"][:, 0], number, "of the observation before the decision")
     np.testing.assert_array_equal(race.floats[:, 3], number)
-    assert Records(tmp_path, env_steps=10).time_s == 0.35
-    assert Records(tmp_path, env_steps=9).time_s is None, "the run goes on from before the record"
+    state = records.state_dict()
+    resumed = Records(tmp_path)
+    assert resumed.time_s is None
+    assert not (tmp_path / RECORD_FILE).exists(), "a record that no checkpoint knows is of a run that does not go on"
+    resumed.load_state_dict(state)
+    assert resumed.time_s == 0.35
+    assert read_record(tmp_path / RECORD_FILE) is not None
 
 
 def test_a_record_that_cannot_be_repeated_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """These cars become faster with every reset: the race that was to confirm the record takes another time."""
-    check, records = _record_check(_SlowWithHighWeights()), Records(tmp_path, env_steps=0)
+    check, records = _record_check(_SlowWithHighWeights()), Records(tmp_path)
     records.offer(check, _tensors(1.0), 10, check.run(_tensors(1.0), seed=1, num_races=3))
     assert records.time_s is None
     assert not (tmp_path / RECORD_FILE).exists()
@@ -103,7 +108,7 @@ def test_a_record_that_cannot_be_repeated_is_none(tmp_path: Path, caplog: pytest
 
 
 def test_a_record_of_an_older_version_has_no_q_values(tmp_path: Path) -> None:
-    check, records = _record_check(FakeCars(3, start_anywhere=0.0)), Records(tmp_path, env_steps=0)
+    check, records = _record_check(FakeCars(3, start_anywhere=0.0)), Records(tmp_path)
     records.offer(check, _tensors(1.0), 10, check.run(_tensors(1.0), seed=1, num_races=3))
     path = tmp_path / RECORD_FILE
     with np.load(path, allow_pickle=False) as stored:
@@ -116,7 +121,7 @@ def test_a_record_of_an_older_version_has_no_q_values(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / RECORD_FILE).write_bytes(b"PK damaged")
-    assert Records(tmp_path, env_steps=10).time_s is None
+    assert read_record(tmp_path / RECORD_FILE) is None
     assert "damaged" in caplog.text
 
 

@@ -1,0 +1,106 @@
+"""Experience beside the live checkpoints: what a learner has not forgotten, in files that are written once.
+
+A learner's experience comes in numbered pieces that never change, blocks mostly. A checkpoint writes those that are not
+there yet, names all that it needs, and removes those that no kept checkpoint needs: it costs what is new, not what
+there is. Each is an uncompressed `.npz`, whose CRC-32 is checked in reading; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.agents.spec import Piece
+from rulka.runtime.checkpoint import NUM_KEPT, CheckpointError, write_file
+
+FOLDER = "experience"
+
+
+class DamagedExperienceError(Exception):
+    """A piece of experience cannot be read; the message names the file."""
+
+
+class ExperienceFiles:
+    """The pieces of experience of one run."""
+
+    def __init__(self, folder: Path, num_starts: int) -> None:
+        """Prepares.
+
+        Args:
+            folder: of the run.
+            num_starts: how often it was started before; part of new names, since a start that goes on from an earlier
+                checkpoint numbers its pieces from there.
+        """
+        self._folder, self._num_starts = folder / FOLDER, num_starts
+        self._names: dict[int, str] = {}
+        self._kept: deque[set[str]] = deque(maxlen=NUM_KEPT)
+
+    def write(self, pieces: Mapping[int, Piece]) -> dict[int, str]:
+        """Writes the pieces that are not there yet.
+
+        Args:
+            pieces: by number; the same number always means the same content.
+
+        Returns:
+            The name of every piece, for the checkpoint.
+
+        Raises:
+            CheckpointError: if one cannot be written.
+        """
+        names = {}
+        for number, piece in pieces.items():
+            name = self._names.get(number)
+            if name is None:
+                name = f"{self._num_starts:04d}-{number:09d}.npz"
+                self._write(self._folder / name, piece)
+            names[number] = name
+        self._names = names
+        return names
+
+    def forget_others(self) -> None:
+        """Removes files that the kept checkpoints do not need, once the newest names what was written last."""
+        self._kept.append(set(self._names.values()))
+        if len(self._kept) < NUM_KEPT:
+            return
+        needed = set().union(*self._kept)
+        for path in self._folder.glob("*.npz"):
+            if path.name not in needed:
+                path.unlink()
+
+    def read(self, names: Mapping[int, str]) -> Mapping[int, Piece]:
+        """Reads the pieces that a checkpoint names; later checkpoints need not write them again.
+
+        Raises:
+            DamagedExperienceError: if one is missing or damaged.
+        """
+        pieces = {number: self._read(self._folder / name) for number, name in names.items()}
+        self._names = dict(names)
+        self._kept.append(set(names.values()))
+        return pieces
+
+    def clear(self) -> None:
+        """Removes all of it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write(self, path: Path, piece: Piece) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with write_file(path) as file:
+                np.savez(file, allow_pickle=False, **piece)
+        except OSError as error:
+            message = f"cannot write {path.as_posix()}: {error.strerror or error}; earlier checkpoints are untouched"
+            raise CheckpointError(message) from error
+
+    def _read(self, path: Path) -> dict[str, NDArray]:
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored.files}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            message = f"{path.as_posix()} is damaged or missing ({error})"
+            raise DamagedExperienceError(message) from error

@@ -1,0 +1,218 @@
+"""A serial run that was killed and went on equals one that was not, bit for bit: real agents, cars and frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.agents.agent import AgentSpec, Learner, make_actor, make_learner
+from rulka.observation import reference_normalisation
+from rulka.params import Params, read_params
+from rulka.runtime.connect import connect
+from rulka.runtime.learner_loop import LearnerLoop, Outcome
+from rulka.runtime.parts import RaceSpec, block_spec, build_cars
+from rulka.runtime.records import RECORD_FILE, read_record
+from rulka.runtime.specs import RunSpec
+from rulka.runtime.stop import StopSignals
+from rulka.tracks.generate import generate_track
+
+ROOT = Path(__file__).parents[2]
+
+
+class Killed(BaseException):
+    """Stands for `kill -9`: nothing is saved when it comes."""
+
+
+@pytest.fixture(scope="module")
+def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("track") / "track.npz"
+    generate_track(**read_params(ROOT / "params.yaml").track.model_dump() | {"length_m": 150.0}).save(path)
+    return path
+
+
+def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
+    """Returns parameters of a run of some 20 updates; `extras` are of the section of the algorithm, or `network`."""
+    params = read_params(ROOT / "params.yaml").model_dump()
+    params["network"] |= {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8}
+    params["train"] |= {
+        "algorithm": algorithm,
+        "compared": [],
+        "precision": "float32",
+        "num_collectors": 0,
+        "cars_per_collector": 3,
+        "block_steps": 8,
+        "max_env_steps": 720,
+        "max_race_s": 3.0,
+        "checkpoint_s": 1e-9,
+        "check_env_steps": 240,
+        "check_races": 2,
+        "check_candidates": 2,
+        "final_check_races": 2,
+    }
+    params["ppo"] |= {"steps_per_update": 72, "batch_size": 24, "epochs": 2, "value_warmup_updates": 2}
+    params["iqn"] |= {
+        "start_steps": 96,
+        "buffer_steps": 288,
+        "batch_size": 16,
+        "samples_per_insert": 1.0,
+        "warmup_steps": 0,
+        "demonstration_share": 0.0,
+    }
+    params["network"]["iqn"] |= extras.get("network", {})
+    params[algorithm] |= {name: value for name, value in extras.items() if name != "network"}
+    return Params.model_validate(params)
+
+
+def run_spec(params: Params, track: Path, folder: Path, learner: Callable[[], Learner] | None = None) -> RunSpec:
+    train = params.train
+    race = RaceSpec(track, params.simulator, params.observation, params.rewards, params.actions.ticks_per_action, train)
+    spec = AgentSpec(
+        train.algorithm,
+        params.observation,
+        params.network,
+        params.ppo,
+        params.iqn,
+        12,
+        reference_normalisation(),
+        precision="float32",
+    )
+    return RunSpec(
+        make_cars=partial(build_cars, race),
+        make_actor=partial(make_actor, spec),
+        make_learner=learner or partial(make_learner, spec, 7),
+        block=block_spec(params.observation, train),
+        train=train,
+        folder=folder,
+        label="test",
+    )
+
+
+def drive(spec: RunSpec, killed_at: int | None = None) -> tuple[Outcome | None, LearnerLoop]:
+    """Runs until the end, or until just after an update of a number, which is learned and never saved."""
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        update = loop._learner.update
+
+        def update_or_die() -> dict[str, float] | None:
+            values = update()
+            if values is not None and loop._learner.version == killed_at:
+                raise Killed
+            return values
+
+        loop._learner.update = update_or_die
+        try:
+            return loop.run(), loop
+        except Killed:
+            return None, loop
+
+
+def assert_equal(one: Any, other: Any, where: str = "") -> None:
+    """Compares nested dictionaries and sequences of tensors, arrays and numbers, to the bit."""
+    assert type(one) is type(other), where
+    if isinstance(one, Mapping):
+        assert list(one) == list(other), where
+        for name in one:
+            assert_equal(one[name], other[name], f"{where}/{name}")
+    elif isinstance(one, Sequence) and not isinstance(one, str):
+        assert len(one) == len(other), where
+        for number, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_equal(left, right, f"{where}/{number}")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other, where)
+    else:
+        assert one == other, where
+
+
+PRIORITISED = {"alpha": 0.6, "beta": {"interpolation": "linear", "points": [[0, 0.4]]}, "epsilon": 0.01}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": ("ppo", {}),
+    "iqn": ("iqn", {"epsilon": {"interpolation": "linear", "points": [[0, 0.5]]}}),
+    "iqn with everything": (
+        "iqn",
+        {
+            "prioritised": PRIORITISED | {"min_actions_left": 10},
+            "held_out_share": 0.2,
+            "boltzmann_epsilon": {"interpolation": "linear", "points": [[0, 0.2]]},
+            "resets": {"every_env_steps": 300, "further_samples": 32, "fresh_share": 0.2, "last_layer_kept": 0.2},
+            "network": {"noisy_sigma": 0.5},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("is_newest_lost", [False, True], ids=["newest", "one before"])
+def test_a_killed_run_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, track: Path, case: str, is_newest_lost: bool
+) -> None:
+    params = small_params(*CASES[case])
+    whole, unharmed = drive(run_spec(params, track, tmp_path / "whole"))
+    spec = run_spec(params, track, tmp_path / "killed")
+    gone, _ = drive(spec, killed_at=unharmed._learner.version // 2)
+    assert gone is None, "or nothing was killed"
+    checkpoints = sorted(spec.folder.glob("checkpoint-*.ckpt"))
+    assert len(checkpoints) == 2
+    if is_newest_lost:
+        checkpoints[-1].write_bytes(b"torn")
+    outcome, resumed = drive(spec)
+    assert outcome is not None
+    assert whole is not None
+    assert outcome.state.num_starts == 2
+    assert_equal(outcome.best.tensors, whole.best.tensors, "best")
+    assert (outcome.best.env_steps, outcome.best.result) == (whole.best.env_steps, whole.best.result)
+    assert_equal(resumed._learner.state_dict(), unharmed._learner.state_dict(), "learner")
+    assert_equal(resumed._learner.experience(), unharmed._learner.experience(), "experience")
+    assert_equal(resumed._collectors.state_dict(), unharmed._collectors.state_dict(), "collector")
+    assert resumed.races.values() == unharmed.races.values()
+    records = [read_record(run.spec.folder / RECORD_FILE) for run in (resumed, unharmed)]
+    assert (records[0] is None) == (records[1] is None)
+    if records[0] is not None and records[1] is not None:
+        assert records[0].race.key == records[1].race.key
+
+
+def test_experience_that_is_rebuilt_costs_no_file_and_learning_waits_for_it(tmp_path: Path, track: Path) -> None:
+    params = small_params("iqn", {})
+    params = params.model_copy(update={"train": params.train.model_copy(update={"experience": "rebuilt"})})
+    spec = run_spec(params, track, tmp_path)
+    drive(spec, killed_at=8)
+    assert not list(tmp_path.rglob("*.npz"))
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        assert loop._learner.experience().pieces == {}
+        assert loop._learner.update() is None
+        assert loop.run().state.env_steps >= params.train.max_env_steps
+
+
+def test_only_what_is_new_is_written_and_only_what_is_needed_is_kept(tmp_path: Path, track: Path) -> None:
+    spec = run_spec(small_params("iqn", {}), track, tmp_path)
+    drive(spec)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "experience").glob("*.npz")}
+    assert 288 // 24 <= len(files) <= 288 // 24 + 1, "the ring's blocks, and those of the checkpoint before"
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_damaged_experience_is_said_and_gathered_anew(
+    tmp_path: Path, track: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    spec = run_spec(small_params("iqn", {}), track, tmp_path)
+    drive(spec, killed_at=8)
+    victim = sorted((tmp_path / "experience").glob("*.npz"))[-2]
+    if damage == "flipped":
+        content = bytearray(victim.read_bytes())
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+    else:
+        victim.unlink()
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        assert f"{victim.name} is damaged or missing" in caplog.text
+        assert "gathering experience anew" in caplog.text
+        assert loop._learner.version >= 7, "the weights go on"
+        assert loop._learner.experience().pieces == {}
+        assert loop.run().ended_by == "max_env_steps"
