@@ -20,7 +20,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """Shape of a block; blocks of one run all have the same."""
+    """Shape of a block; blocks of one run all have the same. A decision is K actions, `actions_per_decision`."""
 
     num_steps: int
     num_cars: int
@@ -32,12 +32,11 @@ class BlockSpec:
     def layout(self) -> dict[str, tuple[tuple[int, ...], type]]:
         """Returns shape and dtype of every array of a block, in storage order."""
         steps, cars = (self.num_steps, self.num_cars), (self.num_steps + 1, self.num_cars)
-        block = () if self.actions_per_decision == 1 else (self.actions_per_decision,)
         return {
             "image": ((*cars, 1, self.height, self.width), np.uint8),
             "floats": ((*cars, self.num_floats), np.float32),
             "potential": (cars, np.float32),
-            "action": ((*steps, *block), np.uint8),
+            "action": ((*steps, *self.block_shape), np.uint8),
             "reward": (steps, np.float32),
             "terminated": (steps, np.bool_),
             "truncated": (steps, np.bool_),
@@ -46,6 +45,11 @@ class BlockSpec:
             "log_prob": (steps, np.float32),
             "value": (steps, np.float32),
         }
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """Shape of the actions of one decision: none for one action, [K] for a block."""
+        return () if self.actions_per_decision == 1 else (self.actions_per_decision,)
 
     @property
     def num_bytes(self) -> int:

@@ -226,7 +226,7 @@ class MiniRaceCollate:
     def __call__(self, rows: NDArray[np.int64]) -> Batch:
         """Returns a batch [B] in memory of its own; its importance weights are all 1."""
         spec = self._storage.blocks.spec
-        batch = empty_batch((spec.height, spec.width), spec.num_floats, len(rows))
+        batch = empty_batch((spec.height, spec.width), spec.num_floats, len(rows), spec.block_shape)
         uniform = torch.rand(len(rows), generator=self._generator, dtype=torch.float64).numpy()
         clock = draw_clocks(uniform, self._rule)
         collate(batch, self._storage.blocks, rows, clock, self._max_steps, self._discount, self._rule.horizon)

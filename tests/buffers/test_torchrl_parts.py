@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.mini_race import ClockRule
 from rulka.buffers.transitions import find_transitions
 
@@ -118,3 +118,15 @@ def test_emptied_buffers_begin_anew(make_stream: MakeStream):
     assert len(buffer) == 15
     _, info = buffer.sample(return_info=True)
     assert int(info["index"].max()) < 15
+
+
+def test_blocks_of_actions_are_collated():
+    """Three actions a decision, all of which say in which decision they were taken."""
+    spec = BlockSpec(num_steps=4, num_cars=2, height=2, width=2, num_floats=4, actions_per_decision=3)
+    storage = BlockStorage(spec, 2)
+    block = new_block(spec)
+    block.action[:] = np.arange(8).reshape(4, 2, 1)
+    storage.blocks.insert(block, 0)
+    collate = MiniRaceCollate(storage, ClockRule(140, 40, 5), max_steps=2, discount=0.9)
+    batch = collate(np.array([5, 0, 7]))
+    assert batch.action.tolist() == [[5] * 3, [0] * 3, [7] * 3]

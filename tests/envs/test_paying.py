@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 from numba import njit
 
+from rulka.buffers.experience import BlockSpec, new_block
+from rulka.buffers.mini_race import place_in_mini_races
+from rulka.buffers.storage import BlockBuffer
+from rulka.buffers.transitions import find_transitions
 from rulka.envs import paying, rules
 from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.race import RaceEnv
@@ -250,3 +254,29 @@ def test_the_weights_by_hand() -> None:
     rules.set_engineered(array, rewards, 50)
     assert array[rules.NEO_SLIDE] == 0.25
     assert rules.rule_array(weights(), 100.0, 10.0, 2.0)[rules.PAYS_MANNER] == 0.0
+
+
+def test_transitions_are_shaped_by_the_direction_when_they_are_drawn(straight) -> None:
+    """gamma^n phi(s') - phi(s), phi = 0.4 (forward's z - 1); nothing follows where a race or its mini-race is over."""
+    seen = drive(straight, weights(direction_potential=0.4))
+    block = new_block(BlockSpec(NUM_STEPS - 1, NUM_CARS, 2, 2, 1))
+    block.potential[:] = seen.potential
+    block.reward[:] = seen.reward[1:]
+    block.is_greedy[:] = True
+    for name in ("terminated", "truncated", "is_reset"):
+        getattr(block, name)[:] = seen.rest[name][1:]
+    buffer = BlockBuffer(block.spec, 2)
+    buffer.insert(block, 0)
+    rows = np.flatnonzero(buffer.is_trainable(0))
+    found = find_transitions(buffer.arrays, rows, 3)
+    phi = 0.4 * (seen.cars[:, :, CAR["rotation"]][:, :, 8].astype(float) - 1.0)
+    for clock, gamma in ((0, 0.9), (139, 1.0)):
+        race = place_in_mini_races(found, np.full(len(rows), clock), gamma, 140)
+        for k in range(0, len(rows), 11):
+            t, car = divmod(int(rows[k]), NUM_CARS)
+            steps = 1 if clock == 139 else int(found.num_steps[k])
+            expected = sum(gamma**i * float(seen.reward[t + 1 + i, car]) for i in range(steps)) - phi[t, car]
+            if clock == 0 and not found.is_terminal[k]:
+                expected += gamma**steps * phi[t + steps, car]
+            assert race.reward[k] == pytest.approx(expected, abs=1e-5)
+    assert found.is_terminal.any()
