@@ -78,6 +78,8 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
         loop = LearnerLoop(spec, learner, collectors, check, Files(metrics, checkpoints, experience), stop, state)
         if saved:
             loop.load_state(saved)
+        else:
+            loop.records.clear()
         yield loop
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rulka.agents.spec import JUDGEMENTS
-from rulka.runtime.checkpoint import write_file
+from rulka.runtime.checkpoint import CheckpointError, write_file
 from rulka.runtime.greedy_check import CheckResult, DrivenRace, GreedyCheck, RaceKey
 
 RECORD_FILE = "record.npz"
@@ -54,9 +54,8 @@ class Records:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Begins without a record; one in the folder is of a run that does not go on, and is removed."""
+        """Begins without a record; the file of an earlier start stays until `load_state_dict` or `clear`."""
         self._path = folder / RECORD_FILE
-        self._path.unlink(missing_ok=True)
         self.best: Record | None = None
 
     @property
@@ -89,11 +88,28 @@ class Records:
         return {"file": torch.frombuffer(bytearray(self._path.read_bytes()), dtype=torch.uint8)} if self.best else {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from what `state_dict` returned."""
-        if "file" in state:
-            with write_file(self._path) as file:
-                file.write(state["file"].numpy().tobytes())
-            self.best = read_record(self._path)
+        """Goes on from what `state_dict` returned; a record that was driven after that is forgotten.
+
+        Raises:
+            CheckpointError: if the file of the record has to be written again and cannot be.
+        """
+        if "file" not in state:
+            self.clear()
+            return
+        content = state["file"].numpy().tobytes()
+        try:
+            if not self._path.exists() or self._path.read_bytes() != content:
+                with write_file(self._path) as file:
+                    file.write(content)
+        except OSError as error:
+            message = f"cannot write {self._path.as_posix()}: {error.strerror}"
+            raise CheckpointError(message) from error
+        self.best = read_record(self._path)
+
+    def clear(self) -> None:
+        """Forgets the record and removes its file."""
+        self._path.unlink(missing_ok=True)
+        self.best = None
 
     def _write(self, record: Record) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

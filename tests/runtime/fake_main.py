@@ -1,17 +1,53 @@
-"""A stage made of fakes, started as a process of its own: `python fake_main.py FOLDER NUM_COLLECTORS`."""
+"""A stage made of fakes, started as a process of its own: `python fake_main.py FOLDER NUM_COLLECTORS [MOMENT]`.
+
+At a moment that is named, the process kills itself as `kill -9` would: nothing can be saved any more.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from runtime_fakes import fake_run
+import numpy as np
+from runtime_fakes import FakeLearner, fake_run
 
 from rulka.runtime.connect import train_run
+from rulka.runtime.greedy_check import GreedyCheck
 from rulka.stage import run_stage
+
+PLACES: dict[str, tuple[Any, str, int]] = {
+    "learning": (FakeLearner, "update", 40),
+    "inserting": (FakeLearner, "insert", 40),
+    "a check": (GreedyCheck, "_step", 60),
+    "writing experience": (np, "savez", 60),
+    "before a checkpoint is in its place": (Path, "replace", 150),
+}
+"""Where to die, by moment: a function, and in which call. In this process, collectors have theirs."""
+
+
+def die_at(moment: str) -> None:
+    """Replaces a function by one that kills this process in one of its calls."""
+    owner, name, number = PLACES[moment]
+    function: Callable[..., Any] = getattr(owner, name)
+    count = 0
+
+    def deadly(*arguments: Any, **named: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **named)
+
+    setattr(owner, name, deadly)
 
 
 def main() -> None:
+    if len(sys.argv) > 3:
+        die_at(sys.argv[3])
     spec = fake_run(
         Path(sys.argv[1]),
         num_collectors=int(sys.argv[2]),

@@ -92,10 +92,13 @@ def test_records_are_faster_ones_only_and_survive(tmp_path: Path) -> None:
     state = records.state_dict()
     resumed = Records(tmp_path)
     assert resumed.time_s is None
-    assert not (tmp_path / RECORD_FILE).exists(), "a record that no checkpoint knows is of a run that does not go on"
+    (tmp_path / RECORD_FILE).write_bytes(b"of a later moment")
     resumed.load_state_dict(state)
     assert resumed.time_s == 0.35
     assert read_record(tmp_path / RECORD_FILE) is not None
+    resumed.load_state_dict(Records(tmp_path / "another").state_dict())
+    assert resumed.time_s is None
+    assert not (tmp_path / RECORD_FILE).exists(), "a record that the checkpoint does not know is forgotten"
 
 
 def test_a_record_that_cannot_be_repeated_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

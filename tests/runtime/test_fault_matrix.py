@@ -1,0 +1,97 @@
+"""What is lost when the whole run dies: `docs/runtime.md` has the table, these are its rows.
+
+Single collectors, signals and silence: `test_processes.py`; damaged files: `test_checkpoint.py` and
+`test_exact_resume.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_main import PLACES
+from runtime_fakes import BLOCK_STEPS, fake_run
+
+from rulka.runtime.checkpoint import CheckpointError, Checkpoints
+from rulka.runtime.connect import connect, train_run
+from rulka.runtime.stop import StopRequestedError, StopSignals
+
+PATIENCE_S = 120.0
+MAIN = Path(__file__).parent / "fake_main.py"
+
+
+def newest(folder: Path) -> dict | None:
+    return Checkpoints(folder).load_newest()
+
+
+@pytest.mark.parametrize("num_collectors", [0, 1], ids=["serial", "with a collector"])
+@pytest.mark.parametrize("moment", PLACES)
+def test_killed_at_any_moment_it_goes_on_from_the_last_checkpoint(
+    tmp_path: Path, moment: str, num_collectors: int
+) -> None:
+    """The killed run had saved at least once; what it saved is whole, and the next start begins there."""
+    command = [sys.executable, str(MAIN), str(tmp_path), str(num_collectors), moment]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    saved = newest(tmp_path)
+    assert saved is not None, "the test kills before anything was saved: it would prove nothing"
+    env_steps = saved["run"]["env_steps"]
+    assert env_steps > 0
+    with StopSignals() as stop, connect(fake_run(tmp_path, max_env_steps=env_steps + 5 * BLOCK_STEPS), stop) as loop:
+        learner = loop._learner
+        assert loop.state.env_steps == learner.num_env_steps == env_steps
+        assert len(learner.seen) == env_steps // BLOCK_STEPS, "every block that the checkpoint counts is there"
+        assert learner.version == saved["learner"]["version"]
+        assert loop.run().state.env_steps == env_steps + 5 * BLOCK_STEPS
+
+
+def test_a_collector_that_outlives_the_run_ends(tmp_path: Path) -> None:
+    """`kill -9` of the stage alone: its collectors must not go on without it."""
+    stage = subprocess.Popen([sys.executable, str(MAIN), str(tmp_path), "2"], stdout=subprocess.DEVNULL)
+    give_up_s = time.monotonic() + PATIENCE_S
+    while newest(tmp_path) is None and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+    children = Path(f"/proc/{stage.pid}/task/{stage.pid}/children").read_text(encoding="utf-8").split()
+    assert len(children) == 3, "resource tracker and two collectors"
+    stage.kill()
+    stage.wait(PATIENCE_S)
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+@pytest.mark.parametrize("full_at", [1, 2, 3, 4])
+def test_a_full_disk_ends_the_run_and_leaves_what_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: int
+) -> None:
+    """Whichever file does not fit any more, an experience file or the checkpoint itself."""
+    with pytest.raises(StopRequestedError):  # after its second update, with a checkpoint
+        train_run(fake_run(tmp_path, learner={"fault": "interrupt"}))
+    before = newest(tmp_path)
+    assert before is not None
+    count, sync = 0, os.fsync
+
+    def full(handle: int) -> None:
+        nonlocal count
+        count += 1
+        if count >= full_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        train_run(fake_run(tmp_path, checkpoint_s=1e-9))
+    monkeypatch.undo()
+    after = newest(tmp_path)
+    assert after is not None
+    assert after["run"]["env_steps"] >= before["run"]["env_steps"]
+    assert not list(tmp_path.rglob("*.tmp"))
+    with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:
+        assert len(loop._learner.seen) == after["run"]["env_steps"] // BLOCK_STEPS
+        loop.run()
