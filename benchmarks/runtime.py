@@ -29,10 +29,12 @@ from rulka.agents.speed import keep_freed_memory
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.observation import reference_normalisation
 from rulka.params import Algorithm, Params, read_params
+from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
+from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars
 from rulka.runtime.shared_blocks import SharedBlocks
@@ -200,6 +202,35 @@ def take_blocks(collectors: CollectorProcesses) -> list[int]:
     return [delivery.collector for delivery in deliveries]
 
 
+def checkpoints(params: Params) -> dict[str, dict[str, float]]:
+    """Measures what checkpoints of an IQN learner cost: the first, with all of a full ring, and one with a tenth new."""
+    params = params.model_copy(update={"iqn": params.iqn.model_copy(update={"warmup_steps": 0})})
+    learner, block = make_learner(agent_spec(params, "iqn"), 0), new_block(block_spec(params.observation, params.train))
+    num_blocks = -(-params.iqn.buffer_steps // block.reward.size)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        files, checkpoints = ExperienceFiles(Path(folder), 0), Checkpoints(Path(folder))
+        for name, count in (("all of the ring", num_blocks), ("a tenth of it", num_blocks // 10)):
+            for _ in range(count):
+                block.image[...] = np.random.default_rng(0).integers(0, 256, block.image.shape, np.uint8)
+                learner.insert(block, 0, 0)
+            start_s, start_cpu_s = time.perf_counter(), time.process_time()
+            experience = learner.experience()
+            state = {
+                "learner": learner.state_dict(),
+                "state": experience.state,
+                "names": files.write(experience.pieces),
+            }
+            checkpoints.save(learner.num_env_steps, state)
+            files.forget_others()
+            found[name] = {
+                "s": time.perf_counter() - start_s,
+                "cpu_s": time.process_time() - start_cpu_s,
+                "mb": count * block.spec.num_bytes / 1e6,
+            }
+    return found
+
+
 def transports(params: Params) -> dict[str, float]:
     """Measures frames per second from one process to another: whole blocks by queue, and by shared memory."""
     spec = block_spec(params.observation, params.train)
@@ -284,6 +315,7 @@ def main() -> None:
             for algorithm in ("ppo", "iqn")
             for num in (0, 2)
         }
+        result["checkpoints"] = checkpoints(params)
         result["inference"] = {
             f"{cars} car{'s' * (cars > 1)} each, {place}": inference(params, track, cars, place, arguments.seconds / 2)
             for cars in (1, 32)
@@ -302,6 +334,11 @@ def _table(result: dict[str, Any]) -> str:
         shown = [_percent(facts.get(key)) for key in ("learner_busy_share", "collectors_waiting_share")]
         rate = facts["env_steps_per_s"]
         lines.append(f"  {name:36s} {f'{rate:,.0f}' if rate else '-':>12s} {shown[0]:>13s} {shown[1]:>16s}")
+    lines += ["", "checkpoint of an IQN learner, by what is new in its ring"]
+    lines += [
+        f"  {name:36s} {cost['mb']:8,.0f} MB {cost['s']:8.2f} s {cost['cpu_s']:8.2f} s of CPU"
+        for name, cost in result["checkpoints"].items()
+    ]
     lines += ["", "env steps/s of four collectors without a learner"]
     lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["inference"].items()]
     return "\n".join(lines)
