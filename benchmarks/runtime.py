@@ -203,7 +203,7 @@ def take_blocks(collectors: CollectorProcesses) -> list[int]:
 
 
 def checkpoints(params: Params) -> dict[str, dict[str, float]]:
-    """Measures what checkpoints of an IQN learner cost: the first, with all of a full ring, and one with a tenth new."""
+    """Measures what checkpoints of an IQN learner cost: with all of a full ring, and then with a tenth of it new."""
     params = params.model_copy(update={"iqn": params.iqn.model_copy(update={"warmup_steps": 0})})
     learner, block = make_learner(agent_spec(params, "iqn"), 0), new_block(block_spec(params.observation, params.train))
     num_blocks = -(-params.iqn.buffer_steps // block.reward.size)
