@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import ConvEncoder, normalise_image
+from models.fused import linear_leaky
 from models.impala import ImpalaEncoder
 from models.initialisation import LEAKY_GAIN, LEAKY_SLOPE, initialise_all
 
@@ -67,7 +68,7 @@ class Observer(nn.Module):
     def join(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Joins image features [B, E] and raw floats [B, F] to the state [B, D]."""
         normalised = ((floats - self.float_mean) / self.float_std).to(self._compute_dtype())
-        return torch.cat([encoded, self.float_head(normalised)], dim=1)
+        return torch.cat([encoded, hidden_layers(self.float_head, normalised)], dim=1)
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the layers that end in logits or values; they always compute in float32."""
@@ -97,6 +98,20 @@ def _float_head(num_floats: int, hidden: int, *, layer_norm: bool) -> nn.Sequent
             head.add_module(f"norm_{index}", nn.LayerNorm(hidden))
         head.add_module(str(index + 1), nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
     return head
+
+
+def hidden_layers(layers: nn.Sequential, rows: Tensor) -> Tensor:
+    """Applies linear layers and what follows each to [..., I], a LeakyReLU right after one in the same kernel."""
+    modules = [*layers.children()]
+    is_fused = False
+    for layer, following in zip(modules, [*modules[1:], None], strict=True):
+        if is_fused:
+            is_fused = False
+        elif type(layer) is nn.Linear and isinstance(following, nn.LeakyReLU):
+            rows, is_fused = linear_leaky(layer, rows), True
+        else:
+            rows = layer(rows)
+    return rows
 
 
 def output(layer: nn.Linear, hidden: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from models.noisy import clear_noise, draw_noise
 from rulka.agents.iqn_network import build_iqn
 from rulka.agents.iqn_replay import IqnReplay
 from rulka.agents.iqn_reset import reset_weights
-from rulka.agents.iqn_targets import Networks, of_action, sampled_returns
+from rulka.agents.iqn_targets import Networks, sampled_returns
 from rulka.agents.metrics import MetricMeans
 from rulka.agents.spec import AgentSpec
 from rulka.agents.speed import Precision, computing_in, faster_precision
@@ -169,7 +169,7 @@ class IqnLearner:
         tau = self._draw_fractions()
         target_bs, target_tau = self._targets(batch)
         with computing_in(self.precision):
-            quantile_bt = of_action(self.network(batch.image, batch.floats, tau).value, batch.action)
+            quantile_bt = self.network.of_action(batch.image, batch.floats, tau, batch.action)
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
         own_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
         weight_b, self._self_loss = self_loss_weights(own_loss_b, self._self_loss, params.self_loss_clamp_ratio)
@@ -231,7 +231,7 @@ class IqnLearner:
         tau = self._draw_fractions()
         target_bs, _ = self._targets(batch)
         with computing_in(self.precision):
-            quantile_bt = of_action(self.network(batch.image, batch.floats, tau).value, batch.action)
+            quantile_bt = self.network.of_action(batch.image, batch.floats, tau, batch.action)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
 
     def _measure(self) -> Precision:
@@ -241,7 +241,7 @@ class IqnLearner:
 
         def run(precision: Precision) -> None:
             with computing_in(precision):
-                value = self.network(batch.image, floats, tau).value
+                value = self.network.of_action(batch.image, floats, tau, torch.zeros_like(batch.action))
             value.sum().backward()
             self._optimizer.zero_grad(set_to_none=True)
 

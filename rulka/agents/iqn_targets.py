@@ -36,22 +36,16 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
         params: which rule. Double DQN takes the action that the online network prefers, Munchausen the softmax over
             the target network's values, and otherwise each quantile its own best action.
     """
-    value_bta = networks.target(batch.next_image, batch.next_floats, tau).value
+    following = batch.next_image, batch.next_floats
     reward = batch.reward
     if params.munchausen is not None:
         alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
         advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing)
         reward = reward + munchausen_bonus(advantage, batch.action, alpha, temperature, floor)
-        next_value = soft_value(value_bta, temperature)
+        next_value = soft_value(networks.target(*following, tau).value, temperature)
     elif params.use_double_dqn:
-        advantage = networks.online.advantages(batch.next_image, batch.next_floats, tau_choosing)
-        next_value = of_action(value_bta, advantage.argmax(dim=1))
+        action = networks.online.advantages(*following, tau_choosing).argmax(dim=1)
+        next_value = networks.target.of_action(*following, tau, action)
     else:
-        next_value = value_bta.amax(dim=2)
+        next_value = networks.target(*following, tau).value.amax(dim=2)
     return reward[:, None] + batch.discount[:, None] * next_value
-
-
-def of_action(value_bta: Tensor, action: Tensor) -> Tensor:
-    """Returns values [B, T] of one action [B] for each row of [B, T, A]."""
-    index = action[:, None, None].expand(-1, value_bta.shape[1], 1)
-    return value_bta.gather(2, index)[:, :, 0]
