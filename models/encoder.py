@@ -34,7 +34,8 @@ def normalise_image(image: Tensor, dtype: torch.dtype) -> Tensor:
         image = image.reshape(batch, height, width, 1).permute(0, 3, 1, 2)
     else:
         image = image.contiguous(memory_format=torch.channels_last)
-    return image.to(dtype).sub_(128.0).mul_(1.0 / 128.0)
+    # Flipping the highest bit and reading the byte as signed subtracts 128, on bytes.
+    return (image ^ 128).view(torch.int8).to(dtype).mul_(1.0 / 128.0)
 
 
 class ConvEncoder(nn.Module):

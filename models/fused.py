@@ -21,7 +21,9 @@ from models.initialisation import LEAKY_SLOPE
 HAS_KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 """Whether this torch has oneDNN's fused kernels; they compute on CPUs only."""
 
-_POST_OP: tuple[str, list[float], None] = ("leaky_relu", [LEAKY_SLOPE], None)
+POST_OP: tuple[str, list[float], None] = ("leaky_relu", [LEAKY_SLOPE], None)
+"""Arguments of the kernels that follow those of the layer."""
+
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -38,8 +40,8 @@ def conv_leaky(layer: nn.Conv2d, image: Tensor) -> Tensor:
     if not _has_kernel(image):
         return functional.leaky_relu(functional.conv2d(image, weight, bias, layer.stride), LEAKY_SLOPE)
     stride = list(layer.stride)
-    if _can_fold(image, weight, stride):
-        image, weight, stride = _fold_image(image), _fold_weight(weight), [stride[0], stride[1] // 2]
+    if can_fold(image.shape[1], image.shape[3], weight, stride):
+        image, weight, stride = fold_image(image), fold_weight(weight), [stride[0], stride[1] // 2]
     return _ConvLeaky.apply(image, weight.contiguous(memory_format=torch.channels_last), bias, stride)
 
 
@@ -55,7 +57,7 @@ class _ConvLeaky(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor, stride: list[int]) -> Tensor:
         convolve = torch.ops.mkldnn._convolution_pointwise
-        result = convolve(image, weight, bias, [0, 0], stride, [1, 1], 1, *_POST_OP)
+        result = convolve(image, weight, bias, [0, 0], stride, [1, 1], 1, *POST_OP)
         ctx.save_for_backward(image, weight, result)
         ctx.stride = stride
         return result
@@ -74,7 +76,7 @@ class _ConvLeaky(torch.autograd.Function):
 class _LinearLeaky(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        result = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, *_POST_OP)
+        result = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, *POST_OP)
         ctx.save_for_backward(rows, weight, result)
         return result
 
@@ -103,17 +105,18 @@ def _has_kernel(inputs: Tensor) -> bool:
     return HAS_KERNELS and inputs.device.type == "cpu" and inputs.dtype in _DTYPES
 
 
-def _can_fold(image: Tensor, weight: Tensor, stride: list[int]) -> bool:
-    return image.shape[1] == 1 and not (image.shape[3] % 2 or weight.shape[3] % 2 or stride[1] % 2)
+def can_fold(channels: int, width: int, weight: Tensor, stride: list[int]) -> bool:
+    """Whether a convolution of [O, I, K, K] can be done over images of twice the channels and half the width."""
+    return channels == 1 and not (width % 2 or weight.shape[3] % 2 or stride[1] % 2)
 
 
-def _fold_image(image: Tensor) -> Tensor:
+def fold_image(image: Tensor) -> Tensor:
     """Returns [B, 1, H, W] as [B, 2, H, W / 2], channels last: neighbouring columns become channels, nothing moves."""
     batch, _, height, width = image.shape
     return image.reshape(batch, height, width // 2, 2).permute(0, 3, 1, 2)
 
 
-def _fold_weight(weight: Tensor) -> Tensor:
+def fold_weight(weight: Tensor) -> Tensor:
     """Returns the weights [O, 1, K, K] of a convolution as [O, 2, K, K / 2], for a folded image."""
     outputs, _, rows, columns = weight.shape
     return weight.reshape(outputs, rows, columns // 2, 2).permute(0, 3, 1, 2)

@@ -106,7 +106,7 @@ class IqnNetwork(Observer):
         Returns:
             [B, A] float32; differs from the mean Q-values by one number for each row.
         """
-        mixed = self.state(image, floats)[:, None, :] * self._embed(tau)
+        mixed = self.state(image, floats)[:, None, :] * self.embed(tau)
         # The output layer is linear: the mean over fractions may be taken before it.
         hidden = _hidden(self.advantage_head, mixed).mean(dim=1)
         return output(_linear(self.advantage_head, "2"), hidden)
@@ -147,11 +147,12 @@ class IqnNetwork(Observer):
         return _linear(self.advantage_head, "2"), _linear(self.value_head, "2")
 
     def _values(self, state: Tensor, tau: Tensor) -> Tensor:
-        mixed = state[:, None, :] * self._embed(tau)
+        mixed = state[:, None, :] * self.embed(tau)
         advantage, value = (_apply_head(head, mixed) for head in (self.advantage_head, self.value_head))
         return value + advantage - advantage.mean(dim=2, keepdim=True)
 
-    def _embed(self, tau: Tensor) -> Tensor:
+    def embed(self, tau: Tensor) -> Tensor:
+        """Maps fractions [...] to factors [..., D] of the state."""
         return hidden_layers(self.tau_embed, self._cosines(tau))
 
     def _cosines(self, tau: Tensor) -> Tensor:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from models.fused import POST_OP
 from models.initialisation import LEAKY_SLOPE
 from models.iqn_kernels import action_values, action_values_backward, mix_backward
 
 _SLOPE = np.float32(LEAKY_SLOPE)
-_POST_OP: tuple[str, list[float], None] = ("leaky_relu", [LEAKY_SLOPE], None)
 
 
 class HeadWeights(NamedTuple):
@@ -64,9 +64,9 @@ class _Heads(torch.autograd.Function):
         out: Tensor,
     ) -> Tensor:
         linear = torch.ops.mkldnn._linear_pointwise
-        embedded = linear(cosine, embed, embed_bias, *_POST_OP)
+        embedded = linear(cosine, embed, embed_bias, *POST_OP)
         mixed = embedded * state[:, None, :]
-        units = linear(mixed, hidden, hidden_bias, *_POST_OP)
+        units = linear(mixed, hidden, hidden_bias, *POST_OP)
         result = torch.empty(units.shape[:2])
         action_values(_bits(units), out.detach().numpy(), result.numpy())
         ctx.save_for_backward(state, cosine, embedded, mixed, hidden, units, out)

@@ -30,6 +30,7 @@ class Observer(nn.Module):
     """Base of the acting networks: `encoder` and `float_head`, and the normalisation as buffers.
 
     Attributes:
+        width: W.
         num_state: D.
     """
 
@@ -58,6 +59,7 @@ class Observer(nn.Module):
         self.encoder = ConvEncoder(inputs.height, inputs.width) if encoder is None else encoder
         self.float_head = _float_head(inputs.float_mean.numel(), float_hidden, layer_norm=layer_norm)
         initialise_all(self.float_head, LEAKY_GAIN)
+        self.width = inputs.width
         self.num_state = self.encoder.num_features + float_hidden
         self._stored_dtype = torch.float32
 

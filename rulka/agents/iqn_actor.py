@@ -16,6 +16,7 @@ from torch import Tensor
 from models.iqn import IqnNetwork, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
+from rulka.agents.iqn_acting import acting_iqn
 from rulka.agents.iqn_network import build_iqn
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import AgentError, AgentSpec, Decision
@@ -34,6 +35,7 @@ class IqnActor:
         self._params = spec.iqn
         self._num_actions = spec.num_actions
         self._tau = fixed_fractions(spec.iqn.num_quantiles_acting)
+        self._fast = acting_iqn(self._acting.network, self._tau, spec.precision)
         self._generator = torch.Generator().manual_seed(seed)
         self._env_steps = 0
 
@@ -51,14 +53,7 @@ class IqnActor:
         if explore and self._policy is not None and self._env_steps < self._params.warmup_steps:
             return self._drive_as_cloned(self._policy, image, floats)
 
-        def advantages(network: IqnNetwork) -> Tensor:
-            if explore and network.is_noisy:
-                draw_noise(network, self._generator)
-            elif network.is_noisy:
-                clear_noise(network)
-            return network.advantages(image, floats, self._tau)
-
-        (advantage,) = self._acting.run(advantages, len(floats))
+        advantage = self._advantages(image, floats, explore=explore)
         greedy = advantage.argmax(dim=1)
         return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
 
@@ -77,6 +72,20 @@ class IqnActor:
             raise AgentError(message)
         self._policy.network.load_state_dict(dict(tensors))
         self._has_policy_weights = True
+
+    def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
+        if self._fast is not None:
+            return self._fast(image, floats)
+
+        def advantages(network: IqnNetwork) -> Tensor:
+            if explore and network.is_noisy:
+                draw_noise(network, self._generator)
+            elif network.is_noisy:
+                clear_noise(network)
+            return network.advantages(image, floats, self._tau)
+
+        (advantage,) = self._acting.run(advantages, len(floats))
+        return advantage
 
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
         """Replaces some of the greedy actions [N]: one uniform number a car decides which way it explores."""
