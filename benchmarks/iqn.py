@@ -5,7 +5,8 @@ Variants are interleaved; medians of CPU time are given, and the ratio to the na
 
 - update: batch 512, 8 x 8 quantiles, double DQN; the naive one is `benchmarks.naive_iqn`. Beside it stands the rate at
   which this core multiplies matrices, the bound of every update that has to do the same sums.
-- act: greedy decisions; the naive one is the whole network at 32 random fractions for each observation.
+- act: greedy decisions; the naive ones are the whole network at random fractions for each observation, as many as the
+  reference has or as the others. "measured" takes the fastest, ONNX Runtime where it is installed among them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.naive_iqn import NaiveIqn, values
 from models.iqn import draw_fractions
 from rulka.agents.agent import make_actor
 from rulka.agents.iqn import IqnLearner
+from rulka.agents.iqn_network import build_iqn
 from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.buffers.experience import BlockSpec
 from rulka.observation import NUM_FLOATS
@@ -31,6 +33,7 @@ from rulka.params import Params, read_params
 BATCH, NUM_QUANTILES, NUM_QUANTILES_ACTING = 512, 8, 32
 REFERENCE_HIDDEN = 1024
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+ACTING: tuple[Precision, ...] = (*PRECISIONS, "measured")
 GEMM_SIZE = 2048
 NAIVE = "naive"
 
@@ -55,9 +58,7 @@ def update_variants(params: Params) -> Variants:
         "samples_per_insert": 1e9,
         "gradient_steps_per_update": 1,
     }
-    learners = {
-        name: IqnLearner(agent_spec(params, "iqn", name, **settings), 0) for name in PRECISIONS
-    }
+    learners = {name: IqnLearner(agent_spec(params, "iqn", name, **settings), 0) for name in PRECISIONS}
     for learner in learners.values():
         for _ in range(3):
             learner.insert(block, 0, 0)
@@ -81,18 +82,19 @@ def act_variants(params: Params, num_cars: int) -> Variants:
     generator = torch.Generator().manual_seed(0)
     variants: Variants = {}
     for num_quantiles in (NUM_QUANTILES_ACTING, NUM_QUANTILES):
-        for precision in PRECISIONS:
+        for precision in ACTING:
             actor = make_actor(agent_spec(params, "iqn", precision, num_quantiles_acting=num_quantiles), 0)
             name = f"rulka {precision}, {num_quantiles} fractions"
             variants[name] = lambda actor=actor: actor.act(image, floats, explore=False)
-    network = make_actor(agent_spec(params, "iqn", "float32"), 0).network
+    network = build_iqn(agent_spec(params, "iqn", "float32"), 0)
 
     @torch.no_grad()
-    def naive() -> object:
-        tau = draw_fractions(num_cars, NUM_QUANTILES_ACTING, generator)
-        return values(network, image, floats, tau).mean(dim=1).argmax(dim=1).numpy()  # pyright: ignore[reportArgumentType]
+    def naive(num_quantiles: int) -> object:
+        tau = draw_fractions(num_cars, num_quantiles, generator)
+        return values(network, image, floats, tau).mean(dim=1).argmax(dim=1).numpy()
 
-    return {NAIVE: naive} | variants
+    few = {f"{NAIVE}, {NUM_QUANTILES} fractions": lambda: naive(NUM_QUANTILES)}
+    return {NAIVE: lambda: naive(NUM_QUANTILES_ACTING)} | few | variants
 
 
 def gemm_rates() -> dict[str, float]:

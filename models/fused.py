@@ -64,7 +64,7 @@ class _ConvLeaky(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         image, weight, result = ctx.saved_tensors
         gradient = _before_activation(gradient, result)
         is_needed = list(ctx.needs_input_grad[:3])
@@ -82,7 +82,7 @@ class _LinearLeaky(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         rows, weight, result = ctx.saved_tensors
         gradient = _before_activation(gradient, result).flatten(0, -2)
         of_rows = (gradient @ weight).view(rows.shape) if ctx.needs_input_grad[0] else None

@@ -153,7 +153,7 @@ class IqnNetwork(Observer):
 
     def embed(self, tau: Tensor) -> Tensor:
         """Maps fractions [...] to factors [..., D] of the state."""
-        return hidden_layers(self.tau_embed, self._cosines(tau))
+        return hidden_layers(self.tau_embed.children(), self._cosines(tau))
 
     def _cosines(self, tau: Tensor) -> Tensor:
         return torch.cos(tau[..., None] * self.frequency).to(self._compute_dtype())
@@ -223,7 +223,7 @@ def _apply_head(head: nn.Sequential, mixed: Tensor) -> Tensor:
 
 
 def _hidden(head: nn.Sequential, mixed: Tensor) -> Tensor:
-    return hidden_layers(head[:-1], mixed)  # the output layer comes last
+    return hidden_layers([*head.children()][:-1], mixed)  # the output layer comes last
 
 
 def _linear(layers: nn.Sequential, name: str) -> nn.Linear:

@@ -15,13 +15,14 @@ from models.fused import HAS_KERNELS, POST_OP, can_fold, fold_image, fold_weight
 from models.iqn import IqnNetwork
 from models.noisy import NoisyLinear
 
+EXTRAS = (nn.AdaptiveMaxPool2d, nn.LayerNorm, NoisyLinear)
+
 
 def can_prepare(network: IqnNetwork) -> bool:
     """Whether a network is of the plain kind that `PreparedAdvantages` knows, on a CPU whose torch has oneDNN."""
-    is_plain = isinstance(network.encoder, ConvEncoder) and len(network.encoder.layers) == 9  # noqa: PLR2004
-    is_plain = is_plain and len(network.advantage_head) == len(network.float_head) - 1 == 3  # noqa: PLR2004
-    has_noise = any(isinstance(layer, NoisyLinear) for layer in network.modules())
-    return HAS_KERNELS and is_plain and not has_noise and network.float_mean.device.type == "cpu"
+    has_extras = any(isinstance(layer, EXTRAS) for layer in network.modules())
+    is_plain = isinstance(network.encoder, ConvEncoder) and not has_extras
+    return HAS_KERNELS and is_plain and network.float_mean.device.type == "cpu"
 
 
 class PreparedAdvantages:
@@ -43,6 +44,7 @@ class PreparedAdvantages:
         self.dtype = dtype
         convolutions = [layer for layer in network.encoder.layers if isinstance(layer, nn.Conv2d)]
         self._convolutions = []
+        shape = [1, 1, network.height, network.width]
         for index, layer in enumerate(convolutions):
             weight, stride = layer.weight.detach().to(dtype), list(layer.stride)
             if index == 0:
@@ -50,12 +52,16 @@ class PreparedAdvantages:
                 self._is_folded = can_fold(1, network.width, weight, stride)
                 if self._is_folded:
                     weight, stride = fold_weight(weight), [stride[0], stride[1] // 2]
+                    shape = [1, 2, network.height, network.width // 2]
             weight = weight.contiguous(memory_format=torch.channels_last)
+            rows, columns = ((shape[2 + i] - weight.shape[2 + i]) // stride[i] + 1 for i in (0, 1))
+            weight = torch.ops.mkldnn._reorder_convolution_weight(weight, [0, 0], stride, [1, 1], 1, shape)
+            shape = [1, layer.out_channels, rows, columns]
             self._convolutions.append((weight, layer.bias.detach().to(dtype), stride))  # pyright: ignore[reportOptionalMemberAccess]
-        self._floats = [_parameters(layer, dtype) for layer in network.float_head if isinstance(layer, nn.Linear)]
+        self._floats = [_packed(layer, dtype, 1) for layer in network.float_head if isinstance(layer, nn.Linear)]
         self._mean, self._std = network.float_mean.detach().clone(), network.float_std.detach().clone()
         self._embedded = network.embed(tau).detach().to(dtype)
-        self._hidden = _parameters(network.advantage_head[0], dtype)
+        self._hidden = _packed(network.advantage_head[0], dtype, len(tau))
         self._output = _parameters(network.advantage_head[2], torch.float32)
 
     def __call__(self, image: Tensor, floats: Tensor) -> Tensor:
@@ -77,6 +83,12 @@ class PreparedAdvantages:
         mixed = state[:, None, :] * self._embedded
         mean = linear(mixed, *self._hidden, *POST_OP).mean(dim=1)
         return nn.functional.linear(mean.float(), *self._output)
+
+
+def _packed(layer: nn.Module, dtype: torch.dtype, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Returns weight and bias of a linear layer, the weight as oneDNN wants it for about so many rows."""
+    weight, bias = _parameters(layer, dtype)
+    return torch.ops.mkldnn._reorder_linear_weight(weight, num_rows), bias
 
 
 def _parameters(layer: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

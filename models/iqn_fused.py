@@ -74,7 +74,7 @@ class _Heads(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         state, cosine, embedded, mixed, hidden, units, out = ctx.saved_tensors
         of_units, of_out = torch.empty_like(units), torch.empty_like(out)
         factors = gradient.contiguous().numpy()

@@ -6,6 +6,7 @@ Dimensions: B batch, H x W pixels, F floats (184), E image features, D = E + flo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ class Observer(nn.Module):
     """Base of the acting networks: `encoder` and `float_head`, and the normalisation as buffers.
 
     Attributes:
+        height: H.
         width: W.
         num_state: D.
     """
@@ -59,7 +61,7 @@ class Observer(nn.Module):
         self.encoder = ConvEncoder(inputs.height, inputs.width) if encoder is None else encoder
         self.float_head = _float_head(inputs.float_mean.numel(), float_hidden, layer_norm=layer_norm)
         initialise_all(self.float_head, LEAKY_GAIN)
-        self.width = inputs.width
+        self.height, self.width = inputs.height, inputs.width
         self.num_state = self.encoder.num_features + float_hidden
         self._stored_dtype = torch.float32
 
@@ -70,7 +72,7 @@ class Observer(nn.Module):
     def join(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Joins image features [B, E] and raw floats [B, F] to the state [B, D]."""
         normalised = ((floats - self.float_mean) / self.float_std).to(self._compute_dtype())
-        return torch.cat([encoded, hidden_layers(self.float_head, normalised)], dim=1)
+        return torch.cat([encoded, hidden_layers(self.float_head.children(), normalised)], dim=1)
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the layers that end in logits or values; they always compute in float32."""
@@ -102,9 +104,9 @@ def _float_head(num_floats: int, hidden: int, *, layer_norm: bool) -> nn.Sequent
     return head
 
 
-def hidden_layers(layers: nn.Sequential, rows: Tensor) -> Tensor:
+def hidden_layers(layers: Iterable[nn.Module], rows: Tensor) -> Tensor:
     """Applies linear layers and what follows each to [..., I], a LeakyReLU right after one in the same kernel."""
-    modules = [*layers.children()]
+    modules = [*layers]
     is_fused = False
     for layer, following in zip(modules, [*modules[1:], None], strict=True):
         if is_fused:

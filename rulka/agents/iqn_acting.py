@@ -53,7 +53,7 @@ class ActingIqn:
         """Maps raw images [N, 1, H, W] uint8 and raw floats [N, F] to mean advantages [N, A] float32."""
         with torch.inference_mode():
             self._forget_old_weights()
-            if self._precision != "measured":
+            if self._precision == "float32" or self._precision == "bfloat16":
                 return self._engine(self._precision)(image, floats)
             size = len(floats).bit_length()
             if size not in self.engines:
@@ -84,7 +84,7 @@ class ActingIqn:
                 run(image, floats)
                 if attempt:
                     best_s[engine] = min(best_s[engine], time.perf_counter() - start_s)
-        exact = min((engine for engine in engines if engine != "bfloat16"), key=best_s.__getitem__)
+        exact: Engine = "onnx" if "onnx" in best_s and best_s["onnx"] < best_s["float32"] else "float32"
         return "bfloat16" if best_s["bfloat16"] < INEXACT_GAIN * best_s[exact] else exact
 
 

@@ -64,10 +64,9 @@ class _Nodes:
         self.nodes.append(self.helper.make_node(kind, list(inputs), [name], **settings))
         return name
 
-    def linear(self, layer: nn.Module, rows: str) -> str:
-        assert isinstance(layer, nn.Linear)
-        product = self.node("MatMul", rows, self.constant(layer.weight.t()))
-        return self.node("Add", product, self.constant(layer.bias))
+    def linear(self, weight: Tensor, bias: Tensor, rows: str) -> str:
+        product = self.node("MatMul", rows, self.constant(weight.t()))
+        return self.node("Add", product, self.constant(bias))
 
     def leaky(self, rows: str) -> str:
         return self.node("LeakyRelu", rows, alpha=LEAKY_SLOPE)
@@ -76,32 +75,38 @@ class _Nodes:
 def _graph(network: IqnNetwork, tau: Tensor) -> Any:
     nodes = _Nodes()
     features = nodes.node("Cast", "image", to=nodes.types.FLOAT)
-    features = nodes.node("Sub", features, nodes.constant(np.float32([128.0])))
-    features = nodes.node("Mul", features, nodes.constant(np.float32([1.0 / 128.0])))
-    for layer in network.encoder.layers:
-        if isinstance(layer, nn.Conv2d):
-            weights = nodes.constant(layer.weight), nodes.constant(layer.bias)  # pyright: ignore[reportArgumentType]
-            features = nodes.node("Conv", features, *weights, strides=list(layer.stride))
-            features = nodes.leaky(features)
-    hidden = nodes.node("Sub", "floats", nodes.constant(network.float_mean))
-    hidden = nodes.node("Div", hidden, nodes.constant(network.float_std))
-    for layer in network.float_head:
-        if isinstance(layer, nn.Linear):
-            hidden = nodes.leaky(nodes.linear(layer, hidden))
+    for index, layer in enumerate(layer for layer in network.encoder.layers if isinstance(layer, nn.Conv2d)):
+        weight, bias = _parameters(layer)
+        if index == 0:  # (pixel - 128) / 128 becomes part of the convolution
+            weight, bias = weight / 128.0, bias - weight.sum(dim=(1, 2, 3))
+        features = nodes.node(
+            "Conv", features, nodes.constant(weight), nodes.constant(bias), strides=list(layer.stride)
+        )
+        features = nodes.leaky(features)
+    hidden = "floats"
+    for index, layer in enumerate(layer for layer in network.float_head if isinstance(layer, nn.Linear)):
+        weight, bias = _parameters(layer)
+        if index == 0:  # and (x - mean) / std of the first linear layer
+            weight = weight / network.float_std
+            bias = bias - weight @ network.float_mean
+        hidden = nodes.leaky(nodes.linear(weight, bias, hidden))
     state = nodes.node("Concat", nodes.node("Flatten", features), hidden, axis=1)
     axis = nodes.constant(np.array([1]))
     mixed = nodes.node("Mul", nodes.node("Unsqueeze", state, axis), nodes.constant(network.embed(tau)[None]))
-    mean = nodes.node("ReduceMean", nodes.leaky(nodes.linear(network.advantage_head[0], mixed)), axis, keepdims=0)
-    last = network.advantage_head[2]
-    assert isinstance(last, nn.Linear)
-    advantage = nodes.linear(last, mean)
+    first, last = (_parameters(network.advantage_head[index]) for index in (0, 2))
+    mean = nodes.node("ReduceMean", nodes.leaky(nodes.linear(*first, mixed)), axis, keepdims=0)
+    advantage = nodes.linear(*last, mean)
     make_info, types = nodes.helper.make_tensor_value_info, nodes.types
     inputs = [
-        make_info("image", types.UINT8, ["N", 1, "H", "W"]),
+        make_info("image", types.UINT8, ["N", 1, network.height, network.width]),
         make_info("floats", types.FLOAT, ["N", len(network.float_mean)]),
     ]
-    outputs = [make_info(advantage, types.FLOAT, ["N", last.out_features])]
+    outputs = [make_info(advantage, types.FLOAT, ["N", len(last[1])])]
     graph = nodes.helper.make_graph(nodes.nodes, "advantages", inputs, outputs, nodes.constants)
-    return nodes.helper.make_model(
-        graph, opset_imports=[nodes.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
-    )
+    return nodes.helper.make_model(graph, opset_imports=[nodes.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+
+def _parameters(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    assert layer.bias is not None
+    return layer.weight.detach(), layer.bias.detach()
