@@ -1,5 +1,8 @@
 """How fast IQN learns and acts beside plain eager float32: `python -m benchmarks.iqn [--json]`.
 
+With `--agent FOLDER --frames FOLDER`, a trained agent and `data/frames`, it tells instead how often the fast ways to
+act take the action of the whole network in float32.
+
 One thread, 64 x 64 images, 184 floats, 12 actions, the reference network of 1,051,805 parameters (`dense_hidden` 1024).
 Variants are interleaved; medians of CPU time are given, and the ratio to the naive variant of the same run.
 
@@ -16,25 +19,34 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.agents import agent_spec, random_block
 from benchmarks.naive_iqn import NaiveIqn, values
-from models.iqn import draw_fractions
+from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
+from models.iqn_acting import PreparedAdvantages
 from rulka.agents.agent import make_actor
 from rulka.agents.iqn import IqnLearner
 from rulka.agents.iqn_network import build_iqn
+from rulka.agents.iqn_onnx import OnnxAdvantages, has_onnx
+from rulka.agents.networks import build_agent_network
 from rulka.agents.speed import Precision, keep_freed_memory
+from rulka.artifacts import load_artifact
 from rulka.buffers.experience import BlockSpec
+from rulka.datasets.frames import FrameDataset
 from rulka.observation import NUM_FLOATS
-from rulka.params import Params, read_params
+from rulka.params import NetworkParams, ObservationParams, Params, read_params
 
 BATCH, NUM_QUANTILES, NUM_QUANTILES_ACTING = 512, 8, 32
 REFERENCE_HIDDEN = 1024
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 ACTING: tuple[Precision, ...] = (*PRECISIONS, "measured")
 GEMM_SIZE = 2048
+NUM_SHOWN = 2000
 NAIVE = "naive"
 
 Variants = dict[str, Callable[[], object]]
@@ -97,6 +109,38 @@ def act_variants(params: Params, num_cars: int) -> Variants:
     return {NAIVE: lambda: naive(NUM_QUANTILES_ACTING)} | few | variants
 
 
+def agreement(agent: Path, frames: Path) -> dict[str, float]:
+    """Returns the share of frames in which each way to act takes the action of the whole network in float32.
+
+    The fractions are those the agent acts with. How often two draws of 32 random ones agree stands beside it: a network
+    whose actions are nearly equal is not of one mind itself.
+    """
+    artifact = load_artifact(agent, ("agent",))
+    config, contract = artifact.config, artifact.observation
+    observation = ObservationParams(height=contract.height, width=contract.width)
+    sizes = NetworkParams.model_validate(config["network"])
+    network = build_agent_network("iqn", observation, sizes, artifact.normalisation, artifact.actions.num_actions)
+    assert isinstance(network, IqnNetwork)
+    network.load_state_dict(artifact.tensors)
+    network.eval().requires_grad_(False)
+    dataset = FrameDataset(frames, "train")
+    shown = np.sort(np.random.default_rng(0).choice(len(dataset), NUM_SHOWN, replace=False))
+    batch = dataset.batch(shown)
+    generator = torch.Generator().manual_seed(0)
+    tau = fixed_fractions(config["iqn"]["num_quantiles_acting"])
+
+    def whole(tau: torch.Tensor) -> torch.Tensor:
+        return values(network, batch.image, batch.floats, tau).mean(dim=1).argmax(dim=1)
+
+    expected = whole(tau.expand(NUM_SHOWN, -1))
+    ways: dict[str, Any] = {name: PreparedAdvantages(network, tau, getattr(torch, name)) for name in PRECISIONS}
+    ways |= {"onnx": OnnxAdvantages(network, tau)} if has_onnx() else {}
+    chosen = {name: way(batch.image, batch.floats).argmax(dim=1) for name, way in ways.items()}
+    shares = {f"rulka {name}": float((choice == expected).float().mean()) for name, choice in chosen.items()}
+    draws = [whole(draw_fractions(NUM_SHOWN, NUM_QUANTILES_ACTING, generator)) for _ in range(2)]
+    return shares | {"two random draws": float((draws[0] == draws[1]).float().mean())}
+
+
 def gemm_rates() -> dict[str, float]:
     """Returns the GFLOP per CPU second of a large matrix product in each precision."""
     rates = {}
@@ -124,8 +168,14 @@ def main() -> None:
     """Prints a table, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--agent", type=Path, help="folder of a trained IQN agent")
+    parser.add_argument("--frames", type=Path, default=Path("data/frames"), help="what it is shown")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.agent is not None:
+        for name, share in agreement(arguments.agent, arguments.frames).items():
+            print(f"{name:24s} {100 * share:7.2f} % of {NUM_SHOWN} frames")
+        return
     keep_freed_memory()
     params = reference_params()
     rates = gemm_rates()
