@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,5 +111,6 @@ class IqnActor:
 
 
 def _decision(action: Tensor, greedy: Tensor) -> Decision:
-    nothing = torch.zeros(len(action)).numpy()
-    return Decision(action.numpy(), nothing, nothing, (action == greedy).numpy())
+    taken = action.numpy()
+    nothing = np.zeros(len(taken), np.float32)
+    return Decision(taken, nothing, nothing, taken == greedy.numpy())
