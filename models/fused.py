@@ -24,6 +24,9 @@ HAS_KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn,
 POST_OP: tuple[str, list[float], None] = ("leaky_relu", [LEAKY_SLOPE], None)
 """Arguments of the kernels that follow those of the layer."""
 
+LEAST_ROWS = 64
+"""With fewer rows or images torch's own layers cost less: these kernels lay the weights out anew in every call."""
+
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -37,8 +40,8 @@ def conv_leaky(layer: nn.Conv2d, image: Tensor) -> Tensor:
         image: channels last.
     """
     image, weight, bias = _cast(image, layer)
-    if not _has_kernel(image):
-        return functional.leaky_relu(functional.conv2d(image, weight, bias, layer.stride), LEAKY_SLOPE)
+    if not _has_kernel(image, len(image)):
+        return functional.leaky_relu_(functional.conv2d(image, weight, bias, layer.stride), LEAKY_SLOPE)
     stride = list(layer.stride)
     if can_fold(image.shape[1], image.shape[3], weight, stride):
         image, weight, stride = fold_image(image), fold_weight(weight), [stride[0], stride[1] // 2]
@@ -48,8 +51,8 @@ def conv_leaky(layer: nn.Conv2d, image: Tensor) -> Tensor:
 def linear_leaky(layer: nn.Linear, rows: Tensor) -> Tensor:
     """Applies a linear layer and a LeakyReLU to [..., I]; under autocast in autocast's precision."""
     rows, weight, bias = _cast(rows, layer)
-    if not _has_kernel(rows):
-        return functional.leaky_relu(functional.linear(rows, weight, bias), LEAKY_SLOPE)
+    if not _has_kernel(rows, rows.numel() // rows.shape[-1]):
+        return functional.leaky_relu_(functional.linear(rows, weight, bias), LEAKY_SLOPE)
     return _LinearLeaky.apply(rows, weight, bias)
 
 
@@ -101,8 +104,8 @@ def _cast(inputs: Tensor, layer: nn.Conv2d | nn.Linear) -> tuple[Tensor, Tensor,
     return inputs.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype)
 
 
-def _has_kernel(inputs: Tensor) -> bool:
-    return HAS_KERNELS and inputs.device.type == "cpu" and inputs.dtype in _DTYPES
+def _has_kernel(inputs: Tensor, num_rows: int) -> bool:
+    return num_rows >= LEAST_ROWS and HAS_KERNELS and inputs.device.type == "cpu" and inputs.dtype in _DTYPES
 
 
 def can_fold(channels: int, width: int, weight: Tensor, stride: list[int]) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+from benchmarks import naive_iqn
 from benchmarks.naive_iqn import NaiveIqn, values
 from rulka.agents.agent import make_learner
 from rulka.agents.metrics import MetricMeans
 from rulka.buffers.sampler import Batch
 
-BATCH, SIZE, FLOATS, ACTIONS = 24, 34, 4, 3
+BATCH, SIZE, FLOATS, ACTIONS = 64, 34, 4, 3  # large enough for the fused layers
 
 
 def random_batch() -> Batch:
@@ -58,14 +60,27 @@ def test_float32_steps_are_those_of_the_twin(lab):
         torch.testing.assert_close(fast.grad, naive.grad, rtol=1e-4, atol=1e-5 * scale, msg=name)
 
 
-def test_bfloat16_steps_are_those_of_the_twin_to_its_precision(lab):
-    """bfloat16 has 8 bits, so every gradient is compared as a whole: direction, and length."""
+def test_bfloat16_steps_are_as_near_to_the_twin_as_torchs_own(lab, monkeypatch: pytest.MonkeyPatch):
+    """The twin under autocast rounds as much: no gradient may turn further from float32 than by torch's layers."""
     learner, twin, loss, expected = step_both(lab, "bfloat16")
-    assert loss == pytest.approx(expected, rel=0.02)
-    for (name, fast), naive in zip(learner.network.named_parameters(), twin.network.parameters(), strict=True):
-        cosine = torch.cosine_similarity(fast.grad.flatten(), naive.grad.flatten(), dim=0)
-        assert float(cosine) > 0.995, (name, float(cosine))
-        assert float(fast.grad.norm()) == pytest.approx(float(naive.grad.norm()), rel=0.05), name
+    assert loss == pytest.approx(expected, rel=0.01)
+
+    def rounded_values(*observed: Any) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return values(*observed).float()
+
+    monkeypatch.setattr(naive_iqn, "values", rounded_values)
+    _, rounded, _, _ = step_both(lab, "bfloat16")
+    networks = (learner.network.named_parameters(), twin.network.parameters(), rounded.network.parameters())
+    for (name, fast), naive, autocast in zip(*networks, strict=True):
+        ours, theirs = turned(fast.grad, naive.grad), turned(autocast.grad, naive.grad)
+        assert ours < 1.2 * theirs + 2e-4, (name, ours, theirs)
+        assert float(fast.grad.norm()) == pytest.approx(float(autocast.grad.norm()), rel=0.01), name
+
+
+def turned(gradient: torch.Tensor, expected: torch.Tensor) -> float:
+    """Returns one minus the cosine between two gradients."""
+    return 1.0 - float(torch.cosine_similarity(gradient.flatten(), expected.flatten(), dim=0))
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
