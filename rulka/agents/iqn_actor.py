@@ -18,10 +18,7 @@ from torch import Tensor
 from models.iqn import IqnNetwork, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
-<<<<<<< HEAD
 from rulka.agents.action_blocks import by_place
-=======
->>>>>>> 4bb8e1f2e10c46698eedf3412ec5ad3895582cfa
 from rulka.agents.iqn_acting import acting_iqn
 from rulka.agents.iqn_network import build_iqn
 from rulka.agents.networks import build_clone_policy
@@ -59,13 +56,8 @@ class IqnActor:
         if explore and self._policy is not None and self._env_steps < self._params.warmup_steps:
             return self._drive_as_cloned(self._policy, image, floats)
 
-<<<<<<< HEAD
         advantage = by_place(self._advantages(image, floats, explore=explore), self._block_shape)
         greedy = advantage.argmax(dim=-1)
-=======
-        advantage = self._advantages(image, floats, explore=explore)
-        greedy = advantage.argmax(dim=1)
->>>>>>> 4bb8e1f2e10c46698eedf3412ec5ad3895582cfa
         return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
 
     def judge(self, image: Tensor, floats: Tensor) -> Judgement:
@@ -105,7 +97,6 @@ class IqnActor:
         self._policy.network.load_state_dict(dict(tensors))
         self._has_policy_weights = True
 
-<<<<<<< HEAD
     def state_dict(self) -> dict[str, Any]:
         """Its source of chance."""
         return {"generator": self._generator.get_state()}
@@ -114,8 +105,6 @@ class IqnActor:
         """Goes on from what `state_dict` returned."""
         self._generator.set_state(state["generator"])
 
-=======
->>>>>>> 4bb8e1f2e10c46698eedf3412ec5ad3895582cfa
     def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
         if self._fast is not None:
             return self._fast(image, floats)
@@ -159,9 +148,5 @@ class IqnActor:
 def _decision(action: Tensor, greedy: Tensor) -> Decision:
     taken = action.numpy()
     nothing = np.zeros(len(taken), np.float32)
-<<<<<<< HEAD
     is_same = taken == greedy.numpy()
     return Decision(taken, nothing, nothing, is_same.all(axis=1) if is_same.ndim > 1 else is_same)
-=======
-    return Decision(taken, nothing, nothing, taken == greedy.numpy())
->>>>>>> 4bb8e1f2e10c46698eedf3412ec5ad3895582cfa
