@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator import compiling, palette, scene
+from rulka.simulator import compiling, layout, palette
 from rulka.simulator.compiling import source_stamp
-from rulka.simulator.painting import kernels, objects, quads, road, sections
+from rulka.simulator.painting import kernels, level, objects, quads, road, sections
 from rulka.simulator.painting.kernels import (
     ABOVE,
     AHEAD,
@@ -39,6 +39,7 @@ from rulka.simulator.painting.kernels import (
     cached_kernel,
     inlined_kernel,
 )
+from rulka.simulator.painting.level import paint_level_ground, sees_level_ground
 from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate
 from rulka.simulator.painting.road import paint_strip
 from rulka.simulator.painting.sections import collect_road
@@ -46,7 +47,7 @@ from rulka.simulator.palette import INK
 from rulka.tracks import track
 
 if TYPE_CHECKING:
-    from rulka.simulator.scene import Scene
+    from rulka.simulator.layout import Scene
 
 SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
@@ -56,7 +57,7 @@ HIGHEST, LOWEST = np.float32(0.83), np.float32(0.4)
 """Rise of a ray above and below the horizon from which on sky and ground keep their shade."""
 LEVEL = np.float32(0.01)
 """Grey levels that a row may change by to be painted as one: of a camera without roll, rounding leaves that much."""
-MODULES = (compiling, kernels, quads, sections, road, objects, palette, scene, track)
+MODULES = (compiling, kernels, quads, level, sections, road, objects, palette, layout, track)
 """What the kernel is made of beside this file."""
 
 
@@ -165,7 +166,11 @@ def _compile(stamp: int) -> Callable[..., int]:
                 return n
             place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
             paint_background(out[n], scratch.lens, scene.ink)
-            num_items = collect_road(scene, zone_index[n], scratch)
+            num_items = np.int64(0)
+            if sees_level_ground(scene, scratch.lens):
+                paint_level_ground(out[n], scene, scratch)
+            else:
+                num_items = collect_road(scene, zone_index[n], scratch)
             num_items = collect_objects(scene, cars, num_items, scratch)
             sort_near_to_far(scratch.key, scratch.order, num_items)
             paint_items(out[n], scene, cars, num_items, scratch)

@@ -32,10 +32,10 @@ from rulka.simulator.painting.kernels import (
 from rulka.simulator.painting.quads import paint_quad
 from rulka.simulator.painting.road import shade
 from rulka.simulator.palette import INK
-from rulka.simulator.scene import GATE_FINISH
+from rulka.simulator.layout import GATE_FINISH
 
 if TYPE_CHECKING:
-    from rulka.simulator.scene import Scene
+    from rulka.simulator.layout import Scene
 
 POST, BANNER, FINISH_DARK = INK["post"], INK["start_banner"], INK["finish_dark"]
 CAR_INK, OTHER_INK = INK["car_side"], INK["other_side"]
