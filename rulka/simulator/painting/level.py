@@ -48,6 +48,7 @@ SWITCH = np.float32(np.sqrt(2.0))
 """A level serves pixels of its texels' size divided and multiplied by this."""
 LEAST_EYE_M, LEAST_FALL = np.float32(0.5), np.float32(1e-4)
 RUN = np.int64(TEXEL_RUN)
+ONE_BIT, EIGHT_BITS, ROUNDING = np.int32(1), np.int32(8), np.int32(128)
 HAZE_STEPS = np.float32(0.8 * 256.0)
 """Share of the horizon's colour in what is as far as the view reaches, as in frames.py, in 256ths."""
 
@@ -102,19 +103,23 @@ def find_texels(
     texel: Indices, start: tuple[Real, Real], step: tuple[Real, Real], level: Indices, count: Int
 ) -> None:
     """Finds the texels of a run of pixels; off the picture it is the border's, where there is nothing."""
-    columns, most_x, most_z = level[1], np.float32(level[1] - 1), np.float32(level[2] - 1)
+    first, columns, most_x, most_z = level[0], level[1], np.float32(level[1] - 1), np.float32(level[2] - 1)
     for k in range(np.uint64(count)):
         across = np.float32(np.int32(k))
         x = below(above_zero(start[0] + across * step[0]), most_x)
         z = below(above_zero(start[1] + across * step[1]), most_z)
-        texel[k] = level[0] + np.int32(z) * columns + np.int32(x)
+        texel[k] = np.int32(first + np.int32(np.int32(z) * columns) + np.int32(x))
 
 
 @inlined_kernel
 def paint_run(pixels: Bytes, texels: Bytes, texel: Indices, haze: Int, distant: Int) -> None:
     """Paints a run of pixels with their texels, which fade into the distance, bright ones less."""
+    # Two loops: the second one runs in vectors, which loads from all over an array cannot.
     for k in range(np.uint64(pixels.shape[0])):
-        value = np.int32(texels[np.uint32(texel[k])])
-        gap = distant - value
-        faded = value + ((max(gap, gap >> 1) * haze + 128) >> 8)
+        texel[k] = np.int32(texels[np.uint32(texel[k])])
+    for k in range(np.uint64(pixels.shape[0])):
+        value = texel[k]
+        gap = np.int32(distant - value)
+        gap = max(gap, np.int32(gap >> ONE_BIT))
+        faded = np.int32(value + np.int32(np.int32(np.int32(gap * haze) + ROUNDING) >> EIGHT_BITS))
         pixels[k] = np.uint8(faded if value > 0 else np.int32(pixels[k]))
