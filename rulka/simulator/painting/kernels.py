@@ -32,8 +32,8 @@ EYE, RIGHT, ABOVE, AHEAD, FOCAL, CENTRE_X, CENTRE_Y, LENS_SIZE = 0, 3, 6, 9, 12,
 MAX_SLOTS = 2048
 """Sections in one frame; further ones are left out."""
 SLOT_SIZE = 16
-TEXEL_RUN = 64
-"""Pixels of a row whose texels are looked up at a time."""
+SQUARE_PIXELS = 64
+"""Side of the square of pixels whose texels are looked up at a time."""
 STRIP, GATE, CAR = np.int64(0), np.int64(1), np.int64(2)
 """Kinds of items."""
 
@@ -47,7 +47,7 @@ class Scratch(NamedTuple):
     key: Floats  # [item] distance
     order: Indices  # [item]
     span: Floats  # [3, 2] columns, see quads.py
-    texel: Indices  # [TEXEL_RUN] of a row, see level.py
+    texel: Indices  # [SQUARE_PIXELS, SQUARE_PIXELS] see level.py
 
 
 def new_scratch() -> Scratch:
@@ -59,7 +59,7 @@ def new_scratch() -> Scratch:
         key=np.empty(2 * MAX_SLOTS, np.float32),
         order=np.empty(2 * MAX_SLOTS, np.int32),
         span=np.empty((3, 2), np.float32),
-        texel=np.empty(TEXEL_RUN, np.int32),
+        texel=np.empty((SQUARE_PIXELS, SQUARE_PIXELS), np.int32),
     )
 
 

@@ -21,12 +21,13 @@ from rulka.simulator.painting.kernels import (
     HALF,
     ONE,
     RIGHT,
-    TEXEL_RUN,
+    SQUARE_PIXELS,
     ZERO,
     Bytes,
     Floats,
     Indices,
     Int,
+    Pixel,
     Real,
     Scratch,
     inlined_kernel,
@@ -38,16 +39,19 @@ from rulka.simulator.palette import INK
 if TYPE_CHECKING:
     from rulka.simulator.scene import Scene
 
-GROUND_HORIZON = INK["ground_horizon"]
-LEVEL_PIXELS = np.float32(0.1)
-"""The horizon may be so far off level at the sides of the image."""
+GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
+MOST_ROLL = np.float32(1e-5)
+"""Sine of the camera's roll, more than rounding makes; the background of a row is then of one shade."""
 FINEST = np.float32(TEXEL_M)
 MIN_PIXEL_SHARE = np.float32(0.5)
 """Pixels at the bottom of the image are at least so large a share of a texel, or its squares would show."""
 SWITCH = np.float32(np.sqrt(2.0))
 """A level serves pixels of its texels' size divided and multiplied by this."""
+LOWEST = np.float32(0.4)
+"""Fall from which on far ground keeps its shade."""
+GROUND_SLOPE = ONE / LOWEST
 LEAST_EYE_M, LEAST_FALL = np.float32(0.5), np.float32(1e-4)
-RUN = np.int64(TEXEL_RUN)
+SQUARE, SQUARE_COUNT = np.int64(SQUARE_PIXELS), np.uint64(SQUARE_PIXELS)
 ONE_BIT, EIGHT_BITS, ROUNDING = np.int32(1), np.int32(8), np.int32(128)
 HAZE_STEPS = np.float32(0.8 * 256.0)
 """Share of the horizon's colour in what is as far as the view reaches, as in frames.py, in 256ths."""
@@ -56,70 +60,98 @@ HAZE_STEPS = np.float32(0.8 * 256.0)
 @inlined_kernel
 def fall_of(lens: Floats, row: Int) -> Real:
     """How far a row's rays fall over a metre of depth; negative where they rise."""
-    above = (lens[CENTRE_Y] - HALF - np.float32(row)) / lens[FOCAL]
+    above = (lens[CENTRE_Y] - HALF - np.float32(np.int32(row))) / lens[FOCAL]
     return -(lens[AHEAD + 1] + above * lens[ABOVE + 1])
 
 
 @inlined_kernel
-def sees_level_ground(scene: Scene, lens: Floats) -> bool:
-    """Whether baked ground can be painted: there is some, and the camera stands upright above it, not too near."""
+def far_ground(ink: Floats, fall: Real) -> Real:
+    """Brightness of ground below which there is nothing, by how far a ray falls over a metre of depth."""
+    return ink[GROUND_HORIZON] + (ink[GROUND_NEAR] - ink[GROUND_HORIZON]) * GROUND_SLOPE * min(fall, LOWEST)
+
+
+@inlined_kernel
+def first_level_row(scene: Scene, lens: Floats, num_rows: Int) -> Int:
+    """The first row that shows level ground within view, or the number of rows where it has to be painted in strips.
+
+    That is where none is baked, and where the camera rolls or is too near to the ground for its texels.
+    """
     height = lens[EYE + 1] - scene.plane[1]
-    is_upright = abs(lens[RIGHT + 1]) * lens[CENTRE_X] < LEVEL_PIXELS and lens[ABOVE + 1] > HALF
-    nearest = height / max(fall_of(lens, np.int64(lens[CENTRE_Y] * np.float32(2.0))), LEAST_FALL)
+    is_upright = abs(lens[RIGHT + 1]) < MOST_ROLL and lens[ABOVE + 1] > HALF
+    nearest = height / max(fall_of(lens, num_rows - 1), LEAST_FALL)
     is_fine = nearest > FINEST * MIN_PIXEL_SHARE * lens[FOCAL]
-    return scene.texels.shape[0] > 0 and is_upright and height > LEAST_EYE_M and is_fine
+    if scene.texels.shape[0] == 0 or not (is_upright and height > LEAST_EYE_M and is_fine):
+        return num_rows
+    row = np.int64(0)
+    while row < num_rows and fall_of(lens, row) * np.float32(scene.view_m) <= height:
+        row += 1
+    return row
 
 
 @kernel
-def paint_level_ground(frame: Bytes, scene: Scene, scratch: Scratch) -> None:
-    """Paints all rows that show ground within view over the background, which shows where there is none."""
-    lens, levels, plane = scratch.lens, scene.levels, scene.plane
-    height, focal = lens[EYE + 1] - plane[1], lens[FOCAL]
-    distant = np.int32(scene.ink[GROUND_HORIZON])
-    for row in range(frame.shape[0]):
-        fall = fall_of(lens, row)
-        depth = height / max(fall, LEAST_FALL)
-        if fall < LEAST_FALL or not depth < np.float32(scene.view_m):
-            continue
-        pixel, size, level = depth / focal, FINEST, np.int64(0)
-        while level + 1 < levels.shape[0] and pixel > size * SWITCH:
-            size += size
-            level += 1
-        above, per_texel = (lens[CENTRE_Y] - HALF - np.float32(row)) / focal, ONE / size
-        x = lens[EYE] - plane[0] + depth * (lens[AHEAD] + above * lens[ABOVE])
-        z = lens[EYE + 2] - plane[2] + depth * (lens[AHEAD + 2] + above * lens[ABOVE + 2])
-        step_x, step_z = pixel * lens[RIGHT] * per_texel, pixel * lens[RIGHT + 2] * per_texel
-        haze = np.int32(HAZE_STEPS * depth / np.float32(scene.view_m))
-        for first in range(0, frame.shape[1], TEXEL_RUN):
-            aside = HALF - lens[CENTRE_X] + np.float32(first)
-            count = min(np.int64(frame.shape[1]) - first, RUN)
-            start = x * per_texel + aside * step_x, z * per_texel + aside * step_z
-            find_texels(scratch.texel, start, (step_x, step_z), levels[level], count)
-            paint_run(frame[row, first : first + count], scene.texels, scratch.texel, haze, distant)
+def paint_level_ground(frame: Bytes, first_row: Int, scene: Scene, scratch: Scratch) -> None:
+    """Paints the rows from the first.
+
+    Square by square in three passes over all its rows, none of which waits for what it has written itself: together
+    they would take half as long again.
+    """
+    lens, texel = scratch.lens, scratch.texel
+    height = lens[EYE + 1] - scene.plane[1]
+    num_rows, num_columns = np.int64(frame.shape[0]), np.int64(frame.shape[1])
+    for top in range(first_row, num_rows, SQUARE):
+        bottom = min(top + SQUARE, num_rows)
+        for left in range(0, num_columns, SQUARE):
+            count = min(num_columns - left, SQUARE)
+            for row in range(top, bottom):
+                find_texels(texel[np.uint64(row - top)], scene, lens, row, left, height)
+            for row in range(top, bottom):
+                look_up(frame[np.uint64(row)], np.uint64(left), count, scene.texels, texel[np.uint64(row - top)])
+    for row in range(first_row, num_rows):
+        fade_row(frame[np.uint64(row)], scene, height, fall_of(lens, row))
 
 
 @inlined_kernel
-def find_texels(
-    texel: Indices, start: tuple[Real, Real], step: tuple[Real, Real], level: Indices, count: Int
-) -> None:
+def find_texels(texel: Indices, scene: Scene, lens: Floats, row: Int, left: Int, height: Real) -> None:
     """Finds the texels of a run of pixels; off the picture it is the border's, where there is nothing."""
-    first, columns, most_x, most_z = level[0], level[1], np.float32(level[1] - 1), np.float32(level[2] - 1)
-    for k in range(np.uint64(count)):
+    depth = height / fall_of(lens, row)
+    pixel, limit, per_texel, level = depth / lens[FOCAL], FINEST * SWITCH, ONE / FINEST, np.int64(0)
+    while level + 1 < scene.levels.shape[0] and pixel > limit:
+        limit += limit
+        per_texel *= HALF
+        level += 1
+    above = (lens[CENTRE_Y] - HALF - np.float32(np.int32(row))) / lens[FOCAL]
+    aside = HALF - lens[CENTRE_X] + np.float32(np.int32(left))
+    step_x, step_z = pixel * lens[RIGHT] * per_texel, pixel * lens[RIGHT + 2] * per_texel
+    x = lens[EYE] - scene.plane[0] + depth * (lens[AHEAD] + above * lens[ABOVE])
+    z = lens[EYE + 2] - scene.plane[2] + depth * (lens[AHEAD + 2] + above * lens[ABOVE + 2])
+    x, z = x * per_texel + aside * step_x, z * per_texel + aside * step_z
+    first, columns, rows = scene.levels[level, 0], scene.levels[level, 1], scene.levels[level, 2]
+    most_x, most_z = np.float32(columns - 1), np.float32(rows - 1)
+    for k in range(SQUARE_COUNT):
         across = np.float32(np.int32(k))
-        x = below(above_zero(start[0] + across * step[0]), most_x)
-        z = below(above_zero(start[1] + across * step[1]), most_z)
-        texel[k] = np.int32(first + np.int32(np.int32(z) * columns) + np.int32(x))
+        column = np.int32(below(above_zero(x + across * step_x), most_x))
+        texel[k] = np.int32(first + np.int32(np.int32(below(above_zero(z + across * step_z), most_z)) * columns) + column)
 
 
 @inlined_kernel
-def paint_run(pixels: Bytes, texels: Bytes, texel: Indices, haze: Int, distant: Int) -> None:
-    """Paints a run of pixels with their texels, which fade into the distance, bright ones less."""
-    # Two loops: the second one runs in vectors, which loads from all over an array cannot.
-    for k in range(np.uint64(pixels.shape[0])):
-        texel[k] = np.int32(texels[np.uint32(texel[k])])
-    for k in range(np.uint64(pixels.shape[0])):
-        value = texel[k]
+def look_up(pixels: Bytes, left: Pixel, count: Int, texels: Bytes, texel: Indices) -> None:
+    """Copies the brightness of a run of texels into a row of the image."""
+    if count == SQUARE:  # a length known to the compiler
+        for k in range(SQUARE_COUNT):
+            pixels[left + k] = texels[np.uint32(texel[k])]
+    else:
+        for k in range(np.uint64(count)):
+            pixels[left + k] = texels[np.uint32(texel[k])]
+
+
+@inlined_kernel
+def fade_row(pixels: Bytes, scene: Scene, height: Real, fall: Real) -> None:
+    """Lets a row fade into the distance, what is bright less; where there is nothing, far ground shows."""
+    haze = np.int32(HAZE_STEPS * height / (fall * np.float32(scene.view_m)))
+    distant, nothing = np.int32(scene.ink[GROUND_HORIZON]), np.int32(far_ground(scene.ink, fall))
+    for x in range(np.uint64(pixels.shape[0])):
+        value = np.int32(pixels[x])
         gap = np.int32(distant - value)
         gap = max(gap, np.int32(gap >> ONE_BIT))
         faded = np.int32(value + np.int32(np.int32(np.int32(gap * haze) + ROUNDING) >> EIGHT_BITS))
-        pixels[k] = np.uint8(faded if value > 0 else np.int32(pixels[k]))
+        pixels[x] = np.uint8(faded if value > 0 else nothing)

@@ -8,6 +8,7 @@ import numpy as np
 
 from rulka.simulator.painting.kernels import (
     CAR,
+    CENTRE_X,
     FOCAL,
     GATE,
     HALF,
@@ -43,6 +44,8 @@ CHEQUERS = 8
 BANNER_LOW_M, BANNER_M, BANNER_PIXELS = np.float32(6.5), np.float32(1.8), np.float32(2.2)
 POST_M, POST_PIXELS, POST_GAP_M = np.float32(0.8), np.float32(1.1), np.float32(1.0)
 """Far gates are widened to so many pixels, so that they stay visible."""
+GATE_HIGH_M, GATE_PIXELS = np.float32(11.0), np.float32(4.0)
+"""No part of a gate is further from its middle than half the road, so many metres and so many pixels."""
 CAR_LEAD_M = np.float32(3.0)
 """Cars are painted after the road this far behind them, which they stand on."""
 CAR_PARTS = np.array(
@@ -70,7 +73,8 @@ def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch
         section = scene.gates[g, 0]
         position = to_camera(lens, at[section, 0], at[section, 1], at[section, 2])
         distance = np.sqrt(dot(position, position))
-        if position[2] > -at[section, 6] and distance < scene.view_m:
+        is_in_reach = position[2] > -at[section, 6] and distance < np.float32(scene.view_m)
+        if is_in_reach and is_beside_view(lens, position, at[section, 6] + GATE_HIGH_M) == 0:
             num_items = add_object(GATE, g, distance - ONE, num_items, scratch)
     for m in range(cars.shape[0]):
         position = to_camera(lens, cars[m, 0], cars[m, 1], cars[m, 2])
@@ -78,6 +82,15 @@ def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch
         if position[2] > -TWO and distance < scene.view_m:
             num_items = add_object(CAR, m, distance - CAR_LEAD_M, num_items, scratch)
     return num_items
+
+
+@inlined_kernel
+def is_beside_view(lens: Floats, middle: Vector, radius: Real) -> Int:
+    """1 where a gate lies wholly left or right of the view; far ones are widened by some pixels."""
+    focal, half_width = lens[FOCAL], lens[CENTRE_X]
+    radius += GATE_PIXELS * max(middle[2], ZERO) / focal
+    beyond = abs(middle[0]) * focal - middle[2] * half_width
+    return np.int64(beyond > radius * np.sqrt(focal * focal + half_width * half_width))
 
 
 @inlined_kernel
