@@ -51,10 +51,12 @@ LOWEST = np.float32(0.4)
 """Fall from which on far ground keeps its shade."""
 GROUND_SLOPE = ONE / LOWEST
 LEAST_EYE_M, LEAST_FALL = np.float32(0.5), np.float32(1e-4)
+FIXED, FIXED_BITS = np.float32(2.0**18), np.int32(18)
+SIDE = np.float32(SQUARE_PIXELS)
 SQUARE, SQUARE_COUNT = np.int64(SQUARE_PIXELS), np.uint64(SQUARE_PIXELS)
-ONE_BIT, EIGHT_BITS, ROUNDING = np.int32(1), np.int32(8), np.int32(128)
-HAZE_STEPS = np.float32(0.8 * 256.0)
-"""Share of the horizon's colour in what is as far as the view reaches, as in frames.py, in 256ths."""
+ONE_BIT, HAZE_BITS, ROUNDING = np.int16(1), np.int16(7), np.int16(64)
+HAZE_STEPS = np.float32(0.8 * 128.0)
+"""Share of the horizon's colour in what is as far as the view reaches, as in frames.py, in 128ths: products fit into 16 bits."""
 
 
 @inlined_kernel
@@ -127,10 +129,22 @@ def find_texels(texel: Indices, scene: Scene, lens: Floats, row: Int, left: Int,
     x, z = x * per_texel + aside * step_x, z * per_texel + aside * step_z
     first, columns, rows = scene.levels[level, 0], scene.levels[level, 1], scene.levels[level, 2]
     most_x, most_z = np.float32(columns - 1), np.float32(rows - 1)
-    for k in range(SQUARE_COUNT):
-        across = np.float32(np.int32(k))
-        column = np.int32(below(above_zero(x + across * step_x), most_x))
-        texel[k] = np.int32(first + np.int32(np.int32(below(above_zero(z + across * step_z), most_z)) * columns) + column)
+    end_x, end_z = x + SIDE * step_x, z + SIDE * step_z
+    if min(x, end_x) > ZERO and min(z, end_z) > ZERO and max(x, end_x) < most_x and max(z, end_z) < most_z:
+        # All of it is on the picture: fixed-point numbers, of which a vector takes few steps.
+        fixed_x, fixed_z = np.int32(x * FIXED), np.int32(z * FIXED)
+        fixed_step_x, fixed_step_z = np.int32(step_x * FIXED), np.int32(step_z * FIXED)
+        for k in range(SQUARE_COUNT):
+            across = np.int32(k)
+            column = np.int32(np.int32(fixed_x + np.int32(across * fixed_step_x)) >> FIXED_BITS)
+            line = np.int32(np.int32(fixed_z + np.int32(across * fixed_step_z)) >> FIXED_BITS)
+            texel[k] = np.int32(np.int32(first + np.int32(line * columns)) + column)
+    else:
+        for k in range(SQUARE_COUNT):
+            across = np.float32(np.int32(k))
+            column = np.int32(below(above_zero(x + across * step_x), most_x))
+            line = np.int32(below(above_zero(z + across * step_z), most_z))
+            texel[k] = np.int32(np.int32(first + np.int32(line * columns)) + column)
 
 
 @inlined_kernel
@@ -147,11 +161,11 @@ def look_up(pixels: Bytes, left: Pixel, count: Int, texels: Bytes, texel: Indice
 @inlined_kernel
 def fade_row(pixels: Bytes, scene: Scene, height: Real, fall: Real) -> None:
     """Lets a row fade into the distance, what is bright less; where there is nothing, far ground shows."""
-    haze = np.int32(HAZE_STEPS * height / (fall * np.float32(scene.view_m)))
-    distant, nothing = np.int32(scene.ink[GROUND_HORIZON]), np.int32(far_ground(scene.ink, fall))
+    haze = np.int16(HAZE_STEPS * height / (fall * np.float32(scene.view_m)))
+    distant, nothing = np.int16(scene.ink[GROUND_HORIZON]), np.uint8(np.int32(far_ground(scene.ink, fall)))
     for x in range(np.uint64(pixels.shape[0])):
-        value = np.int32(pixels[x])
-        gap = np.int32(distant - value)
-        gap = max(gap, np.int32(gap >> ONE_BIT))
-        faded = np.int32(value + np.int32(np.int32(np.int32(gap * haze) + ROUNDING) >> EIGHT_BITS))
-        pixels[x] = np.uint8(faded if value > 0 else nothing)
+        value = np.int16(pixels[x])
+        gap = np.int16(distant - value)
+        gap = max(gap, np.int16(gap >> ONE_BIT))
+        faded = np.int16(value + np.int16(np.int16(np.int16(gap * haze) + ROUNDING) >> HAZE_BITS))
+        pixels[x] = np.uint8(faded) if value > 0 else nothing
