@@ -6,7 +6,7 @@ all of it is equally deep. So one level of the picture serves a row, and its tex
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from rulka.simulator.painting.kernels import (
     inlined_kernel,
     kernel,
 )
-from rulka.simulator.painting.quads import above_zero, below
+from rulka.simulator.painting.quads import NEXT, above_zero, below
 from rulka.simulator.palette import INK
 
 if TYPE_CHECKING:
@@ -57,6 +57,23 @@ SQUARE, SQUARE_COUNT = np.int64(SQUARE_PIXELS), np.uint64(SQUARE_PIXELS)
 ONE_BIT, HAZE_BITS, ROUNDING = np.int16(1), np.int16(7), np.int16(64)
 HAZE_STEPS = np.float32(0.8 * 128.0)
 """Share of the horizon's colour in what is as far as the view reaches, as in frames.py, in 128ths: products fit into 16 bits."""
+
+
+class Line(NamedTuple):
+    """The ground that a row of pixels shows, x and z in metres from the picture's corner.
+
+    A pixel shows what lies under the eye, and `depth` times the slope further, and that times the step for each pixel
+    that it is right of the middle; the run of pixels begins `aside` right of it.
+    """
+
+    depth: Real
+    x: Real
+    z: Real
+    slope_x: Real
+    slope_z: Real
+    step_x: Real
+    step_z: Real
+    aside: Real
 
 
 @inlined_kernel
@@ -99,13 +116,29 @@ def paint_level_ground(frame: Bytes, first_row: Int, scene: Scene, scratch: Scra
     """
     lens, texel = scratch.lens, scratch.texel
     height = lens[EYE + 1] - scene.plane[1]
+    per_focal, middle = ONE / lens[FOCAL], lens[CENTRE_Y] - HALF
+    eye = lens[EYE] - scene.plane[0], lens[EYE + 2] - scene.plane[2]
+    ahead, up = (lens[AHEAD], lens[AHEAD + 2]), (lens[ABOVE], lens[ABOVE + 2])
+    step = lens[RIGHT] * per_focal, lens[RIGHT + 2] * per_focal
+    ahead_fall, above_fall = -lens[AHEAD + 1], -lens[ABOVE + 1]
     num_rows, num_columns = np.int64(frame.shape[0]), np.int64(frame.shape[1])
     for top in range(first_row, num_rows, SQUARE):
         bottom = min(top + SQUARE, num_rows)
         for left in range(0, num_columns, SQUARE):
             count = min(num_columns - left, SQUARE)
             for row in range(top, bottom):
-                find_texels(texel[np.uint64(row - top)], scene, lens, row, left, height)
+                above = (middle - np.float32(np.int32(row))) * per_focal
+                line = Line(
+                    depth=height / (ahead_fall + above * above_fall),
+                    x=eye[0],
+                    z=eye[1],
+                    slope_x=ahead[0] + above * up[0],
+                    slope_z=ahead[1] + above * up[1],
+                    step_x=step[0],
+                    step_z=step[1],
+                    aside=HALF - lens[CENTRE_X] + np.float32(np.int32(left)),
+                )
+                find_texels(texel[np.uint64(row - top)], scene.levels, line, per_focal)
             for row in range(top, bottom):
                 look_up(frame[np.uint64(row)], np.uint64(left), count, scene.texels, texel[np.uint64(row - top)])
     for row in range(first_row, num_rows):
@@ -113,21 +146,18 @@ def paint_level_ground(frame: Bytes, first_row: Int, scene: Scene, scratch: Scra
 
 
 @inlined_kernel
-def find_texels(texel: Indices, scene: Scene, lens: Floats, row: Int, left: Int, height: Real) -> None:
+def find_texels(texel: Indices, levels: Indices, line: Line, per_focal: Real) -> None:
     """Finds the texels of a run of pixels; off the picture it is the border's, where there is nothing."""
-    depth = height / fall_of(lens, row)
-    pixel, limit, per_texel, level = depth / lens[FOCAL], FINEST * SWITCH, ONE / FINEST, np.int64(0)
-    while level + 1 < scene.levels.shape[0] and pixel > limit:
+    limit, per_texel, level = FINEST * SWITCH, ONE / FINEST, np.uint64(0)
+    while level + NEXT < np.uint64(levels.shape[0]) and line.depth * per_focal > limit:
         limit += limit
         per_texel *= HALF
-        level += 1
-    above = (lens[CENTRE_Y] - HALF - np.float32(np.int32(row))) / lens[FOCAL]
-    aside = HALF - lens[CENTRE_X] + np.float32(np.int32(left))
-    step_x, step_z = pixel * lens[RIGHT] * per_texel, pixel * lens[RIGHT + 2] * per_texel
-    x = lens[EYE] - scene.plane[0] + depth * (lens[AHEAD] + above * lens[ABOVE])
-    z = lens[EYE + 2] - scene.plane[2] + depth * (lens[AHEAD + 2] + above * lens[ABOVE + 2])
-    x, z = x * per_texel + aside * step_x, z * per_texel + aside * step_z
-    first, columns, rows = scene.levels[level, 0], scene.levels[level, 1], scene.levels[level, 2]
+        level += NEXT
+    scale = line.depth * per_texel
+    step_x, step_z = line.step_x * scale, line.step_z * scale
+    x = line.x * per_texel + line.slope_x * scale + line.aside * step_x
+    z = line.z * per_texel + line.slope_z * scale + line.aside * step_z
+    first, columns, rows = levels[level, 0], levels[level, 1], levels[level, 2]
     most_x, most_z = np.float32(columns - 1), np.float32(rows - 1)
     end_x, end_z = x + SIDE * step_x, z + SIDE * step_z
     if min(x, end_x) > ZERO and min(z, end_z) > ZERO and max(x, end_x) < most_x and max(z, end_z) < most_z:
