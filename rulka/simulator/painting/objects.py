@@ -12,10 +12,12 @@ from rulka.simulator.painting.kernels import (
     FOCAL,
     GATE,
     HALF,
+    NEAR_M,
     ONE,
     RIGHT,
     TWO,
     ZERO,
+    Border,
     Bytes,
     Floats,
     Int,
@@ -30,7 +32,7 @@ from rulka.simulator.painting.kernels import (
     to_camera,
     turned,
 )
-from rulka.simulator.painting.quads import paint_quad
+from rulka.simulator.painting.quads import border, fill_between, paint_quad
 from rulka.simulator.painting.road import shade
 from rulka.simulator.palette import INK
 from rulka.simulator.layout import GATE_FINISH
@@ -117,25 +119,35 @@ def paint_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) 
     low, high = BANNER_LOW_M, BANNER_LOW_M + max(BANNER_M, pixel * BANNER_PIXELS)
     parts = np.int64(CHEQUERS if kind == GATE_FINISH else 1)
     width = TWO * span / np.float32(parts)
-    for part in range(-2, parts):
-        if part < 0:
-            left, right = (span, span + post) if part == -1 else (-span - post, -span)
-            bottom, value = -ONE, ink[POST]
-        else:
-            left = -span + np.float32(part) * width
-            right, bottom, value = left + width, low, ink[FINISH_DARK if part & 1 else BANNER + kind]
-        paint_upright(frame, lens, base, side, (left, right, bottom, high), shade(value, ONE, haze * HALF, ink))
+    up = lens[RIGHT + 1], lens[RIGHT + 4], lens[RIGHT + 7]
+    if base[2] + span + post <= NEAR_M:
+        return
+    # Parts share the borders of one upright plane. Its sign says from which side it is seen.
+    sign = ONE if dot(cross(base, up), side) > ZERO else -ONE
+    ground, under = level_border(lens, base, side, up, -ONE, -sign), level_border(lens, base, side, up, low, -sign)
+    top = level_border(lens, base, side, up, high, sign)
+    value = shade(ink[POST], ONE, haze * HALF, ink)
+    for end in range(2):
+        right = span if end == 0 else -span - post
+        sides = plumb_border(lens, base, side, up, right, sign), plumb_border(lens, base, side, up, right + post, -sign)
+        fill_between(frame, sides[0], sides[1], ground, top, value)
+    for part in range(parts):
+        right = -span + np.float32(part) * width
+        sides = plumb_border(lens, base, side, up, right, sign), plumb_border(lens, base, side, up, right + width, -sign)
+        value = shade(ink[FINISH_DARK if part & 1 else BANNER + kind], ONE, haze * HALF, ink)
+        fill_between(frame, sides[0], sides[1], under, top, value)
 
 
 @kernel
-def paint_upright(
-    frame: Bytes, lens: Floats, base: Vector, side: Vector, extent: tuple[Real, Real, Real, Real], value: Real
-) -> None:
-    """Paints an upright rectangle across the road: `extent` is left, right, low, high in metres."""
-    up = lens[RIGHT + 1], lens[RIGHT + 4], lens[RIGHT + 7]
-    left, right, low, high = extent
-    one, two = along(base, side, left), along(base, side, right)
-    paint_quad(frame, lens, along(one, up, low), along(two, up, low), along(two, up, high), along(one, up, high), value)
+def level_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
+    """The border along a gate so far above its foot; what is higher lies inside where the sign is the gate's, turned."""
+    return border(cross(along(base, up, metres), side), sign, lens)
+
+
+@kernel
+def plumb_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
+    """The upright border so far left of a gate's middle; what is further left lies inside where the sign is the gate's."""
+    return border(cross(along(base, side, metres), up), sign, lens)
 
 
 @kernel
