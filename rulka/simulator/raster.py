@@ -36,6 +36,11 @@ BANDED = ("terrain", "asphalt", "dirt", "grass_road", "turbo", "other_road")
 LOOKS_DOWN = np.array([-1, 0, 0, 0, 0, -1, 0, -1, 0], np.float32)
 """Rotation of a pose that looks down, columns of the picture along x and rows along z."""
 NO_HAZE_M = 1e9
+WEIGHTS = np.uint16(16)
+"""Sum of the weights with which a texel is spread over its neighbours."""
+WHITE = np.uint16(255) * WEIGHTS
+MOST_TEXELS = 8191
+"""Columns or rows of a level."""
 
 
 def bake_level_ground(scene: Scene) -> Scene:
@@ -47,7 +52,7 @@ def bake_level_ground(scene: Scene) -> Scene:
     low, high = _extent(at)
     shapes = [_level_shape(high - low, TEXEL_M * 2**level) for level in range(NUM_LEVELS)]
     sizes = [rows * columns for rows, columns in shapes]
-    if sum(sizes) > MAX_BYTES:
+    if sum(sizes) > MAX_BYTES or max(shapes[0]) > MOST_TEXELS:
         return scene
     plane = np.array([low[0], at[:, 1].mean(), low[1]], np.float32)
     pictures = [_level_picture(scene, level, shape, plane) for level, shape in enumerate(shapes)]
@@ -70,9 +75,7 @@ def _level_shape(extent: NDArray[np.float64], texel_m: float) -> tuple[int, int]
     return rows, columns
 
 
-def _level_picture(
-    scene: Scene, level: int, shape: tuple[int, int], plane: NDArray[np.float32]
-) -> NDArray[np.uint8]:
+def _level_picture(scene: Scene, level: int, shape: tuple[int, int], plane: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Returns [rows, columns] uint8 ground as it looks where a pixel is as large as a texel; 0 is none.
 
     It is painted on black and on white, which tells how much of a texel is covered.
@@ -104,14 +107,27 @@ def _level_picture(
         zone = np.array([-scene.num_before])
         paint_frames(pose, zone, bare._replace(ink=ink), camera, no_cars, new_scratch(), out)
         painted.append(_smoothed(out[0]))
-    cover = 255.0 - (painted[1] - painted[0])
-    values = np.where(cover > 127.5, np.clip(painted[0] * 255.0 / np.maximum(cover, 1.0), 1.0, 255.0), 0.0)
-    values[[0, -1]], values[:, [0, -1]] = 0.0, 0.0
-    return (values + 0.5).astype(np.uint8)
+    values = _uncovered(*painted)
+    values[[0, -1]], values[:, [0, -1]] = 0, 0
+    return values
 
 
-def _smoothed(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Returns the picture with every texel spread over its neighbours, so that what moves by less than one shows."""
-    wide = np.pad(picture.astype(np.float32), 1, mode="edge")
-    tall = (wide[:-2] + 2.0 * wide[1:-1] + wide[2:]) / 4.0
-    return (tall[:, :-2] + 2.0 * tall[:, 1:-1] + tall[:, 2:]) / 4.0
+def _uncovered(on_black: NDArray[np.uint16], on_white: NDArray[np.uint16]) -> NDArray[np.uint8]:
+    """Returns uint8 brightness of what covers at least half of a texel, at least 1, and 0 elsewhere."""
+    cover = WHITE - (on_white - on_black)
+    values = np.maximum((on_black + WEIGHTS // 2) // WEIGHTS, 1).astype(np.uint8)
+    partly = np.nonzero(cover < WHITE)
+    share = cover[partly] / WHITE
+    full = on_black[partly] / (WEIGHTS * np.maximum(share, 0.5))
+    values[partly] = np.where(share > 0.5, np.clip(full + 0.5, 1.0, 255.0), 0.0).astype(np.uint8)
+    return values
+
+
+def _smoothed(picture: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """Returns the picture with every texel spread over its neighbours, so that what moves by less than one shows.
+
+    Sums with the weights 1, 2, 1 either way, `WEIGHTS` times the brightness.
+    """
+    wide = np.pad(picture, 1, mode="edge").astype(np.uint16)
+    tall = wide[:-2] + 2 * wide[1:-1] + wide[2:]
+    return tall[:, :-2] + 2 * tall[:, 1:-1] + tall[:, 2:]

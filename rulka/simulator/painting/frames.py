@@ -27,6 +27,7 @@ from rulka.simulator.painting.kernels import (
     FOCAL,
     GATE,
     HALF,
+    HAZE,
     ONE,
     RIGHT,
     STRIP,
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 
 SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
-HAZE = np.float32(0.8)
-"""Share of the horizon's colour in what is as far as the view reaches."""
 HIGHEST = np.float32(0.83)
 """Rise of a ray above the horizon from which on the sky keeps its shade."""
 LEVEL = np.float32(0.01)

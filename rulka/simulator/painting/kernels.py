@@ -29,6 +29,8 @@ NEAR_M = np.float32(0.25)
 
 EYE, RIGHT, ABOVE, AHEAD, FOCAL, CENTRE_X, CENTRE_Y, LENS_SIZE = 0, 3, 6, 9, 12, 13, 14, 15
 """Places in the lens array: position, three axes, focal length and middle of the image in pixels."""
+HAZE = np.float32(0.8)
+"""Share of the horizon's colour in what is as far as the view reaches."""
 MAX_SLOTS = 2048
 """Sections in one frame; further ones are left out."""
 SLOT_SIZE = 16

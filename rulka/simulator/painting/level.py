@@ -19,10 +19,10 @@ from rulka.simulator.painting.kernels import (
     EYE,
     FOCAL,
     HALF,
+    HAZE,
     ONE,
     RIGHT,
     SQUARE_PIXELS,
-    ZERO,
     Bytes,
     Floats,
     Indices,
@@ -52,11 +52,12 @@ LOWEST = np.float32(0.4)
 GROUND_SLOPE = ONE / LOWEST
 LEAST_EYE_M, LEAST_FALL = np.float32(0.5), np.float32(1e-4)
 FIXED, FIXED_BITS = np.float32(2.0**18), np.int32(18)
+"""Fixed-point numbers leave 13 bits for whole texels: `raster.MOST_TEXELS`."""
 SIDE = np.float32(SQUARE_PIXELS)
 SQUARE, SQUARE_COUNT = np.int64(SQUARE_PIXELS), np.uint64(SQUARE_PIXELS)
 ONE_BIT, HAZE_BITS, ROUNDING = np.int16(1), np.int16(7), np.int16(64)
-HAZE_STEPS = np.float32(0.8 * 128.0)
-"""Share of the horizon's colour in what is as far as the view reaches, as in frames.py, in 128ths: products fit into 16 bits."""
+HAZE_STEPS = HAZE * np.float32(128.0)
+"""Haze in 128ths, with which products fit into 16 bits."""
 
 
 class Line(NamedTuple):
@@ -160,21 +161,21 @@ def find_texels(texel: Indices, levels: Indices, line: Line, per_focal: Real) ->
     first, columns, rows = levels[level, 0], levels[level, 1], levels[level, 2]
     most_x, most_z = np.float32(columns - 1), np.float32(rows - 1)
     end_x, end_z = x + SIDE * step_x, z + SIDE * step_z
-    if min(x, end_x) > ZERO and min(z, end_z) > ZERO and max(x, end_x) < most_x and max(z, end_z) < most_z:
+    if min(x, end_x) > ONE and min(z, end_z) > ONE and max(x, end_x) < most_x and max(z, end_z) < most_z:
         # All of it is on the picture: fixed-point numbers, of which a vector takes few steps.
         fixed_x, fixed_z = np.int32(x * FIXED), np.int32(z * FIXED)
         fixed_step_x, fixed_step_z = np.int32(step_x * FIXED), np.int32(step_z * FIXED)
         for k in range(SQUARE_COUNT):
             across = np.int32(k)
             column = np.int32(np.int32(fixed_x + np.int32(across * fixed_step_x)) >> FIXED_BITS)
-            line = np.int32(np.int32(fixed_z + np.int32(across * fixed_step_z)) >> FIXED_BITS)
-            texel[k] = np.int32(np.int32(first + np.int32(line * columns)) + column)
+            row = np.int32(np.int32(fixed_z + np.int32(across * fixed_step_z)) >> FIXED_BITS)
+            texel[k] = np.int32(np.int32(first + np.int32(row * columns)) + column)
     else:
         for k in range(SQUARE_COUNT):
             across = np.float32(np.int32(k))
             column = np.int32(below(above_zero(x + across * step_x), most_x))
-            line = np.int32(below(above_zero(z + across * step_z), most_z))
-            texel[k] = np.int32(np.int32(first + np.int32(line * columns)) + column)
+            row = np.int32(below(above_zero(z + across * step_z), most_z))
+            texel[k] = np.int32(np.int32(first + np.int32(row * columns)) + column)
 
 
 @inlined_kernel

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rulka.simulator.layout import GATE_FINISH
 from rulka.simulator.painting.kernels import (
     CAR,
     CENTRE_X,
@@ -35,7 +36,6 @@ from rulka.simulator.painting.kernels import (
 from rulka.simulator.painting.quads import border, fill_between, paint_quad
 from rulka.simulator.painting.road import shade
 from rulka.simulator.palette import INK
-from rulka.simulator.layout import GATE_FINISH
 
 if TYPE_CHECKING:
     from rulka.simulator.layout import Scene
@@ -133,20 +133,23 @@ def paint_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) 
         fill_between(frame, sides[0], sides[1], ground, top, value)
     for part in range(parts):
         right = -span + np.float32(part) * width
-        sides = plumb_border(lens, base, side, up, right, sign), plumb_border(lens, base, side, up, right + width, -sign)
+        sides = (
+            plumb_border(lens, base, side, up, right, sign),
+            plumb_border(lens, base, side, up, right + width, -sign),
+        )
         value = shade(ink[FINISH_DARK if part & 1 else BANNER + kind], ONE, haze * HALF, ink)
         fill_between(frame, sides[0], sides[1], under, top, value)
 
 
 @kernel
 def level_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
-    """The border along a gate so far above its foot; what is higher lies inside where the sign is the gate's, turned."""
+    """The border along a gate so far above its foot; what is lower lies inside where the sign is the gate's."""
     return border(cross(along(base, up, metres), side), sign, lens)
 
 
 @kernel
 def plumb_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
-    """The upright border so far left of a gate's middle; what is further left lies inside where the sign is the gate's."""
+    """The upright border so far left of a gate's middle; what is left of it lies inside where the sign is the gate's."""
     return border(cross(along(base, side, metres), up), sign, lens)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rulka.simulator.layout import EDGE, SURFACE
 from rulka.simulator.painting.kernels import (
     FOCAL,
     HALF,
@@ -41,7 +42,6 @@ from rulka.simulator.painting.sections import (
     SIDE,
 )
 from rulka.simulator.palette import INK
-from rulka.simulator.layout import EDGE, SURFACE
 from rulka.tracks.track import WALL
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rulka.simulator.layout import CHUNK_SECTIONS, LIGHT, SECTION_STEPS
 from rulka.simulator.painting.kernels import (
     CENTRE_X,
     CENTRE_Y,
@@ -31,7 +32,6 @@ from rulka.simulator.painting.kernels import (
     to_camera,
     turned,
 )
-from rulka.simulator.layout import CHUNK_SECTIONS, LIGHT, SECTION_STEPS
 
 if TYPE_CHECKING:
     from rulka.simulator.layout import Scene
