@@ -24,8 +24,8 @@ NUM_LEVELS = 7
 """The last one's texels are 8 m."""
 LEVEL_M, LEVEL_SLOPE = 1e-3, 1e-4
 """Road whose height differs by less, and whose bank is less, is level."""
-BANDED_LEVELS = 4
-"""Levels that show the bands along the road: to pixels of 1.4 m, 45 m away in a frame for agents."""
+BANDED_LEVELS = 3
+"""Levels that show the bands along the road: to pixels of 1 m, 32 m away in a frame for agents."""
 BAND_STEPS = 3
 """Lengths of strips up to that of a band."""
 EYE_TEXELS = 1000.0

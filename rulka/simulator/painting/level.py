@@ -45,8 +45,8 @@ MOST_ROLL = np.float32(1e-5)
 FINEST = np.float32(TEXEL_M)
 MIN_PIXEL_SHARE = np.float32(0.5)
 """Pixels at the bottom of the image are at least so large a share of a texel, or its squares would show."""
-SWITCH = np.float32(np.sqrt(2.0))
-"""A level serves pixels of its texels' size divided and multiplied by this."""
+SWITCH = np.float32(2.0)
+"""A level serves pixels as large as its texels to so many times as large: edges then move by less than a pixel."""
 LOWEST = np.float32(0.4)
 """Fall from which on far ground keeps its shade."""
 GROUND_SLOPE = ONE / LOWEST

@@ -149,7 +149,7 @@ def level_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: R
 
 @kernel
 def plumb_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
-    """The upright border so far left of a gate's middle; what is left of it lies inside where the sign is the gate's."""
+    """The upright border so far left of a gate's middle; what is left of it lies inside if the sign is the gate's."""
     return border(cross(along(base, side, metres), up), sign, lens)
 
 
