@@ -39,7 +39,14 @@ from rulka.simulator.painting.kernels import (
     Scratch,
     inlined_kernel,
 )
-from rulka.simulator.painting.level import GROUND_SLOPE, far_ground, first_level_row, paint_level_ground
+from rulka.simulator.painting.level import (
+    GROUND_SLOPE,
+    far_ground,
+    first_level_row,
+    no_level_row,
+    paint_level_ground,
+    paint_no_ground,
+)
 from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate
 from rulka.simulator.painting.road import paint_strip
 from rulka.simulator.painting.sections import collect_road
@@ -145,8 +152,14 @@ def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratc
             paint_car(frame, scene.ink, scratch.lens, cars, scratch.item[index, 1])
 
 
-def _compile(stamp: int) -> Callable[..., int]:
-    """Returns the kernel; the stamp of its files is part of the key under which numba keeps it."""
+def _compile(stamp: int, first_row_of: Callable[..., Int], paint_ground: Callable[..., None]) -> Callable[..., int]:
+    """Returns the kernel; the stamp of its files is part of the key under which numba keeps it.
+
+    Args:
+        stamp: of `MODULES`.
+        first_row_of: finds the first row that shows baked ground.
+        paint_ground: paints it.
+    """
 
     @cached_kernel
     def paint_frames(
@@ -163,11 +176,11 @@ def _compile(stamp: int) -> Callable[..., int]:
             if not is_finite(poses, n):
                 return n
             place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
-            first_row = first_level_row(scene, scratch.lens, height)
+            first_row = first_row_of(scene, scratch.lens, height)
             paint_background(out[n], scratch.lens, scene.ink, first_row)
             if first_row < height:
                 num_items = np.int64(0)
-                paint_level_ground(out[n], first_row, scene, scratch)
+                paint_ground(out[n], first_row, scene, scratch)
             else:
                 num_items = collect_road(scene, zone_index[n], scratch)
             num_items = collect_objects(scene, cars, num_items, scratch)
@@ -178,18 +191,34 @@ def _compile(stamp: int) -> Callable[..., int]:
     return paint_frames
 
 
-paint_frames = _compile(source_stamp(MODULES))
-"""Paints every pose; `render.render_frames` checks the arguments.
+paint_in_strips = _compile(source_stamp(MODULES), no_level_row, paint_no_ground)
+"""The kernel for scenes without baked ground, which most are: it compiles in two thirds of the time."""
+paint_on_ground = _compile(source_stamp(MODULES), first_level_row, paint_level_ground)
+"""The kernel for scenes with it."""
 
-Args:
-    poses: [N, >= 12] position and rotation of each car.
-    zone_index: [N] zone of each car.
-    scene: from `bake_scene`.
-    cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
-    cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
-    scratch: from `new_scratch`, of one thread.
-    out: [N, H, W], C-contiguous, overwritten.
 
-Returns:
-    The first pose that holds a value that is not finite, where it stops, or -1.
-"""
+def paint_frames(
+    poses: Floats,
+    zone_index: NDArray[np.int64],
+    scene: Scene,
+    cameras: Floats,
+    cars: Floats,
+    scratch: Scratch,
+    out: Bytes,
+) -> int:
+    """Paints every pose; `render.render_frames` checks the arguments.
+
+    Args:
+        poses: [N, >= 12] position and rotation of each car.
+        zone_index: [N] zone of each car.
+        scene: from `bake_scene`.
+        cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
+        cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
+        scratch: from `new_scratch`, of one thread.
+        out: [N, H, W], C-contiguous, overwritten.
+
+    Returns:
+        The first pose that holds a value that is not finite, where it stops, or -1.
+    """
+    paint = paint_on_ground if len(scene.texels) else paint_in_strips
+    return paint(poses, zone_index, scene, cameras, cars, scratch, out)
