@@ -43,9 +43,7 @@ from rulka.simulator.painting.level import (
     GROUND_SLOPE,
     far_ground,
     first_level_row,
-    no_level_row,
     paint_level_ground,
-    paint_no_ground,
 )
 from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate
 from rulka.simulator.painting.road import paint_strip
@@ -152,13 +150,10 @@ def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratc
             paint_car(frame, scene.ink, scratch.lens, cars, scratch.item[index, 1])
 
 
-def _compile(stamp: int, first_row_of: Callable[..., Int], paint_ground: Callable[..., None]) -> Callable[..., int]:
+def _compile(stamp: int, has_baked_ground: bool) -> Callable[..., int]:
     """Returns the kernel; the stamp of its files is part of the key under which numba keeps it.
 
-    Args:
-        stamp: of `MODULES`.
-        first_row_of: finds the first row that shows baked ground.
-        paint_ground: paints it.
+    Without baked ground numba leaves out all that paints it: a constant condition is decided before compiling.
     """
 
     @cached_kernel
@@ -176,11 +171,16 @@ def _compile(stamp: int, first_row_of: Callable[..., Int], paint_ground: Callabl
             if not is_finite(poses, n):
                 return n
             place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
-            first_row = first_row_of(scene, scratch.lens, height)
+            first_row = height
+            if has_baked_ground:
+                first_row = first_level_row(scene, scratch.lens, height)
             paint_background(out[n], scratch.lens, scene.ink, first_row)
-            if first_row < height:
-                num_items = np.int64(0)
-                paint_ground(out[n], first_row, scene, scratch)
+            num_items = np.int64(0)
+            if has_baked_ground:
+                if first_row < height:
+                    paint_level_ground(out[n], first_row, scene, scratch)
+                else:
+                    num_items = collect_road(scene, zone_index[n], scratch)
             else:
                 num_items = collect_road(scene, zone_index[n], scratch)
             num_items = collect_objects(scene, cars, num_items, scratch)
@@ -191,9 +191,9 @@ def _compile(stamp: int, first_row_of: Callable[..., Int], paint_ground: Callabl
     return paint_frames
 
 
-paint_in_strips = _compile(source_stamp(MODULES), no_level_row, paint_no_ground)
+paint_in_strips = _compile(source_stamp(MODULES), has_baked_ground=False)
 """The kernel for scenes without baked ground, which most are: it compiles in two thirds of the time."""
-paint_on_ground = _compile(source_stamp(MODULES), first_level_row, paint_level_ground)
+paint_on_ground = _compile(source_stamp(MODULES), has_baked_ground=True)
 """The kernel for scenes with it."""
 
 

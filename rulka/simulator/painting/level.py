@@ -91,17 +91,6 @@ def far_ground(ink: Floats, fall: Real) -> Real:
 
 
 @inlined_kernel
-def no_level_row(_scene: Scene, _lens: Floats, num_rows: Int) -> Int:
-    """Stands in for `first_level_row` where no ground is baked: all of it is painted in strips."""
-    return num_rows
-
-
-@kernel
-def paint_no_ground(_frame: Bytes, _first_row: Int, _scene: Scene, _scratch: Scratch) -> None:
-    """Stands in for `paint_level_ground` there."""
-
-
-@inlined_kernel
 def first_level_row(scene: Scene, lens: Floats, num_rows: Int) -> Int:
     """The first row that shows level ground within view, or the number of rows where it has to be painted in strips.
 
