@@ -93,7 +93,8 @@ def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[
     """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew."""
     try:
         if saved is not None:
-            learner.load_experience(Experience(saved["state"], files.read(saved["names"])))
+            learner.load_experience(Experience(saved["state"], files.pieces(saved["names"])))
+            files.go_on_from(saved["names"])
             return
     except DamagedExperienceError as error:
         _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)
