@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Step = Annotated[int, Field(le=10**12)]
+Point = Annotated[tuple[Step, float], Field(strict=False)]
+"""A list in YAML; what is in it is checked strictly all the same."""
 
 
 class Schedule(BaseModel):
     """A value as a function of environment steps, constant before the first and after the last point."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     interpolation: Literal["linear", "exponential", "staircase"] = Field(
         description="between two points: straight, straight in the logarithm, or the earlier value"
     )
-    points: tuple[tuple[int, float], ...] = Field(min_length=1, description="[environment step, value], steps rising")
+    points: tuple[Point, ...] = Field(
+        min_length=1, strict=False, description="[environment step, value], steps rising, values finite"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:

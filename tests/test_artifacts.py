@@ -118,7 +118,7 @@ def test_another_schema_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("expected", "match"),
     [
-        ({"observation": ObservationParams(height=32, width=48)}, "observation.height is 64, expected 32"),
+        ({"observation": ObservationParams(height=40, width=48)}, "observation.height is 64, expected 40"),
         ({"observation": ObservationParams(height=64, width=64)}, "observation.width is 48, expected 64"),
         ({"actions": action_table(1)}, "actions.ticks_per_action is 5, expected 1"),
         ({"actions": replace(ACTIONS, controls=ACTIONS.controls[:3])}, "actions.controls"),

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from rulka.campaign_slugs import CampaignSlug
 from rulka.errors import UserError
 from rulka.tracks.difficulty import ASPHALT, DIRT, EASY, EXPERT, GRASS, HARD, MEDIUM, Arc, Difficulty
 from rulka.tracks.generate import track_in_style
@@ -35,7 +36,7 @@ class CampaignTrack:
         style: the difficulty that it belongs to, with shapes, surfaces and edges of its own.
     """
 
-    slug: str
+    slug: CampaignSlug
     name: str
     features: str
     seed: int

@@ -56,7 +56,7 @@ def test_values_survive(tmp_path: Path) -> None:
     race = CapturedRace(
         "one",
         "recording",
-        rng.integers(0, 256, (5, 1, 8, 6)).astype(np.uint8),
+        rng.integers(0, 256, (5, 1, 36, 34)).astype(np.uint8),
         rng.normal(size=(5, NUM_FLOATS)).astype(np.float32),
         share.argmax(axis=1).astype(np.uint8),
         share,
@@ -66,7 +66,7 @@ def test_values_survive(tmp_path: Path) -> None:
     )
     writer = FrameWriter(
         tmp_path,
-        observation=observation_contract(ObservationParams(height=8, width=6)),
+        observation=observation_contract(ObservationParams(height=36, width=34)),
         actions=action_table(5),
         map_uid="m",
         splits={"one": "train"},
@@ -154,7 +154,7 @@ def test_a_contract_that_differs_is_named(write_frames: Write) -> None:
 
 
 def test_no_frames_are_no_dataset(tmp_path: Path) -> None:
-    contract = observation_contract(ObservationParams(height=8, width=6))
+    contract = observation_contract(ObservationParams(height=36, width=34))
     writer = FrameWriter(
         tmp_path, observation=contract, actions=action_table(5), map_uid="m", splits={}, shard_frames=3
     )

@@ -1,0 +1,182 @@
+"""`params.yaml`: every number has bounds, every type is strict, impossible combinations are named."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from models.encoder import feature_size
+from rulka.campaign_slugs import CAMPAIGN_SLUGS
+from rulka.params import MIN_PIXELS, ParamsError, RaceParams, checked_params, read_params, read_sections
+from rulka.tracks.campaign import CAMPAIGN
+
+ROOT = Path(__file__).resolve().parents[1]
+BASE: dict[str, Any] = read_sections(ROOT / "params.yaml")
+OPTIONAL = {
+    "races.select.min_race_s": 1.0,
+    "races.select.max_race_s": 60.0,
+    "races.select.max_best_ratio": 1.5,
+    "iqn.max_grad_value": 1000.0,
+    "iqn.munchausen": {"alpha": 0.9, "temperature": 0.03, "floor": -1.0},
+    "iqn.resets": {"every_env_steps": 1000, "fresh_share": 0.2, "last_layer_kept": 0.5, "further_samples": 0},
+    "iqn.prioritised": {
+        "alpha": 0.2,
+        "beta": {"interpolation": "linear", "points": [[0, 0.4]]},
+        "epsilon": 0.002,
+        "min_actions_left": 40,
+    },
+    "iqn.use_double_dqn": False,
+}
+"""What is null in `params.yaml`, so that nothing goes unlooked at."""
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    """The parameters of the project with keys "a__b__c" set."""
+    return with_keys({key.replace("__", "."): value for key, value in values.items()})
+
+
+def with_keys(values: dict[str, Any]) -> dict[str, Any]:
+    data = copy.deepcopy(BASE)
+    for key, value in values.items():
+        *outer, last = key.split(".")
+        where: Any = data
+        for name in outer:
+            where = where[int(name) if isinstance(where, list) else name]
+        where[int(last) if isinstance(where, list) else last] = value
+    return data
+
+
+def numbers(data: Any, inside: str = "") -> Iterator[tuple[str, float]]:
+    """Every number in sections and lists, by its key."""
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for name, value in items:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{inside}{name}", value
+        else:
+            yield from numbers(value, f"{inside}{name}.")
+
+
+FULL = with_keys(OPTIONAL)
+
+
+def test_everything_set_is_valid() -> None:
+    assert checked_params(FULL, "wrong").iqn.resets is not None
+
+
+@pytest.mark.parametrize("key", [key for key, _ in numbers(FULL)])
+def test_every_number_is_finite_bounded_and_a_number(key: str) -> None:
+    for value in (float("nan"), float("inf"), float("-inf"), 1e30, -1e30, 10**30, -(10**30), True, "1"):
+        with pytest.raises(ParamsError, match=key.partition(".points")[0].replace(".", r"\.")):
+            checked_params(with_keys(OPTIONAL | {key: value}), "wrong")
+
+
+def test_whole_numbers_stand_for_fractional_ones() -> None:
+    assert checked_params(changed(track__length_m=600), "wrong").track.length_m == 600.0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"train.seed": True}, r"train.seed: must be a valid integer \(got True\)"),
+        ({"track.length_m": float("inf")}, r"track.length_m: must be a finite number \(got inf\)"),
+        ({"track.width_m": 101.0}, "track.width_m: must be less than or equal to 100"),
+        ({"iqn.n_stops": 3}, "iqn.n_stops is not a key"),
+        ({"observation.height": MIN_PIXELS - 1}, "observation.height: must be greater than or equal to 34"),
+        ({"ppo.learning_rate.points": [[0, 0.0]]}, "ppo.learning_rate: values must be greater than 0"),
+        ({"ppo.learning_rate.points": []}, "ppo.learning_rate.points is empty"),
+        ({"ppo.entropy_weight.points": [[0, -0.1]]}, "ppo.entropy_weight: values must be at least 0"),
+        ({"ppo.steps_per_update": 1, "ppo.batch_size": 1}, "ppo.steps_per_update: must be greater than or equal to 2"),
+        ({"races.driver.pace_low": 0.99}, "races.driver: pace_low 0.99 is greater than pace_high 0.98"),
+        ({"races.select.min_race_s": 9.0, "races.select.max_race_s": 8.0}, "min_race_s 9.0 is greater than max_race_s"),
+        ({"races.campaign": "copper"}, r"races.campaign: must be 'copper-oval', .* or 'last-light' \(got 'copper'\)"),
+        ({"capture.validation_fraction": 1.0}, "capture.validation_fraction: must be less than 1"),
+        ({"clone.fastest_share": 0.0}, "clone.fastest_share: must be greater than 0"),
+        ({"simulator.physics.idle_rpm": 2e4}, "idle_rpm 20000.0 is greater than max_rpm"),
+        ({"simulator.physics.rest_m": 0.2}, "rest_m 0.2 is greater than travel_m"),
+        ({"simulator.physics.gear_up_mps": [65.0, 60.0, 63.0, 97.0]}, "gear_up_mps must rise"),
+        ({"network.iqn.encoder": "impala"}, "set transfer.iqn_encoder to fresh"),
+        ({"pretrain.task": "simclr", "pretrain.simclr_crop_pixels": 64}, "leaves nothing of images of 64"),
+        ({"pretrain.task": "simclr", "pretrain.batch_size": 1}, "batch_size must be at least 2"),
+        (
+            {
+                "network.iqn.actions_per_decision": 5,
+                "iqn.warmup_steps": 0,
+                "iqn.demonstration_share": 0.0,
+                "train.compared": [],
+            },
+            "actions_per_decision 5 acts on IQN, which is not trained",
+        ),
+    ],
+)
+def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        checked_params(with_keys(values), "wrong")
+
+
+def test_a_message_holds_key_rule_and_value_alone() -> None:
+    data = with_keys({"iqn.num_quantiles": 7, "train.checkpoint_s": 0})
+    del data["evaluate"]["seed"]
+    with pytest.raises(ParamsError) as caught:
+        checked_params(data, "p.yaml is wrong")
+    assert str(caught.value).splitlines() == [
+        "p.yaml is wrong:",
+        "  train.checkpoint_s: must be greater than 0 (got 0)",
+        "  iqn: num_quantiles and num_quantiles_acting must be even: the second half mirrors the first",
+        "  evaluate.seed is missing",
+    ]
+
+
+def test_a_wrong_item_of_a_list_is_named_once() -> None:
+    with pytest.raises(ParamsError) as caught:
+        checked_params(changed(ppo__learning_rate__points=[[0, float("nan")]]), "wrong")
+    assert str(caught.value) == "wrong:\n  ppo.learning_rate.points.0.1: must be a finite number (got nan)"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe", "is not UTF-8 text: byte 0 is 0xff"),
+        ("a: ä".encode("latin-1"), "is not UTF-8 text: byte 3 is 0xe4"),
+        (b"a: [", "is not valid YAML"),
+        (b"a: 2026-13-45", "is not valid YAML: month must be in 1..12"),
+        (b"a: 1\nb: 2\na: 3\n", "the key a comes twice"),
+        (b"[" * 5000, "is not valid YAML"),
+        (b"", "must hold sections of keys, not nothing"),
+        (b"- 1", r"must hold sections of keys, not \[1\]"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_named_error(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ParamsError, match=message):
+        read_params(path)
+
+
+def test_a_folder_or_nothing_in_place_of_the_file(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none.yaml"):
+        with pytest.raises(ParamsError, match="cannot read"):
+            read_params(path)
+
+
+def test_numbers_are_written_as_dvc_reads_them(tmp_path: Path) -> None:
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "params.yaml"
+    path.write_text(text.replace("learning_rate: 0.002", "learning_rate: 2e-3"), encoding="utf-8")
+    assert yaml.safe_load("2e-3") == "2e-3", "what plain PyYAML makes of it"
+    assert read_params(path) == read_params(ROOT / "params.yaml")
+
+
+def test_the_smallest_image_leaves_one_feature_map() -> None:
+    assert feature_size(MIN_PIXELS) == 1
+    with pytest.raises(ValueError, match="at least 34 pixels"):
+        feature_size(MIN_PIXELS - 1)
+
+
+def test_the_slugs_are_those_of_the_campaign_in_its_order() -> None:
+    assert tuple(entry.slug for entry in CAMPAIGN) == CAMPAIGN_SLUGS
+    assert get_args(RaceParams.model_fields["campaign"].annotation)
