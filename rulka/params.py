@@ -65,26 +65,29 @@ def _rising(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float
     return points
 
 
-def _within(least: float, most: float, *, is_least_allowed: bool = True) -> AfterValidator:
-    """Returns the check that all values of a schedule lie in a range."""
+def _within(least: float, most: float) -> AfterValidator:
+    """Returns the check that all values of a schedule lie in a range, ends included."""
 
     def check(schedule: Schedule) -> Schedule:
-        wrong = [
-            value
-            for _, value in schedule.points
-            if not least <= value <= most or (value == least and not is_least_allowed)
-        ]
+        wrong = [value for _, value in schedule.points if not least <= value <= most]
         if wrong:
-            bound = "at least" if is_least_allowed else "greater than"
-            message = f"values must be {bound} {least:g} and at most {most:g}, got {wrong}"
+            message = f"values must be from {least:g} to {most:g}, got {wrong}"
             raise ValueError(message)
         return schedule
 
     return AfterValidator(check)
 
 
+def _positive(schedule: Schedule) -> Schedule:
+    wrong = [value for _, value in schedule.points if value <= 0.0]
+    if wrong:
+        message = f"values must be positive, got {wrong}"
+        raise ValueError(message)
+    return schedule
+
+
 ShareSchedule = Annotated[Schedule, _within(0.0, 1.0)]
-LearningRateSchedule = Annotated[Schedule, _within(0.0, 1.0, is_least_allowed=False)]
+LearningRateSchedule = Annotated[Schedule, _within(0.0, 1.0), AfterValidator(_positive)]
 WeightSchedule = Annotated[Schedule, _within(-MOST, MOST)]
 NotNegativeSchedule = Annotated[Schedule, _within(0.0, MOST)]
 

@@ -8,19 +8,34 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
-from pydantic import ValidationError
 
 from rulka.errors import UserError
-from rulka.params import PARAMS_FILE, Params, ParamsError
+from rulka.params import PARAMS_FILE, Params, checked_params, read_sections
 
 PRESETS_DIR = Path("presets")
+HEADER = "# params.yaml with preset "
+"""Begins the first line of what a preset wrote; the names of all that lie there follow, the newest last."""
+IQN_ONLY = ("iqn.", "network.iqn.", "network.tau_embedding", "transfer.iqn_encoder")
+"""How keys begin that act on IQN and on nothing else."""
 
 
 class PresetError(UserError):
     """A preset does not exist, or does not fit `params.yaml`."""
+
+
+class Applied(NamedTuple):
+    """What a preset did.
+
+    Attributes:
+        changes: one line for each key that changed: "iqn.n_steps: 3 -> 5".
+        remarks: what a person should know besides: presets that lie below, and changes that do not act on the agent.
+    """
+
+    changes: list[str]
+    remarks: list[str]
 
 
 def preset_names(folder: Path = PRESETS_DIR) -> list[str]:
@@ -28,16 +43,22 @@ def preset_names(folder: Path = PRESETS_DIR) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRESETS_DIR) -> list[str]:
-    """Lays a preset over the parameters and writes them, if the result is valid.
+def preset_lines(folder: Path = PRESETS_DIR) -> list[str]:
+    """Returns a line for each preset: its name, and how the comment at its top begins."""
+    lines = []
+    for name in preset_names(folder):
+        first = _text(folder / f"{name}.yaml").partition("\n")[0]
+        lines.append(f"{name:12}{first.removeprefix('#').strip() if first.startswith('#') else ''}".rstrip())
+    return lines
+
+
+def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRESETS_DIR) -> Applied:
+    """Lays a preset over the parameters and writes them, if the result is valid and differs.
 
     Args:
         name: of the preset.
         params_file: read, and written at once or not at all.
         folder: where presets lie.
-
-    Returns:
-        One line for each key that changed: "iqn.n_steps: 3 -> 5".
 
     Raises:
         PresetError: if there is no such preset, it holds a key that `params.yaml` has not, or it is no mapping.
@@ -46,35 +67,52 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
     if name not in preset_names(folder):
         message = f"no preset is called {name!r}; {folder} holds {', '.join(preset_names(folder)) or 'none'}"
         raise PresetError(message)
-    overlay, base = _read(folder / f"{name}.yaml"), _read(params_file)
+    overlay, base = read_sections(folder / f"{name}.yaml", PresetError), read_sections(params_file)
     changes: list[str] = []
     merged = _overlaid(base, overlay, "", changes, name)
-    try:
-        Params.model_validate(merged)
-    except ValidationError as error:
-        message = f"preset {name!r} does not fit {params_file}: {error}"
-        raise ParamsError(message) from error
-    text = f"# params.yaml with preset {name}; typed by rulka/params.py.\n"
-    text += yaml.safe_dump(merged, sort_keys=False, default_flow_style=None, width=110)
-    aside = params_file.with_suffix(".yaml.new")
+    params = checked_params(merged, f"preset {name!r} does not fit {params_file}")
+    below = _applied_before(params_file)
+    remarks = _remarks(below, name, changes, params)
+    if changes:
+        names = ", ".join([*(other for other in below if other != name), name])
+        _write(params_file, f"{HEADER}{names}; typed by rulka.params.\n", merged)
+    return Applied(changes, remarks)
+
+
+def _remarks(below: list[str], name: str, changes: list[str], params: Params) -> list[str]:
+    remarks = []
+    others = [other for other in below if other != name]
+    if others and changes:
+        remarks.append(
+            f"{', '.join(others)} had been applied before: what {name} does not set stays as that left it;"
+            " take params.yaml from git to begin from the repository's values"
+        )
+    num_iqn = sum(change.startswith(IQN_ONLY) for change in changes)
+    if num_iqn and params.train.algorithm != "iqn":
+        where = "which is trained for comparison only" if "iqn" in params.train.algorithms else "which is not trained"
+        remarks.append(
+            f"{num_iqn} of {len(changes)} changes act on IQN alone, {where}: train.algorithm is"
+            f" {params.train.algorithm}; set it to iqn to get an agent of this preset"
+        )
+    return remarks
+
+
+def _applied_before(params_file: Path) -> list[str]:
+    """Returns the names of presets in the first line of the parameters, none where no preset wrote them."""
+    first = _text(params_file).partition("\n")[0]
+    return first.removeprefix(HEADER).partition(";")[0].split(", ") if first.startswith(HEADER) else []
+
+
+def _text(path: Path) -> str:
+    """Returns a text of which only the first line matters; what is wrong with it, `read_sections` says."""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _write(path: Path, header: str, data: dict[str, Any]) -> None:
+    text = header + yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110)
+    aside = path.with_suffix(".yaml.new")
     aside.write_text(text, encoding="utf-8")
-    os.replace(aside, params_file)
-    return changes
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}; run from the root of the project"
-        raise PresetError(message) from error
-    except yaml.YAMLError as error:
-        message = f"{path} is not valid YAML: {error}"
-        raise PresetError(message) from error
-    if not isinstance(data, dict):
-        message = f"{path} must hold sections of keys"
-        raise PresetError(message)
-    return data
+    os.replace(aside, path)
 
 
 def _overlaid(base: dict[str, Any], overlay: dict[str, Any], inside: str, changes: list[str], name: str) -> dict:

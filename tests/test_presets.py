@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rulka.params import ParamsError, read_params
-from rulka.presets import PresetError, apply_preset, preset_names
+from rulka.presets import PresetError, apply_preset, preset_lines, preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,12 +30,12 @@ def write(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize("name", preset_names(ROOT / "presets"))
 def test_presets_fit_the_parameters(name: str, params_file: Path):
     before = read_params(params_file)
-    changes = apply_preset(name, params_file, ROOT / "presets")
-    assert changes
+    assert apply_preset(name, params_file, ROOT / "presets").changes
     after = read_params(params_file)
     assert after != before
-    assert apply_preset(name, params_file, ROOT / "presets") == [], "applied twice is applied once"
-    assert read_params(params_file) == after
+    text = params_file.read_bytes()
+    assert apply_preset(name, params_file, ROOT / "presets") == ([], []), "applied twice is applied once"
+    assert params_file.read_bytes() == text
 
 
 def test_btr_has_all_extras(params_file: Path):
@@ -51,7 +51,7 @@ def test_btr_has_all_extras(params_file: Path):
 
 def test_changes_are_named(params_file: Path, tmp_path: Path):
     text = "iqn:\n  n_steps: 5\n  gamma: {interpolation: linear, points: [[0, 0.9]]}\ntrain:\n  seed: 1\n"
-    lines = apply_preset("mine", params_file, write(tmp_path, text))
+    lines = apply_preset("mine", params_file, write(tmp_path, text)).changes
     assert lines[0] == "iqn.n_steps: 3 -> 5"
     assert lines[1].startswith("iqn.gamma: ")
     assert len(lines) == 2, "the seed was 1 before"
@@ -65,7 +65,13 @@ def test_changes_are_named(params_file: Path, tmp_path: Path):
         ("iqm: {}\n", PresetError, "unknown key iqm"),
         ("- 1\n", PresetError, "must hold sections"),
         ("a: [\n", PresetError, "not valid YAML"),
-        ("iqn:\n  num_quantiles: 7\n", ParamsError, "even"),
+        (
+            "iqn:\n  num_quantiles: 7\n",
+            ParamsError,
+            r"^preset 'mine' does not fit .*params.yaml:\n  iqn: num_quantiles and [^\n]* even[^\n]*$",
+        ),
+        ("iqn:\n  kappa: .inf\n", ParamsError, r"\n  iqn.kappa: must be a finite number \(got inf\)$"),
+        ("iqn: {n_steps: 1}\niqn: {n_steps: 2}\n", PresetError, "the key iqn comes twice"),
     ],
 )
 def test_bad_presets_change_nothing(params_file: Path, tmp_path: Path, text: str, error: type, message: str):
@@ -78,3 +84,44 @@ def test_bad_presets_change_nothing(params_file: Path, tmp_path: Path, text: str
 def test_unknown_names_are_refused(params_file: Path):
     with pytest.raises(PresetError, match=r"no preset is called '../params'; .* holds blocks, btr, reference"):
         apply_preset("../params", params_file, ROOT / "presets")
+
+
+@pytest.mark.parametrize("is_params", [False, True])
+def test_files_that_are_not_utf_8_are_named(params_file: Path, tmp_path: Path, is_params: bool):
+    folder = write(tmp_path, "iqn: {n_steps: 5}\n")
+    (params_file if is_params else folder / "mine.yaml").write_bytes(b"\xff")
+    with pytest.raises(ParamsError if is_params else PresetError, match="is not UTF-8"):
+        apply_preset("mine", params_file, folder)
+
+
+def test_presets_that_pile_up_say_so(params_file: Path):
+    assert not any("before" in remark for remark in apply_preset("btr", params_file, ROOT / "presets").remarks)
+    remarks = apply_preset("reference", params_file, ROOT / "presets").remarks
+    assert remarks[0].startswith("btr had been applied before: what reference does not set stays")
+    assert params_file.read_text().startswith("# params.yaml with preset btr, reference;")
+
+
+@pytest.mark.parametrize(
+    ("train", "remark"),
+    [
+        (
+            "{algorithm: ppo, compared: [iqn]}",
+            "2 of 3 changes act on IQN alone, which is trained for comparison only",
+        ),
+        ("{algorithm: ppo, compared: []}", "act on IQN alone, which is not trained: train.algorithm is ppo"),
+        ("{algorithm: iqn, compared: []}", None),
+    ],
+)
+def test_changes_that_do_not_act_on_the_agent_are_named(
+    params_file: Path, tmp_path: Path, train: str, remark: str | None
+):
+    apply_preset("mine", params_file, write(tmp_path, f"train: {train}\n"))
+    text = "iqn: {n_steps: 5}\nnetwork: {tau_embedding: 32, float_hidden: 32}\n"
+    found = apply_preset("mine", params_file, write(tmp_path, text)).remarks
+    assert [remark in line for line in found] == ([True] if remark else [])
+
+
+def test_presets_are_listed_with_what_they_are(tmp_path: Path):
+    (tmp_path / "bare.yaml").write_text("iqn: {}\n")
+    write(tmp_path, "# IQN, but mine.\niqn: {}\n")
+    assert preset_lines(tmp_path) == ["bare", "mine        IQN, but mine."]
