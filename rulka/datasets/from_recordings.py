@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +51,10 @@ class OtherMapError(UnusableRecordingError):
     """The race was driven on another map than the one that is used."""
 
 
+class UnreadableFolderError(UserError):
+    """A folder of recordings, or something in it, may not be read or is no folder."""
+
+
 class NoUsableRecordingError(UserError):
     """There are recordings, but not one that can be used.
 
@@ -69,8 +75,34 @@ class _Usable:
 
 
 def find_recordings(folder: Path) -> list[Path]:
-    """Returns all `.Gbx` files below a folder, whatever the case of the ending, sorted; none if it does not exist."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() == SUFFIX and path.is_file())
+    """Returns all `.Gbx` files below a folder, whatever the case of the ending, sorted; none if it does not exist.
+
+    Raises:
+        UnreadableFolderError: if something is no folder, or one at any depth may not be read: what is in it would be
+            missing without a word.
+    """
+    if not folder.exists():
+        return []
+    found: list[Path] = []
+    try:
+        for inside, _, names in os.walk(folder, onerror=_raise):
+            found += [Path(inside, name) for name in names if name.lower().endswith(SUFFIX)]
+    except OSError as error:
+        message = f"{error.filename} cannot be read: {error.strerror}"
+        raise UnreadableFolderError(message, hint="Allow reading it, or move it elsewhere.") from error
+    return sorted(path for path in found if _may_be_file(path))
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether it is no pipe or the like; what may not be looked at is left to the reader, which says why."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return True
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def read_race_dataset(

@@ -10,16 +10,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
+from pydantic import ValidationError
+
 from rulka.actions import ActionTable, action_table
 from rulka.errors import UserError
-from rulka.params import ObservationParams, Params, RandomisationParams, RewardParams, SimulatorParams, reference_params
+from rulka.params import (
+    AngleDeg,
+    Count,
+    LateralM,
+    NotNegative,
+    ObservationParams,
+    Params,
+    RaceSeconds,
+    RandomisationParams,
+    RewardParams,
+    Section,
+    Share,
+    SimulatorParams,
+    Ticks,
+    problems_of,
+    reference_params,
+)
 from rulka.tracks.find import find_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
 
 class SettingsError(UserError):
-    """A keyword of an environment is unknown or out of range; the message names it."""
+    """A keyword of an environment is unknown, of a wrong type or out of range; the message names it."""
 
 
 class RaceOptions(TypedDict, total=False):
@@ -38,6 +57,24 @@ class RaceOptions(TypedDict, total=False):
     randomisation: RandomisationParams | None  # none: how much races differ in friction, camera, light and noise
     actions_per_decision: int | None  # one: actions that share a decision's ticks, one after another
     continuous: bool | None  # no: actions are steer, gas and brake instead of an index
+
+
+class _Keywords(Section):
+    """The same keywords, all given: types and ranges are those of the parameters that they stand for."""
+
+    simulator: SimulatorParams
+    observation: ObservationParams
+    rewards: RewardParams
+    ticks_per_action: Ticks
+    start_anywhere: Share
+    start_lateral_m: LateralM
+    start_heading_deg: AngleDeg
+    max_race_s: RaceSeconds
+    no_progress_s: RaceSeconds
+    start_speed_mps: NotNegative
+    randomisation: RandomisationParams
+    actions_per_decision: Count
+    continuous: bool
 
 
 @dataclass(frozen=True)
@@ -75,13 +112,6 @@ class RaceSettings:
     continuous: bool
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.start_anywhere <= 1.0:
-            message = f"start_anywhere is a share from 0 to 1, got {self.start_anywhere}"
-            raise SettingsError(message)
-        for name in ("start_lateral_m", "start_heading_deg", "max_race_s", "no_progress_s", "start_speed_mps"):
-            if not getattr(self, name) >= 0.0:
-                message = f"{name} must not be negative, got {getattr(self, name)}"
-                raise SettingsError(message)
         if self.continuous and self.table.actions_per_decision > 1:
             message = "continuous actions are held for a whole decision: actions_per_decision must be 1"
             raise SettingsError(message)
@@ -114,11 +144,21 @@ def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> 
     if len(given) < len(RaceOptions.__annotations__):
         needed = set(RaceOptions.__annotations__) - set(PLAIN)
         given = (PLAIN if needed <= set(given) else _reference_options(reference_params())) | given
+    given = _checked(given)
     try:
         table = action_table(given.pop("ticks_per_action"), given.pop("actions_per_decision"))
     except ValueError as error:
         raise SettingsError(str(error), hint="actions_per_decision must divide ticks_per_action.") from error
     return RaceSettings(track=_track(track), table=table, **given)
+
+
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keywords with plain numbers in the place of NumPy's, or raises SettingsError."""
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+    try:
+        return dict(_Keywords.model_validate(plain))
+    except ValidationError as error:
+        raise SettingsError("; ".join(problems_of(error))) from error
 
 
 def _reference_options(params: Params) -> dict[str, Any]:

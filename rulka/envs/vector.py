@@ -61,6 +61,9 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         Raises:
             SettingsError: if a keyword is unknown or out of range.
         """
+        if not isinstance(num_envs, int | np.integer) or isinstance(num_envs, bool) or num_envs < 1:
+            message = f"num_envs is a whole number from 1, got {num_envs!r:.80}"
+            raise SettingsError(message)
         self.settings = resolve_settings(track, options)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = self.metadata | {"autoreset_mode": self.autoreset_mode}

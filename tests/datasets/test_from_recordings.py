@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from rulka.datasets import from_recordings
 from rulka.datasets.from_recordings import (
     NoUsableRecordingError,
     UnfinishedError,
+    UnreadableFolderError,
     find_recordings,
     plain_text,
     race_of_ghost,
@@ -286,3 +289,45 @@ def test_ghosts_stay_as_they_were() -> None:
     before = replace(ghost)
     race_of_ghost(ghost, "a.Gbx", "map-a")
     assert ghost.events == before.events
+
+
+def test_recordings_are_found_at_any_depth_and_sorted(tmp_path):
+    for name in ("b.Replay.Gbx", "a/c.GBX", "a/notes.txt", "folder.gbx/d.gbx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    names = [path.relative_to(tmp_path).as_posix() for path in find_recordings(tmp_path)]
+    assert names == ["a/c.GBX", "b.Replay.Gbx", "folder.gbx/d.gbx"]
+    assert find_recordings(tmp_path / "none") == []
+
+
+def refuse(path, monkeypatch):
+    """What the system does for a user who may not read a folder; root may read all."""
+    scandir = os.scandir
+
+    def scan(folder):
+        if os.fspath(folder) == os.fspath(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", scan)
+
+
+@pytest.mark.parametrize("name", [".", "deep/deeper"])
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch, name):
+    (tmp_path / "deep" / "deeper").mkdir(parents=True)
+    refuse(tmp_path / name, monkeypatch)
+    with pytest.raises(UnreadableFolderError, match=f"{tmp_path / name} cannot be read: Permission denied"):
+        find_recordings(tmp_path)
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UnreadableFolderError, match="file cannot be read: Not a directory"):
+        find_recordings(tmp_path / "file")
+
+
+def test_a_link_that_leads_nowhere_is_found_and_a_pipe_is_not(tmp_path):
+    """The reader says what is wrong with the link; it would wait for ever for the pipe."""
+    (tmp_path / "lost.gbx").symlink_to(tmp_path / "none.gbx")
+    os.mkfifo(tmp_path / "pipe.gbx")
+    assert find_recordings(tmp_path) == [tmp_path / "lost.gbx"]

@@ -2,10 +2,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 
 from rulka.envs.race import RaceEnv
 from rulka.envs.settings import SettingsError, resolve_settings
+from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, read_params, reference_params
 from rulka.tracks.track import TrackError
 
@@ -48,14 +51,41 @@ def test_a_track_may_be_a_file(straight, tmp_path) -> None:
     ("options", "message"),
     [
         ({"start_anywere": 0.5}, "start_anywere"),
-        ({"start_anywhere": 1.5}, "start_anywhere is a share"),
-        ({"start_lateral_m": -1.0}, "start_lateral_m must not be negative"),
-        ({"max_race_s": float("nan")}, "max_race_s must not be negative"),
+        ({"start_anywhere": 1.5}, "start_anywhere: must be less than or equal to 1"),
+        ({"start_lateral_m": -1.0}, "start_lateral_m: must be greater than or equal to 0"),
+        ({"max_race_s": float("nan")}, r"max_race_s: must be a finite number \(got nan\)"),
+        ({"max_race_s": 0}, "max_race_s: must be greater than 0"),
+        ({"max_race_s": "x"}, r"max_race_s: must be a valid number \(got 'x'\)"),
+        ({"no_progress_s": True}, r"no_progress_s: must be a valid number \(got True\)"),
+        ({"ticks_per_action": 0}, "ticks_per_action: must be greater than or equal to 1"),
+        ({"ticks_per_action": 2.5}, "ticks_per_action: must be a valid integer"),
+        ({"actions_per_decision": 0}, "actions_per_decision: must be greater than or equal to 1"),
+        ({"actions_per_decision": 3}, "5 ticks cannot be shared evenly by 3"),
+        ({"observation": (1, 1)}, r"observation: .* \(got \(1, 1\)\)"),
+        ({"continuous": 1}, "continuous: must be a valid boolean"),
+        ({"start_speed_mps": -1.0, "max_race_s": 1e9}, "max_race_s: .*; start_speed_mps: "),
     ],
 )
 def test_wrong_keywords_are_named(straight, options, message) -> None:
     with pytest.raises(SettingsError, match=message):
         RaceEnv(straight, **options)
+
+
+def test_numbers_of_numpy_are_numbers(straight) -> None:
+    given = {"max_race_s": np.float32(7.5), "ticks_per_action": np.int64(2), "continuous": np.True_}
+    settings = resolve_settings(straight, given)
+    assert (settings.max_race_s, settings.table.ticks_per_action, settings.continuous) == (7.5, 2, True)
+
+
+@pytest.mark.parametrize("num_envs", [0, -1, 2.0, True, "2"])
+def test_a_wrong_number_of_cars_is_named(straight, num_envs) -> None:
+    with pytest.raises(SettingsError, match="num_envs is a whole number from 1, got"):
+        RaceVectorEnv(num_envs, straight)
+
+
+def test_gymnasium_passes_the_error_on(straight) -> None:
+    with pytest.raises(SettingsError, match="max_race_s"):
+        gymnasium.make("rulka/Race-v0", track=straight, max_race_s=0)
 
 
 def test_an_unknown_render_mode_is_refused(straight) -> None:
