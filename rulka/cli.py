@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.errors import UserError
+from rulka.outputs import check_file, check_folder
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -19,7 +21,11 @@ Paths = Annotated[tuple[Path, ...], tyro.conf.Positional]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 AsJson = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(name="json")]
 
-BENCHMARKS_DIR = Path("benchmarks")
+Slugs = tyro.conf.arg(help_behavior_hint=f"(slugs: {', '.join(CAMPAIGN_SLUGS)})")
+"""Says beside the help of a track's name what the campaign's tracks are called."""
+TrackName = Annotated[str | None, Slugs]
+
+BENCHMARKS_DIR, TRAINING_DIR = Path("benchmarks"), Path("runs/train")
 
 
 def run(stages: Names = (), /, force: Flag = False) -> None:
@@ -42,24 +48,25 @@ def up() -> None:
 
 
 def inspect(path: OnePath, /, as_json: AsJson = False) -> None:
-    """Show what is in a recording, or in every Gbx file of a folder.
+    """Show what is in a recording, or in every Gbx file of a folder; exit code 1 where none can be read.
 
     Args:
         path: a Gbx file, or a folder of them.
         as_json: print one JSON object, or for a folder a list of them.
     """
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() == ".gbx") if path.is_dir() else [path]
+    from rulka.datasets.from_recordings import find_recordings
+    from rulka.recordings.summary import inspect_file
+
+    files = find_recordings(path) if path.is_dir() else [path]
     if not files:
         message = f"no Gbx file is in {path}"
         raise UserError(message)
-    from rulka.recordings.summary import inspect_file
-
     summaries = [inspect_file(file) for file in files]
     if as_json:
         _say_json(summaries if path.is_dir() else summaries[0])
     else:
         _say("\n".join(map(_line, summaries)) if path.is_dir() else _lines(summaries[0]))
-    if not path.is_dir() and summaries[0]["error"]:
+    if all(summary["error"] for summary in summaries):
         sys.exit(EXIT_USER_ERROR)
 
 
@@ -104,6 +111,7 @@ def fetch(  # noqa: PLR0913
 
     lengths_ms = (None if length is None else round(1000 * length) for length in (min_length_s, max_length_s))
     least_ms, most_ms = lengths_ms
+    check_folder(out)
     options = Options(map_id, map_uid, name, author, environment, least_ms, most_ms, maps, replays, with_maps)
     run_fetch(options, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=_say)
 
@@ -118,12 +126,13 @@ def export(race: str, out: Path, /, races: Path = Path("data/races")) -> None:
     """
     from rulka.datasets.export import export_race
 
+    check_file(out)
     written = export_race(races, race, out)
     _say(f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}")
 
 
 def evaluate(
-    agent: Path = Path("data/agent"), track: str | None = None, races: int | None = None, as_json: AsJson = False
+    agent: Path = Path("data/agent"), track: TrackName = None, races: int | None = None, as_json: AsJson = False
 ) -> None:
     """Let an agent race greedily from fixed seeds.
 
@@ -146,7 +155,7 @@ def evaluate(
 def watch(
     sources: Paths,
     /,
-    track: str | None = None,
+    track: TrackName = None,
     races: int = 1,
     out: Path | None = None,
     port: int = 8477,
@@ -157,18 +166,21 @@ def watch(
 
     Args:
         sources: Gbx files or folders of them, folders of agents such as data/agent, data/races, reference laps or slugs
-            of the campaign; or runs/train.
-        track: uid or file of the track on which agents race; that of the recordings when left out.
+            of the campaign; or the folder of a training. The training in runs/train when left out.
+        track: slug, uid or file of the track on which agents race; that of the recordings when left out.
         races: races of each agent, from different starts.
         out: MP4 file to write; without it a window opens.
         port: of the live page of a training.
     """
-    if len(sources) == 1 and any(sources[0].rglob("metrics.jsonl")):
-        _serve_page(sources[0], port)
+    named = sources or (TRAINING_DIR,)
+    if len(named) == 1 and any(named[0].rglob("metrics.jsonl")):
+        _serve_page(named[0], port)
         return
     from rulka.evaluation.watch import watch as show
     from rulka.params import read_params
 
+    if out is not None:
+        check_file(out)
     _say(show(sources, read_params(), track=track, num_races=races, out=out))
 
 
@@ -184,7 +196,7 @@ def _serve_page(folder: Path, port: int) -> None:
 
 def track(
     action: Annotated[Literal["show", "list"], tyro.conf.Positional],
-    name: Annotated[str | None, tyro.conf.Positional] = None,
+    name: Annotated[str | None, tyro.conf.Positional, Slugs] = None,
     /,
     campaign: Flag = False,
     out: Path | None = None,
@@ -201,6 +213,8 @@ def track(
     """
     from rulka.evaluation.track_command import format_campaign, show_campaign, show_track
 
+    if out is not None:
+        check_file(out)
     if action == "list" or campaign:
         if name is not None or (action == "list" and out is not None):
             message = "the whole campaign is asked for: leave out the name, and draw it with `rulka track show`"
@@ -239,31 +253,31 @@ def frames(
     from rulka.datasets.hugging_face_command import export_dataset, import_dataset
 
     if action == "export":
+        check_folder(folder)
         index = export_dataset(frames, folder, licence=licence, with_players=players)
         _say(
             f"{sum(race.num_frames for race in index.races):,} frames of {len(index.races)} races: {folder.as_posix()}"
         )
     else:
+        check_folder(frames)
         index = import_dataset(folder, frames)
         _say(
             f"{sum(race.num_frames for race in index.races):,} frames of {len(index.races)} races: {frames.as_posix()}"
         )
 
 
-def calibrate(
-    folder: OnePath, /, holdout: float = 0.34, out: Path = Path("docs/calibration"), write: Flag = False
-) -> None:
+def calibrate(folder: OnePath, /, *, out: Path, holdout: float = 0.34, write: Flag = False) -> None:
     """Fit the simulator's physics to real recordings and report how well they agree.
 
     Args:
         folder: Gbx files at any depth; finished Stadium races of TrackMania Forever or United are used.
+        out: folder to write the report into; docs/calibration holds that of the values in params.yaml.
         holdout: share of the recordings that is used for the report only.
-        out: folder of the report.
         write: also put the fitted values into params.yaml.
     """
     from rulka.calibration.command import calibrate as run_calibration
 
-    _say(run_calibration(folder, holdout=holdout, out=out, write=write))
+    _say(run_calibration(folder, holdout=holdout, out=check_folder(out), write=write))
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -305,7 +319,7 @@ def bench(names: Names = (), /, as_json: AsJson = False) -> None:
 
 def serve_game(
     port: int = 8478,
-    track: str | None = None,
+    track: TrackName = None,
     speed: float = 1.0,
     frames: Literal["grey", "colour"] = "grey",
     in_menus: Flag = False,
@@ -314,7 +328,8 @@ def serve_game(
 
     Args:
         port: where to listen on this machine; 0 takes a free port.
-        track: a track file, or the name of one in data/races/tracks; the generated one of params.yaml when left out.
+        track: a slug, a track file, or the name of one in data/races/tracks; the generated one of params.yaml when
+            left out.
         speed: factor of the race clock until a program sets another; 50 or more runs as fast as it can.
         frames: the agents' grey image, or colour for people.
         in_menus: begin in the menus, without a race, until a program opens a map.
@@ -365,19 +380,24 @@ def game_check(
 
 
 def preset(name: Annotated[str, tyro.conf.Positional], /) -> None:
-    """Lay a preset of presets/ over params.yaml; comments in it are not kept.
+    """Lay a preset of presets/ over params.yaml, or list them; comments in params.yaml are not kept.
 
     Args:
-        name: of the preset.
+        name: blocks, btr, reference, or that of another file of presets/; `list` shows all.
     """
-    from rulka.presets import apply_preset
+    from rulka.presets import apply_preset, preset_lines
 
-    for change in apply_preset(name):
-        _say(change)
+    if name == "list":
+        _say("\n".join(preset_lines()))
+        return
+    applied = apply_preset(name)
+    _say("\n".join(applied.changes or [f"params.yaml holds all of {name} already: nothing is changed"]))
+    for remark in applied.remarks:
+        _say(f"note: {remark}")
 
 
 def reference(
-    track: Annotated[str | None, tyro.conf.Positional] = None,
+    track: Annotated[str | None, tyro.conf.Positional, Slugs] = None,
     /,
     seed: int = 1,
     budget: int | None = None,
@@ -389,7 +409,8 @@ def reference(
     Args:
         track: campaign slug or file of the track.
         seed: of the search.
-        budget: decisions to simulate; 25,000 for each metre of track when left out.
+        budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
+            whatever it costs.
         out: file to write; <uid>.reference.txt here when left out.
         campaign: all tracks of the campaign that have no valid lap yet, into the package.
     """
@@ -399,6 +420,8 @@ def reference(
     if (track is None) != campaign or (campaign and out is not None):
         message = "`rulka reference` needs a track or --campaign, not both; --out goes with a track"
         raise UserError(message)
+    if out is not None:
+        check_file(out)
     if track is None:
         find_for_campaign(read_params(), seed, budget, _say)
     else:
@@ -451,12 +474,15 @@ def _line(summary: dict[str, Any]) -> str:
     race_ms = summary["race_time_ms"]
     race = f"{race_ms / 1000:8.2f} s" if race_ms is not None else " " * 10
     counts = f"{summary['num_inputs']:6,} inputs {summary['num_samples']:6,} samples"
-    return f"{summary['kind'] or '?':10}{race}  {summary['error'] or counts}  {summary['file']}"
+    problem = " ".join(text for text in (summary["error"], summary["hint"]) if text)
+    return f"{summary['kind'] or '?':10}{race}  {problem or counts}  {summary['file']}"
 
 
 def _lines(summary: dict[str, Any]) -> str:
     """One file alone, field by field; ghosts hold the same fields."""
     shown = {**summary, "ghosts": len(summary["ghosts"])}
+    if shown["hint"] is None:
+        shown.pop("hint")
     shown.pop("blocks", None)  # thousands of them; as JSON they are all there
     return "\n".join(f"{name:21}{'' if value is None else value}" for name, value in shown.items())
 

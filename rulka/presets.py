@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ HEADER = "# params.yaml with preset "
 """Begins the first line of what a preset wrote; the names of all that lie there follow, the newest last."""
 IQN_ONLY = ("iqn.", "network.iqn.", "network.tau_embedding", "transfer.iqn_encoder")
 """How keys begin that act on IQN and on nothing else."""
+_END_OF_SENTENCE = re.compile(r"\.(?=\s+[A-Z]|$)")
 
 
 class PresetError(UserError):
@@ -44,11 +46,12 @@ def preset_names(folder: Path = PRESETS_DIR) -> list[str]:
 
 
 def preset_lines(folder: Path = PRESETS_DIR) -> list[str]:
-    """Returns a line for each preset: its name, and how the comment at its top begins."""
+    """Returns a line for each preset: its name, and the first sentence of the comment at its top."""
     lines = []
     for name in preset_names(folder):
         first = _text(folder / f"{name}.yaml").partition("\n")[0]
-        lines.append(f"{name:12}{first.removeprefix('#').strip() if first.startswith('#') else ''}".rstrip())
+        sentence = _END_OF_SENTENCE.split(first.removeprefix("#").strip())[0] if first.startswith("#") else ""
+        lines.append(f"{name:12}{sentence}".rstrip())
     return lines
 
 

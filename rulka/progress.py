@@ -11,11 +11,13 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
+BASIS_S, BASIS_SHARE, LONG_BASIS_S = 3.0, 0.02, 30.0
+"""The time left is told once this much time has been measured, with this share of the work; or after a long time."""
 
 Fact = str | float | int
 
@@ -36,6 +38,7 @@ class Progress:
     ) -> None:
         self.label, self.total, self.unit, self.done = label, total, unit, done
         self._done_before = done
+        self._basis: tuple[float, float] | None = None  # seconds, and what was done then
         self._facts: dict[str, Fact] = {}
         self._stream = stream or sys.stdout
         self._started_s = self._shown_s = time.monotonic()
@@ -62,19 +65,35 @@ class Progress:
         self.done += amount
         self._facts.update(facts)
         now_s = time.monotonic()
+        if self._basis is None:
+            self._basis = now_s, self.done
         if now_s - self._shown_s < (BAR_PERIOD_S if self._bar else LINE_PERIOD_S):
             return
         self._shown_s = now_s
         if self._bar:
             self._bar.show(self)
         else:
-            self._write_line(time_left(self.rate, self.total, self.done))
+            self._write_line(self.time_left())
 
     @property
     def rate(self) -> float:
         """Units a second since the work began here; 0 before any time has passed."""
         elapsed_s = time.monotonic() - self._started_s
         return (self.done - self._done_before) / elapsed_s if elapsed_s > 0 else 0.0
+
+    def time_left(self) -> str:
+        """Returns the time left in words, or an empty text as long as there is no sound basis for it.
+
+        The basis begins with the first advance: what comes before it, such as compiling, is not the pace of the work.
+        """
+        if self._basis is None or self.total is None:
+            return ""
+        since_s, done_then = self._basis
+        measured_s, measured = time.monotonic() - since_s, self.done - done_then
+        is_enough = measured_s >= BASIS_S and measured >= BASIS_SHARE * (self.total - done_then)
+        if measured <= 0 or not (is_enough or measured_s >= LONG_BASIS_S):
+            return ""
+        return time_left(measured / measured_s, self.total, self.done)
 
     def details(self) -> str:
         """Returns the rate and the facts in words."""
@@ -96,11 +115,11 @@ class _Bar:
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
             TextColumn("{task.percentage:>3.0f} %"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[details]}"),
         )
         self._rich = RichProgress(*columns, console=Console(file=progress._stream))
-        self._task: TaskID = self._rich.add_task(progress.label, total=progress.total, details="")
+        self._task: TaskID = self._rich.add_task(progress.label, total=progress.total, left="", details="")
 
     def start(self) -> None:
         self._rich.start()
@@ -109,7 +128,8 @@ class _Bar:
         self._rich.stop()
 
     def show(self, progress: Progress) -> None:
-        self._rich.update(self._task, completed=progress.done, total=progress.total, details=progress.details())
+        done, left, details = progress.done, progress.time_left(), progress.details()
+        self._rich.update(self._task, completed=done, total=progress.total, left=left, details=details)
 
 
 def time_left(rate: float, total: float | None, done: float) -> str:

@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -7,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from rulka import cli, doctor
+from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.cli import COMMANDS, main
+from rulka.presets import preset_names
+from rulka.recordings import read_recording
+from rulka.recordings import summary as summary_module
+from rulka.recordings.errors import RecordingError
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,8 +64,96 @@ def test_a_broken_recording_is_shown_with_its_error(
     assert call(monkeypatch, "inspect", str(tmp_path / "a.Replay.Gbx"), "--json") == 1
     summary = json.loads(capsys.readouterr().out)
     assert summary["error"]
-    assert call(monkeypatch, "inspect", str(tmp_path), "--json") == 0
+    assert call(monkeypatch, "inspect", str(tmp_path), "--json") == 1
     assert json.loads(capsys.readouterr().out) == [summary]
+
+
+def test_a_damaged_recording_is_shown_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.Replay.Gbx"
+    path.write_bytes(b"not a recording")
+    with pytest.raises(RecordingError) as expected:
+        read_recording(path)
+    assert expected.value.hint
+    for shown in (path, tmp_path):
+        assert call(monkeypatch, "inspect", str(shown)) == 1
+        assert expected.value.hint in capsys.readouterr().out
+
+
+def test_a_folder_with_one_good_file_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.gbx", "b.gbx"):
+        (tmp_path / name).write_bytes(b"")
+    good = {"error": None, "hint": None, "kind": "map", "race_time_ms": None, "num_inputs": 0, "num_samples": 0}
+    bad = good | {"error": "DamagedError: it is damaged", "hint": "Save it again."}
+    found = {"a.gbx": good, "b.gbx": bad}
+    monkeypatch.setattr(summary_module, "inspect_file", lambda path: found[path.name] | {"file": path.name})
+    assert call(monkeypatch, "inspect", str(tmp_path)) == 0
+    assert "DamagedError: it is damaged Save it again.  b.gbx" in capsys.readouterr().out
+
+
+def test_a_folder_that_may_not_be_read_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(folder: str) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert call(monkeypatch, "inspect", str(tmp_path)) == 1
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path} cannot be read: Permission denied\n  Allow reading")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["serve-game", "--port", port] for port in ("-1", "65536", "99999999999")),
+        *(["game-check", "--port", port] for port in ("-1", "0", "65536")),
+        *(["watch", "run", "--port", port] for port in ("-1", "65536")),
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_no_port_has_are_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *arguments) == 1
+    assert f"error: there is no port {arguments[-1]}\n  Name one from 1 to 65535" in capsys.readouterr().err
+
+
+def test_help_names_tracks_and_presets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("evaluate", "watch", "track", "serve-game", "reference"):
+        assert call(monkeypatch, command, "--help") == 0
+        shown = capsys.readouterr().out
+        assert all(slug in shown for slug in CAMPAIGN_SLUGS), command
+    assert call(monkeypatch, "preset", "--help") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in preset_names(ROOT / "presets"))
+
+
+def test_presets_are_listed_applied_and_remarked_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "presets", tmp_path / "presets")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "preset", "list") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == preset_names()
+    assert call(monkeypatch, "preset", "blocks") == 0
+    shown = capsys.readouterr().out
+    assert "network.iqn.actions_per_decision: 1 -> 5\n" in shown
+    assert "note: 4 of 4 changes act on IQN alone, which is trained for comparison only" in shown
+    assert call(monkeypatch, "preset", "blocks") == 0
+    assert capsys.readouterr().out == "params.yaml holds all of blocks already: nothing is changed\n"
+
+
+def test_calibrate_writes_where_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "calibrate", "recordings") != 0
+    assert "--out" in capsys.readouterr().err
 
 
 def test_benchmarks_are_known_by_name(

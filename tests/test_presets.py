@@ -123,5 +123,5 @@ def test_changes_that_do_not_act_on_the_agent_are_named(
 
 def test_presets_are_listed_with_what_they_are(tmp_path: Path):
     (tmp_path / "bare.yaml").write_text("iqn: {}\n")
-    write(tmp_path, "# IQN, but mine.\niqn: {}\n")
-    assert preset_lines(tmp_path) == ["bare", "mine        IQN, but mine."]
+    write(tmp_path, "# IQN, but mine, et al. 2024. And more\niqn: {}\n")
+    assert preset_lines(tmp_path) == ["bare", "mine        IQN, but mine, et al. 2024"]

@@ -52,6 +52,31 @@ def test_plain_lines_come_every_five_seconds_with_rate_facts_and_time_left(clock
     ]
 
 
+def left_after(clock: Clock, total: float, steps: list[tuple[float, float]]) -> str:
+    """The time left after advances, each some seconds after the one before."""
+    progress = Progress("train", total, "steps", stream=io.StringIO())
+    for seconds, amount in steps:
+        clock.now_s += seconds
+        progress.advance(amount)
+    return progress.time_left()
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], ""),
+        ([(60.0, 10)], ""),  # compiling and one step say nothing of the pace
+        ([(60.0, 10), (2.0, 100)], ""),  # too short
+        ([(60.0, 10), (10.0, 10)], ""),  # too little of 990
+        ([(60.0, 10), (10.0, 90)], "1 min 40 s left"),  # 9 a second, 900 left; the first minute does not count
+        ([(60.0, 10), (50.0, 10)], "81 min 40 s left"),  # slow work is told of after half a minute: 0.2 a second, 980
+        ([(60.0, 10), (50.0, 0)], ""),
+    ],
+)
+def test_time_left_needs_a_basis(clock: Clock, steps: list[tuple[float, float]], expected: str) -> None:
+    assert left_after(clock, 1000, steps) == expected
+
+
 def test_resumed_work_does_not_count_into_the_rate(clock: Clock) -> None:
     progress = Progress("train", 1000, "steps", done=500, stream=io.StringIO())
     clock.now_s += 10.0

@@ -28,7 +28,7 @@ REAL_COLOUR, SIMULATED_COLOUR = "#1b1f24", "#d55e00"
 
 _PAGE = """# Calibration of the physics
 
-`rulka calibrate {folder} --holdout {holdout} --write`, {date}. {num_fit} recordings were fitted
+`rulka calibrate {folder} --holdout {holdout} --out {out} --write`, {date}. {num_fit} recordings were fitted
 ({fit_windows} windows), {num_held} were held out ({held_windows} windows). Everything below is measured on the
 held-out recordings: cars set out from a recorded state and drive on with the recorded inputs alone, and are compared
 with the recorded car after {horizons}. A cell is the median and, behind the stroke, the 90th percentile.

@@ -48,7 +48,6 @@ def _write(path: Path, picture: bytes | None) -> None:
         message = f"{path} is no name for a picture: it must end in .png"
         raise UserError(message)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture or b"")
     except OSError as error:
         message = f"the picture cannot be written to {path}: {error.strerror}"

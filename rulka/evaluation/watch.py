@@ -33,6 +33,10 @@ from rulka.tracks.campaign import UID_PREFIX
 from rulka.tracks.track import Track
 
 MAX_GHOSTS = 32
+SOURCES = (
+    "Name a .Gbx recording, a folder of them, an agent such as data/agent, data/races, a reference lap, or the folder"
+    " of a training that has begun, such as runs/train."
+)
 LAP_SUFFIX = ".txt"
 LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
 """Around a name, so that one in another direction of writing does not turn the line around."""
@@ -44,8 +48,9 @@ class UnknownSourceError(UserError):
 
 @dataclass(frozen=True)
 class _Sources:
-    """What was named, by kind."""
+    """What was named, by kind, and what was named first."""
 
+    first: Path
     recordings: list[Path]
     agents: list[Path]
     datasets: list[Path]
@@ -68,17 +73,18 @@ def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_rac
         One line that says what was shown.
 
     Raises:
-        UserError: if a source is nothing to watch, sources are of different tracks, or there is no screen.
+        UserError: if nothing is named, a source is nothing to watch, sources are of different tracks, or there is no
+            screen.
     """
+    found = _sort(sources)
     if out is None:
         check_screen()
-    shown = gather(sources, params, track, num_races)
+    shown = _gathered(found, params, track, num_races)
     said = f"{shown.texts.title} on {shown.track.name}, {len(shown.ghosts)} ghosts"
     size = (shown, params.simulator.camera, params.observation, params.evaluate)
     if out is None:
         show_frames(race_frames(*size), params.evaluate.video_fps, said)
         return said
-    out.parent.mkdir(parents=True, exist_ok=True)
     with Progress("video", None, "frames", stream=sys.stderr) as bar:
 
         def on_frame(_number: int, total: int) -> None:
@@ -91,10 +97,13 @@ def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_rac
 
 def gather(sources: Sequence[Path], params: Params, track: str | None, num_races: int) -> VideoRace:
     """Reads or drives everything that is to be shown; see `watch`."""
+    return _gathered(_sort(sources), params, track, num_races)
+
+
+def _gathered(found: _Sources, params: Params, track: str | None, num_races: int) -> VideoRace:
     if num_races < 1:
         message = f"{num_races} races are too few: at least 1 is needed"
         raise UserError(message)
-    found = _sort(sources)
     where = race_track(track, RACES_DIR) if track is not None else None
     races: list[tuple[str, RaceResult]] = []
     if found.recordings:
@@ -115,12 +124,15 @@ def gather(sources: Sequence[Path], params: Params, track: str | None, num_races
         races.append(("Reference lap", reference_race(load_reference(path, where, params.simulator, table), rules)))
     where = where or race_track(None, RACES_DIR)
     agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
-    races = agents + races if sources[0] in found.agents else races + agents
+    races = agents + races if found.first in found.agents else races + agents
     return _shown(races, where)
 
 
 def _sort(sources: Sequence[Path]) -> _Sources:
-    found = _Sources([], [], [], [])
+    if not sources:
+        message = "nothing is named to watch"
+        raise UnknownSourceError(message, hint=SOURCES)
+    found = _Sources(sources[0], [], [], [], [])
     for source in sources:
         inside = find_recordings(source) if source.is_dir() else []
         if (source / RACES_META_FILE).is_file() and (source / "races.parquet").is_file():
@@ -135,10 +147,7 @@ def _sort(sources: Sequence[Path]) -> _Sources:
             found.recordings.extend(inside or [source])
         else:
             message = f"{source} is nothing to watch"
-            hint = (
-                "Name a .Gbx recording, a folder of them, an agent such as data/agent, data/races, or a reference lap."
-            )
-            raise UnknownSourceError(message, hint=hint)
+            raise UnknownSourceError(message, hint=SOURCES)
     return found
 
 

@@ -48,6 +48,15 @@ class Options:
         if self.num_replays < 0 or (self.max_maps is not None and self.max_maps < 1):
             message = "the numbers of maps and recordings must not be negative, and at least one map"
             raise UserError(message)
+        least_ms, most_ms = self.min_length_ms, self.max_length_ms
+        if any(length_ms is not None and length_ms < 0 for length_ms in (least_ms, most_ms)):
+            message = "author times begin at 0 s"
+            raise UserError(message, hint="Say --min-length-s and --max-length-s in seconds from 0.")
+        if least_ms is not None and most_ms is not None and least_ms > most_ms:
+            message = (
+                f"the least author time, {least_ms / 1000:g} s, is greater than the greatest, {most_ms / 1000:g} s"
+            )
+            raise UserError(message, hint="Swap --min-length-s and --max-length-s.")
         if self.num_replays == 0 and not self.with_maps:
             message = "neither maps nor recordings are wanted"
             raise UserError(message, hint="Leave --no-with-maps out, or say how many --replays.")

@@ -7,6 +7,7 @@ import socket
 import time
 
 from rulka.game.errors import GameClosedError, GameTimeoutError
+from rulka.ports import check_port
 
 RETRY_S = 0.1
 """Pause between two tries to connect."""
@@ -25,7 +26,9 @@ def connect(host: str, port: int, timeout_s: float, patience_s: float) -> Connec
     Raises:
         GameClosedError: if nobody listens there.
         GameTimeoutError: if the machine does not answer at all.
+        PortNumberError: if there is no such port.
     """
+    check_port(port)
     end_s = time.monotonic() + patience_s
     while True:
         try:

@@ -13,6 +13,7 @@ from rulka.game.race import SimulatedRace
 from rulka.game.server import GameServer
 from rulka.game.simulated import SimulatedGame
 from rulka.params import Params
+from rulka.ports import check_port
 from rulka.tracks.find import find_track as find
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
@@ -51,8 +52,9 @@ def make_server(
         is_in_menus: begin without a race.
 
     Raises:
-        UserError: if the speed is negative, the port taken, or the track has too many gates.
+        UserError: if the speed is negative, there is no such port or it is taken, or the track has too many gates.
     """
+    check_port(port, zero_takes_any=True)
     if not speed >= 0:
         message = f"a speed is a number from 0, got {speed}"
         raise UserError(message)

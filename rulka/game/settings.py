@@ -22,11 +22,11 @@ from pathlib import Path
 from rulka.errors import UserError
 from rulka.game.link import GameLink
 from rulka.game.protocol import LOOPBACK
+from rulka.ports import HIGHEST_PORT, LOWEST_PORT
 
 ENV_FILE = Path(".env")
 PREFIX = "RULKA_GAME_"
 NAMES = ("HOST", "PORT", "SPEED", "MAP", "EXE", "PREFIX", "COMMAND")
-HIGHEST_PORT = 65535
 _QUOTES = "'\""
 
 
@@ -93,7 +93,7 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
     given = {name: values[PREFIX + name] for name in NAMES if values.get(PREFIX + name)}
     settings = GameSettings(
         host=given.get("HOST", LOOPBACK),
-        port=int(_number(given, "PORT", 8478, 1, HIGHEST_PORT)),
+        port=int(_number(given, "PORT", 8478, LOWEST_PORT, HIGHEST_PORT)),
         speed=_number(given, "SPEED", 10.0, 0.01, 1000.0),
         map_name=given.get("MAP", ""),
         exe=Path(given["EXE"]).expanduser() if "EXE" in given else None,

@@ -13,6 +13,7 @@ KEYS = (
     "file",
     "kind",
     "error",
+    "hint",
     "map_uid",
     "environment",
     "player_login",
@@ -37,7 +38,8 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
     Returns:
         The keys of `KEYS` for the first ghost, and `ghosts` with the same keys for each. `kind` is recording, map,
         ghost or unknown. A map has besides `map_name`, `map_author`, `medals_ms`, `num_blocks`, `checkpoints_m` and
-        `blocks`. `error` is None, or the class of the error and its message; what the header says is given
+        `blocks`. `error` is None, or the class of the error and its message, and `hint` what to
+        do about it; what the header says is given
         all the same. Text is empty and everything else None where the file does not say.
     """
     summary = _empty(Path(path).name)
@@ -49,7 +51,7 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
         else:
             _take_recording(summary, read_recording(path))
     except RecordingError as error:
-        summary["error"] = f"{type(error).__name__}: {error}"
+        summary["error"], summary["hint"] = f"{type(error).__name__}: {error}", error.hint or None
         summary["map_uid"] = summary["map_uid"] or getattr(error, "map_uid", "")
     return summary
 
@@ -86,7 +88,7 @@ def _take_map(summary: dict[str, Any], found: MapInfo) -> None:
 
 
 def _take_recording(summary: dict[str, Any], recording: Recording) -> None:
-    common = {"file": summary["file"], "kind": recording.kind, "error": None}
+    common = {"file": summary["file"], "kind": recording.kind, "error": None, "hint": None}
     common |= {"map_uid": recording.map_uid, "environment": recording.environment}
     summary["ghosts"] = [common | _ghost_values(ghost) for ghost in recording.ghosts]
     summary |= summary["ghosts"][0] if summary["ghosts"] else common

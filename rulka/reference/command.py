@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,11 +27,20 @@ class NoReferenceError(UserError):
 def search_with_progress(
     track: Track, simulator: SimulatorParams, table: ActionTable, seed: int, budget: int
 ) -> Reference | None:
-    """Searches a reference lap and shows how far it is; None where no lap reaches the finish."""
+    """Searches a reference lap and shows how far it is; None where no lap reaches the finish.
+
+    The first lap is driven whatever it costs, and rounds are not broken off, so that more than the budget may be spent:
+    the total shown then grows.
+    """
     with Progress(f"reference: {track.name}", budget, "decisions") as progress:
-        return find_reference(
-            track, simulator, table, seed, budget, lambda spent, ms: progress.advance(spent, best_s=ms / 1000.0)
-        )
+
+        def on_spent(spent: int, time_ms: int) -> None:
+            if progress.done == 0 and spent > budget:
+                sys.stdout.write(f"reference: the first lap alone takes {spent:,} decisions, and is left as it is\n")
+            progress.total = max(budget, progress.done + spent)
+            progress.advance(spent, best_s=time_ms / 1000.0)
+
+        return find_reference(track, simulator, table, seed, budget, on_spent)
 
 
 def find_for_track(name: str, params: Params, seed: int, budget: int | None, out: Path | None, say: Say) -> None:
@@ -77,10 +87,14 @@ def _find(track: Track, params: Params, seed: int, budget: int | None, path: Pat
     if spent < 1:
         message = f"the budget must be at least one decision, got {spent}"
         raise UserError(message)
+    if seed < 0:
+        message = f"a seed is a whole number from 0, got {seed}"
+        raise UserError(message)
     reference = search_with_progress(track, params.simulator, table, seed, spent)
     if reference is None:
-        message = f"no lap of {track.name!r} reached the finish"
-        raise NoReferenceError(message)
+        message = f"none of the cars that the search begins with reached the finish of {track.name!r}"
+        hint = "A greater --budget does not help, as it goes into improving a lap; try another --seed."
+        raise NoReferenceError(message, hint=hint)
     store_reference(reference, table, path)
     say(_line(track, reference))
     say(f"written to {path}")

@@ -117,9 +117,14 @@ def load_track(path: Path) -> Track:
     try:
         with np.load(path, allow_pickle=False) as stored:
             fields = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        message = f"{path} is not a readable track file: {error}"
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror or error}"
         raise TrackError(message) from error
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:  # NumPy speaks of pickles where it meets other files
+        message = f"{path} is not a readable track file: another kind of file, or damaged"
+        raise TrackError(
+            message, hint="Tracks are the .npz files of data/races/tracks; `rulka track list` shows others."
+        ) from error
     schema = int(fields.pop("schema", -1))
     if schema != SCHEMA_VERSION:
         message = f"{path} has track schema {schema}, this version reads {SCHEMA_VERSION}; make the track again"

@@ -68,7 +68,7 @@ def test_a_sheet_has_a_place_for_each() -> None:
 def test_show_writes_a_picture_and_tells_facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "new" / "oval.png"
+    out = tmp_path / "oval.png"
     assert rulka(monkeypatch, "track", "show", "copper-oval", "--out", str(out), "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert out.read_bytes().startswith(PNG)
@@ -94,6 +94,8 @@ def test_wrong_requests_are_one_message(
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         show_track("copper-oval", tmp_path / "file" / "a.png")
+    assert rulka(monkeypatch, "track", "show", str(ROOT / "params.yaml")) == 1
+    assert "params.yaml is not a readable track file: another kind of file" in capsys.readouterr().err
 
 
 def test_the_page_lists_what_the_command_lists() -> None:

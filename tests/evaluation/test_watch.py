@@ -65,7 +65,7 @@ def test_recordings_of_two_maps_are_refused() -> None:
 
 @needs_recordings
 def test_a_recording_becomes_a_video(tmp_path: Path, small: Params) -> None:
-    out = tmp_path / "videos" / "race.mp4"
+    out = tmp_path / "race.mp4"
     said = watch([RECORDINGS / A3], small, track=None, num_races=1, out=out)
     assert "9.69 s" in said
     assert "0 ghosts" in said
@@ -85,6 +85,17 @@ def test_the_lap_that_comes_with_a_campaign_track(small: Params) -> None:
 def test_what_is_nothing_to_watch_is_refused_by_name(tmp_path: Path, small: Params) -> None:
     with pytest.raises(UnknownSourceError, match="nowhere"):
         gather([tmp_path / "nowhere"], small, None, 1)
+
+
+@pytest.mark.parametrize(("sources", "message"), [((), "nothing is named"), ((Path("runs/none"),), "none is nothing")])
+def test_what_is_missing_is_said_before_the_screen_is(
+    monkeypatch: pytest.MonkeyPatch, small: Params, sources: tuple[Path, ...], message: str
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UnknownSourceError, match=message) as refused:
+        watch(sources, small, track=None, num_races=1, out=None)
+    assert "runs/train" in refused.value.hint
 
 
 def test_without_a_screen_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,6 +271,8 @@ def test_the_command(site, clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Options((), (), "", "", "", None, None, None, 3, True),
         Options((1,), (), "", "", "", None, None, None, -1, True),
         Options((1,), (), "", "", "", None, None, None, 0, False),
+        Options((1,), (), "", "", "", 9000, 3000, None, 3, True),
+        Options((1,), (), "", "", "", -1, None, None, 3, True),
     ],
 )
 def test_options_that_make_no_sense(options: Options) -> None:

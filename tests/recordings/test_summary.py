@@ -19,6 +19,7 @@ def test_a_recording(forge, tmp_path: Path) -> None:
         "file": "a.Replay.Gbx",
         "kind": "recording",
         "error": None,
+        "hint": None,
         "map_uid": forge.MAP_UID,
         "environment": "Stadium",
         "player_login": "driver",

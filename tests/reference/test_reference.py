@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
+from rulka.errors import UserError
 from rulka.params import read_params
-from rulka.reference.command import store_reference
+from rulka.reference.command import find_for_track, search_with_progress, store_reference
 from rulka.reference.lap import (
     LAPS_DIR,
     Reference,
@@ -120,6 +121,20 @@ def test_damaged_laps_are_refused(found: dict[int, Reference], tmp_path: Path, c
     )
     with pytest.raises(ReferenceLapError, match="no reference lap"):
         load_reference(path, SHORT[1], SIMULATOR, TABLE)
+
+
+def test_a_budget_below_the_first_lap_is_said(capsys: pytest.CaptureFixture[str]):
+    lap = search_with_progress(campaign_track("copper-oval"), SIMULATOR, TABLE, 1, 1)
+    assert lap is not None
+    shown = capsys.readouterr().out
+    assert "the first lap alone takes 50,372 decisions" in shown
+    assert "50,372/50,372 decisions" in shown
+
+
+@pytest.mark.parametrize(("seed", "budget", "message"), [(-1, None, "a seed is a whole"), (1, 0, "the budget must be")])
+def test_numbers_out_of_range_are_named(tmp_path: Path, seed: int, budget: int | None, message: str):
+    with pytest.raises(UserError, match=message):
+        find_for_track("copper-oval", PARAMS, seed, budget, tmp_path / "a.txt", print)
 
 
 def test_missing_lap(tmp_path: Path):

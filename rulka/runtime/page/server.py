@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from rulka.errors import UserError
+from rulka.ports import check_port
 from rulka.runtime.live import TRACK_FILE
 from rulka.runtime.page.snapshot import snapshot, track_outline
 from rulka.tracks.track import load_track
@@ -31,7 +32,9 @@ def make_server(folder: Path, port: int) -> ThreadingHTTPServer:
 
     Raises:
         PortError: if the port is taken.
+        PortNumberError: if there is no such port.
     """
+    check_port(port, zero_takes_any=True)
     path = folder / TRACK_FILE
     track = load_track(path) if path.exists() else None
     pages: dict[str, tuple[str, Callable[[], bytes]]] = {
