@@ -1,4 +1,4 @@
-# `make demo` and `make test` on a fresh machine: Python 3.11 and make are enough.
+# `make demo` and `make test` on a fresh machine: Python 3.11 or 3.12 and make are enough.
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV := .venv
 READY := $(VENV)/.ready

@@ -96,7 +96,7 @@ def _standard_controls() -> tuple[Controls, ...]:
 
 
 CONTROLS = _standard_controls()
-"""The twelve rows of the table, `spec/TRACKMANIA_FACTS.md` 4.5."""
+"""The twelve rows of the table, in the order of Linesight's `inputs_list`."""
 
 _KEY_BITS = np.array([1, 2, 4, 8])
 _INDEX_OF_KEYS = np.full(16, FORWARD, dtype=np.int64)

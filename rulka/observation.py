@@ -3,7 +3,7 @@
 Agents that decide for blocks of K actions see 5 K previous actions instead of 5, which makes 264 floats for K = 5; all
 other parts keep their order.
 
-The layout is that of `spec/TRACKMANIA_FACTS.md` 4.4. The simulator, the game and recorded races all fill a
+The layout is Linesight's (github.com/Linesight-RL/linesight). The simulator, the game and recorded races all fill a
 `CAR` row and call `build_floats`, so that an index never means two things.
 
 Frames of reference: world is x, y (up), z in metres; the car frame is lateral (positive left, the car's +x),
@@ -168,7 +168,7 @@ class Normalisation:
 
 
 def reference_normalisation() -> Normalisation:
-    """Returns the specification's means and stds; waypoints are interpolated between its stated ends."""
+    """Returns Linesight's means and stds; waypoints are interpolated between its stated ends."""
     mean, std = np.zeros(NUM_FLOATS, np.float32), np.full(NUM_FLOATS, 0.5, np.float32)
 
     def put(name: str, mean_value: ArrayLike, std_value: ArrayLike) -> None:

@@ -6,6 +6,7 @@ import inspect
 import re
 import shutil
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -225,3 +226,17 @@ def test_source_files_use_no_relative_imports_and_no_catch_all_names() -> None:
     assert names & {"utils", "common", "helpers", "misc"} == set()
     nodes = [(file, node) for file in own_sources() for node in nodes_of(file)]
     assert [str(file) for file, node in nodes if isinstance(node, ast.ImportFrom) and node.level > 0] == []
+
+
+def test_documents_cite_nothing_that_is_not_here() -> None:
+    """Folders beside the repository are not part of it: what stands in them is stated, or cited from its source."""
+    cited = re.compile(r"(?<!/)\bspec/\w+\.md|\b(?:PEER_INVENTORY|TRACKMANIA_FACTS|ANCHORS|MEASURED)\b")
+    files = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *own_sources()]
+    assert not [path.relative_to(ROOT).as_posix() for path in files if cited.search(path.read_text(encoding="utf-8"))]
+
+
+def test_the_stated_python_versions_are_those_of_the_package() -> None:
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    assert requires == ">=3.11,<3.13"
+    for name in ("README.md", "Makefile"):
+        assert "Python 3.11 or 3.12" in (ROOT / name).read_text(encoding="utf-8")

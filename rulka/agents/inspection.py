@@ -1,6 +1,6 @@
 """A closer look at a network in training, now and then: gradients, weights, optimizer, distributions of values.
 
-Everything here only reads. Tags are those of `spec/PEER_INVENTORY.md`, section 5.3. Dimensions: B batch, T quantile
+Everything here only reads. Tags are those of Linesight and the peer (docs/runtime.md). Dimensions: B batch, T quantile
 fractions, A actions.
 """
 

@@ -3,7 +3,7 @@
 The reward pays for progress and costs time, so that its sum over a race falls with the race time. The shaping
 potential is reported beside it: a learner adds `gamma * potential(next) - potential(now)`, which changes how fast it
 learns and not what is best (Ng et al. 1999). Engineered rewards do change what is best, so their weights are schedules
-that end at 0. Weight 0 switches each term off. Formulas: `spec/PEER_INVENTORY.md`, section 4.
+that end at 0. Weight 0 switches each term off. The formulas are Linesight's (github.com/Linesight-RL/linesight).
 Dimensions: N cars. The car frame is lateral, up, forward.
 """
 

@@ -1,7 +1,8 @@
 """What an exchange has: maps that fit a query, and the best recordings of a map.
 
-Addresses and names of fields are those of `spec/TRACKMANIA_FACTS.md` 4.1. Public sources disagree on page sizes and on
-which filters the site obeys, so every filter is applied here as well, and a page may be shorter than asked for.
+Addresses and names of fields are those of tmnf.exchange (TMNF-X), as public programs use them. These disagree on page
+sizes and on which filters the site obeys, so every filter is applied here as well, and a page may be shorter than asked
+for.
 """
 
 from __future__ import annotations

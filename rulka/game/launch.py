@@ -28,7 +28,7 @@ class LaunchError(UserError):
 def launch_command(settings: GameSettings, port: int) -> list[str]:
     """Returns the words of the command that starts a game whose plugin listens at a port.
 
-    The port goes to TMInterface as a variable of its console, `TRACKMANIA_FACTS.md` 5.1.
+    The port goes to TMInterface as a variable of its console, as in Linesight.
 
     Raises:
         LaunchError: if the settings do not say what to start.

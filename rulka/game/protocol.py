@@ -3,7 +3,8 @@
 The game listens, a program connects. Everything is little-endian and packed: an int32 id, then a payload whose size
 follows from the id. Messages 1 to 5 come from the game ("syncs"); each stops the game until the program has sent the
 same id back as a bare int32. The game reads the socket only while it is stopped like that. All other messages go from
-the program to the game; four of them are answered. Source: `TRACKMANIA_FACTS.md` 5.1 to 5.3.
+the program to the game; four of them are answered. Source: Linesight's plugin and
+client (github.com/Linesight-RL/linesight).
 
 One thing is added, in a way that a plain plugin or client never notices: the version handshake, see `VERSION_COMMAND`.
 """

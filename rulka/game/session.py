@@ -2,8 +2,8 @@
 
 A decision: in the run step the clock is stopped and a frame requested, so that frame and state belong to one tick; the
 caller looks, and its keys are held until the next run step. A race ends at the finish, or when the caller gives it up;
-then the last echo is left pending, so that the game stands still until the next race begins. Source:
-`TRACKMANIA_FACTS.md` 5.4.
+then the last echo is left pending, so that the game stands still until the next race begins. The order of
+messages is that of Linesight's client (github.com/Linesight-RL/linesight).
 """
 
 from __future__ import annotations

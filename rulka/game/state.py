@@ -1,7 +1,8 @@
 """The block of bytes in which the game describes its whole simulation, and what Rulka reads of it.
 
 A block is a fixed part, then a flag for each checkpoint and a time for each checkpoint entry, so that its length is
-`8356 + 4 a + 8 b`. Everything is little-endian. Offsets: `TRACKMANIA_FACTS.md` 5.5.
+`8356 + 4 a + 8 b`. Everything is little-endian. Offsets: those of the Python package
+`tminterface` 1.0.2.
 
 The order of the four wheels in the block is not documented anywhere that could be checked without the game; it is
 taken to be that of recordings: front left, front right, rear right, rear left.

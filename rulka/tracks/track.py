@@ -118,7 +118,7 @@ def load_track(path: Path) -> Track:
         with np.load(path, allow_pickle=False) as stored:
             fields = {name: stored[name] for name in stored.files}
     except OSError as error:
-        message = f"{path} cannot be read: {error.strerror or error}"
+        message = f"{path} is not a readable track file: {error.strerror or error}"
         raise TrackError(message) from error
     except (ValueError, zipfile.BadZipFile, EOFError) as error:  # NumPy speaks of pickles where it meets other files
         message = f"{path} is not a readable track file: another kind of file, or damaged"

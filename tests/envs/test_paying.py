@@ -112,7 +112,7 @@ def table(kmh: float) -> float:
 
 
 def naive_terms(seen: Seen, track: Track) -> dict[str, np.ndarray]:
-    """What each weight of 1 pays [T, N], one car and decision after another, by the specification's formulas."""
+    """What each weight of 1 pays [T, N], one car and decision after another, by Linesight's formulas."""
     terms = {name: np.zeros((NUM_STEPS, NUM_CARS)) for name in ("gained_mps", *ENGINEERED)}
     before = [math.sqrt(sum(v * v for v in speeds(car))) for car in seen.first_cars]
     actions, rest = some_actions(), seen.rest

@@ -17,7 +17,7 @@ def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def test_parameter_counts_of_the_specification():
+def test_parameter_counts_of_the_peer():
     assert count(ConvEncoder(64, 64)) == 45_456
     assert count(ConvEncoder(128, 128)) == 45_456
     assert count(ConvDecoder(512, 64, 64)) == 308_081
