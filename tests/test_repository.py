@@ -80,7 +80,7 @@ def imported_names(file: Path) -> set[str]:
 
 @cache
 def reached_files(stage: str) -> set[str]:
-    """Own files that a stage imports, directly or not; `params.py` is exempt, DVC tracks its values."""
+    """Own files that a stage imports, directly or not; `rulka/params/` is exempt, DVC tracks its values."""
     todo = [module_file("tasks"), module_file(f"tasks.{stage}")]
     reached: set[Path] = set()
     while todo:
@@ -89,7 +89,8 @@ def reached_files(stage: str) -> set[str]:
             continue
         reached.add(file)
         todo += [module_file(name) for name in imported_names(file)]
-    return {file.relative_to(ROOT).as_posix() for file in reached} - {"rulka/params.py"}
+    names = {file.relative_to(ROOT).as_posix() for file in reached}
+    return {name for name in names if not name.startswith("rulka/params/")}
 
 
 def code_dependencies(stage: str) -> list[str]:

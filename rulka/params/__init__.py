@@ -1,0 +1,79 @@
+"""Typed `params.yaml`: one frozen class for each section, no defaults, unknown keys are errors.
+
+A default in code would be a hyperparameter that DVC cannot see, so there is none here. Import from here; the modules
+hold a group of sections each, `sections` all of them together, `reader` the way in.
+"""
+
+from __future__ import annotations
+
+from rulka.params.base import (
+    Algorithm,
+    AngleDeg,
+    Backend,
+    Count,
+    LateralM,
+    NotNegative,
+    RaceSeconds,
+    Section,
+    Share,
+)
+from rulka.params.evaluation import EvaluateParams
+from rulka.params.iqn import IqnParams, MunchausenParams, PrioritisedParams, ResetParams
+from rulka.params.networks import IqnNetworkParams, NetworkParams, TransferParams
+from rulka.params.observation import MAX_PIXELS, MIN_PIXELS, ActionParams, ObservationParams, Ticks
+from rulka.params.ppo import PpoParams
+from rulka.params.problems import problems_of
+from rulka.params.races import CaptureParams, DriverParams, RaceParams, SelectParams, TrackParams
+from rulka.params.reader import PARAMS_FILE, ParamsError, checked_params, read_params, read_sections, reference_params
+from rulka.params.sections import Params
+from rulka.params.simulator import CameraParams, PhysicsParams, SimulatorParams
+from rulka.params.supervised import CloneParams, PretrainParams
+from rulka.params.training import EngineeredRewardParams, RandomisationParams, RewardParams, TrainParams
+
+__all__ = [
+    "MAX_PIXELS",
+    "MIN_PIXELS",
+    "PARAMS_FILE",
+    "ActionParams",
+    "Algorithm",
+    "AngleDeg",
+    "Backend",
+    "CameraParams",
+    "CaptureParams",
+    "CloneParams",
+    "Count",
+    "DriverParams",
+    "EngineeredRewardParams",
+    "EvaluateParams",
+    "IqnNetworkParams",
+    "IqnParams",
+    "LateralM",
+    "MunchausenParams",
+    "NetworkParams",
+    "NotNegative",
+    "ObservationParams",
+    "Params",
+    "ParamsError",
+    "PhysicsParams",
+    "PpoParams",
+    "PretrainParams",
+    "PrioritisedParams",
+    "RaceParams",
+    "RaceSeconds",
+    "RandomisationParams",
+    "ResetParams",
+    "RewardParams",
+    "Section",
+    "SelectParams",
+    "Share",
+    "SimulatorParams",
+    "Ticks",
+    "TrackParams",
+    "TrainParams",
+    "TransferParams",
+    "checked_params",
+    "problems_of",
+    "read_params",
+    "read_sections",
+    "reference_params",
+]

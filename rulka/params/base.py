@@ -1,0 +1,80 @@
+"""What all sections of `params.yaml` share: strict types, and numbers with bounds on both sides."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from rulka.schedule import Schedule
+
+MOST = 1e9
+"""Bound of numbers that have no tighter one: larger ones overflow somewhere, and are slips in every case."""
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0, le=MOST)]
+NotNegative = Annotated[float, Field(ge=0.0, le=MOST)]
+Weight = Annotated[float, Field(ge=-MOST, le=MOST)]
+"""A finite number of either sign."""
+Count = Annotated[int, Field(ge=1, le=10**12)]
+Whole = Annotated[int, Field(ge=0, le=10**12)]
+Size = Annotated[int, Field(ge=1, le=65_536)]
+"""Width of a layer."""
+BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
+Several = Annotated[int, Field(ge=1, le=10_000)]
+"""Things that exist side by side: cars, races, decisions of a block."""
+Processes = Annotated[int, Field(ge=0, le=256)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+RaceSeconds = Annotated[float, Field(gt=0.0, le=3600.0)]
+LateralM = Annotated[float, Field(ge=0.0, le=100.0)]
+AngleDeg = Annotated[float, Field(ge=0.0, le=180.0)]
+LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
+GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
+
+Algorithm = Literal["ppo", "iqn"]
+Backend = Literal["simulator", "game"]
+
+
+def _within(least: float, most: float) -> AfterValidator:
+    """Returns the check that all values of a schedule lie in a range, ends included."""
+
+    def check(schedule: Schedule) -> Schedule:
+        wrong = [value for _, value in schedule.points if not least <= value <= most]
+        if wrong:
+            message = f"values must be from {least:g} to {most:g}, got {wrong}"
+            raise ValueError(message)
+        return schedule
+
+    return AfterValidator(check)
+
+
+def _positive(schedule: Schedule) -> Schedule:
+    wrong = [value for _, value in schedule.points if value <= 0.0]
+    if wrong:
+        message = f"values must be positive, got {wrong}"
+        raise ValueError(message)
+    return schedule
+
+
+ShareSchedule = Annotated[Schedule, _within(0.0, 1.0)]
+LearningRateSchedule = Annotated[Schedule, _within(0.0, 1.0), AfterValidator(_positive)]
+WeightSchedule = Annotated[Schedule, _within(-MOST, MOST)]
+NotNegativeSchedule = Annotated[Schedule, _within(0.0, MOST)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys, infinite numbers and values of another type are errors; nothing changes.
+
+    Strict types mean that `true` is no number and `"5"` neither; whole numbers stand for fractional ones. Tuples are
+    lists in YAML, so that fields of them say `strict=False`, which is about the tuple and not about what is in it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def refuse_more(section: Section, lower: str, upper: str) -> None:
+    """Raises ValueError where the first of two fields is greater than the second; None counts as no bound."""
+    low, high = getattr(section, lower), getattr(section, upper)
+    if low is not None and high is not None and low > high:
+        message = f"{lower} {low} is greater than {upper} {high}"
+        raise ValueError(message)

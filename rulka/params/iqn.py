@@ -1,0 +1,126 @@
+"""Section `iqn`."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from rulka.observation import MINI_RACE_ACTIONS
+from rulka.params.base import (
+    MOST,
+    BatchSize,
+    Count,
+    LearningRateSchedule,
+    NotNegative,
+    Positive,
+    Section,
+    Several,
+    Share,
+    ShareSchedule,
+    Whole,
+)
+
+
+class PrioritisedParams(Section):
+    """Prioritised replay; see `rulka.buffers.prioritised`."""
+
+    alpha: Share = Field(description="exponent of the priorities; 0 draws all transitions alike")
+    beta: ShareSchedule = Field(description="exponent of the importance weights; 1 undoes the preference wholly")
+    epsilon: Positive = Field(description="added to every error, so that no transition is forgotten")
+    min_actions_left: int = Field(
+        ge=0,
+        lt=MINI_RACE_ACTIONS,
+        description="errors of transitions nearer to the end of their mini-race do not count",
+    )
+
+
+class MunchausenParams(Section):
+    """Munchausen targets; see `rulka.losses.munchausen`."""
+
+    alpha: Share = Field(description="weight of the log-probability in the reward")
+    temperature: Positive = Field(description="of the policy that the target network stands for")
+    floor: float = Field(ge=-MOST, le=0.0, description="least temperature times log-probability that counts")
+
+
+class ResetParams(Section):
+    """Periodic resets of the online network toward fresh weights; see `rulka.agents.iqn_reset`."""
+
+    every_env_steps: Count
+    fresh_share: Share = Field(description="share of fresh weights mixed into every layer")
+    last_layer_kept: Share = Field(description="share of the last layers' weights that is left after that")
+    further_samples: Whole = Field(description="transitions to learn from beyond samples_per_insert")
+
+
+class IqnParams(Section):
+    """IQN; see `rulka.agents.iqn`."""
+
+    explore_whole_blocks: bool = Field(description="chance is drawn for a whole block of actions, not for each")
+    num_quantiles: Several = Field(description="fractions for each state while training; even")
+    num_quantiles_acting: Several = Field(description="fractions for each state while acting; even")
+    kappa: Positive
+    n_steps: int = Field(ge=1, le=MINI_RACE_ACTIONS, description="most decisions in a transition")
+    use_double_dqn: bool
+    munchausen: MunchausenParams | None = Field(description="null: plain Q-learning targets")
+    batch_size: BatchSize
+    learning_rate: LearningRateSchedule
+    gamma: ShareSchedule
+    epsilon: ShareSchedule = Field(description="share of random actions")
+    boltzmann_epsilon: ShareSchedule = Field(description="further share of actions, the best after adding noise")
+    boltzmann_noise: Positive = Field(description="standard deviation of that noise, in units of returns")
+    target_tau: float = Field(gt=0, le=1, description="step of the target network toward the online one; 1 copies it")
+    target_every: Count = Field(description="gradient steps between two such steps")
+    resets: ResetParams | None = Field(description="null: never")
+    buffer_steps: Count = Field(description="decisions kept")
+    start_steps: Count = Field(description="decisions in the buffer before the first update")
+    prioritised: PrioritisedParams | None = Field(description="null: all transitions are drawn alike")
+    held_out_share: float = Field(ge=0, lt=1, description="share of races never learned from, and of batches that test")
+    samples_per_insert: Positive = Field(description="how often each decision is learned from on average")
+    demonstration_share: Share = Field(description="share of every batch drawn from demonstrations")
+    warmup_steps: Whole = Field(description="first environment steps driven by the cloned policy")
+    gradient_steps_per_update: Count = Field(description="gradient steps between two versions of the weights")
+    oversample_long_term: Whole = Field(
+        description="draws of the mini-race clock, see rulka.buffers.mini_race.ClockRule"
+    )
+    oversample_max_term: Whole = Field(description="the same; 40 and 5 in the reference")
+    self_loss_clamp_ratio: Positive = Field(description="how much narrower than typical a target may count")
+    weight_decay: NotNegative = Field(description="share of the learning rate by which weights shrink")
+    max_grad_norm: Positive
+    max_grad_value: Positive | None = Field(description="bound of each number of the gradient after that; or null")
+
+    @model_validator(mode="after")
+    def _check(self) -> IqnParams:
+        message = next((text for is_wrong, text in self._impossible() if is_wrong), None)
+        if message is not None:
+            raise ValueError(message)
+        return self
+
+    def _impossible(self) -> list[tuple[bool, str]]:
+        """Returns for each impossible combination whether it is there, and what is wrong with it."""
+        num_shown = round(self.batch_size * self.demonstration_share)
+        first_clock = self.oversample_max_term - self.oversample_long_term
+        return [
+            (
+                bool(self.num_quantiles % 2 or self.num_quantiles_acting % 2),
+                "num_quantiles and num_quantiles_acting must be even: the second half mirrors the first",
+            ),
+            (
+                self.batch_size > self.start_steps,
+                f"batch_size {self.batch_size} is larger than start_steps {self.start_steps}",
+            ),
+            (
+                self.start_steps > self.buffer_steps,
+                f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}",
+            ),
+            (
+                num_shown == self.batch_size,
+                f"demonstration_share {self.demonstration_share} leaves no place in a batch of {self.batch_size}",
+            ),
+            (
+                first_clock > 0 or -first_clock - self.oversample_max_term >= MINI_RACE_ACTIONS,
+                f"oversample_long_term {self.oversample_long_term} must be at least oversample_max_term "
+                f"{self.oversample_max_term}, and less than {MINI_RACE_ACTIONS} above twice of it",
+            ),
+            (
+                self.munchausen is not None and self.use_double_dqn,
+                "munchausen targets weigh all next actions: set use_double_dqn to false",
+            ),
+        ]

@@ -1,0 +1,47 @@
+"""Section `ppo`."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from rulka.params.base import (
+    BatchSize,
+    Count,
+    LearningRateSchedule,
+    NotNegative,
+    NotNegativeSchedule,
+    Positive,
+    Section,
+    Share,
+    Whole,
+)
+
+
+class PpoParams(Section):
+    """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
+
+    steps_per_update: int = Field(ge=2, le=1_000_000, description="decisions of experience for one update")
+    epochs: Count
+    encoder_epochs: Whole = Field(description="first epochs of an update that also train the encoder")
+    batch_size: BatchSize
+    learning_rate: LearningRateSchedule
+    gamma: Share
+    gae_lambda: Share
+    clip: Positive
+    value_clip: Positive = Field(description="in units of the root mean square return")
+    value_weight: NotNegative
+    entropy_weight: NotNegativeSchedule
+    max_grad_norm: Positive
+    max_versions_behind: Whole = Field(description="how many weight versions experience may lag the learner")
+    value_warmup_updates: Whole = Field(description="first updates that train the value head alone")
+    max_kl: Positive = Field(description="an update ends when the policy has moved this far, in nats")
+
+    @model_validator(mode="after")
+    def _check(self) -> PpoParams:
+        if self.encoder_epochs > self.epochs:
+            message = f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"
+            raise ValueError(message)
+        if self.batch_size > self.steps_per_update:
+            message = f"batch_size {self.batch_size} is larger than steps_per_update {self.steps_per_update}"
+            raise ValueError(message)
+        return self

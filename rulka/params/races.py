@@ -1,0 +1,95 @@
+"""Where races come from: sections `track`, `races` and `capture`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rulka.campaign_slugs import CampaignSlug
+from rulka.params.base import (
+    MOST,
+    Backend,
+    BatchSize,
+    LateralM,
+    Positive,
+    RaceSeconds,
+    Section,
+    Seed,
+    Share,
+    Whole,
+    refuse_more,
+)
+
+
+class TrackParams(Section):
+    """The track generated where there are no recordings."""
+
+    seed: Seed
+    length_m: float = Field(ge=150, le=10_000, description="distance from start to finish")
+    width_m: float = Field(ge=4, le=100, description="width of the road")
+    max_slope: float = Field(ge=0, lt=0.5, description="steepest rise or fall, metres for each metre driven")
+    gate_spacing_m: float = Field(ge=5, le=10_000, description="about this far apart are the checkpoints")
+    difficulty: Literal["easy", "medium", "hard", "expert"] = Field(description="see `rulka.tracks.difficulty`")
+
+
+class DriverParams(Section):
+    """The field of built-in drivers; see `rulka.simulator.driver`."""
+
+    pace_low: float = Field(gt=0, le=1, description="share of the possible speed that the most careful driver drives")
+    pace_high: float = Field(gt=0, le=1, description="and the boldest")
+    slip_chance: Share = Field(description="chance that a decision is left as it was, at most")
+    line_m: LateralM = Field(description="drivers aim at a line at most this far beside the centre")
+    max_race_s: RaceSeconds = Field(description="a demonstration is cut after this long")
+
+    @model_validator(mode="after")
+    def _check(self) -> DriverParams:
+        refuse_more(self, "pace_low", "pace_high")
+        return self
+
+
+class SelectParams(Section):
+    """Which recordings the stage `races` uses; all others are named with the reason."""
+
+    device: Literal["any", "keyboard", "analog"] = Field(description="what the player drove with")
+    with_respawns: bool = Field(description="whether races in which the player respawned are used; their paths jump")
+    min_race_s: Positive | None = Field(description="shortest race; null for any")
+    max_race_s: Positive | None = Field(description="longest race; null for any")
+    environment: str | None = Field(description="as recordings name it, for example Stadium; null for any")
+    max_best_ratio: float | None = Field(
+        ge=1.0, le=MOST, description="slowest race, in times of the map's best; null for any"
+    )
+
+    @model_validator(mode="after")
+    def _check_range(self) -> SelectParams:
+        refuse_more(self, "min_race_s", "max_race_s")
+        return self
+
+
+class RaceParams(Section):
+    """Stage `races`: recordings, or demonstrations by the built-in driver."""
+
+    map_uid: str | None = Field(description="map whose recordings are used; null takes the one with most")
+    campaign: CampaignSlug | None = Field(
+        description="without recordings: race on this campaign track, not on a generated one"
+    )
+    select: SelectParams
+    num_demonstrations: int = Field(
+        ge=0, le=100_000, description="races driven by the built-in driver without recordings"
+    )
+    driver: DriverParams
+    reference_decisions: Whole = Field(description="decisions simulated for the reference lap; 0 for none")
+    seed: Seed
+
+
+class CaptureParams(Section):
+    """Stage `capture`: races to frames."""
+
+    backend: Backend = Field(description="who draws: the simulator's camera, or the game, in which races are replayed")
+    label_shift_ticks: int = Field(ge=0, le=100, description="ticks from an input's stamp to the state that shows it")
+    steer_dead_zone: float = Field(ge=0, lt=1, description="analog steering of at most this size counts as none")
+    shard_frames: BatchSize = Field(description="frames in one shard")
+    num_workers: int = Field(ge=1, le=256)
+    validation_fraction: float = Field(
+        ge=0, lt=1, description="share of races held out, by a hash of each; 0 holds out none"
+    )

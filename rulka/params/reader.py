@@ -1,0 +1,99 @@
+"""Reads and checks `params.yaml`, and other files of sections."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from rulka.errors import UserError
+from rulka.params.problems import problems_of
+from rulka.params.sections import Params
+
+PARAMS_FILE = Path("params.yaml")
+
+
+class ParamsError(UserError):
+    """`params.yaml` is missing or wrong; the message names every offending key."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as DVC reads it too: `1e-3` is a number, and a key that comes twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} comes twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def read_sections(path: Path, error_class: type[UserError] = ParamsError) -> dict[str, Any]:
+    """Reads a YAML file of sections, without looking at what is in them.
+
+    Args:
+        path: the file.
+        error_class: of what is raised.
+
+    Raises:
+        UserError: of that class, if the file cannot be read, is not UTF-8 or YAML, or holds something else.
+    """
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}; run from the root of the project"
+        raise error_class(message) from error
+    except UnicodeDecodeError as error:
+        message = f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
+        raise error_class(message, hint="Save it again as UTF-8, or take it from the repository.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        message = f"{path} is not valid YAML: {error}"
+        raise error_class(message) from error
+    if not isinstance(data, dict):
+        message = f"{path} must hold sections of keys, not {'nothing' if data is None else repr(data)[:80]}"
+        raise error_class(message)
+    return data
+
+
+def read_params(path: Path = PARAMS_FILE) -> Params:
+    """Reads and checks all parameters.
+
+    Raises:
+        ParamsError: if the file is missing, is not YAML, or a key is unknown, missing or of a wrong type.
+    """
+    return checked_params(read_sections(path), f"{path} is wrong")
+
+
+def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
+    """Returns parameters made of plain values.
+
+    Args:
+        data: as `read_sections` returns them.
+        what_is_wrong: begins the message of the error.
+
+    Raises:
+        ParamsError: if a key is unknown, missing or of a wrong type; with one line for each.
+    """
+    try:
+        return Params.model_validate(data)
+    except ValidationError as error:
+        raise ParamsError(f"{what_is_wrong}:\n" + "\n".join(f"  {line}" for line in problems_of(error))) from error
+
+
+def reference_params() -> Params:
+    """Returns the parameters that come with the package, whatever the current directory.
+
+    In a checkout they are the repository's own `params.yaml`; in an installed wheel, the copy of it that the wheel
+    carries as `rulka/reference_params.yaml`. For environments made without a configuration; stages never use them.
+    """
+    package = Path(__file__).resolve().parents[1]
+    is_checkout = (package.parent / "pyproject.toml").is_file()
+    return read_params(package.parent / PARAMS_FILE if is_checkout else package / "reference_params.yaml")

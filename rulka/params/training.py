@@ -1,0 +1,124 @@
+"""What every algorithm trains with: sections `rewards` and `train`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rulka.params.base import (
+    MOST,
+    Algorithm,
+    AngleDeg,
+    Backend,
+    Count,
+    GreyLevels,
+    LateralM,
+    NotNegative,
+    Positive,
+    Processes,
+    RaceSeconds,
+    Section,
+    Seed,
+    Several,
+    Share,
+    Weight,
+    WeightSchedule,
+)
+
+
+class EngineeredRewardParams(Section):
+    """Rewards for a manner of driving, over environment steps; see `rulka.envs.rewards`."""
+
+    speed_slide: WeightSchedule = Field(description="each decision, for sliding at the angle that keeps most speed")
+    neo_slide: WeightSchedule = Field(description="each decision with a sideways speed of 2 m/s or more")
+    kamikaze: WeightSchedule = Field(description="each decision on full gas or with at most one wheel on the ground")
+    line_distance: WeightSchedule = Field(description="each decision, for each metre from the line, between 5 and 25 m")
+
+
+class RewardParams(Section):
+    """Reward of one decision; see `rulka.envs.rewards`."""
+
+    per_metre: Weight = Field(description="for each metre of progress along the centreline")
+    per_second: Weight = Field(description="for each second that passes; negative")
+    off_track: float = Field(ge=-MOST, le=0.0, description="once, on leaving the track")
+    line_distance_potential: NotNegative = Field(
+        description="shaping potential lost for each metre from the line, between 2 and 25 m; 0 is none"
+    )
+    direction_potential: NotNegative = Field(
+        description="shaping potential lost as the car turns away from the line's direction, at most twice this"
+    )
+    speed_as_seconds: NotNegative = Field(
+        description="a gain in speed counts like the metres it brings in this time; 0 is none, 2 in the reference"
+    )
+    engineered: EngineeredRewardParams
+
+
+class RandomisationParams(Section):
+    """How much races differ from each other, see `rulka.envs.randomising`; 0 is not at all."""
+
+    friction: float = Field(ge=0, lt=1, description="grip differs by at most this share")
+    camera_m: float = Field(ge=0, le=10, description="the camera is moved by at most this, back and up")
+    camera_deg: float = Field(ge=0, le=45, description="and pitched by at most this")
+    light_gain: float = Field(ge=0, lt=1, description="contrast differs by at most this share")
+    light_offset: GreyLevels = Field(description="brightness differs by at most this many grey levels")
+    pixel_noise: GreyLevels = Field(description="largest standard deviation of a pixel's noise, grey levels")
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing differs."""
+        return not any(self.model_dump().values())
+
+
+class TrainParams(Section):
+    """Stage `train`: the runtime shared by every algorithm."""
+
+    environment: Backend = Field(description="where the races are driven")
+    algorithm: Algorithm = Field(description="the agent of `data/agent`")
+    compared: tuple[Algorithm, ...] = Field(strict=False, description="also trained, for the report's comparison")
+    seed: Seed
+    max_env_steps: Count = Field(description="environment steps after which training ends")
+    max_minutes: Positive = Field(description="wall minutes after which training ends, if that comes first")
+    num_collectors: Processes = Field(description="collector processes; 0 runs everything in this process")
+    inference: Literal["local", "central"] = Field(description="central lets one process act for all collectors")
+    cars_per_collector: Several
+    block_steps: Several = Field(description="decisions of every car in one block of experience")
+    precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster at start")
+    start_anywhere: Share = Field(description="share of training races that start anywhere on the track")
+    start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")
+    start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
+    max_race_s: RaceSeconds = Field(description="a race is cut after this long")
+    no_progress_s: RaceSeconds = Field(description="a race is cut after this long without a further zone")
+    randomisation: RandomisationParams
+    checkpoint_s: Positive = Field(description="seconds between live checkpoints")
+    experience: Literal["saved", "rebuilt"] = Field(description="of a run that goes on: with its checkpoints, or anew")
+    check_env_steps: Count = Field(description="environment steps between greedy checks of the weights")
+    check_races: Several = Field(description="races of one greedy check, side by side")
+    check_candidates: Several = Field(description="weights that take part in the last choice")
+    final_check_races: Several = Field(description="races of each candidate in the last choice")
+
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """All that are trained, that of `data/agent` first."""
+        return (self.algorithm, *self.compared)
+
+    @model_validator(mode="after")
+    def _check(self) -> TrainParams:
+        if self.algorithm in self.compared or len(set(self.compared)) != len(self.compared):
+            message = f"compared must name other algorithms than {self.algorithm!r}, each once"
+            raise ValueError(message)
+        if self.inference == "central" and self.num_collectors == 0:
+            message = "central inference acts for collector processes, and num_collectors 0 has none"
+            raise ValueError(message)
+        if self.environment == "game":
+            self._check_game()
+        return self
+
+    def _check_game(self) -> None:
+        """Refuses what one car in a real game cannot do."""
+        one = {"cars_per_collector": 1, "check_races": 1}
+        nought = {"start_anywhere": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
+        wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
+        if wrong:
+            message = f"a game has one car, which begins at the start line: {', '.join(wrong)}"
+            raise ValueError(message)
