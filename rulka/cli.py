@@ -474,7 +474,7 @@ def _line(summary: dict[str, Any]) -> str:
     race_ms = summary["race_time_ms"]
     race = f"{race_ms / 1000:8.2f} s" if race_ms is not None else " " * 10
     counts = f"{summary['num_inputs']:6,} inputs {summary['num_samples']:6,} samples"
-    problem = " ".join(text for text in (summary["error"], summary["hint"]) if text)
+    problem = ". ".join(text for text in (summary["error"], summary["hint"]) if text)
     return f"{summary['kind'] or '?':10}{race}  {problem or counts}  {summary['file']}"
 
 

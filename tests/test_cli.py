@@ -91,7 +91,7 @@ def test_a_folder_with_one_good_file_is_no_error(
     found = {"a.gbx": good, "b.gbx": bad}
     monkeypatch.setattr(summary_module, "inspect_file", lambda path: found[path.name] | {"file": path.name})
     assert call(monkeypatch, "inspect", str(tmp_path)) == 0
-    assert "DamagedError: it is damaged Save it again.  b.gbx" in capsys.readouterr().out
+    assert "DamagedError: it is damaged. Save it again.  b.gbx" in capsys.readouterr().out
 
 
 def test_a_folder_that_may_not_be_read_is_not_an_empty_one(

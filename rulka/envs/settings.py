@@ -179,4 +179,7 @@ def _reference_options(params: Params) -> dict[str, Any]:
 def _track(track: Track | Path | str | None) -> Track:
     if track is None:
         return generate_track(**reference_params().track.model_dump())
+    if not isinstance(track, Track | Path | str):
+        message = f"track is a track, a slug of the campaign or a track file, got {track!r:.80}"
+        raise SettingsError(message)
     return track if isinstance(track, Track) else find_track(track)

@@ -117,7 +117,7 @@ def _read_bytes(path: Path, limit: int) -> bytes:
             return file.read(min(limit, size + 1)) or b""
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror or error}"
-        raise UnreadableFileError(message) from error
+        raise UnreadableFileError(message, hint="Allow reading it, or take it away.") from error
 
 
 def _wrong_kind(container: Container, wanted: str) -> WrongKindError:

@@ -83,6 +83,12 @@ def test_a_wrong_number_of_cars_is_named(straight, num_envs) -> None:
         RaceVectorEnv(num_envs, straight)
 
 
+@pytest.mark.parametrize("track", [5, b"sidewinder", ["sidewinder"]])
+def test_what_is_no_track_is_named(track) -> None:
+    with pytest.raises(SettingsError, match="track is a track, a slug of the campaign or a track file, got"):
+        resolve_settings(track, {})
+
+
 def test_gymnasium_passes_the_error_on(straight) -> None:
     with pytest.raises(SettingsError, match="max_race_s"):
         gymnasium.make("rulka/Race-v0", track=straight, max_race_s=0)
