@@ -42,7 +42,8 @@ def finish(side: str, process: subprocess.Popen[str]) -> dict[str, float]:
     """
     output, _ = process.communicate()
     if process.returncode:
-        raise SystemExit(f"{side} failed with exit code {process.returncode}; its message is above")
+        message = f"{side} failed with exit code {process.returncode}; its message is above"
+        raise SystemExit(message)
     return json.loads(output.splitlines()[-1])
 
 

@@ -127,9 +127,7 @@ def catch_task() -> Task:
 
 def race_task() -> Task:
     """Returns the simplest track of `rulka/Race-v0`: half of the last 20 training races finished."""
-    track = generate_track(
-        seed=0, length_m=150.0, width_m=24.0, max_slope=0.0, gate_spacing_m=50.0, difficulty="easy"
-    )
+    track = generate_track(seed=0, length_m=150.0, width_m=24.0, max_slope=0.0, gate_spacing_m=50.0, difficulty="easy")
     options: dict[str, Any] = {"start_anywhere": 0.0, "max_race_s": 15.0}
     return Task(
         make_cars=lambda num_cars: RaceVectorEnv(num_cars, track=track, **options),
