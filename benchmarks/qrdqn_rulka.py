@@ -35,7 +35,9 @@ def agent_spec(task: Task) -> AgentSpec:
         "num_quantiles_acting": shared.NUM_QUANTILES,
         "kappa": 1.0,
         "n_steps": 1,
-        "use_double_dqn": False,
+        # QR-DQN bootstraps from the action with the best mean. Of the rules here only double DQN does, with the online
+        # network's means, and one pass more; without it each quantile takes its own best action.
+        "use_double_dqn": True,
         "batch_size": shared.BATCH,
         "learning_rate": _constant(shared.LEARNING_RATE),
         "gamma": _constant(task.gamma),
