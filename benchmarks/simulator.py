@@ -5,7 +5,7 @@ the built-in driver from starts all over the track, and whole environments under
 params.yaml with its hills and gates, and on its flat sister. Variants are interleaved and the best of their tries is
 taken. Where Box2D is installed, gymnasium's CarRacing-v3 is measured in the same run, and every rate is given as a
 multiple of its. Beside them the time to the first frame of a fresh process, with an empty kernel cache and a warm one,
-and the memory of a baked track of 4 km.
+and the memory of a baked track of 4 km and of the flat track.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rulka.actions import action_table
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import NUM_FLOATS
-from rulka.params import Params, read_params
+from rulka.params import Params, TrackParams, read_params
 from rulka.simulator.camera import camera_array
 from rulka.simulator.constants import road_array
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
@@ -176,7 +176,11 @@ def first_frame_s() -> dict[str, float]:
 
 def baked_megabytes(params: Params) -> float:
     """Returns the memory of what renderer and physics hold of a track of 4 km."""
-    settings = params.track.model_copy(update={"length_m": LONG_TRACK_M})
+    return held_megabytes(params.track.model_copy(update={"length_m": LONG_TRACK_M}))
+
+
+def held_megabytes(settings: TrackParams) -> float:
+    """Returns the memory of what renderer and physics hold of a generated track."""
     track = generate_track(**settings.model_dump())
     return (bake_scene(track).num_bytes + road_array(track).nbytes + track.zones.nbytes) / 1e6
 
@@ -190,6 +194,7 @@ def measure_all(params: Params, seconds: float) -> dict[str, dict[str, float] | 
         "times_car_racing": ratios,
         "first_frame_s": first_frame_s(),
         "baked_4_km_mb": baked_megabytes(params),
+        "baked_flat_mb": held_megabytes(params.track.model_copy(update={"max_slope": 0.0})),
     }
 
 
@@ -204,6 +209,7 @@ def print_table(results: dict) -> None:
     for name, took_s in results["first_frame_s"].items():
         print(f"first frame by kernel cache, {name}: {took_s:.2f} s")
     print(f"baked track of 4 km: {results['baked_4_km_mb']:.1f} MB")
+    print(f"baked flat track: {results['baked_flat_mb']:.1f} MB")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.fused import conv_leaky
 from models.initialisation import LEAKY_GAIN, LEAKY_SLOPE, initialise_all
 
 NUM_CHANNELS = 32
@@ -33,7 +34,8 @@ def normalise_image(image: Tensor, dtype: torch.dtype) -> Tensor:
         image = image.reshape(batch, height, width, 1).permute(0, 3, 1, 2)
     else:
         image = image.contiguous(memory_format=torch.channels_last)
-    return image.to(dtype).sub_(128.0).mul_(1.0 / 128.0)
+    # Flipping the highest bit and reading the byte as signed subtracts 128, on bytes.
+    return (image ^ 128).view(torch.int8).to(dtype).mul_(1.0 / 128.0)
 
 
 class ConvEncoder(nn.Module):
@@ -49,8 +51,7 @@ class ConvEncoder(nn.Module):
         layers: list[nn.Module] = []
         num_inputs = num_frames
         for num_outputs, kernel, stride in _CONVOLUTIONS:
-            # In place, as the convolution does not need its output again: saves a third of the memory traffic.
-            layers += [nn.Conv2d(num_inputs, num_outputs, kernel, stride), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)]
+            layers += [nn.Conv2d(num_inputs, num_outputs, kernel, stride), nn.LeakyReLU(LEAKY_SLOPE)]
             num_inputs = num_outputs
         rows, columns = feature_size(height), feature_size(width)
         if pool_size:
@@ -62,7 +63,13 @@ class ConvEncoder(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Maps images made by `normalise_image` [B, C, H, W] to features [B, E]."""
-        return self.layers(image)
+        features = image
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                features = conv_leaky(layer, features)
+            elif not isinstance(layer, nn.LeakyReLU):  # done with the convolution before it
+                features = layer(features)
+        return features
 
 
 def feature_size(pixels: int) -> int:

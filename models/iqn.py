@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import ConvEncoder
+from models.fused import HAS_KERNELS
 from models.impala import ImpalaEncoder
 from models.initialisation import LAST_GAIN, LEAKY_GAIN, LEAKY_SLOPE, TAU_GAIN, initialise
+from models.iqn_fused import HeadWeights, quantiles_of_action
 from models.noisy import NoisyLinear
-from models.observer import InputShape, Observer, output
+from models.observer import InputShape, Observer, hidden_layers, output
 
 
 class IqnSizes(NamedTuple):
@@ -87,9 +89,7 @@ class IqnNetwork(Observer):
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1).
         """
-        mixed = self.state(image, floats)[:, None, :] * self._embed(tau)
-        advantage, value = (_apply_head(head, mixed) for head in (self.advantage_head, self.value_head))
-        return Quantiles(value + advantage - advantage.mean(dim=2, keepdim=True), tau)
+        return Quantiles(self._values(self.state(image, floats), tau), tau)
 
     def state(self, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to the state [B, D]."""
@@ -106,18 +106,61 @@ class IqnNetwork(Observer):
         Returns:
             [B, A] float32; differs from the mean Q-values by one number for each row.
         """
-        mixed = self.state(image, floats)[:, None, :] * self._embed(tau)
+        mixed = self.state(image, floats)[:, None, :] * self.embed(tau)
         # The output layer is linear: the mean over fractions may be taken before it.
         hidden = _hidden(self.advantage_head, mixed).mean(dim=1)
         return output(_linear(self.advantage_head, "2"), hidden)
+
+    def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+        """Return distribution of one action for each observation, all that learning takes.
+
+        Args:
+            image: [B, 1, H, W] uint8.
+            floats: [B, F] float32, raw.
+            tau: [B, T] fractions in (0, 1).
+            action: [B] int64.
+
+        Returns:
+            [B, T] float32, the part of `forward(...).value` that belongs to the actions.
+        """
+        state = self.state(image, floats)
+        if not self._has_fused_heads(state):
+            value_bta = self._values(state, tau)
+            return value_bta.gather(2, action[:, None, None].expand(-1, tau.shape[1], 1))[:, :, 0]
+        advantage, value = self.output_layers()
+        hidden = [_linear(head, "0") for head in (self.value_head, self.advantage_head)]
+        embed = _linear(self.tau_embed, "0")
+        relative = advantage.weight - advantage.weight.mean(dim=0)
+        out = torch.cat([value.weight.expand(len(action), -1), relative.index_select(0, action)], dim=1)
+        weights = HeadWeights(
+            embed.weight,
+            embed.bias,
+            torch.cat([layer.weight for layer in hidden]),
+            torch.cat([layer.bias for layer in hidden]),
+            out,
+            value.bias + advantage.bias[action] - advantage.bias.mean(),
+        )
+        return quantiles_of_action(state, self._cosines(tau), weights)
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the last layers of the advantage head and of the value head."""
         return _linear(self.advantage_head, "2"), _linear(self.value_head, "2")
 
-    def _embed(self, tau: Tensor) -> Tensor:
-        cosine = torch.cos(tau[..., None] * self.frequency)
-        return self.tau_embed(cosine.to(self._compute_dtype()))
+    def _values(self, state: Tensor, tau: Tensor) -> Tensor:
+        mixed = state[:, None, :] * self.embed(tau)
+        advantage, value = (_apply_head(head, mixed) for head in (self.advantage_head, self.value_head))
+        return value + advantage - advantage.mean(dim=2, keepdim=True)
+
+    def embed(self, tau: Tensor) -> Tensor:
+        """Maps fractions [...] to factors [..., D] of the state."""
+        return hidden_layers(self.tau_embed.children(), self._cosines(tau))
+
+    def _cosines(self, tau: Tensor) -> Tensor:
+        return torch.cos(tau[..., None] * self.frequency).to(self._compute_dtype())
+
+    def _has_fused_heads(self, state: Tensor) -> bool:
+        is_plain = all(type(layer) is nn.Linear for layer in self.output_layers()) and len(self.value_head) == 3
+        return is_plain and HAS_KERNELS and state.device.type == "cpu" and state.dtype == torch.bfloat16
 
 
 def draw_fractions(batch: int, num_fractions: int, generator: torch.Generator) -> Tensor:
@@ -180,10 +223,7 @@ def _apply_head(head: nn.Sequential, mixed: Tensor) -> Tensor:
 
 
 def _hidden(head: nn.Sequential, mixed: Tensor) -> Tensor:
-    hidden = mixed
-    for name, layer in head.named_children():
-        hidden = hidden if name == "2" else layer(hidden)
-    return hidden
+    return hidden_layers([*head.children()][:-1], mixed)  # the output layer comes last
 
 
 def _linear(layers: nn.Sequential, name: str) -> nn.Linear:

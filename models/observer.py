@@ -6,12 +6,14 @@ Dimensions: B batch, H x W pixels, F floats (184), E image features, D = E + flo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from models.encoder import ConvEncoder, normalise_image
+from models.fused import linear_leaky
 from models.impala import ImpalaEncoder
 from models.initialisation import LEAKY_GAIN, LEAKY_SLOPE, initialise_all
 
@@ -29,6 +31,8 @@ class Observer(nn.Module):
     """Base of the acting networks: `encoder` and `float_head`, and the normalisation as buffers.
 
     Attributes:
+        height: H.
+        width: W.
         num_state: D.
     """
 
@@ -57,6 +61,7 @@ class Observer(nn.Module):
         self.encoder = ConvEncoder(inputs.height, inputs.width) if encoder is None else encoder
         self.float_head = _float_head(inputs.float_mean.numel(), float_hidden, layer_norm=layer_norm)
         initialise_all(self.float_head, LEAKY_GAIN)
+        self.height, self.width = inputs.height, inputs.width
         self.num_state = self.encoder.num_features + float_hidden
         self._stored_dtype = torch.float32
 
@@ -67,7 +72,7 @@ class Observer(nn.Module):
     def join(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Joins image features [B, E] and raw floats [B, F] to the state [B, D]."""
         normalised = ((floats - self.float_mean) / self.float_std).to(self._compute_dtype())
-        return torch.cat([encoded, self.float_head(normalised)], dim=1)
+        return torch.cat([encoded, hidden_layers(self.float_head.children(), normalised)], dim=1)
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the layers that end in logits or values; they always compute in float32."""
@@ -97,6 +102,20 @@ def _float_head(num_floats: int, hidden: int, *, layer_norm: bool) -> nn.Sequent
             head.add_module(f"norm_{index}", nn.LayerNorm(hidden))
         head.add_module(str(index + 1), nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
     return head
+
+
+def hidden_layers(layers: Iterable[nn.Module], rows: Tensor) -> Tensor:
+    """Applies linear layers and what follows each to [..., I], a LeakyReLU right after one in the same kernel."""
+    modules = [*layers]
+    is_fused = False
+    for layer, following in zip(modules, [*modules[1:], None], strict=True):
+        if is_fused:
+            is_fused = False
+        elif type(layer) is nn.Linear and isinstance(following, nn.LeakyReLU):
+            rows, is_fused = linear_leaky(layer, rows), True
+        else:
+            rows = layer(rows)
+    return rows
 
 
 def output(layer: nn.Linear, hidden: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from rulka.agents.inspection import inspect_priorities, inspect_training, inspec
 from rulka.agents.iqn_network import build_iqn
 from rulka.agents.iqn_replay import IqnReplay
 from rulka.agents.iqn_reset import reset_weights
-from rulka.agents.iqn_targets import Networks, of_action, sampled_returns
+from rulka.agents.iqn_targets import Networks, quantiles_of, sampled_returns
 from rulka.agents.metrics import MetricMeans
 from rulka.agents.spec import AgentSpec, Experience
 from rulka.agents.speed import Precision, computing_in, faster_precision
@@ -191,7 +191,7 @@ class IqnLearner:
         tau = self._draw_fractions()
         target_bs, target_tau = self._targets(batch)
         with computing_in(self.precision):
-            quantile_bt = of_action(self.network(batch.image, batch.floats, tau).value, batch.action)
+            quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
         own_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
         weight_b, self._self_loss = self_loss_weights(own_loss_b, self._self_loss, params.self_loss_clamp_ratio)
@@ -253,7 +253,7 @@ class IqnLearner:
         tau = self._draw_fractions()
         target_bs, _ = self._targets(batch)
         with computing_in(self.precision):
-            quantile_bt = of_action(self.network(batch.image, batch.floats, tau).value, batch.action)
+            quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
 
     def _measure(self) -> Precision:
@@ -263,7 +263,7 @@ class IqnLearner:
 
         def run(precision: Precision) -> None:
             with computing_in(precision):
-                value = self.network(batch.image, floats, tau).value
+                value = quantiles_of(self.network, batch.image, floats, tau, torch.zeros_like(batch.action))
             value.sum().backward()
             self._optimizer.zero_grad(set_to_none=True)
 

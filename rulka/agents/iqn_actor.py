@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from models.iqn import IqnNetwork, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.action_blocks import by_place
+from rulka.agents.iqn_acting import acting_iqn
 from rulka.agents.iqn_network import build_iqn
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
@@ -36,6 +38,7 @@ class IqnActor:
         self._params = spec.iqn
         self._num_actions, self._block_shape = spec.num_actions, spec.block_shape
         self._tau = fixed_fractions(spec.iqn.num_quantiles_acting)
+        self._fast = acting_iqn(self._acting.network, self._tau, spec.precision)
         self._generator = torch.Generator().manual_seed(seed)
         self._env_steps = 0
 
@@ -53,15 +56,7 @@ class IqnActor:
         if explore and self._policy is not None and self._env_steps < self._params.warmup_steps:
             return self._drive_as_cloned(self._policy, image, floats)
 
-        def advantages(network: IqnNetwork) -> Tensor:
-            if explore and network.is_noisy:
-                draw_noise(network, self._generator)
-            elif network.is_noisy:
-                clear_noise(network)
-            return network.advantages(image, floats, self._tau)
-
-        (advantage,) = self._acting.run(advantages, len(floats))
-        advantage = by_place(advantage, self._block_shape)
+        advantage = by_place(self._advantages(image, floats, explore=explore), self._block_shape)
         greedy = advantage.argmax(dim=-1)
         return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
 
@@ -71,15 +66,14 @@ class IqnActor:
         Of blocks [N, K, A]: what a block is worth that has an action in one place and the best ones in all others.
         """
 
-        def parts(network: IqnNetwork) -> tuple[Tensor, Tensor]:
+        def values(network: IqnNetwork) -> Tensor:
             if network.is_noisy:
                 clear_noise(network)
-            tau = self._tau.expand(len(floats), -1)
-            return network.advantages(image, floats, self._tau), network(image, floats, tau).value
+            return network(image, floats, self._tau.expand(len(floats), -1)).value
 
-        # The values of `advantages` are those that decisions compare, to the bit; Q-values average to the state's.
-        advantage, value = self._acting.run(parts, len(floats))
-        advantage = by_place(advantage, self._block_shape)
+        # The advantages are those that decisions compare, to the bit; Q-values average to the state's value.
+        advantage = by_place(self._advantages(image, floats, explore=False), self._block_shape)
+        (value,) = self._acting.run(values, len(floats))
         centred, state = advantage - advantage.mean(dim=-1, keepdim=True), value.mean(dim=(1, 2))
         if self._block_shape:
             best = centred.amax(dim=2, keepdim=True)
@@ -111,6 +105,20 @@ class IqnActor:
         """Goes on from what `state_dict` returned."""
         self._generator.set_state(state["generator"])
 
+    def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
+        if self._fast is not None:
+            return self._fast(image, floats)
+
+        def advantages(network: IqnNetwork) -> Tensor:
+            if explore and network.is_noisy:
+                draw_noise(network, self._generator)
+            elif network.is_noisy:
+                clear_noise(network)
+            return network.advantages(image, floats, self._tau)
+
+        (advantage,) = self._acting.run(advantages, len(floats))
+        return advantage
+
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
         """Replaces some of the greedy actions [N] or [N, K]: one uniform number decides which way is explored.
 
@@ -138,6 +146,7 @@ class IqnActor:
 
 
 def _decision(action: Tensor, greedy: Tensor) -> Decision:
-    nothing = torch.zeros(len(action)).numpy()
-    is_greedy = (action == greedy).flatten(1).all(dim=1) if action.dim() > 1 else action == greedy
-    return Decision(action.numpy(), nothing, nothing, is_greedy.numpy())
+    taken = action.numpy()
+    nothing = np.zeros(len(taken), np.float32)
+    is_same = taken == greedy.numpy()
+    return Decision(taken, nothing, nothing, is_same.all(axis=1) if is_same.ndim > 1 else is_same)

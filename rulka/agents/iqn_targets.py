@@ -38,7 +38,7 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
         params: which rule. Double DQN takes the action that the online network prefers, Munchausen the softmax over
             the target network's values, and otherwise each quantile its own best action.
     """
-    value_bta = networks.target(batch.next_image, batch.next_floats, tau).value
+    following = batch.next_image, batch.next_floats
     block_shape = tuple(batch.action.shape[1:])
     reward = batch.reward
     if params.munchausen is not None:
@@ -46,21 +46,22 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
         advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing)
         advantage = by_place(advantage, block_shape)
         reward = reward + munchausen_bonus(advantage, batch.action, alpha, temperature, floor)
-        next_value = _soft_value(value_bta, block_shape, temperature)
+        next_value = _soft_value(networks.target(*following, tau).value, block_shape, temperature)
     elif params.use_double_dqn:
-        advantage = networks.online.advantages(batch.next_image, batch.next_floats, tau_choosing)
-        next_value = of_action(value_bta, by_place(advantage, block_shape).argmax(dim=-1))
+        advantage = networks.online.advantages(*following, tau_choosing)
+        action = by_place(advantage, block_shape).argmax(dim=-1)
+        next_value = quantiles_of(networks.target, *following, tau, action)
     else:
+        value_bta = networks.target(*following, tau).value
         next_value = block_values(value_bta, *block_shape).best() if block_shape else value_bta.amax(dim=2)
     return reward[:, None] + batch.discount[:, None] * next_value
 
 
-def of_action(value_bta: Tensor, action: Tensor) -> Tensor:
-    """Returns values [B, T] of one action [B], or block [B, K], for each row of [B, T, A], or [B, T, K A]."""
+def quantiles_of(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+    """Returns quantiles [B, T], at fractions tau [B, T], of one action [B], or block [B, K], for each observation."""
     if action.dim() > 1:
-        return block_values(value_bta, action.shape[1]).of(action)
-    index = action[:, None, None].expand(-1, value_bta.shape[1], 1)
-    return value_bta.gather(2, index)[:, :, 0]
+        return block_values(network(image, floats, tau).value, action.shape[1]).of(action)
+    return network.of_action(image, floats, tau, action)
 
 
 def _soft_value(value_bta: Tensor, block_shape: tuple[int, ...], temperature: float) -> Tensor:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.iqn import IqnNetwork, fixed_fractions
+from models.iqn_acting import PreparedAdvantages, can_prepare
 from rulka.actions import ActionTable
 from rulka.agents.action_blocks import by_place
 from rulka.agents.networks import build_agent_network, build_clone_policy
@@ -102,6 +103,8 @@ def _ppo_preference(artifact: Artifact) -> Preference:
 def _iqn_preference(artifact: Artifact) -> Preference:
     network = _agent_network("iqn", artifact)
     tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"])
+    if can_prepare(network):
+        return PreparedAdvantages(network, tau, torch.float32)
     return lambda image, floats: network.advantages(image, floats, tau)
 
 

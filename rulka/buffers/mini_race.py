@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from rulka.buffers.transitions import Transitions
@@ -63,18 +64,28 @@ def place_in_mini_races(transitions: Transitions, clock: NDArray[np.int64], disc
         discount: gamma of one decision, in [0, 1].
         horizon: decisions in a mini-race.
     """
-    num_steps = transitions.num_steps
-    is_over = clock + num_steps >= horizon
-    num_counted = num_steps - np.maximum(0, clock + num_steps - horizon)
-    is_terminal = is_over | (transitions.is_terminal & (num_counted == num_steps))
-    powers = discount ** np.arange(transitions.reward.shape[1])
-    is_counted = np.arange(transitions.reward.shape[1]) < num_counted[:, None]
-    next_discount = np.where(is_terminal, 0.0, discount**num_counted)
-    reward = (transitions.reward * powers * is_counted).sum(axis=1)
-    reward += next_discount * transitions.next_potential - transitions.potential
-    return MiniRace(
-        reward.astype(np.float32),
-        next_discount.astype(np.float32),
-        clock.astype(np.float32),
-        (clock + num_steps).astype(np.float32),
-    )
+    batch, max_steps = transitions.reward.shape
+    result = MiniRace(*(np.empty(batch, np.float32) for _ in MiniRace._fields))
+    powers = discount ** np.arange(max_steps + 1, dtype=np.float64)
+    _place(transitions, clock, powers, horizon, result)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _place(
+    transitions: Transitions, clock: NDArray[np.int64], powers: NDArray[np.float64], horizon: int, result: MiniRace
+) -> None:
+    for b in range(clock.shape[0]):
+        num_steps = transitions.num_steps[b]
+        num_counted = min(num_steps, horizon - clock[b])
+        is_over = clock[b] + num_steps >= horizon
+        has_ended = transitions.is_terminal[b] and num_counted == num_steps
+        discount = 0.0 if is_over or has_ended else powers[num_counted]
+        reward = 0.0
+        for k in range(num_counted):
+            reward += transitions.reward[b, k] * powers[k]
+        reward += discount * transitions.next_potential[b] - transitions.potential[b]
+        result.reward[b] = reward
+        result.discount[b] = discount
+        result.clock[b] = clock[b]
+        result.next_clock[b] = clock[b] + num_steps

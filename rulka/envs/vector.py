@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -154,15 +154,12 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what `RaceBatch.save` returns, as tensors and numbers, for a checkpoint."""
-        saved = self.batch.save()
-        arrays = {name: torch.from_numpy(getattr(saved, name)) for name in ("cars", "marks", "draws")}
-        return arrays | {"chance": list(saved.chance)}
+        """Returns what `RaceBatch.save` returns, as arrays and numbers by name, for a checkpoint."""
+        return asdict(self.batch.save())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned; see `RaceBatch.restore`."""
-        arrays = {name: state[name].numpy() for name in ("cars", "marks", "draws")}
-        self.batch.restore(SavedRaces(**arrays, chance=tuple(state["chance"])))
+        self.batch.restore(SavedRaces(**state))
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
         """Returns one picture for each car, or None without a render mode."""

@@ -55,6 +55,11 @@ class CentralInference:
         """Its process id."""
         return self._supervisor.pids
 
+    @property
+    def memory_names(self) -> list[str]:
+        """Names of the shared memory of the desks."""
+        return [desk.name for desk in self._desks]
+
     def start(self) -> None:
         """Starts the process."""
         self._supervisor.start(1)

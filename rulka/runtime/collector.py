@@ -69,7 +69,7 @@ class CarBatch(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any] | None:
-        """All that its future depends on, of tensors and numbers; None where that cannot be had, as of a game."""
+        """All that its future depends on, arrays and numbers by name; None where that cannot be had, as of a game."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -174,12 +174,12 @@ class Collector:
         environment = self._environment.state_dict()
         if environment is None:
             return None
-        arrays = {name: torch.from_numpy(array.copy()) for name, array in self._arrays().items()}
-        return {"environment": environment, "arrays": arrays}
+        return {"environment": _tensors(environment), "arrays": _tensors(self._arrays())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        self._environment.load_state_dict(state["environment"])
+        environment = state["environment"].items()
+        self._environment.load_state_dict({name: x.numpy() if torch.is_tensor(x) else x for name, x in environment})
         for name, array in self._arrays().items():
             array[...] = state["arrays"][name].numpy()
 
@@ -211,6 +211,11 @@ class Collector:
             )
             for car in np.flatnonzero(result.terminated | result.truncated)
         ]
+
+
+def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns copies of arrays as tensors, which checkpoints hold, and everything else as it is."""
+    return {name: torch.tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 
 def _write(block: ExperienceBlock, t: int, decision: Decision, result: StepResult) -> None:

@@ -23,6 +23,7 @@ from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.central import CentralInference
 from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
+from rulka.runtime.leftovers import note_memory, remove_left_memory
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
 from rulka.runtime.specs import CollectorSpec, RunSpec
@@ -189,6 +190,9 @@ class CollectorProcesses:
         self._inference = None
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
+        remove_left_memory(spec.folder)
+        names = [self._weights.name, *(blocks.name for blocks in self._blocks)]
+        note_memory(spec.folder, names + ([] if self._inference is None else self._inference.memory_names))
         self._supervisor = Supervisor("collector", run_worker, self._worker_spec, self._forget, silence_limit_s)
 
     def start(self) -> None:
@@ -257,6 +261,7 @@ class CollectorProcesses:
             for blocks in self._blocks:
                 blocks.close()
             self._weights.close()
+            remove_left_memory(self._spec.folder)
 
     def _give_out(self, num_allowed_env_steps: int) -> None:
         while self._env_steps < num_allowed_env_steps:

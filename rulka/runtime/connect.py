@@ -22,6 +22,7 @@ repeats bit by bit.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,7 @@ from dataclasses import replace
 from typing import Any
 
 from rulka.agents.spec import Experience, Learner
+from rulka.errors import UserError
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import CollectorProcesses, SerialCollectors
 from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
@@ -39,6 +41,10 @@ from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 
 _LOGGER = logging.getLogger(__name__)
+
+
+class DiskFullError(UserError):
+    """There is no room for what a run writes beside its checkpoints."""
 
 
 @contextmanager
@@ -87,7 +93,8 @@ def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[
     """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew."""
     try:
         if saved is not None:
-            learner.load_experience(Experience(saved["state"], files.read(saved["names"])))
+            learner.load_experience(Experience(saved["state"], files.pieces(saved["names"])))
+            files.go_on_from(saved["names"])
             return
     except DamagedExperienceError as error:
         _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)
@@ -95,6 +102,17 @@ def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[
 
 
 def train_run(spec: RunSpec) -> Outcome:
-    """Runs a whole training run; Ctrl-C and SIGTERM leave a checkpoint, no process and no shared memory."""
-    with StopSignals() as stop, connect(spec, stop) as loop:
-        return loop.run()
+    """Runs a whole training run; Ctrl-C and SIGTERM leave a checkpoint, no process and no shared memory.
+
+    Raises:
+        DiskFullError: if there is no room for what the run writes beside its checkpoints.
+        UserError: see `LearnerLoop.run`.
+    """
+    try:
+        with StopSignals() as stop, connect(spec, stop) as loop:
+            return loop.run()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        message = f"there is no room to write {error.filename or spec.folder.as_posix()}; checkpoints are untouched"
+        raise DiskFullError(message, hint="Make room and start again: the run goes on from its checkpoint.") from error

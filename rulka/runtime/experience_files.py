@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -73,16 +73,17 @@ class ExperienceFiles:
             if path.name not in needed:
                 path.unlink()
 
-    def read(self, names: Mapping[int, str]) -> Mapping[int, Piece]:
-        """Reads the pieces that a checkpoint names; later checkpoints need not write them again.
+    def pieces(self, names: Mapping[int, str]) -> Mapping[int, Piece]:
+        """Returns the pieces that a checkpoint names, each read when it is asked for: together they may be large.
 
-        Raises:
-            DamagedExperienceError: if one is missing or damaged.
+        Looking one up raises `DamagedExperienceError` if it is missing or damaged.
         """
-        pieces = {number: self._read(self._folder / name) for number, name in names.items()}
+        return _Pieces(self._folder, names)
+
+    def go_on_from(self, names: Mapping[int, str]) -> None:
+        """Counts the pieces that a checkpoint names as written, once all of them have been read."""
         self._names = dict(names)
         self._kept.append(set(names.values()))
-        return pieces
 
     def clear(self) -> None:
         """Removes all of it."""
@@ -97,10 +98,24 @@ class ExperienceFiles:
             message = f"cannot write {path.as_posix()}: {error.strerror or error}; earlier checkpoints are untouched"
             raise CheckpointError(message) from error
 
-    def _read(self, path: Path) -> dict[str, NDArray]:
+
+class _Pieces(Mapping[int, Piece]):
+    """Pieces in files, by number."""
+
+    def __init__(self, folder: Path, names: Mapping[int, str]) -> None:
+        self._folder, self._names = folder, names
+
+    def __getitem__(self, number: int) -> dict[str, NDArray]:
+        path = self._folder / self._names[number]
         try:
             with np.load(path, allow_pickle=False) as stored:
                 return {name: stored[name] for name in stored.files}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             message = f"{path.as_posix()} is damaged or missing ({error})"
             raise DamagedExperienceError(message) from error
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

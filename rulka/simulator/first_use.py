@@ -60,14 +60,14 @@ def painting_beside() -> Iterator[None]:
 
 def compile_painting() -> None:
     """Brings the painting kernel into the cache, by painting no frames."""
-    scene = bake_scene(generate_track(seed=0, length_m=200.0, width_m=16.0, max_slope=0.0, gate_spacing_m=100.0))
+    scene = bake_scene(generate_track(seed=0, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0))
     poses, zones = np.zeros((0, POSE_SIZE), np.float32), np.zeros(0, np.int64)
     render_frames(poses, zones, scene, np.zeros(CAMERA_SIZE, np.float32), np.zeros((0, 1, 1), np.uint8))
 
 
 def note_path() -> Path:
     """Returns where it is noted what the cached painting kernel was compiled for."""
-    return Path(frames.paint_frames.stats.cache_path) / NOTE  # pyright: ignore[reportFunctionMemberAccess] numba's
+    return Path(frames.paint_in_strips.stats.cache_path) / NOTE  # pyright: ignore[reportFunctionMemberAccess] numba's
 
 
 def _present() -> bytes:

@@ -94,3 +94,29 @@ def test_value_of_a_constant_reward_is_the_time_left():
             if np.array_equal(value[:140], np.arange(140, 0, -1)):
                 break
         np.testing.assert_allclose(value[:140], np.arange(140, 0, -1))
+
+
+def test_the_compiled_loop_is_the_formula_on_arrays():
+    """Any transitions: rewards up to the end of the mini-race count, discounted, and nothing follows an end."""
+    rng = np.random.default_rng(0)
+    batch, max_steps, horizon, discount = 500, 4, 20, 0.9
+    num_steps = rng.integers(1, max_steps + 1, batch)
+    reward = rng.standard_normal((batch, max_steps)).astype(np.float32)
+    reward[np.arange(max_steps) >= num_steps[:, None]] = 0.0
+    potential, next_potential = rng.standard_normal((2, batch)).astype(np.float32)
+    is_terminal = rng.random(batch) < 0.3
+    nothing = np.zeros(batch, np.int64)
+    found = Transitions(reward, num_steps, is_terminal, nothing, nothing, potential, next_potential, nothing)
+    clock = rng.integers(0, horizon, batch)
+    num_counted = num_steps - np.maximum(0, clock + num_steps - horizon)
+    has_end = (clock + num_steps >= horizon) | (is_terminal & (num_counted == num_steps))
+    steps = np.arange(max_steps)
+    factor = np.where(has_end, 0.0, discount**num_counted)
+    expected = (reward * discount**steps * (steps < num_counted[:, None])).sum(axis=1)
+    expected += factor * next_potential - potential
+    race = place_in_mini_races(found, clock, discount, horizon)
+    np.testing.assert_allclose(race.reward, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(race.discount, factor, rtol=1e-6)
+    np.testing.assert_array_equal(race.next_clock, clock + num_steps)
+    assert has_end.any()
+    assert not has_end.all()

@@ -41,13 +41,13 @@ def mutate(data: bytes, rng: np.random.Generator) -> bytes:
 def hammer(files: list[bytes], parse: Callable[[bytes], object], seed: int, seconds: float) -> int:
     """Parses mutations of the files in turn; returns how many. Anything but a named error escapes."""
     rng = np.random.default_rng(seed)
-    num_parsed, end = 0, time.monotonic() + seconds
-    while time.monotonic() < end:
+    num_parsed, end = 0, time.process_time() + seconds
+    while time.process_time() < end:
         data = mutate(files[num_parsed % len(files)], rng)
-        start = time.monotonic()
+        start = time.process_time()
         with contextlib.suppress(RecordingError):
             parse(data)
-        assert time.monotonic() - start < MAX_SECONDS_A_FILE
+        assert time.process_time() - start < MAX_SECONDS_A_FILE
         num_parsed += 1
     return num_parsed
 

@@ -80,12 +80,11 @@ class FakeCars:
         self.env_steps = env_steps
 
     def state_dict(self) -> dict[str, Any]:
-        arrays = {"race_steps": torch.from_numpy(self._race_steps), "has_ended": torch.from_numpy(self._has_ended)}
-        return {"count": self._count, "seed": self._seed} | arrays
+        return {"count": self._count, "seed": self._seed, "race_steps": self._race_steps, "has_ended": self._has_ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._count, self._seed = state["count"], state["seed"]
-        self._race_steps, self._has_ended = state["race_steps"].numpy(), state["has_ended"].numpy()
+        self._race_steps, self._has_ended = state["race_steps"], state["has_ended"]
 
     def close(self) -> None:
         pass

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from real_run import run_spec
 
-from rulka.agents.agent import AgentSpec, Learner, make_actor, make_learner
-from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop, Outcome
-from rulka.runtime.parts import RaceSpec, block_spec, build_cars
 from rulka.runtime.records import RECORD_FILE, read_record
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
@@ -67,30 +64,6 @@ def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
     params["network"]["iqn"] |= extras.get("network", {})
     params[algorithm] |= {name: value for name, value in extras.items() if name != "network"}
     return Params.model_validate(params)
-
-
-def run_spec(params: Params, track: Path, folder: Path, learner: Callable[[], Learner] | None = None) -> RunSpec:
-    train = params.train
-    race = RaceSpec(track, params.simulator, params.observation, params.rewards, params.actions.ticks_per_action, train)
-    spec = AgentSpec(
-        train.algorithm,
-        params.observation,
-        params.network,
-        params.ppo,
-        params.iqn,
-        12,
-        reference_normalisation(),
-        precision="float32",
-    )
-    return RunSpec(
-        make_cars=partial(build_cars, race),
-        make_actor=partial(make_actor, spec),
-        make_learner=learner or partial(make_learner, spec, 7),
-        block=block_spec(params.observation, train),
-        train=train,
-        folder=folder,
-        label="test",
-    )
 
 
 def drive(spec: RunSpec, killed_at: int | None = None) -> tuple[Outcome | None, LearnerLoop]:

@@ -7,6 +7,7 @@ Single collectors, signals and silence: `test_processes.py`; damaged files: `tes
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,9 @@ from fake_main import PLACES
 from runtime_fakes import BLOCK_STEPS, fake_run
 
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
-from rulka.runtime.connect import connect, train_run
+from rulka.runtime.connect import DiskFullError, connect, train_run
+from rulka.runtime.leftovers import LIST_FILE
+from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.stop import StopRequestedError, StopSignals
 
 PATIENCE_S = 120.0
@@ -49,6 +52,43 @@ def test_killed_at_any_moment_it_goes_on_from_the_last_checkpoint(
         assert len(learner.seen) == env_steps // BLOCK_STEPS, "every block that the checkpoint counts is there"
         assert learner.version == saved["learner"]["version"]
         assert loop.run().state.env_steps == env_steps + 5 * BLOCK_STEPS
+
+
+def memory_of(folder: Path) -> list[Path]:
+    """The shared memory that a run has noted."""
+    return [Path("/dev/shm") / name.lstrip("/") for name in json.loads((folder / LIST_FILE).read_text())]
+
+
+def test_all_processes_killed_at_once_leave_memory_that_the_next_start_removes(tmp_path: Path) -> None:
+    """With the resource tracker, too, nobody is left to remove it."""
+    command = [sys.executable, str(MAIN), str(tmp_path), "1"]
+    stage = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    give_up_s = time.monotonic() + PATIENCE_S
+    while newest(tmp_path) is None and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+    os.killpg(stage.pid, signal.SIGKILL)
+    stage.wait(PATIENCE_S)
+    left = memory_of(tmp_path)
+    assert left
+    assert all(path.exists() for path in left), "or there is nothing to remove"
+    saved = newest(tmp_path)
+    assert saved is not None
+    env_steps = saved["run"]["env_steps"]
+    spec = fake_run(tmp_path, num_collectors=1, max_env_steps=env_steps + BLOCK_STEPS)
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in memory_of(tmp_path)), "that of the new start is there"
+        assert loop.run().state.env_steps >= env_steps + BLOCK_STEPS
+    assert not (tmp_path / LIST_FILE).exists()
+
+
+def test_a_full_disk_for_metrics_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
+
+    monkeypatch.setattr(MetricsLog, "write", full)
+    with pytest.raises(DiskFullError, match=r"no room to write metrics\.jsonl; checkpoints are untouched"):
+        train_run(fake_run(tmp_path))
 
 
 def test_a_collector_that_outlives_the_run_ends(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from numba.core.types.functions import BaseFunction
 from rulka.simulator import first_use
 from rulka.simulator.compiling import called_kernel, inlined_kernel
 from rulka.simulator.first_use import compile_painting, painting_beside
-from rulka.simulator.painting.frames import paint_frames
+from rulka.simulator.painting.frames import paint_in_strips
 from rulka.simulator.render import FramePainter, render_rgb
 from rulka.simulator.scene import bake_scene
 
@@ -103,7 +103,7 @@ def test_the_helper_compiles_what_everybody_calls(make_track) -> None:
     camera = np.array([7.0, 3.0, 0.0, 1.0, 1.0], np.float32)
     FramePainter(pose, np.zeros(2, np.int64), scene, camera).paint(np.zeros((2, 8, 8), np.uint8))
     render_rgb(scene, pose[0], 0, 16, 8, others=pose)
-    assert len(paint_frames.signatures) == 1  # pyright: ignore[reportFunctionMemberAccess] numba's
+    assert len(paint_in_strips.signatures) == 1  # pyright: ignore[reportFunctionMemberAccess] numba's
 
 
 @needs_locks

@@ -161,7 +161,8 @@ def test_a_wall_stands_a_metre_above_the_edge_and_a_drop_has_no_grass(make_track
     for kind in (VERGE, WALL, DROP):
         track = make_track(400.0)
         track.edge[:] = kind
-        pictures.append(frame(bake_scene(track), pose, 200))
+        scene = bake_scene(track)  # one painter for all: walls are only painted with strips
+        pictures.append(frame(scene._replace(texels=scene.texels[:0]), pose, 200))
     verge, wall, drop = pictures
     column, row = pixel_of((8.0, GROUND_M + 0.5, 112.0), pose)
     assert wall[int(row), int(column)] == pytest.approx(float(GREY_INK[INK["wall"]]), abs=30)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator import compiling, palette, scene
+from rulka.simulator import compiling, layout, palette
 from rulka.simulator.compiling import cached_kernel, source_stamp
-from rulka.simulator.painting import kernels, objects, quads, road, sections
+from rulka.simulator.painting import kernels, level, objects, quads, road, sections
 from rulka.simulator.painting.kernels import (
     ABOVE,
     AHEAD,
@@ -27,6 +27,7 @@ from rulka.simulator.painting.kernels import (
     FOCAL,
     GATE,
     HALF,
+    HAZE,
     ONE,
     RIGHT,
     STRIP,
@@ -38,6 +39,12 @@ from rulka.simulator.painting.kernels import (
     Scratch,
     inlined_kernel,
 )
+from rulka.simulator.painting.level import (
+    GROUND_SLOPE,
+    far_ground,
+    first_level_row,
+    paint_level_ground,
+)
 from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate
 from rulka.simulator.painting.road import paint_strip
 from rulka.simulator.painting.sections import collect_road
@@ -45,17 +52,15 @@ from rulka.simulator.palette import INK
 from rulka.tracks import track
 
 if TYPE_CHECKING:
-    from rulka.simulator.scene import Scene
+    from rulka.simulator.layout import Scene
 
 SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
-HAZE = np.float32(0.8)
-"""Share of the horizon's colour in what is as far as the view reaches."""
-HIGHEST, LOWEST = np.float32(0.83), np.float32(0.4)
-"""Rise of a ray above and below the horizon from which on sky and ground keep their shade."""
+HIGHEST = np.float32(0.83)
+"""Rise of a ray above the horizon from which on the sky keeps its shade."""
 LEVEL = np.float32(0.01)
 """Grey levels that a row may change by to be painted as one: of a camera without roll, rounding leaves that much."""
-MODULES = (compiling, kernels, quads, sections, road, objects, palette, scene, track)
+MODULES = (compiling, kernels, quads, level, sections, road, objects, palette, layout, track)
 """What the kernel is made of beside this file."""
 
 
@@ -84,16 +89,16 @@ def place_camera(poses: Floats, n: Int, camera: Floats, height: Int, width: Int,
 
 
 @inlined_kernel
-def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
-    """Paints sky and far ground by the height of each ray above the horizon."""
+def paint_background(frame: Bytes, lens: Floats, ink: Floats, num_rows: Int) -> None:
+    """Paints sky and far ground, by the height of each ray above the horizon, into the first rows."""
     focal = lens[FOCAL]
     per_x, per_y = lens[RIGHT + 1] / focal, lens[ABOVE + 1] / focal
     sky, sky_slope = ink[SKY_HORIZON], (ink[SKY_ZENITH] - ink[SKY_HORIZON]) * np.float32(1.2)
-    ground, ground_slope = ink[GROUND_HORIZON], (ink[GROUND_NEAR] - ink[GROUND_HORIZON]) * np.float32(2.5)
-    height, width = frame.shape
+    ground_slope = (ink[GROUND_NEAR] - ink[GROUND_HORIZON]) * GROUND_SLOPE
+    width = frame.shape[1]
     at_row = lens[AHEAD + 1] + (lens[CENTRE_Y] - HALF) * per_y + (HALF - lens[CENTRE_X]) * per_x
     is_level = abs(per_x) * np.float32(width) * max(abs(sky_slope), abs(ground_slope)) < LEVEL
-    for y in range(np.uint32(height)):
+    for y in range(np.uint32(num_rows)):
         num = np.uint32(1 if is_level else width)
         at_end = at_row + np.float32(width) * per_x
         if min(at_row, at_end) * focal >= HALF:
@@ -103,18 +108,18 @@ def paint_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
         elif max(at_row, at_end) * focal <= -HALF:
             for x in range(num):
                 rise = at_row + np.float32(np.int32(x)) * per_x
-                frame[y, x] = np.uint8(np.int32(ground + ground_slope * min(-rise, LOWEST)))
+                frame[y, x] = np.uint8(np.int32(far_ground(ink, -rise)))
         else:
             for x in range(num):
                 rise = at_row + np.float32(np.int32(x)) * per_x
                 above = min(max(rise * focal + HALF, ZERO), ONE)
                 high = sky + sky_slope * min(max(rise, ZERO), HIGHEST)
-                low = ground + ground_slope * min(max(-rise, ZERO), LOWEST)
+                low = far_ground(ink, max(-rise, ZERO))
                 frame[y, x] = np.uint8(np.int32(low + above * (high - low)))
         if is_level:
-            ink = frame[y, 0]
+            shade = frame[y, 0]
             for x in range(np.uint32(1), np.uint32(width)):
-                frame[y, x] = ink
+                frame[y, x] = shade
         at_row -= per_y
 
 
@@ -145,8 +150,11 @@ def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratc
             paint_car(frame, scene.ink, scratch.lens, cars, scratch.item[index, 1])
 
 
-def _compile(stamp: int) -> Callable[..., int]:
-    """Returns the kernel; the stamp of its files is part of the key under which numba keeps it."""
+def _compile(stamp: int, has_baked_ground: bool) -> Callable[..., int]:
+    """Returns the kernel; the stamp of its files is part of the key under which numba keeps it.
+
+    Without baked ground numba leaves out all that paints it: a constant condition is decided before compiling.
+    """
 
     @cached_kernel
     def paint_frames(
@@ -163,8 +171,18 @@ def _compile(stamp: int) -> Callable[..., int]:
             if not is_finite(poses, n):
                 return n
             place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
-            paint_background(out[n], scratch.lens, scene.ink)
-            num_items = collect_road(scene, zone_index[n], scratch)
+            first_row = height
+            if has_baked_ground:
+                first_row = first_level_row(scene, scratch.lens, height)
+            paint_background(out[n], scratch.lens, scene.ink, first_row)
+            num_items = np.int64(0)
+            if has_baked_ground:
+                if first_row < height:
+                    paint_level_ground(out[n], first_row, scene, scratch)
+                else:
+                    num_items = collect_road(scene, zone_index[n], scratch)
+            else:
+                num_items = collect_road(scene, zone_index[n], scratch)
             num_items = collect_objects(scene, cars, num_items, scratch)
             sort_near_to_far(scratch.key, scratch.order, num_items)
             paint_items(out[n], scene, cars, num_items, scratch)
@@ -173,18 +191,34 @@ def _compile(stamp: int) -> Callable[..., int]:
     return paint_frames
 
 
-paint_frames = _compile(source_stamp(MODULES))
-"""Paints every pose; `render.render_frames` checks the arguments.
+paint_in_strips = _compile(source_stamp(MODULES), has_baked_ground=False)
+"""The kernel for scenes without baked ground, which most are: it compiles in two thirds of the time."""
+paint_on_ground = _compile(source_stamp(MODULES), has_baked_ground=True)
+"""The kernel for scenes with it."""
 
-Args:
-    poses: [N, >= 12] position and rotation of each car.
-    zone_index: [N] zone of each car.
-    scene: from `bake_scene`.
-    cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
-    cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
-    scratch: from `new_scratch`, of one thread.
-    out: [N, H, W], C-contiguous, overwritten.
 
-Returns:
-    The first pose that holds a value that is not finite, where it stops, or -1.
-"""
+def paint_frames(
+    poses: Floats,
+    zone_index: NDArray[np.int64],
+    scene: Scene,
+    cameras: Floats,
+    cars: Floats,
+    scratch: Scratch,
+    out: Bytes,
+) -> int:
+    """Paints every pose; `render.render_frames` checks the arguments.
+
+    Args:
+        poses: [N, >= 12] position and rotation of each car.
+        zone_index: [N] zone of each car.
+        scene: from `bake_scene`.
+        cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
+        cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
+        scratch: from `new_scratch`, of one thread.
+        out: [N, H, W], C-contiguous, overwritten.
+
+    Returns:
+        The first pose that holds a value that is not finite, where it stops, or -1.
+    """
+    paint = paint_on_ground if len(scene.texels) else paint_in_strips
+    return paint(poses, zone_index, scene, cameras, cars, scratch, out)

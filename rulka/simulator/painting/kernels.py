@@ -26,9 +26,13 @@ NEAR_M = np.float32(0.25)
 
 EYE, RIGHT, ABOVE, AHEAD, FOCAL, CENTRE_X, CENTRE_Y, LENS_SIZE = 0, 3, 6, 9, 12, 13, 14, 15
 """Places in the lens array: position, three axes, focal length and middle of the image in pixels."""
-MAX_SLOTS = 512
+HAZE = np.float32(0.8)
+"""Share of the horizon's colour in what is as far as the view reaches."""
+MAX_SLOTS = 2048
 """Sections in one frame; further ones are left out."""
 SLOT_SIZE = 16
+SQUARE_PIXELS = 64
+"""Side of the square of pixels whose texels are looked up at a time."""
 STRIP, GATE, CAR = np.int64(0), np.int64(1), np.int64(2)
 """Kinds of items."""
 
@@ -42,6 +46,7 @@ class Scratch(NamedTuple):
     key: Floats  # [item] distance
     order: Indices  # [item]
     span: Floats  # [3, 2] columns, see quads.py
+    texel: Indices  # [SQUARE_PIXELS, SQUARE_PIXELS] see level.py
 
 
 def new_scratch() -> Scratch:
@@ -53,6 +58,7 @@ def new_scratch() -> Scratch:
         key=np.empty(2 * MAX_SLOTS, np.float32),
         order=np.empty(2 * MAX_SLOTS, np.int32),
         span=np.empty((3, 2), np.float32),
+        texel=np.empty((SQUARE_PIXELS, SQUARE_PIXELS), np.int32),
     )
 
 

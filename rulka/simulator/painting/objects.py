@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rulka.simulator.layout import GATE_FINISH
 from rulka.simulator.painting.kernels import (
     CAR,
+    CENTRE_X,
     FOCAL,
     GATE,
     HALF,
+    NEAR_M,
     ONE,
     RIGHT,
     TWO,
     ZERO,
+    Border,
     Bytes,
     Floats,
     Int,
@@ -29,13 +33,12 @@ from rulka.simulator.painting.kernels import (
     to_camera,
     turned,
 )
-from rulka.simulator.painting.quads import paint_quad
+from rulka.simulator.painting.quads import border, fill_between, paint_quad
 from rulka.simulator.painting.road import shade
 from rulka.simulator.palette import INK
-from rulka.simulator.scene import GATE_FINISH
 
 if TYPE_CHECKING:
-    from rulka.simulator.scene import Scene
+    from rulka.simulator.layout import Scene
 
 POST, BANNER, FINISH_DARK = INK["post"], INK["start_banner"], INK["finish_dark"]
 CAR_INK, OTHER_INK = INK["car_side"], INK["other_side"]
@@ -43,6 +46,8 @@ CHEQUERS = 8
 BANNER_LOW_M, BANNER_M, BANNER_PIXELS = np.float32(6.5), np.float32(1.8), np.float32(2.2)
 POST_M, POST_PIXELS, POST_GAP_M = np.float32(0.8), np.float32(1.1), np.float32(1.0)
 """Far gates are widened to so many pixels, so that they stay visible."""
+GATE_HIGH_M, GATE_PIXELS = np.float32(11.0), np.float32(4.0)
+"""No part of a gate is further from its middle than half the road, so many metres and so many pixels."""
 CAR_LEAD_M = np.float32(3.0)
 """Cars are painted after the road this far behind them, which they stand on."""
 CAR_PARTS = np.array(
@@ -70,7 +75,8 @@ def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch
         section = scene.gates[g, 0]
         position = to_camera(lens, at[section, 0], at[section, 1], at[section, 2])
         distance = np.sqrt(dot(position, position))
-        if position[2] > -at[section, 6] and distance < scene.view_m:
+        is_in_reach = position[2] > -at[section, 6] and distance < np.float32(scene.view_m)
+        if is_in_reach and is_beside_view(lens, position, at[section, 6] + GATE_HIGH_M) == 0:
             num_items = add_object(GATE, g, distance - ONE, num_items, scratch)
     for m in range(cars.shape[0]):
         position = to_camera(lens, cars[m, 0], cars[m, 1], cars[m, 2])
@@ -78,6 +84,15 @@ def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch
         if position[2] > -TWO and distance < scene.view_m:
             num_items = add_object(CAR, m, distance - CAR_LEAD_M, num_items, scratch)
     return num_items
+
+
+@inlined_kernel
+def is_beside_view(lens: Floats, middle: Vector, radius: Real) -> Int:
+    """1 where a gate lies wholly left or right of the view; far ones are widened by some pixels."""
+    focal, half_width = lens[FOCAL], lens[CENTRE_X]
+    radius += GATE_PIXELS * max(middle[2], ZERO) / focal
+    beyond = abs(middle[0]) * focal - middle[2] * half_width
+    return np.int64(beyond > radius * np.sqrt(focal * focal + half_width * half_width))
 
 
 @inlined_kernel
@@ -104,25 +119,38 @@ def paint_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) 
     low, high = BANNER_LOW_M, BANNER_LOW_M + max(BANNER_M, pixel * BANNER_PIXELS)
     parts = np.int64(CHEQUERS if kind == GATE_FINISH else 1)
     width = TWO * span / np.float32(parts)
-    for part in range(-2, parts):
-        if part < 0:
-            left, right = (span, span + post) if part == -1 else (-span - post, -span)
-            bottom, value = -ONE, ink[POST]
-        else:
-            left = -span + np.float32(part) * width
-            right, bottom, value = left + width, low, ink[FINISH_DARK if part & 1 else BANNER + kind]
-        paint_upright(frame, lens, base, side, (left, right, bottom, high), shade(value, ONE, haze * HALF, ink))
+    up = lens[RIGHT + 1], lens[RIGHT + 4], lens[RIGHT + 7]
+    if base[2] + span + post <= NEAR_M:
+        return
+    # Parts share the borders of one upright plane. Its sign says from which side it is seen.
+    sign = ONE if dot(cross(base, up), side) > ZERO else -ONE
+    ground, under = level_border(lens, base, side, up, -ONE, -sign), level_border(lens, base, side, up, low, -sign)
+    top = level_border(lens, base, side, up, high, sign)
+    value = shade(ink[POST], ONE, haze * HALF, ink)
+    for end in range(2):
+        right = span if end == 0 else -span - post
+        sides = plumb_border(lens, base, side, up, right, sign), plumb_border(lens, base, side, up, right + post, -sign)
+        fill_between(frame, sides[0], sides[1], ground, top, value)
+    for part in range(parts):
+        right = -span + np.float32(part) * width
+        sides = (
+            plumb_border(lens, base, side, up, right, sign),
+            plumb_border(lens, base, side, up, right + width, -sign),
+        )
+        value = shade(ink[FINISH_DARK if part & 1 else BANNER + kind], ONE, haze * HALF, ink)
+        fill_between(frame, sides[0], sides[1], under, top, value)
 
 
 @kernel
-def paint_upright(
-    frame: Bytes, lens: Floats, base: Vector, side: Vector, extent: tuple[Real, Real, Real, Real], value: Real
-) -> None:
-    """Paints an upright rectangle across the road: `extent` is left, right, low, high in metres."""
-    up = lens[RIGHT + 1], lens[RIGHT + 4], lens[RIGHT + 7]
-    left, right, low, high = extent
-    one, two = along(base, side, left), along(base, side, right)
-    paint_quad(frame, lens, along(one, up, low), along(two, up, low), along(two, up, high), along(one, up, high), value)
+def level_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
+    """The border along a gate so far above its foot; what is lower lies inside where the sign is the gate's."""
+    return border(cross(along(base, up, metres), side), sign, lens)
+
+
+@kernel
+def plumb_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
+    """The upright border so far left of a gate's middle; what is left of it lies inside if the sign is the gate's."""
+    return border(cross(along(base, side, metres), up), sign, lens)
 
 
 @kernel

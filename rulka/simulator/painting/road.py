@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rulka.simulator.layout import EDGE, SURFACE
 from rulka.simulator.painting.kernels import (
     FOCAL,
     HALF,
@@ -41,11 +42,10 @@ from rulka.simulator.painting.sections import (
     SIDE,
 )
 from rulka.simulator.palette import INK
-from rulka.simulator.scene import EDGE, SURFACE
 from rulka.tracks.track import WALL
 
 if TYPE_CHECKING:
-    from rulka.simulator.scene import Scene
+    from rulka.simulator.layout import Scene
 
 TERRAIN, LINE, UNDERSIDE = INK["terrain"], INK["line"], INK["underside"]
 GROUND_HORIZON = INK["ground_horizon"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rulka.simulator.layout import CHUNK_SECTIONS, LIGHT, SECTION_STEPS
 from rulka.simulator.painting.kernels import (
     CENTRE_X,
     CENTRE_Y,
@@ -31,10 +32,9 @@ from rulka.simulator.painting.kernels import (
     to_camera,
     turned,
 )
-from rulka.simulator.scene import CHUNK_SECTIONS, LIGHT, SECTION_STEPS
 
 if TYPE_CHECKING:
-    from rulka.simulator.scene import Scene
+    from rulka.simulator.layout import Scene
 
 MIDDLE, SIDE, PLANE, HALF_M, REACH_LEFT, REACH_RIGHT = 0, 3, 6, 9, 10, 11
 """Places in a slot: centre and unit vector to the left in camera space, normal of the plane through both and the eye,

@@ -1,0 +1,96 @@
+"""The advantages of an `IqnNetwork` at fixed fractions, with all that depends on the weights alone done beforehand.
+
+The fractions are embedded once, weights are laid out once as oneDNN wants them, the value head is left out, and the
+scale of the image is part of the first convolution (a power of two, so nothing is rounded by it).
+Dimensions: N observations, T quantile fractions, D state, A actions, H x W pixels, F floats.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.encoder import ConvEncoder
+from models.fused import HAS_KERNELS, POST_OP, can_fold, fold_image, fold_weight
+from models.iqn import IqnNetwork
+from models.noisy import NoisyLinear
+
+EXTRAS = (nn.AdaptiveMaxPool2d, nn.LayerNorm, NoisyLinear)
+
+
+def can_prepare(network: IqnNetwork) -> bool:
+    """Whether a network is of the plain kind that `PreparedAdvantages` knows, on a CPU whose torch has oneDNN."""
+    has_extras = any(isinstance(layer, EXTRAS) for layer in network.modules())
+    is_plain = isinstance(network.encoder, ConvEncoder) and not has_extras
+    return HAS_KERNELS and is_plain and network.float_mean.device.type == "cpu"
+
+
+class PreparedAdvantages:
+    """A snapshot of a network's weights; make another one when they change.
+
+    Attributes:
+        dtype: float32 or bfloat16, of all but the output layer.
+    """
+
+    def __init__(self, network: IqnNetwork, tau: Tensor, dtype: torch.dtype) -> None:
+        """Prepares a network.
+
+        Args:
+            network: one that `can_prepare`.
+            tau: [T] fractions that advantages are averaged over.
+            dtype: float32 or bfloat16.
+        """
+        assert isinstance(network.encoder, ConvEncoder)
+        self.dtype = dtype
+        convolutions = [layer for layer in network.encoder.layers if isinstance(layer, nn.Conv2d)]
+        self._convolutions = []
+        shape = [1, 1, network.height, network.width]
+        for index, layer in enumerate(convolutions):
+            weight, stride = layer.weight.detach().to(dtype), list(layer.stride)
+            if index == 0:
+                weight = weight / 128.0
+                self._is_folded = can_fold(1, network.width, weight, stride)
+                if self._is_folded:
+                    weight, stride = fold_weight(weight), [stride[0], stride[1] // 2]
+                    shape = [1, 2, network.height, network.width // 2]
+            weight = weight.contiguous(memory_format=torch.channels_last)
+            rows, columns = ((shape[2 + i] - weight.shape[2 + i]) // stride[i] + 1 for i in (0, 1))
+            weight = torch.ops.mkldnn._reorder_convolution_weight(weight, [0, 0], stride, [1, 1], 1, shape)
+            shape = [1, layer.out_channels, rows, columns]
+            self._convolutions.append((weight, layer.bias.detach().to(dtype), stride))  # pyright: ignore[reportOptionalMemberAccess]
+        self._floats = [_packed(layer, dtype, 1) for layer in network.float_head if isinstance(layer, nn.Linear)]
+        self._mean, self._std = network.float_mean.detach().clone(), network.float_std.detach().clone()
+        self._embedded = network.embed(tau).detach().to(dtype)
+        self._hidden = _packed(network.advantage_head[0], dtype, len(tau))
+        self._output = _parameters(network.advantage_head[2], torch.float32)
+
+    def __call__(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Maps raw images [N, 1, H, W] uint8 and raw floats [N, F] to mean advantages [N, A] float32."""
+        convolve, linear = torch.ops.mkldnn._convolution_pointwise.default, torch.ops.mkldnn._linear_pointwise.default
+        batch, _, height, width = image.shape
+        # Flipping the highest bit and reading the byte as signed subtracts 128.
+        features = (image ^ 128).view(torch.int8).to(self.dtype)
+        if self._is_folded:
+            features = fold_image(features)
+        else:
+            features = features.reshape(batch, height, width, 1).permute(0, 3, 1, 2)
+        for weight, bias, stride in self._convolutions:
+            features = convolve(features, weight, bias, [0, 0], stride, [1, 1], 1, *POST_OP)
+        hidden = ((floats - self._mean) / self._std).to(self.dtype)
+        for weight, bias in self._floats:
+            hidden = linear(hidden, weight, bias, *POST_OP)
+        state = torch.cat([features.flatten(1), hidden], dim=1)
+        mixed = state[:, None, :] * self._embedded
+        mean = linear(mixed, *self._hidden, *POST_OP).mean(dim=1)
+        return nn.functional.linear(mean.float(), *self._output)
+
+
+def _packed(layer: nn.Module, dtype: torch.dtype, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Returns weight and bias of a linear layer, the weight as oneDNN wants it for about so many rows."""
+    weight, bias = _parameters(layer, dtype)
+    return torch.ops.mkldnn._reorder_linear_weight(weight, num_rows), bias
+
+
+def _parameters(layer: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    assert isinstance(layer, nn.Linear)
+    return layer.weight.detach().to(dtype).clone(), layer.bias.detach().to(dtype).clone()

@@ -1,0 +1,102 @@
+"""The fast update against the one that is written plainly: same losses, same gradients, in both precisions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import naive_iqn
+from benchmarks.naive_iqn import NaiveIqn, values
+from rulka.agents.agent import make_learner
+from rulka.agents.metrics import MetricMeans
+from rulka.buffers.sampler import Batch
+
+BATCH, SIZE, FLOATS, ACTIONS = 64, 34, 4, 3  # large enough for the fused layers
+
+
+def random_batch() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (2, BATCH, 1, SIZE, SIZE), generator=generator, dtype=torch.uint8)
+    floats = torch.randn(2, BATCH, FLOATS, generator=generator)
+    return Batch(
+        image=images[0],
+        floats=floats[0],
+        action=torch.randint(ACTIONS, (BATCH,), generator=generator),
+        reward=torch.randn(BATCH, generator=generator),
+        discount=torch.rand(BATCH, generator=generator),
+        next_image=images[1],
+        next_floats=floats[1],
+        weight=torch.rand(BATCH, generator=generator),
+    )
+
+
+def step_both(lab, precision: str):
+    """Returns a learner and its twin after one step on the same batch, and their mean losses."""
+    learner = make_learner(replace(lab.spec("iqn", batch_size=BATCH, target_tau=0.3), precision=precision), seed=0)
+    with torch.no_grad():
+        for parameter in learner.network.parameters():  # biases start at 0, which would hide mistakes
+            parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    learner.target.load_state_dict(learner.network.state_dict())
+    twin = NaiveIqn(learner.network, learner._params, learning_rate=0.0)
+    state = learner._generator.get_state()
+    tau, target_tau = learner._draw_fractions(), learner._draw_fractions()
+    learner._generator.set_state(state)
+    means = MetricMeans()
+    learner._learn(random_batch(), means)
+    loss = twin.learn(random_batch(), tau, target_tau, learner._tau_choosing.expand(BATCH, -1))
+    return learner, twin, means.result()["loss"], float(loss.mean())
+
+
+def test_float32_steps_are_those_of_the_twin(lab):
+    learner, twin, loss, expected = step_both(lab, "float32")
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert learner._self_loss == pytest.approx(twin.self_loss, rel=1e-5)
+    pairs = zip(learner.network.named_parameters(), twin.network.parameters(), strict=True)
+    for (name, fast), naive in pairs:
+        scale = float(naive.grad.abs().max())
+        torch.testing.assert_close(fast.grad, naive.grad, rtol=1e-4, atol=1e-5 * scale, msg=name)
+
+
+def test_bfloat16_steps_are_as_near_to_the_twin_as_torchs_own(lab, monkeypatch: pytest.MonkeyPatch):
+    """The twin under autocast rounds as much: no gradient may turn further from float32 than by torch's layers."""
+    learner, twin, loss, expected = step_both(lab, "bfloat16")
+    assert loss == pytest.approx(expected, rel=0.01)
+
+    def rounded_values(*observed: Any) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return values(*observed).float()
+
+    monkeypatch.setattr(naive_iqn, "values", rounded_values)
+    _, rounded, _, _ = step_both(lab, "bfloat16")
+    networks = (learner.network.named_parameters(), twin.network.parameters(), rounded.network.parameters())
+    for (name, fast), naive, autocast in zip(*networks, strict=True):
+        ours, theirs = turned(fast.grad, naive.grad), turned(autocast.grad, naive.grad)
+        assert ours < 1.2 * theirs + 2e-4, (name, ours, theirs)
+        assert float(fast.grad.norm()) == pytest.approx(float(autocast.grad.norm()), rel=0.01), name
+
+
+def turned(gradient: torch.Tensor, expected: torch.Tensor) -> float:
+    """Returns one minus the cosine between two gradients."""
+    return 1.0 - float(torch.cosine_similarity(gradient.flatten(), expected.flatten(), dim=0))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_steps_repeat_to_the_bit(lab, precision):
+    first, second = (step_both(lab, precision)[0] for _ in range(2))
+    for a, b in zip(first.network.parameters(), second.network.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_quantiles_of_an_action_are_those_of_the_whole_network(lab):
+    network = make_learner(lab.spec("iqn"), seed=0).network
+    batch, tau = random_batch(), torch.rand(BATCH, 8, generator=torch.Generator().manual_seed(2))
+    of_action = network.of_action(batch.image, batch.floats, tau, batch.action)
+    expected = values(network, batch.image, batch.floats, tau)[torch.arange(BATCH), :, batch.action]
+    torch.testing.assert_close(of_action, expected, rtol=1e-5, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = network.of_action(batch.image, batch.floats, tau, batch.action)
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, expected, rtol=0.02, atol=0.02 * float(expected.detach().abs().max()))

@@ -1,0 +1,37 @@
+"""A run of real agents and cars, without what the pipeline puts around it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from rulka.agents.agent import AgentSpec, make_actor, make_learner
+from rulka.observation import reference_normalisation
+from rulka.params import Params
+from rulka.runtime.parts import RaceSpec, block_spec, build_cars
+from rulka.runtime.specs import RunSpec
+
+
+def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
+    """Returns a run of `params.train.algorithm` from scratch, in float32."""
+    train = params.train
+    race = RaceSpec(track, params.simulator, params.observation, params.rewards, params.actions.ticks_per_action, train)
+    spec = AgentSpec(
+        train.algorithm,
+        params.observation,
+        params.network,
+        params.ppo,
+        params.iqn,
+        12,
+        reference_normalisation(),
+        precision="float32",
+    )
+    return RunSpec(
+        make_cars=partial(build_cars, race),
+        make_actor=partial(make_actor, spec),
+        make_learner=partial(make_learner, spec, 7),
+        block=block_spec(params.observation, train),
+        train=train,
+        folder=folder,
+        label="test",
+    )
