@@ -35,9 +35,9 @@ def agent_spec(task: Task) -> AgentSpec:
         "num_quantiles_acting": shared.NUM_QUANTILES,
         "kappa": 1.0,
         "n_steps": 1,
-        # QR-DQN bootstraps from the action with the best mean. Of the rules here only double DQN does, with the online
-        # network's means, and one pass more; without it each quantile takes its own best action.
-        "use_double_dqn": True,
+        # Each quantile takes its own best action, where QR-DQN takes the best mean's: the cheapest rule here, one pass
+        # less than double DQN.
+        "use_double_dqn": False,
         "batch_size": shared.BATCH,
         "learning_rate": _constant(shared.LEARNING_RATE),
         "gamma": _constant(task.gamma),
@@ -51,6 +51,7 @@ def agent_spec(task: Task) -> AgentSpec:
         "gradient_steps_per_update": UPDATES_PER_CALL,
         "weight_decay": 0.0,
         "max_grad_norm": 1e6,
+        "self_loss_clamp_ratio": 1e-6,  # no target is wider than typical: all transitions weigh the same
     }
     iqn = IqnParams.model_validate(params.iqn.model_dump() | changes)
     body = IqnNetworkParams.model_validate(params.network.iqn.model_dump())

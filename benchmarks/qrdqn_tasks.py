@@ -18,7 +18,7 @@ from rulka.observation import Normalisation, reference_normalisation
 from rulka.runtime.collector import CarBatch
 from rulka.tracks.generate import generate_track
 
-NUM_ENVS, BATCH, STEPS_PER_UPDATE, NUM_QUANTILES, HEAD_WIDTH, FLOAT_WIDTH = 8, 32, 8, 8, 512, 64
+NUM_ENVS, BATCH, STEPS_PER_UPDATE, NUM_QUANTILES, HEAD_WIDTH, FLOAT_WIDTH = 8, 32, 4, 8, 512, 64
 LEARNING_RATE, OPTIMIZER_EPSILON = 1e-3, 1e-4
 START_STEPS, TARGET_STEPS, LAST_EPSILON = 1024, 400, 0.02
 """Decisions before the first update, between two copies into the target network; chance of exploring in the end."""
@@ -136,8 +136,8 @@ def race_task() -> Task:
         num_actions=12,
         size=64,
         gamma=0.97,
-        explore_steps=4000,
-        max_steps=16_000,
+        explore_steps=8000,
+        max_steps=40_000,
         episodes=20,
         target=0.5,
         score=lambda episode: float(episode.is_finished),
