@@ -126,6 +126,19 @@ def learn(learner: Learner, block: ExperienceBlock, batch_size: int) -> int:
 
 def together(params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float) -> dict[str, Any]:
     """Runs learner and collectors for a while and returns env steps per second and how the time was spent."""
+    lines = run_for(params, track, algorithm, num_collectors, seconds)
+    if len(lines) < 2:
+        return {"env_steps_per_s": None}
+    first, last = lines[0], lines[-1]
+    shares = {name: _mean(lines, name) for name in ("learner_busy_share", "collectors_waiting_share")}
+    wall_s = max(1e-9, 60.0 * (last["minutes"] - first["minutes"]))
+    return {"env_steps_per_s": (last["env_steps"] - first["env_steps"]) / wall_s} | shares
+
+
+def run_for(
+    params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Runs learner and collectors for a while and returns what the run reported once it was learning."""
     train = params.train.model_copy(
         update={
             "num_collectors": num_collectors,
@@ -141,13 +154,37 @@ def together(params: Params, track: Path, algorithm: Algorithm, num_collectors: 
         run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder))
         with redirect_stdout(sys.stderr):  # progress is no result
             train_run(run)
-        lines = [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
-    if len(lines) < 2:
-        return {"env_steps_per_s": None}
-    first, last = lines[0], lines[-1]
-    shares = {name: _mean(lines, name) for name in ("learner_busy_share", "collectors_waiting_share")}
-    wall_s = max(1e-9, 60.0 * (last["minutes"] - first["minutes"]))
-    return {"env_steps_per_s": (last["env_steps"] - first["env_steps"]) / wall_s} | shares
+        return [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
+
+
+def sustained(params: Params, track: Path, seconds: float) -> dict[str, float | None]:
+    """Compares IQN's learner beside one busy collector with the same updates alone, before and after.
+
+    A sample is learned from once for each decision, so that the collector has to drive thousands a second; no warm-up.
+
+    Returns:
+        Samples per second of wall time and per CPU second of the learner's process, medians over the reports of the
+        run once learning has begun, and samples per CPU second of updates alone.
+    """
+    iqn = params.iqn.model_copy(update={"warmup_steps": 0, "samples_per_insert": 1.0, "start_steps": 4096})
+    params = params.model_copy(update={"iqn": iqn})
+    block = new_block(block_spec(params.observation, params.train))
+
+    def bare() -> float:
+        learner = make_learner(agent_spec(params, "iqn"), 0)
+        return per_cpu_second(partial(learn, learner, block, iqn.batch_size), seconds / 5.0)
+
+    before = bare()
+    lines = run_for(params, track, "iqn", 1, seconds)[1:]  # learning begins somewhere in the first
+    after = bare()
+    rates = [(line["samples_learned_per_s"], line["learner_cpu_share"]) for line in lines]
+    return {
+        "alone, per CPU second": (before + after) / 2.0,
+        "beside a collector, per CPU second": float(np.median([rate / share for rate, share in rates])),
+        "beside a collector, per second": float(np.median([rate for rate, _ in rates])),
+        "learner busy": _mean(lines, "learner_busy_share"),
+        "collector waiting": _mean(lines, "collectors_waiting_share"),
+    }
 
 
 def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path) -> RunSpec:
@@ -315,6 +352,7 @@ def main() -> None:
             for algorithm in ("ppo", "iqn")
             for num in (0, 2)
         }
+        result["sustained"] = sustained(params, track, 3.0 * arguments.seconds)
         result["checkpoints"] = checkpoints(params)
         result["inference"] = {
             f"{cars} car{'s' * (cars > 1)} each, {place}": inference(params, track, cars, place, arguments.seconds / 2)
@@ -334,6 +372,10 @@ def _table(result: dict[str, Any]) -> str:
         shown = [_percent(facts.get(key)) for key in ("learner_busy_share", "collectors_waiting_share")]
         rate = facts["env_steps_per_s"]
         lines.append(f"  {name:36s} {f'{rate:,.0f}' if rate else '-':>12s} {shown[0]:>13s} {shown[1]:>16s}")
+    lines += ["", "samples learned by IQN"]
+    *rates, busy, waiting = result["sustained"].items()
+    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in rates]
+    lines += [f"  {name:36s} {_percent(share):>12s}" for name, share in (busy, waiting)]
     lines += ["", "checkpoint of an IQN learner, by what is new in its ring"]
     lines += [
         f"  {name:36s} {cost['mb']:8,.0f} MB {cost['s']:8.2f} s {cost['cpu_s']:8.2f} s of CPU"

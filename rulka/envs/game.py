@@ -8,12 +8,11 @@ from typing import Any, TypedDict, Unpack
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rulka.envs.game_race import GameRace, GameStep, floats_and_image
 from rulka.envs.settings import RaceSettings, SettingsError, resolve_settings
-from rulka.envs.space import observation_space
+from rulka.envs.space import action_space, observation_space
 from rulka.game.link import GameLink
 from rulka.params import ObservationParams, RewardParams, SimulatorParams
 from rulka.tracks.track import Track
@@ -28,6 +27,7 @@ class GameOptions(TypedDict, total=False):
     observation: ObservationParams | None
     rewards: RewardParams | None
     ticks_per_action: int | None
+    actions_per_decision: int | None
     max_race_s: float | None
     no_progress_s: float | None
 
@@ -48,6 +48,7 @@ def game_settings(track: Track | Path | str | None, options: GameOptions) -> Rac
 class GameEnv(gymnasium.Env[Any, Any]):
     """A race in the game: image [1, H, W] and 184 floats in, one of twelve actions out, every 50 ms of race time.
 
+    With `actions_per_decision=5` an action is five of them, each held for 10 ms, and there are 264 floats.
     A race terminates at the finish or off the track, and is truncated when it takes too long, gets no further, or
     loses its connection (`info["is_crashed"]`). The next `reset` then connects anew; where that fails, it raises.
     """
@@ -87,7 +88,7 @@ class GameEnv(gymnasium.Env[Any, Any]):
             raise SettingsError(message)
         self.settings, self.render_mode = game_settings(track, options), render_mode
         self.observation_space = observation_space(self.settings)
-        self.action_space = spaces.Discrete(self.settings.table.num_actions)
+        self.action_space = action_space(self.settings)
         link = GameLink(host, port, speed=speed, timeout_s=timeout_s, patience_s=patience_s)
         self.race = GameRace(self.settings, link)
         self._image, self._floats, self._potential = floats_and_image(self.settings)
@@ -105,7 +106,7 @@ class GameEnv(gymnasium.Env[Any, Any]):
         self.race.begin()
         return self._observe()
 
-    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | NDArray[np.int64]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Takes one decision; see `GameRace.step` for the errors."""
         result = self.race.step(action)
         observation, info = self._observe()
@@ -143,7 +144,7 @@ class GameCars:
         potential_out: NDArray[np.float32],
         seed: int,
     ) -> None:
-        """Starts a race and writes image [1, 1, H, W], floats [1, 184] and potential [1]; the seed does nothing."""
+        """Starts a race and writes image [1, 1, H, W], floats [1, F] and potential [1]; the seed does nothing."""
         del seed
         self.race.begin()
         self.race.observe(image_out, floats_out, potential_out)
@@ -160,7 +161,7 @@ class GameCars:
         potential_out: NDArray[np.float32],
     ) -> GameStep:
         """Takes one decision, or begins the next race where one has ended, and writes what is seen then."""
-        result = self.race.step_or_begin(int(actions[0]))
+        result = self.race.step_or_begin(actions[0])
         self.race.observe(image_out, floats_out, potential_out)
         return result
 

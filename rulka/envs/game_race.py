@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
-from rulka.actions import FORWARD
+from rulka.actions import FORWARD, TICK_MS
 from rulka.envs.rewards import (
     Happening,
     car_frame_velocity,
@@ -28,7 +28,7 @@ from rulka.game.errors import GameError
 from rulka.game.frames import grey_from_bgra
 from rulka.game.link import GameLink
 from rulka.game.session import Decision, GameSession
-from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats
+from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats, num_floats
 from rulka.tracks.progress import PATH_SEARCH_ZONES, all_zones, locate, zone_frames
 
 
@@ -81,16 +81,17 @@ class GameRace:
     def __init__(self, settings: RaceSettings, link: GameLink) -> None:
         self.settings, self._link, self.env_steps = settings, link, 0
         observation = settings.observation
-        self._session: GameSession = link.open(settings.table.duration_ms, observation.width, observation.height)
+        table = settings.table  # a run step for every action, also within a decision
+        self._session: GameSession = link.open(table.ticks_per_action * TICK_MS, observation.width, observation.height)
         track, physics = settings.track, settings.simulator.physics
         self._centre, self._frames = all_zones(track), zone_frames(track)
         self._off_road_m, self._fall_m = physics.off_road_m, physics.fall_m
         self._crash_cosine, self._rest_m = np.cos(np.radians(physics.crash_deg)), physics.rest_m
-        self._keys = settings.table.keys()
+        self._keys, self._num_places = table.keys(), table.actions_per_decision
         self._grey = np.zeros((observation.height, observation.width), np.uint8)
-        self._previous = np.zeros((1, NUM_PREVIOUS_ACTIONS, 4), np.float32)
+        self._previous = np.zeros((1, NUM_PREVIOUS_ACTIONS * self._num_places, 4), np.float32)
         self._cars = np.zeros((1, NUM_CAR_FIELDS), np.float32)
-        self._floats = np.zeros((1, NUM_FLOATS), np.float32)
+        self._floats = np.zeros((1, num_floats(self._num_places)), np.float32)
         self._is_started = self._is_over = self._is_lost = self._is_closed = False
         self._forget_race()
 
@@ -116,32 +117,36 @@ class GameRace:
         self._take(decision)
         self._furthest_m, self._furthest_zone = self._along_m, self._zone
 
-    def step(self, action: int) -> GameStep:
+    def step(self, action: int | NDArray[np.int64]) -> GameStep:
         """Takes one decision.
+
+        Args:
+            action: an index into the action table, or [K] of them where decisions are blocks; in a block that ends at
+                the finish the keys after it are never pressed.
 
         Raises:
             ClosedEnvironmentError: after `close`.
             ResetNeeded: before the first `begin`, and after the end of a race.
-            InvalidAction: if the action is not an index of the table.
+            InvalidAction: if it is anything else.
         """
         self.check_open()
         if not self._is_started or self._is_over:
             message = "the race has ended or not begun; reset the environment before the next step"
             raise ResetNeeded(message)
-        index = self._checked(action)
+        chosen = self._checked(action)
         before_m, before_ms = self._along_m, self._time_ms
         before_mps = length_of(car_frame_velocity(self._cars))
         try:
-            decision = self._session.decide(self.settings.table.controls[index])
+            decision = self._session.drive([self.settings.table.controls[index] for index in chosen])
         except GameError as error:
             self._lose(error)
             return self._result(0.0, terminated=False, truncated=True)
-        self._previous[0, :-1] = self._previous[0, 1:]
-        self._previous[0, -1] = self._keys[index]
+        pressed = chosen[: decision.num_pressed]
+        self._previous[0] = np.concatenate([self._previous[0, len(pressed) :], self._keys[pressed]])
         self._take(decision)
-        return self._judge(index, before_m, before_ms, before_mps)
+        return self._judge(int(pressed[-1]), before_m, before_ms, before_mps)
 
-    def step_or_begin(self, action: int) -> GameStep:
+    def step_or_begin(self, action: int | NDArray[np.int64]) -> GameStep:
         """Takes one decision; where a race has ended, begins the next one instead."""
         if not self._is_over:
             return self.step(action)
@@ -222,7 +227,7 @@ class GameRace:
         is_on_roof = height_m < self._rest_m and up @ self._frames[self._zone, 6:9] < self._crash_cosine
         return bool(abs(lateral_m) - half_width_m > self._off_road_m or abs(height_m) > self._fall_m or is_on_roof)
 
-    def _judge(self, action: int, before_m: float, before_ms: int, before_mps: NDArray[np.float64]) -> GameStep:
+    def _judge(self, last_action: int, before_m: float, before_ms: int, before_mps: NDArray[np.float64]) -> GameStep:
         settings = self.settings
         self._furthest_m = max(self._furthest_m, self._along_m)
         if self._zone > self._furthest_zone:
@@ -238,7 +243,7 @@ class GameRace:
             has_ended=np.array([terminated or truncated]),
             before_mps=before_mps,
         )
-        manner = manner_from_floats(self._floats, np.array([action]))
+        manner = manner_from_floats(self._floats, np.array([last_action]))
         reward = whole_reward(happening, manner, settings.rewards, self.env_steps)
         return self._result(float(reward[0]), terminated=terminated, truncated=truncated)
 
@@ -257,15 +262,19 @@ class GameRace:
             is_crashed=np.array([self._is_crashed]),
         )
 
-    def _checked(self, action: int) -> int:
+    def _checked(self, action: int | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the actions [K] of a decision."""
         array, num_actions = np.asarray(action), self.settings.table.num_actions
-        if array.dtype.kind not in "iu" or array.shape != () or not 0 <= int(array) < num_actions:
-            message = f"an action is a whole number from 0 to {num_actions - 1}, got {action!r:.200}"
+        is_whole = array.dtype.kind in "iu" and array.shape == self.settings.table.decision_shape
+        if not is_whole or array.min() < 0 or array.max() >= num_actions:
+            count = "" if self._num_places == 1 else f"{self._num_places} times "
+            message = f"an action is {count}a whole number from 0 to {num_actions - 1}, got {action!r:.200}"
             raise InvalidAction(message)
-        return int(array)
+        return array.reshape(self._num_places).astype(np.int64)
 
 
 def floats_and_image(settings: RaceSettings) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]]:
     """Returns empty image [1, 1, H, W], floats [1, F] and potential [1] for `GameRace.observe`."""
     shape = (1, 1, settings.observation.height, settings.observation.width)
-    return np.empty(shape, np.uint8), np.empty((1, NUM_FLOATS), np.float32), np.empty(1, np.float32)
+    floats = np.empty((1, num_floats(settings.table.actions_per_decision)), np.float32)
+    return np.empty(shape, np.uint8), floats, np.empty(1, np.float32)

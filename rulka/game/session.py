@@ -67,6 +67,7 @@ class Decision(NamedTuple):
         car: [NUM_CAR_FIELDS] a `CAR` row.
         pixels: [H, W, 4] the frame, overwritten by the next; None at the end of a race.
         is_finished: the finish was passed; `time_ms` is then the time of the finish.
+        num_pressed: keys of the last decision that were held before the race ended.
     """
 
     time_ms: int
@@ -74,6 +75,7 @@ class Decision(NamedTuple):
     car: NDArray[np.float32]
     pixels: NDArray[np.uint8] | None
     is_finished: bool
+    num_pressed: int
 
 
 class GameSession:
@@ -105,7 +107,7 @@ class GameSession:
             sync = self._through_countdown(sync)
             self._start = sync.state()
         sync.set_timeout(self._settings.race_timeout_ms)
-        return self._look(sync)
+        return self._look(sync, 0)
 
     def decide(self, controls: Controls) -> Decision:
         """Holds keys until the next decision, and returns what is seen then; at the finish the race is over."""
@@ -128,14 +130,15 @@ class GameSession:
         frame.set_inputs(first)
         frame.set_speed(self._settings.speed)
         self._echo(frame)
-        for keys in later:
+        for num_pressed, keys in enumerate(later, start=1):
             sync = self._until_step()
             if not isinstance(sync.message, RunStep):
-                return self._finish(sync)
+                return self._finish(sync, num_pressed)
             sync.set_inputs(keys)
             self._echo(sync)
         sync = self._until_step()
-        return self._look(sync) if isinstance(sync.message, RunStep) else self._finish(sync)
+        is_under_way = isinstance(sync.message, RunStep)
+        return self._look(sync, len(controls)) if is_under_way else self._finish(sync, len(controls))
 
     def give_up(self) -> None:
         """Ends the race under way; the game stands still until the next one begins.
@@ -190,7 +193,7 @@ class GameSession:
             sync = self._next()
         return sync
 
-    def _look(self, sync: Sync) -> Decision:
+    def _look(self, sync: Sync, num_pressed: int) -> Decision:
         """Stops the clock, reads the state, and fetches the frame that belongs to it."""
         sync.rewind_to_current()
         sync.set_speed(0.0)
@@ -204,7 +207,8 @@ class GameSession:
                 raise GameProtocolError(expected, f"the run step of {frame.message.time_ms} ms")
             self._echo(frame)  # what is left of the tick
             frame = self._next()
-        return self._decision(state, state.race_time_ms, frame.message.pixels, is_finished=False)
+        car = self._car(state)
+        return Decision(state.race_time_ms, state, car, frame.message.pixels, False, num_pressed)
 
     def _until_step(self) -> Sync:
         """Returns the next run step, or the checkpoint that is the finish."""
@@ -217,14 +221,14 @@ class GameSession:
                 return sync
             self._echo(sync)
 
-    def _finish(self, sync: Sync) -> Decision:
+    def _finish(self, sync: Sync, num_pressed: int) -> Decision:
         """Reads the finish; the game must not show its medals, so the finish is prevented."""
         state = read_state(sync.state())
         times = state.checkpoints["time_ms"]
         time_ms = int(times[-1]) if len(times) and times[-1] > 0 else state.race_time_ms
         sync.prevent_finish()
         self._hold(sync)
-        return self._decision(state, time_ms, None, is_finished=True)
+        return Decision(time_ms, state, self._car(state), None, True, num_pressed)
 
     def _hold(self, sync: Sync) -> None:
         """Leaves a sync open, with all the time in the world."""
@@ -232,13 +236,12 @@ class GameSession:
         sync.cancel_frame()
         sync.flush()
 
-    def _decision(
-        self, state: GameState, time_ms: int, pixels: NDArray[np.uint8] | None, *, is_finished: bool
-    ) -> Decision:
+    def _car(self, state: GameState) -> NDArray[np.float32]:
+        """Returns the `CAR` row [NUM_CAR_FIELDS] of the next decision's state."""
         self._counter = next_gearbox_counter(self._counter, state)
         car = np.empty(NUM_CAR_FIELDS, np.float32)
         car_row(state, self._counter, car)
-        return Decision(time_ms, state, car, pixels, is_finished)
+        return car
 
     def _next(self) -> Sync:
         self._pending = self._client.receive()

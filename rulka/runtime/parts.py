@@ -29,7 +29,7 @@ class RaceSpec:
         observation: image size.
         rewards: weights of the reward.
         ticks_per_action: length of a decision.
-        actions_per_decision: actions that share it; 1 in a game.
+        actions_per_decision: actions that share it.
         train: starts and limits of races.
     """
 
@@ -78,6 +78,7 @@ def build_game_cars(spec: RaceSpec, link: GameLink, num_cars: int, *, start_anyw
             "observation": spec.observation,
             "rewards": spec.rewards,
             "ticks_per_action": spec.ticks_per_action,
+            "actions_per_decision": spec.actions_per_decision,
             "max_race_s": spec.train.max_race_s,
             "no_progress_s": spec.train.no_progress_s,
         },

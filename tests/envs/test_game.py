@@ -17,7 +17,7 @@ from rulka.envs.settings import SettingsError
 from rulka.game.errors import GameClosedError
 from rulka.game.serve import make_server
 from rulka.game.server import GameServer
-from rulka.observation import FLOATS
+from rulka.observation import float_slices
 from rulka.params import read_params
 from rulka.tracks.generate import lay_line
 from rulka.tracks.track import Track
@@ -81,7 +81,7 @@ def make_game(bend: Track, servers: Servers) -> Iterator[Callable[..., GameEnv]]
         env.close()
 
 
-def assert_same(game: tuple, simulated: tuple, *, has_image: bool = True) -> None:
+def assert_same(game: tuple, simulated: tuple, num_places: int = 1, *, has_image: bool = True) -> None:
     """Compares an observation and its info.
 
     The game tells positions in single precision, in which the simulator does not compute. So the way along the track
@@ -91,19 +91,22 @@ def assert_same(game: tuple, simulated: tuple, *, has_image: bool = True) -> Non
     (seen, info), (expected, expected_info) = game, simulated
     if has_image:
         np.testing.assert_array_equal(seen["image"], expected["image"])
-    for name, part in FLOATS.items():
+    parts = float_slices(num_places)
+    assert seen["floats"].shape == expected["floats"].shape
+    for name, part in parts.items():
         if name not in ("waypoints", "margin"):
             np.testing.assert_array_equal(seen["floats"][part], expected["floats"][part], err_msg=name)
     for name in ("waypoints", "margin"):
-        np.testing.assert_allclose(seen["floats"][FLOATS[name]], expected["floats"][FLOATS[name]], atol=1e-3)
+        np.testing.assert_allclose(seen["floats"][parts[name]], expected["floats"][parts[name]], atol=1e-3)
     assert info.pop("is_crashed") is False
     assert info == pytest.approx(expected_info, abs=1e-3)
     assert info["time_ms"] == expected_info["time_ms"]
 
 
-def drive_both(game: GameEnv, race: RaceEnv, actions: list[int]) -> int:
+def drive_both(game: GameEnv, race: RaceEnv, actions: list) -> int:
     """Drives both to the end of a race; returns its time."""
-    assert_same(game.reset(), race.reset(seed=0))
+    num_places = np.size(actions[0])
+    assert_same(game.reset(), race.reset(seed=0), num_places)
     for number in range(400):
         action = actions[number % len(actions)]
         seen, reward, terminated, truncated, info = game.step(action)
@@ -111,7 +114,7 @@ def drive_both(game: GameEnv, race: RaceEnv, actions: list[int]) -> int:
         assert reward == pytest.approx(expected_reward, abs=1e-4)
         assert [terminated, truncated] == ends
         # At the finish the game sends no frame; the image is the one before.
-        assert_same((seen, dict(info)), (expected, expected_info), has_image=not info["is_finished"])
+        assert_same((seen, dict(info)), (expected, expected_info), num_places, has_image=not info["is_finished"])
         if terminated or truncated:
             return info["time_ms"]
     pytest.fail("the race did not end")
@@ -124,6 +127,25 @@ def test_a_race_in_the_game_is_that_of_the_simulator(make_game: Callable[..., Ga
     assert first % 50 != 0, "a time to the millisecond, not to the decision"
     assert drive_both(game, race, [0, 0, 1, 0, 2, 9, 0, 3]) == first, "a reset is a rewind"
     assert drive_both(game, race, [0]) < first
+
+
+def test_blocks_of_actions_are_those_of_the_simulator(make_game: Callable[..., GameEnv], bend: Track) -> None:
+    """Every action of a block is held for its own 10 ms, in the game by a run step for each."""
+    game, race = make_game(actions_per_decision=5), RaceEnv(bend, actions_per_decision=5, **AT_THE_START)
+    assert game.action_space == race.action_space
+    assert game.observation_space == race.observation_space
+    blocks = [np.array(block) for block in ([0, 0, 0, 0, 0], [0, 1, 0, 3, 0], [2, 0, 9, 0, 0], [0, 0, 0, 6, 1])]
+    first = drive_both(game, race, blocks)
+    assert 4_000 < first < 20_000
+    assert drive_both(game, race, blocks) == first, "a reset is a rewind"
+
+
+@pytest.mark.parametrize("action", [3, [0, 1, 2, 3], [0, 0, 0, 0, 12], [0, 0, 0, 0, -1], [0.5] * 5])
+def test_what_is_no_block_is_refused(make_game: Callable[..., GameEnv], action: object) -> None:
+    game = make_game(actions_per_decision=5)
+    game.reset()
+    with pytest.raises(InvalidAction, match="5 times a whole number from 0 to 11"):
+        game.step(action)
 
 
 def test_a_race_that_gets_no_further_is_cut_as_in_the_simulator(make_game: Callable[..., GameEnv], bend: Track) -> None:

@@ -1,0 +1,103 @@
+"""Rulka's IQN beside sb3-contrib's QR-DQN: `python -m benchmarks.qrdqn --peers FOLDER [--task catch] [--seeds 3]`.
+
+CPU seconds and environment steps until a score is reached, and steps per CPU second. The rule, the encoder, widths,
+batch, updates per step, exploration, discount, learning rate and target updates are the same for both; see
+`benchmarks.qrdqn_tasks`. Each side is a process with one thread; both of a seed run at the same time, so that they meet
+the same other load. CPU time counts from the making of the agent, imports left out.
+
+The peers are not installed beside Rulka: `pip install --no-deps --target FOLDER stable-baselines3==2.9.2
+sb3-contrib==2.9.2` makes the folder. Without it only Rulka is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.qrdqn_tasks import TASKS
+
+SIDES = {"rulka": "benchmarks.qrdqn_rulka", "sb3-contrib": "benchmarks.qrdqn_peer"}
+SHOWN = ("reached", "best", "steps", "cpu_s", "steps_per_cpu_s", "learning_steps_per_cpu_s")
+
+
+def start(side: str, task: str, seed: int, max_cpu_s: float, peers: Path | None) -> subprocess.Popen[str]:
+    """Starts one side on a seed."""
+    paths = [str(Path(__file__).parent.parent), *([str(peers.resolve())] if side != "rulka" and peers else [])]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", SIDES[side], task, str(seed), str(max_cpu_s)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def finish(side: str, process: subprocess.Popen[str]) -> dict[str, float]:
+    """Waits for one side and returns what it measured.
+
+    Raises:
+        SystemExit: if it failed; its own message is on stderr.
+    """
+    output, _ = process.communicate()
+    if process.returncode:
+        message = f"{side} failed with exit code {process.returncode}; its message is above"
+        raise SystemExit(message)
+    return json.loads(output.splitlines()[-1])
+
+
+def show(task: str, seed: int, side: str, result: dict[str, float]) -> None:
+    """Prints one attempt."""
+    figures: dict[str, Any] = {name: round(value, 2) for name, value in result.items()}
+    print(f"{task} seed {seed} {side}: {json.dumps(figures)}", flush=True)
+
+
+def summarise(task: str, results: dict[str, list[dict[str, float]]]) -> None:
+    """Prints medians of each side and the ratios of the sides, with how many seeds reached the score."""
+    medians = {
+        side: {name: statistics.median(result[name] for result in tries) for name in SHOWN}
+        for side, tries in results.items()
+    }
+    print(f"\n{task}: {TASKS[task]().score_name}; medians of {len(results['rulka'])} seeds")
+    print("| | reached | CPU s | steps | steps/CPU s | once learning |\n|---|---|---|---|---|---|")
+    for side, median in medians.items():
+        count = sum(bool(result["reached"]) for result in results[side])
+        print(
+            f"| {side} | {count} of {len(results[side])} | {median['cpu_s']:.1f} | {median['steps']:.0f} "
+            f"| {median['steps_per_cpu_s']:.0f} | {median['learning_steps_per_cpu_s']:.0f} |"
+        )
+    if len(medians) > 1:
+        ours, theirs = medians.values()
+        print(
+            f"rulka / sb3-contrib: CPU s {ours['cpu_s'] / theirs['cpu_s']:.2f} (wanted at most 0.33), steps/CPU s "
+            f"{ours['steps_per_cpu_s'] / theirs['steps_per_cpu_s']:.2f} (wanted 5), once learning "
+            f"{ours['learning_steps_per_cpu_s'] / theirs['learning_steps_per_cpu_s']:.2f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Runs the comparison and prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=Path, help="folder with stable_baselines3 and sb3_contrib")
+    parser.add_argument("--task", choices=[*TASKS, "all"], default="all")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--max-cpu-s", type=float, default=240.0, help="an attempt is given up after this long")
+    arguments = parser.parse_args()
+    sides = list(SIDES)
+    if arguments.peers is None or not (arguments.peers / "sb3_contrib").is_dir():
+        print(f"sb3-contrib is left out: {arguments.peers or 'no --peers FOLDER'} does not hold it; see --help")
+        sides.remove("sb3-contrib")
+    for task in TASKS if arguments.task == "all" else [arguments.task]:
+        results: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+        for seed in range(arguments.seeds):
+            running = {side: start(side, task, seed, arguments.max_cpu_s, arguments.peers) for side in sides}
+            for side, process in running.items():
+                results[side].append(finish(side, process))
+                show(task, seed, side, results[side][-1])
+        summarise(task, results)
+
+
+if __name__ == "__main__":
+    main()
