@@ -63,10 +63,6 @@ class Params(Section):
                 "network.iqn.actions_per_decision, set iqn.warmup_steps and iqn.demonstration_share to 0",
             ),
             (
-                count > 1 and self.train.environment == "game",
-                "a decision in the game is one action: set network.iqn.actions_per_decision to 1",
-            ),
-            (
                 has_iqn and self.network.iqn.encoder != "conv" and self.transfer.iqn_encoder != "fresh",
                 f"network.iqn.encoder {self.network.iqn.encoder} is of another kind than the one that "
                 f"transfer.iqn_encoder {self.transfer.iqn_encoder} names: set transfer.iqn_encoder to fresh",

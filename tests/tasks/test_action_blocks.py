@@ -113,16 +113,12 @@ def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: F
         ("actions", {"ticks_per_action": 4}, "5 must divide actions.ticks_per_action 4"),
         ("iqn", {"demonstration_share": 0.25}, "iqn.demonstration_share to 0"),
         ("iqn", {"warmup_steps": 1}, "set iqn.warmup_steps"),
-        ("train", {"environment": "game"}, "a decision in the game is one action"),
     ],
 )
 def test_impossible_blocks_are_refused(tmp_path: Path, section: str, changes: dict[str, object], message: str) -> None:
     data = yaml.safe_load((ROOT / "params.yaml").read_text())
     data["network"]["iqn"]["actions_per_decision"] = 5
     data["iqn"] |= {"demonstration_share": 0.0, "warmup_steps": 0}
-    one_car = {"cars_per_collector": 1, "check_races": 1, "start_anywhere": 0.0}
-    straight = {"start_lateral_m": 0.0, "start_heading_deg": 0.0}
-    data["train"] |= one_car | straight
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(data))
     assert read_params(path).network.iqn.actions_per_decision == 5
