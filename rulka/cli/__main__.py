@@ -1,0 +1,6 @@
+"""`python -m rulka.cli`: the `rulka` command."""
+
+from rulka.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Commands for the game's socket protocol."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+from rulka.cli.options import AsJson, Flag, TrackName, say, say_json
+from rulka.stage import EXIT_USER_ERROR
+
+
+def serve_game(
+    port: int = 8478,
+    track: TrackName = None,
+    speed: float = 1.0,
+    frames: Literal["grey", "colour"] = "grey",
+    in_menus: Flag = False,
+) -> None:
+    """Serve a simulated race to programs that speak the game's socket protocol; see docs/game.md.
+
+    Args:
+        port: where to listen on this machine; 0 takes a free port.
+        track: a slug, a track file, or the name of one in data/races/tracks; the generated one of params.yaml when
+            left out.
+        speed: factor of the race clock until a program sets another; 50 or more runs as fast as it can.
+        frames: the agents' grey image, or colour for people.
+        in_menus: begin in the menus, without a race, until a program opens a map.
+    """
+    import logging
+
+    from rulka.game.serve import find_track, make_server, serve_until_stopped
+    from rulka.params import read_params
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    params = read_params()
+    where = find_track(track, params)
+    server = make_server(where, params, port, speed=speed, frames=frames, is_in_menus=in_menus)
+    say(f"{where.name} ({where.uid}), {where.length_m:.0f} m")
+    serve_until_stopped(server, say)
+
+
+def game_check(
+    port: int = 8478,
+    host: str = "127.0.0.1",
+    decisions: int = 50,
+    speed: float = 10.0,
+    map: str | None = None,
+    limit_s: float | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drive a game, or anything that speaks its protocol, and report every deviation; exit code 0 when there is none.
+
+    Args:
+        port: where it listens.
+        host: where it runs.
+        decisions: decisions of 50 ms to take.
+        speed: factor of the race clock.
+        map: open this map first; without it, the race that is under way is given up and driven anew.
+        limit_s: end after so many seconds at the latest; a minute and 0.2 s for each decision when left out.
+        as_json: print one JSON object.
+    """
+    from rulka.game.check import check_game
+
+    limit = 60.0 + 0.2 * decisions if limit_s is None else limit_s
+    report = check_game(port, host, decisions, speed, map, limit)
+    if as_json:
+        say_json(report.to_json())
+    else:
+        say(report.to_text())
+    if not report.conforms:
+        sys.exit(EXIT_USER_ERROR)

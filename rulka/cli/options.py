@@ -1,0 +1,35 @@
+"""Types of arguments that commands share, and how they print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from rulka.campaign_slugs import CAMPAIGN_SLUGS
+
+Names = Annotated[tuple[str, ...], tyro.conf.Positional]
+OneName = Annotated[str, tyro.conf.Positional]
+OnePath = Annotated[Path, tyro.conf.Positional]
+Paths = Annotated[tuple[Path, ...], tyro.conf.Positional]
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+AsJson = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(name="json")]
+
+_SLUGS = tyro.conf.arg(help_behavior_hint=f"(slugs: {', '.join(CAMPAIGN_SLUGS)})")
+TrackName = Annotated[str | None, _SLUGS]
+"""Says beside its help what the campaign's tracks are called."""
+OneTrack = Annotated[str | None, tyro.conf.Positional, _SLUGS]
+
+
+def say(line: str) -> None:
+    """Prints a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def say_json(value: Any) -> None:
+    """Prints one JSON value on one line."""
+    say(json.dumps(value, ensure_ascii=False))

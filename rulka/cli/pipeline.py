@@ -1,0 +1,86 @@
+"""Commands of the pipeline and of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from rulka.cli.options import AsJson, Flag, Names, OneName, say, say_json
+from rulka.errors import UserError
+from rulka.stage import EXIT_USER_ERROR
+
+BENCHMARKS_DIR = Path("benchmarks")
+
+
+def run(stages: Names = (), /, force: Flag = False) -> None:
+    """Run the flow `rulka` in this process: the given stages, or all of them.
+
+    Args:
+        stages: names of stages in dvc.yaml.
+        force: run them even if nothing they read has changed.
+    """
+    from flows.local import run as run_flow
+
+    run_flow(list(stages) or None, force)
+
+
+def up() -> None:
+    """Start Prefect's server, worker and deployments on this machine; Ctrl-C stops them."""
+    from flows.stack import up as run_stack
+
+    run_stack(say)
+
+
+def preset(name: OneName, /) -> None:
+    """Lay a preset of presets/ over params.yaml, or list them; comments in params.yaml are not kept.
+
+    Args:
+        name: blocks, btr, reference, or that of another file of presets/; `list` shows all.
+    """
+    from rulka.presets import apply_preset, preset_lines
+
+    if name == "list":
+        say("\n".join(preset_lines()))
+        return
+    applied = apply_preset(name)
+    say("\n".join(applied.changes or [f"params.yaml holds all of {name} already: nothing is changed"]))
+    for remark in applied.remarks:
+        say(f"note: {remark}")
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check this machine and say what to do where something is wrong.
+
+    Args:
+        as_json: print one JSON object.
+    """
+    from flows.server import api_url
+    from rulka.doctor import examine
+
+    findings = examine(api_url())
+    if as_json:
+        say_json({finding.name: finding._asdict() for finding in findings})
+    for finding in () if as_json else findings:
+        say(f"{'ok   ' if finding.is_fine else 'WRONG'} {finding.name}: {finding.text}")
+    if not all(finding.is_fine for finding in findings):
+        sys.exit(EXIT_USER_ERROR)
+
+
+def bench(names: Names = (), /, as_json: AsJson = False) -> None:
+    """Run benchmarks, each of which prints a table.
+
+    Args:
+        names: names of modules in benchmarks/; all of them when left out.
+        as_json: let each print one JSON object instead.
+    """
+    known = sorted(path.stem for path in BENCHMARKS_DIR.glob("*.py") if not path.stem.startswith("_"))
+    unknown = sorted(set(names) - set(known))
+    if unknown or not known:
+        message = f"no benchmark is called {', '.join(unknown) or 'anything'}; {BENCHMARKS_DIR}/ holds {known}"
+        raise UserError(message)
+    for name in names or known:
+        command = [sys.executable, "-m", f"{BENCHMARKS_DIR}.{name}", *(["--json"] if as_json else [])]
+        if subprocess.run(command, check=False).returncode != 0:
+            message = f"benchmark {name} failed"
+            raise UserError(message)

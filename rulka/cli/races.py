@@ -1,0 +1,148 @@
+"""Commands that race: agents, tracks, the best possible laps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from rulka.cli.options import AsJson, Flag, OneTrack, Paths, TrackName, say, say_json
+from rulka.errors import UserError
+from rulka.outputs import check_file
+
+TRAINING_DIR = Path("runs/train")
+
+
+def evaluate(
+    agent: Path = Path("data/agent"), track: TrackName = None, races: int | None = None, as_json: AsJson = False
+) -> None:
+    """Let an agent race greedily from fixed seeds.
+
+    Args:
+        agent: folder of the agent's weights.
+        track: campaign slug, file or uid of the track; the main track of data/races when left out.
+        races: number of races; the one of params.yaml when left out.
+        as_json: print one JSON object.
+    """
+    from rulka.evaluation.command import evaluate_agent, format_evaluation
+    from rulka.params import read_params
+
+    result = evaluate_agent(agent, track=track, num_races=races, params=read_params())
+    if as_json:
+        say_json(result)
+    else:
+        say(format_evaluation(result))
+
+
+def watch(
+    sources: Paths,
+    /,
+    track: TrackName = None,
+    races: int = 1,
+    out: Path | None = None,
+    port: int = 8477,
+) -> None:
+    """Show recordings and agents in one picture, or a running training on a live page.
+
+    The first recording or agent is followed, the others are ghosts.
+
+    Args:
+        sources: Gbx files or folders of them, folders of agents such as data/agent, data/races, reference laps or slugs
+            of the campaign; or the folder of a training. The training in runs/train when left out.
+        track: slug, uid or file of the track on which agents race; that of the recordings when left out.
+        races: races of each agent, from different starts.
+        out: MP4 file to write; without it a window opens.
+        port: of the live page of a training.
+    """
+    named = sources or (TRAINING_DIR,)
+    if len(named) == 1 and any(named[0].rglob("metrics.jsonl")):
+        _serve_page(named[0], port)
+        return
+    from rulka.evaluation.watch import watch as show
+    from rulka.params import read_params
+
+    if out is not None:
+        check_file(out)
+    say(show(sources, read_params(), track=track, num_races=races, out=out))
+
+
+def track(
+    action: Annotated[Literal["show", "list"], tyro.conf.Positional],
+    name: OneTrack = None,
+    /,
+    campaign: Flag = False,
+    out: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a track and tell its facts, or list the tracks of the campaign.
+
+    Args:
+        action: show one track, or the campaign; or list the campaign.
+        name: with show: a slug of the campaign, or a track file.
+        campaign: with show: all tracks of the campaign.
+        out: with show: draw it into this PNG file.
+        as_json: print JSON: one object, or a list of them for the campaign.
+    """
+    from rulka.evaluation.track_command import format_campaign, show_campaign, show_track
+
+    if out is not None:
+        check_file(out)
+    if action == "list" or campaign:
+        if name is not None or (action == "list" and out is not None):
+            message = "the whole campaign is asked for: leave out the name, and draw it with `rulka track show`"
+            raise UserError(message)
+        facts: Any = show_campaign(out)
+        text = format_campaign()
+    elif name is None:
+        message = "no track is named; `rulka track list` shows those of the campaign"
+        raise UserError(message)
+    else:
+        facts = show_track(name, out)
+        text = "\n".join(f"{key:14}{'' if value is None else value}" for key, value in facts.items())
+    if as_json:
+        say_json(facts)
+    else:
+        say(text)
+
+
+def reference(
+    track: OneTrack = None,
+    /,
+    seed: int = 1,
+    budget: int | None = None,
+    out: Path | None = None,
+    campaign: Flag = False,
+) -> None:
+    """Search a lap near the fastest possible and write it as an input script.
+
+    Args:
+        track: campaign slug or file of the track.
+        seed: of the search.
+        budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
+            whatever it costs.
+        out: file to write; <uid>.reference.txt here when left out.
+        campaign: all tracks of the campaign that have no valid lap yet, into the package.
+    """
+    from rulka.params import read_params
+    from rulka.reference.command import find_for_campaign, find_for_track
+
+    if (track is None) != campaign or (campaign and out is not None):
+        message = "`rulka reference` needs a track or --campaign, not both; --out goes with a track"
+        raise UserError(message)
+    if out is not None:
+        check_file(out)
+    if track is None:
+        find_for_campaign(read_params(), seed, budget, say)
+    else:
+        find_for_track(track, read_params(), seed, budget, out, say)
+
+
+def _serve_page(folder: Path, port: int) -> None:
+    from rulka.runtime.page.server import make_server
+    from rulka.runtime.page.snapshot import find_run
+
+    run_folder = find_run(folder)
+    with make_server(run_folder, port) as server:
+        say(f"{run_folder.as_posix()} on http://{server.server_address[0]}:{server.server_port}/  (Ctrl-C ends)")
+        server.serve_forever()

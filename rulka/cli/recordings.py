@@ -1,0 +1,159 @@
+"""Commands that read and write recordings and datasets made of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from rulka.cli.options import AsJson, Flag, OnePath, say, say_json
+from rulka.errors import UserError
+from rulka.outputs import check_file, check_folder
+from rulka.stage import EXIT_USER_ERROR
+
+
+def inspect(path: OnePath, /, as_json: AsJson = False) -> None:
+    """Show what is in a recording, or in every Gbx file of a folder; exit code 1 where none can be read.
+
+    Args:
+        path: a Gbx file, or a folder of them.
+        as_json: print one JSON object, or for a folder a list of them.
+    """
+    from rulka.datasets.from_recordings import find_recordings
+    from rulka.recordings.summary import inspect_file
+
+    files = find_recordings(path) if path.is_dir() else [path]
+    if not files:
+        message = f"no Gbx file is in {path}"
+        raise UserError(message)
+    summaries = [inspect_file(file) for file in files]
+    if as_json:
+        say_json(summaries if path.is_dir() else summaries[0])
+    else:
+        say("\n".join(map(_line, summaries)) if path.is_dir() else _lines(summaries[0]))
+    if all(summary["error"] for summary in summaries):
+        sys.exit(EXIT_USER_ERROR)
+
+
+def fetch(  # noqa: PLR0913
+    *,
+    out: Path = Path("data/recordings"),
+    map_id: tuple[int, ...] = (),
+    map_uid: tuple[str, ...] = (),
+    name: str = "",
+    author: str = "",
+    environment: str = "",
+    min_length_s: float | None = None,
+    max_length_s: float | None = None,
+    maps: int | None = None,
+    replays: int = 20,
+    with_maps: bool = True,
+    only_list: Flag = False,
+    refresh: Flag = False,
+    requests_per_s: float = 1.0,
+    url: str | None = None,
+) -> None:
+    """Fetch maps and their best recordings from an exchange site; run again to go on after an interruption.
+
+    Args:
+        out: folder to fetch into.
+        map_id: numbers of maps on the exchange.
+        map_uid: unique names of maps.
+        name: part of a map's name.
+        author: who uploaded the map.
+        environment: only maps of this environment, for example Stadium, as their files say.
+        min_length_s: least author time.
+        max_length_s: greatest author time.
+        maps: at most so many maps; must be given where maps are not named one by one.
+        replays: best-ranked recordings of each map; 0 for maps alone.
+        with_maps: fetch the map files as well.
+        only_list: show the maps that fit and fetch nothing.
+        refresh: ask again for lists that were asked for before; files are never fetched twice.
+        requests_per_s: how often to ask; the site is somebody's hobby.
+        url: address of the exchange; RULKA_EXCHANGE_URL or https://tmnf.exchange when left out.
+    """
+    from rulka.exchange.command import Options, run_fetch
+
+    lengths_ms = (None if length is None else round(1000 * length) for length in (min_length_s, max_length_s))
+    least_ms, most_ms = lengths_ms
+    check_folder(out)
+    options = Options(map_id, map_uid, name, author, environment, least_ms, most_ms, maps, replays, with_maps)
+    run_fetch(options, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=say)
+
+
+def export(race: str, out: Path, /, races: Path = Path("data/races")) -> None:
+    """Write a race of data/races as a recording or as an input script; an existing file is left alone.
+
+    Args:
+        race: race_id of the race, or its beginning.
+        out: file to write: `.Replay.Gbx`, or `.txt` for a script that TMInterface plays.
+        races: folder of the race dataset.
+    """
+    from rulka.datasets.export import export_race
+
+    check_file(out)
+    written = export_race(races, race, out)
+    say(f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}")
+
+
+def frames(
+    action: Annotated[Literal["export", "import"], tyro.conf.Positional],
+    folder: OnePath,
+    /,
+    frames: Path = Path("data/frames"),
+    licence: str = "other",
+    players: Flag = False,
+) -> None:
+    """Write captured frames in the layout of the Hugging Face Hub, or read such a folder again.
+
+    Args:
+        action: export frames into the folder, or import them from it.
+        folder: in the layout of the Hub.
+        frames: the frame dataset; with import it must not exist yet.
+        licence: with export: the Hub's name of the licence, for example cc-by-4.0.
+        players: with export: name who drove each race, as data/races does.
+    """
+    from rulka.datasets.hugging_face_command import export_dataset, import_dataset
+
+    if action == "export":
+        check_folder(folder)
+        index = export_dataset(frames, folder, licence=licence, with_players=players)
+        say(f"{sum(race.num_frames for race in index.races):,} frames of {len(index.races)} races: {folder.as_posix()}")
+    else:
+        check_folder(frames)
+        index = import_dataset(folder, frames)
+        say(f"{sum(race.num_frames for race in index.races):,} frames of {len(index.races)} races: {frames.as_posix()}")
+
+
+def calibrate(folder: OnePath, /, *, out: Path, holdout: float = 0.34, write: Flag = False) -> None:
+    """Fit the simulator's physics to real recordings and report how well they agree.
+
+    Args:
+        folder: Gbx files at any depth; finished Stadium races of TrackMania Forever or United are used.
+        out: folder to write the report into; docs/calibration holds that of the values in params.yaml.
+        holdout: share of the recordings that is used for the report only.
+        write: also put the fitted values into params.yaml.
+    """
+    from rulka.calibration.command import calibrate as run_calibration
+
+    say(run_calibration(folder, holdout=holdout, out=check_folder(out), write=write))
+
+
+def _line(summary: dict[str, Any]) -> str:
+    """One file of many: its race, or what is wrong with it."""
+    race_ms = summary["race_time_ms"]
+    race = f"{race_ms / 1000:8.2f} s" if race_ms is not None else " " * 10
+    counts = f"{summary['num_inputs']:6,} inputs {summary['num_samples']:6,} samples"
+    problem = ". ".join(text for text in (summary["error"], summary["hint"]) if text)
+    return f"{summary['kind'] or '?':10}{race}  {problem or counts}  {summary['file']}"
+
+
+def _lines(summary: dict[str, Any]) -> str:
+    """One file alone, field by field; ghosts hold the same fields."""
+    shown = {**summary, "ghosts": len(summary["ghosts"])}
+    if shown["hint"] is None:
+        shown.pop("hint")
+    shown.pop("blocks", None)  # thousands of them; as JSON they are all there
+    return "\n".join(f"{name:21}{'' if value is None else value}" for name, value in shown.items())
