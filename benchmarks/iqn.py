@@ -6,7 +6,7 @@ act take the action of the whole network in float32.
 One thread, 64 x 64 images, 184 floats, 12 actions, the reference network of 1,051,805 parameters (`dense_hidden` 1024).
 Variants are interleaved; medians of CPU time are given, and the ratio to the naive variant of the same run.
 
-- update: batch 512, 8 x 8 quantiles, double DQN; the naive one is `benchmarks.naive_iqn`. Beside it stands the rate at
+- update: batch 512, 8 x 8 quantiles, double DQN; the naive one is `benchmarks._naive_iqn`. Beside it stands the rate at
   which this core multiplies matrices, the bound of every update that has to do the same sums.
 - act: greedy decisions; the naive ones are the whole network at random fractions for each observation, as many as the
   reference has or as the others. "measured" takes the fastest, ONNX Runtime where it is installed among them.
@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks._naive_iqn import NaiveIqn, values
 from benchmarks.agents import agent_spec, random_block
-from benchmarks.naive_iqn import NaiveIqn, values
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.iqn_acting import PreparedAdvantages
 from rulka.agents.agent import make_actor

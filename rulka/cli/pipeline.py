@@ -74,7 +74,8 @@ def bench(names: Names = (), /, as_json: AsJson = False) -> None:
         names: names of modules in benchmarks/; all of them when left out.
         as_json: let each print one JSON object instead.
     """
-    known = sorted(path.stem for path in BENCHMARKS_DIR.glob("*.py") if not path.stem.startswith("_"))
+    modules = [path.stem for path in BENCHMARKS_DIR.glob("*.py") if not path.stem.startswith("_")]
+    known = sorted([*modules, *(path.parent.name for path in BENCHMARKS_DIR.glob("*/__main__.py"))])
     unknown = sorted(set(names) - set(known))
     if unknown or not known:
         message = f"no benchmark is called {', '.join(unknown) or 'anything'}; {BENCHMARKS_DIR}/ holds {known}"

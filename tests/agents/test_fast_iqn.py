@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import naive_iqn
-from benchmarks.naive_iqn import NaiveIqn, values
+from benchmarks import _naive_iqn as naive_iqn
+from benchmarks._naive_iqn import NaiveIqn, values
 from rulka.agents.agent import make_learner
 from rulka.agents.metrics import MetricMeans
 from rulka.buffers.sampler import Batch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.catch import BALL, EPISODE_STEPS, GRID, NUM_BALLS, NUM_FLOATS, SIZE, CatchCars, CatchEnv
-from benchmarks.qrdqn_rulka import run
-from benchmarks.qrdqn_tasks import START_STEPS, Episode, Watch, catch_task
+from benchmarks.qrdqn.catch import BALL, EPISODE_STEPS, GRID, NUM_BALLS, NUM_FLOATS, SIZE, CatchCars, CatchEnv
+from benchmarks.qrdqn.rulka_side import run
+from benchmarks.qrdqn.tasks import START_STEPS, Episode, Watch, catch_task
 
 
 def test_batch_and_environment_show_and_pay_the_same() -> None:

@@ -1,6 +1,7 @@
-"""sb3-contrib's side of `benchmarks.qrdqn`, in a process of its own: `python -m benchmarks.qrdqn_peer TASK SEED S`.
+"""sb3-contrib's side of `benchmarks.qrdqn`, in a process of its own.
 
-Prints one line of JSON. stable-baselines3 and sb3-contrib come from the folder that the benchmark puts on the path.
+`python -m benchmarks.qrdqn.peer_side TASK SEED SECONDS` prints one line of JSON. stable-baselines3 and sb3-contrib come
+from the folder that the benchmark puts on the path.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # pyrig
 from stable_baselines3.common.vec_env import DummyVecEnv  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
-from benchmarks import qrdqn_tasks as shared
-from benchmarks.qrdqn_tasks import TASKS, Episode, Task, Watch
+from benchmarks.qrdqn import tasks as shared
+from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
 from models.encoder import ConvEncoder
 
 

@@ -1,6 +1,7 @@
-"""Rulka's side of `benchmarks.qrdqn`, in a process of its own: `python -m benchmarks.qrdqn_rulka TASK SEED SECONDS`.
+"""Rulka's side of `benchmarks.qrdqn`, in a process of its own.
 
-One thread; collecting and learning take turns. Prints one line of JSON.
+`python -m benchmarks.qrdqn.rulka_side TASK SEED SECONDS` prints one line of JSON. One thread; collecting and learning
+take turns.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import time
 import numpy as np
 import torch
 
-from benchmarks import qrdqn_tasks as shared
-from benchmarks.qrdqn_tasks import TASKS, Episode, Task, Watch
+from benchmarks.qrdqn import tasks as shared
+from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
 from rulka.agents.agent import AgentSpec, make_actor, make_learner
 from rulka.agents.speed import keep_freed_memory
 from rulka.buffers.experience import BlockSpec, new_block

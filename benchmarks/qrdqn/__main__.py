@@ -2,7 +2,7 @@
 
 CPU seconds and environment steps until a score is reached, and steps per CPU second. The rule, the encoder, widths,
 batch, updates per step, exploration, discount, learning rate and target updates are the same for both; see
-`benchmarks.qrdqn_tasks`. Each side is a process with one thread; both of a seed run at the same time, so that they meet
+`benchmarks.qrdqn.tasks`. Each side is a process with one thread; both of a seed run at the same time, so that they meet
 the same other load. CPU time counts from the making of the agent, imports left out.
 
 The peers are not installed beside Rulka: `pip install --no-deps --target FOLDER stable-baselines3==2.9.2
@@ -20,15 +20,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.qrdqn_tasks import TASKS
+from benchmarks.qrdqn.tasks import TASKS
 
-SIDES = {"rulka": "benchmarks.qrdqn_rulka", "sb3-contrib": "benchmarks.qrdqn_peer"}
+SIDES = {"rulka": "benchmarks.qrdqn.rulka_side", "sb3-contrib": "benchmarks.qrdqn.peer_side"}
 SHOWN = ("reached", "best", "steps", "cpu_s", "steps_per_cpu_s", "learning_steps_per_cpu_s")
 
 
 def start(side: str, task: str, seed: int, max_cpu_s: float, peers: Path | None) -> subprocess.Popen[str]:
     """Starts one side on a seed."""
-    paths = [str(Path(__file__).parent.parent), *([str(peers.resolve())] if side != "rulka" and peers else [])]
+    paths = [str(Path(__file__).parents[2]), *([str(peers.resolve())] if side != "rulka" and peers else [])]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", SIDES[side], task, str(seed), str(max_cpu_s)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -50,15 +50,20 @@ def finish(side: str, process: subprocess.Popen[str]) -> dict[str, float]:
 def show(task: str, seed: int, side: str, result: dict[str, float]) -> None:
     """Prints one attempt."""
     figures: dict[str, Any] = {name: round(value, 2) for name, value in result.items()}
-    print(f"{task} seed {seed} {side}: {json.dumps(figures)}", flush=True)
+    print(f"{task} seed {seed} {side}: {json.dumps(figures)}", file=sys.stderr, flush=True)
+
+
+def medians_of(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Returns the medians of each side."""
+    return {
+        side: {name: statistics.median(result[name] for result in tries) for name in SHOWN}
+        for side, tries in results.items()
+    }
 
 
 def summarise(task: str, results: dict[str, list[dict[str, float]]]) -> None:
     """Prints medians of each side and the ratios of the sides, with how many seeds reached the score."""
-    medians = {
-        side: {name: statistics.median(result[name] for result in tries) for name in SHOWN}
-        for side, tries in results.items()
-    }
+    medians = medians_of(results)
     print(f"\n{task}: {TASKS[task]().score_name}; medians of {len(results['rulka'])} seeds")
     print("| | reached | CPU s | steps | steps/CPU s | once learning |\n|---|---|---|---|---|---|")
     for side, median in medians.items():
@@ -84,11 +89,14 @@ def main() -> None:
     parser.add_argument("--task", choices=[*TASKS, "all"], default="all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--max-cpu-s", type=float, default=240.0, help="an attempt is given up after this long")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     arguments = parser.parse_args()
     sides = list(SIDES)
     if arguments.peers is None or not (arguments.peers / "sb3_contrib").is_dir():
-        print(f"sb3-contrib is left out: {arguments.peers or 'no --peers FOLDER'} does not hold it; see --help")
+        why = f"{arguments.peers} does not hold it" if arguments.peers else "no --peers FOLDER is given"
+        print(f"sb3-contrib is left out: {why}; see --help", file=sys.stderr)
         sides.remove("sb3-contrib")
+    found: dict[str, dict[str, dict[str, float]]] = {}
     for task in TASKS if arguments.task == "all" else [arguments.task]:
         results: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
         for seed in range(arguments.seeds):
@@ -96,7 +104,11 @@ def main() -> None:
             for side, process in running.items():
                 results[side].append(finish(side, process))
                 show(task, seed, side, results[side][-1])
-        summarise(task, results)
+        found[task] = medians_of(results)
+        if not arguments.json:
+            summarise(task, results)
+    if arguments.json:
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

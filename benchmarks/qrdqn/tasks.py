@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from benchmarks.catch import NUM_ACTIONS, NUM_FLOATS, SIZE, CatchCars, CatchEnv
+from benchmarks.qrdqn.catch import NUM_ACTIONS, NUM_FLOATS, SIZE, CatchCars, CatchEnv
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import Normalisation, reference_normalisation
