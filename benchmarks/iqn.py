@@ -30,8 +30,8 @@ from benchmarks.agents import agent_spec, random_block
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.iqn_acting import PreparedAdvantages
 from rulka.agents.agent import make_actor
+from rulka.agents.from_spec import build_iqn
 from rulka.agents.iqn import IqnLearner
-from rulka.agents.iqn_network import build_iqn
 from rulka.agents.iqn_onnx import OnnxAdvantages, has_onnx
 from rulka.agents.networks import build_agent_network
 from rulka.agents.speed import Precision, keep_freed_memory

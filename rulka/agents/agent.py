@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rulka.agents.iqn import IqnLearner
 from rulka.agents.iqn_actor import IqnActor
-from rulka.agents.ppo import PpoActor, PpoLearner
+from rulka.agents.ppo import PpoLearner
+from rulka.agents.ppo_actor import PpoActor
 from rulka.agents.spec import Actor, AgentError, AgentSpec, Decision, Learner
 
 __all__ = ["Actor", "AgentError", "AgentSpec", "Decision", "Learner", "make_actor", "make_learner"]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from models.iqn import draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
+from rulka.agents.from_spec import build_iqn
 from rulka.agents.inspection import inspect_priorities, inspect_training, inspect_values
-from rulka.agents.iqn_network import build_iqn
 from rulka.agents.iqn_replay import IqnReplay
 from rulka.agents.iqn_reset import reset_weights
 from rulka.agents.iqn_targets import Networks, quantiles_of, sampled_returns

@@ -19,8 +19,8 @@ from models.iqn import IqnNetwork, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.action_blocks import by_place
+from rulka.agents.from_spec import build_iqn
 from rulka.agents.iqn_acting import acting_iqn
-from rulka.agents.iqn_network import build_iqn
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
 

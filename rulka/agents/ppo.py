@@ -1,4 +1,4 @@
-"""Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347: how it acts and how it learns.
+"""Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347: how it learns.
 
 Deviations from the paper and the peer: values are clipped and weighed in units of the root mean square return, so
 that the settings do not depend on the scale of rewards; the first updates train the value head alone, so that a
@@ -16,63 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.actor_critic import ActorCritic, PolicyAndValue
-from rulka.agents.acting import ActingNetwork
+from models.actor_critic import PolicyAndValue
+from rulka.agents.from_spec import build_ppo
 from rulka.agents.inspection import inspect_training
 from rulka.agents.metrics import MetricMeans
-from rulka.agents.networks import build_agent_network
 from rulka.agents.rollouts import Rollout, evaluate_block, join_rollouts, return_scale
-from rulka.agents.spec import AgentError, AgentSpec, Decision, Experience, Judgement
+from rulka.agents.spec import AgentError, AgentSpec, Experience
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.losses.ppo import clipped_policy_loss, clipped_value_loss, entropy_of, explained_variance, log_prob_of
 
 ADAM_EPSILON = 1e-5
-
-
-class PpoActor:
-    """Samples from the policy, or takes its most likely action."""
-
-    def __init__(self, spec: AgentSpec, seed: int) -> None:
-        self._acting = ActingNetwork(_build(spec, seed), spec.precision)
-        self._generator = torch.Generator().manual_seed(seed)
-
-    @property
-    def network(self) -> ActorCritic:
-        """The weights it acts with."""
-        return self._acting.network
-
-    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Decides for N cars; see `rulka.agents.spec.Actor`."""
-        logits, value = self._acting.run(lambda network: network(image, floats), len(floats))
-        log_probs = torch.log_softmax(logits, dim=1)
-        greedy = logits.argmax(dim=1)
-        action = greedy
-        if explore:
-            action = torch.multinomial(log_probs.exp(), 1, generator=self._generator)[:, 0]
-        log_prob = log_probs.gather(1, action[:, None])[:, 0]
-        return Decision(action.numpy(), log_prob.numpy(), value.numpy(), (action == greedy).numpy())
-
-    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
-        """Returns the probabilities [N, A] of the policy; see `rulka.agents.spec.Actor`."""
-        logits, _ = self._acting.run(lambda network: network(image, floats), len(floats))
-        return Judgement("probability", logits.softmax(dim=1).numpy())
-
-    def set_env_steps(self, env_steps: int) -> None:
-        """Has no effect: nothing in acting follows a schedule."""
-
-    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Refuses: PPO starts as the cloned policy instead of being driven by it."""
-        message = f"PPO has no separate policy network to load {len(tensors)} tensors into"
-        raise AgentError(message)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its source of chance."""
-        return {"generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
-        self._generator.set_state(state["generator"])
 
 
 class PpoLearner:
@@ -85,7 +39,7 @@ class PpoLearner:
     """
 
     def __init__(self, spec: AgentSpec, seed: int = 0) -> None:
-        self.network = _build(spec, seed)
+        self.network = build_ppo(spec, seed)
         self.version = 0
         self.num_env_steps = 0
         self._params = spec.ppo
@@ -316,11 +270,3 @@ class PpoLearner:
             self._optimizer.zero_grad(set_to_none=True)
 
         return faster_precision(run)
-
-
-def _build(spec: AgentSpec, seed: int) -> ActorCritic:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = build_agent_network("ppo", spec.observation, spec.network, spec.normalisation, spec.num_actions)
-    assert isinstance(network, ActorCritic)
-    return network

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from rulka.agents.agent import make_actor, make_learner
-from rulka.agents.iqn_network import build_iqn
+from rulka.agents.from_spec import build_iqn
 from rulka.agents.iqn_reset import reset_weights
 from rulka.buffers.sampler import Batch
 from rulka.losses.munchausen import munchausen_bonus, soft_value

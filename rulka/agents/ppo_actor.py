@@ -1,0 +1,62 @@
+"""How PPO acts: by sampling from its policy, or by the most likely action.
+
+Dimensions: N cars, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.actor_critic import ActorCritic
+from rulka.agents.acting import ActingNetwork
+from rulka.agents.from_spec import build_ppo
+from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
+
+
+class PpoActor:
+    """Samples from the policy, or takes its most likely action."""
+
+    def __init__(self, spec: AgentSpec, seed: int) -> None:
+        self._acting = ActingNetwork(build_ppo(spec, seed), spec.precision)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    @property
+    def network(self) -> ActorCritic:
+        """The weights it acts with."""
+        return self._acting.network
+
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        """Decides for N cars; see `rulka.agents.spec.Actor`."""
+        logits, value = self._acting.run(lambda network: network(image, floats), len(floats))
+        log_probs = torch.log_softmax(logits, dim=1)
+        greedy = logits.argmax(dim=1)
+        action = greedy
+        if explore:
+            action = torch.multinomial(log_probs.exp(), 1, generator=self._generator)[:, 0]
+        log_prob = log_probs.gather(1, action[:, None])[:, 0]
+        return Decision(action.numpy(), log_prob.numpy(), value.numpy(), (action == greedy).numpy())
+
+    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+        """Returns the probabilities [N, A] of the policy; see `rulka.agents.spec.Actor`."""
+        logits, _ = self._acting.run(lambda network: network(image, floats), len(floats))
+        return Judgement("probability", logits.softmax(dim=1).numpy())
+
+    def set_env_steps(self, env_steps: int) -> None:
+        """Has no effect: nothing in acting follows a schedule."""
+
+    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuses: PPO starts as the cloned policy instead of being driven by it."""
+        message = f"PPO has no separate policy network to load {len(tensors)} tensors into"
+        raise AgentError(message)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its source of chance."""
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._generator.set_state(state["generator"])
