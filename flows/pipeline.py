@@ -82,5 +82,14 @@ def chosen_stages(names: list[str] | None) -> list[str]:
 
 
 def read_graph() -> dict[str, Any]:
-    """Returns the stages of `dvc.yaml` by name, in the order of the file, which is an order to run them in."""
-    return yaml.safe_load(GRAPH_FILE.read_text(encoding="utf-8"))["stages"]
+    """Returns the stages of `dvc.yaml` by name, in the order of the file, which is an order to run them in.
+
+    Raises:
+        UserError: if there is none here.
+    """
+    try:
+        text = GRAPH_FILE.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        message = f"there is no {GRAPH_FILE} in {Path.cwd()}"
+        raise UserError(message, hint="Run this from the root of the project.") from error
+    return yaml.safe_load(text)["stages"]

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -41,11 +42,11 @@ class Finding(NamedTuple):
     text: str
 
 
-def examine(api_url: str) -> list[Finding]:
+def examine(find_api_url: Callable[[], str]) -> list[Finding]:
     """Looks at everything.
 
     Args:
-        api_url: where `rulka up` would put Prefect's server.
+        find_api_url: says where `rulka up` would put Prefect's server, or raises UserError.
     """
     return [
         _python(),
@@ -55,7 +56,7 @@ def examine(api_url: str) -> list[Finding]:
         _versioning(),
         _disk(),
         _memory(),
-        _port(api_url),
+        _port(find_api_url),
         *_game(),
     ]
 
@@ -118,7 +119,11 @@ def _memory() -> Finding:
     return Finding("memory", not advice, f"{free_gb:.0f} GB free{advice}")
 
 
-def _port(api_url: str) -> Finding:
+def _port(find_api_url: Callable[[], str]) -> Finding:
+    try:
+        api_url = find_api_url()
+    except UserError as error:
+        return Finding("port", False, error.for_people())
     parts = urlsplit(api_url)
     with socket.socket() as probe:
         is_taken = probe.connect_ex((parts.hostname or "127.0.0.1", parts.port or 80)) == 0

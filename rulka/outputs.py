@@ -16,15 +16,23 @@ class OutputError(UserError):
     """A place where nothing can be written; found before any work is done."""
 
 
-def check_file(path: Path) -> Path:
+def check_file(path: Path, *suffixes: str) -> Path:
     """Returns the path of a file to write.
 
+    Args:
+        path: of the file.
+        *suffixes: endings in lower case, one of which its name must have in either case; none for any name.
+
     Raises:
-        OutputError: if it is a folder, or the folder it shall lie in is missing or may not be written to.
+        OutputError: if it is a folder, has another ending, or the folder it shall lie in is missing or may not be
+            written to.
     """
     if path.is_dir():
         message = f"{path} is a folder, and a file is to be written"
         raise OutputError(message, hint=f"Name a file in it, such as {path / 'NAME'}.")
+    if suffixes and not path.name.lower().endswith(suffixes):
+        message = f"{path} must end in {' or '.join(suffixes)}"
+        raise OutputError(message, hint="The ending says what is written.")
     _check_parent(path)
     return path
 

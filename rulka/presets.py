@@ -46,9 +46,16 @@ def preset_names(folder: Path = PRESETS_DIR) -> list[str]:
 
 
 def preset_lines(folder: Path = PRESETS_DIR) -> list[str]:
-    """Returns a line for each preset: its name, and the first sentence of the comment at its top."""
-    lines = []
-    for name in preset_names(folder):
+    """Returns a line for each preset: its name, and the first sentence of the comment at its top.
+
+    Raises:
+        PresetError: if there are none.
+    """
+    lines, names = [], preset_names(folder)
+    if not names:
+        message = f"there are no presets in {folder.absolute()}"
+        raise PresetError(message, hint="Run this from the root of the project.")
+    for name in names:
         first = _text(folder / f"{name}.yaml").partition("\n")[0]
         sentence = _END_OF_SENTENCE.split(first.removeprefix("#").strip())[0] if first.startswith("#") else ""
         lines.append(f"{name:12}{sentence}".rstrip())

@@ -11,6 +11,7 @@ import pytest
 from rulka import cli, doctor
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.cli import COMMANDS, main
+from rulka.errors import UserError
 from rulka.presets import preset_names
 from rulka.recordings import read_recording
 from rulka.recordings import summary as summary_module
@@ -165,18 +166,37 @@ def test_benchmarks_are_known_by_name(
     assert call(monkeypatch, "bench", "speed", "--json") == 0
     assert capfd.readouterr().out == "['--json']\n"
     assert call(monkeypatch, "bench", "sped") == 1
-    assert "error: no benchmark is called sped; benchmarks/ holds ['speed']" in capfd.readouterr().err
+    assert "error: no benchmark is called sped; benchmarks/ holds speed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["bench"], ["preset", "list"], ["run"]])
+def test_outside_the_project_commands_say_where_to_run(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *command) == 1
+    assert "Run this from the root of the project." in capsys.readouterr().err
+
+
+def test_doctor_names_a_missing_server_among_the_rest() -> None:
+    def nowhere() -> str:
+        message = "no PREFECT_API_URL is set"
+        raise UserError(message)
+
+    found = {finding.name: finding for finding in doctor.examine(nowhere)}
+    assert (found["port"].is_fine, found["port"].text) == (False, "no PREFECT_API_URL is set")
+    assert found["python"].is_fine
 
 
 def test_doctor_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
-    good = {finding.name: finding for finding in doctor.examine("http://127.0.0.1:1/api")}
+    good = {finding.name: finding for finding in doctor.examine(lambda: "http://127.0.0.1:1/api")}
     assert good["python"].is_fine
     assert good["prefect"].is_fine
     assert good["params.yaml"].is_fine
     monkeypatch.chdir(tmp_path)
     (tmp_path / "constraints.txt").write_text("prefect==0.1\n")
-    bad = {finding.name: finding for finding in doctor.examine("http://127.0.0.1:1/api")}
+    bad = {finding.name: finding for finding in doctor.examine(lambda: "http://127.0.0.1:1/api")}
     assert "instead of 0.1; run `make setup`" in bad["prefect"].text
     assert not bad["params.yaml"].is_fine
     assert not bad["versioning"].is_fine

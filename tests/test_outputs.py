@@ -76,3 +76,14 @@ def test_every_command_keeps_to_it(
     assert ended.value.code == 1
     assert "cannot be written: there is no folder none\n  Make the folder first" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["lap.MP4", "lap.mp4"])
+def test_an_ending_counts_in_either_case(tmp_path: Path, name: str) -> None:
+    assert check_file(tmp_path / name, ".mp4") == tmp_path / name
+
+
+@pytest.mark.parametrize("name", ["lap", "lap.gif", "mp4"])
+def test_another_ending_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OutputError, match=r"must end in \.mp4 or \.mkv"):
+        check_file(tmp_path / name, ".mp4", ".mkv")

@@ -58,7 +58,7 @@ def doctor(as_json: AsJson = False) -> None:
     from flows.server import api_url
     from rulka.doctor import examine
 
-    findings = examine(api_url())
+    findings = examine(api_url)
     if as_json:
         say_json({finding.name: finding._asdict() for finding in findings})
     for finding in () if as_json else findings:
@@ -76,9 +76,11 @@ def bench(names: Names = (), /, as_json: AsJson = False) -> None:
     """
     modules = [path.stem for path in BENCHMARKS_DIR.glob("*.py") if not path.stem.startswith("_")]
     known = sorted([*modules, *(path.parent.name for path in BENCHMARKS_DIR.glob("*/__main__.py"))])
-    unknown = sorted(set(names) - set(known))
-    if unknown or not known:
-        message = f"no benchmark is called {', '.join(unknown) or 'anything'}; {BENCHMARKS_DIR}/ holds {known}"
+    if not known:
+        message = f"there are no benchmarks in {BENCHMARKS_DIR.absolute()}"
+        raise UserError(message, hint="Run this from the root of the project.")
+    if unknown := sorted(set(names) - set(known)):
+        message = f"no benchmark is called {', '.join(unknown)}; {BENCHMARKS_DIR}/ holds {', '.join(known)}"
         raise UserError(message)
     for name in names or known:
         command = [sys.executable, "-m", f"{BENCHMARKS_DIR}.{name}", *(["--json"] if as_json else [])]

@@ -63,7 +63,7 @@ def watch(
     from rulka.params import read_params
 
     if out is not None:
-        check_file(out)
+        check_file(out, ".mp4")
     say(show(sources, read_params(), track=track, num_races=races, out=out))
 
 
@@ -87,7 +87,7 @@ def track(
     from rulka.evaluation.track_command import format_campaign, show_campaign, show_track
 
     if out is not None:
-        check_file(out)
+        check_file(out, ".png")
     if action == "list" or campaign:
         if name is not None or (action == "list" and out is not None):
             message = "the whole campaign is asked for: leave out the name, and draw it with `rulka track show`"

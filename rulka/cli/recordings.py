@@ -93,7 +93,7 @@ def export(race: str, out: Path, /, races: Path = Path("data/races")) -> None:
     """
     from rulka.datasets.export import export_race
 
-    check_file(out)
+    check_file(out, ".gbx", ".txt")
     written = export_race(races, race, out)
     say(f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}")
 

@@ -183,12 +183,14 @@ class RaceBatch:
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            SimulatorError: if it is of another track or number of cars.
+            SimulatorError: if it is of another track or number of cars, or of other settings.
         """
         self.check_open()
-        is_alike = saved.marks.shape == self._marks.shape and saved.draws.shape == self._draws().shape
-        if not is_alike or len(saved.chance) not in (0, self.num_cars):
+        if saved.marks.shape != self._marks.shape or len(saved.chance) not in (0, self.num_cars):
             message = f"saved races of {len(saved.marks)} cars do not fit a batch of {self.num_cars}"
+            raise SimulatorError(message)
+        if saved.draws.shape != self._draws().shape:
+            message = "the races were saved with domain randomisation and this environment has none, or the reverse"
             raise SimulatorError(message)
         self.simulator.restore(saved.cars)
         self._marks[:] = saved.marks

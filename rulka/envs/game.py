@@ -14,6 +14,7 @@ from rulka.envs.game_race import GameRace, GameStep, floats_and_image
 from rulka.envs.settings import RaceSettings, SettingsError, resolve_settings
 from rulka.envs.space import action_space, observation_space
 from rulka.game.link import GameLink
+from rulka.game.protocol import BASE_PORT
 from rulka.params import ObservationParams, RewardParams, SimulatorParams
 from rulka.tracks.track import Track
 
@@ -58,7 +59,7 @@ class GameEnv(gymnasium.Env[Any, Any]):
     def __init__(
         self,
         track: Track | Path | str | None = None,
-        port: int = 8478,
+        port: int = BASE_PORT,
         host: str = "127.0.0.1",
         speed: float = 10.0,
         patience_s: float = 10.0,

@@ -34,7 +34,7 @@ class RaceEnv(gymnasium.Env[Any, Any]):
     track, and is truncated when it takes too long or gets no further.
     """
 
-    metadata: dict[str, Any] = {"render_modes": RENDER_MODES, "render_fps": RENDER_FPS}  # noqa: RUF012 as in gymnasium
+    metadata: dict[str, Any] = {"render_modes": [*RENDER_MODES], "render_fps": RENDER_FPS}  # noqa: RUF012 as in gymnasium
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         """Bakes the track and places the car.
 
         Args:
-            track: a track, a track file, or None for the generated track of the reference parameters.
+            track: a track, a slug of the campaign, a track file, or None for the generated track of the reference
+                parameters.
             render_mode: None or "rgb_array".
             **options: see `RaceOptions`.
 

@@ -6,6 +6,7 @@ A keyword left out is taken from the reference parameters that come with the pac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -19,7 +20,6 @@ from rulka.params import (
     AngleDeg,
     Count,
     LateralM,
-    NotNegative,
     ObservationParams,
     Params,
     RaceSeconds,
@@ -28,6 +28,7 @@ from rulka.params import (
     Section,
     Share,
     SimulatorParams,
+    StartSpeedMps,
     Ticks,
     problems_of,
     reference_params,
@@ -71,7 +72,7 @@ class _Keywords(Section):
     start_heading_deg: AngleDeg
     max_race_s: RaceSeconds
     no_progress_s: RaceSeconds
-    start_speed_mps: NotNegative
+    start_speed_mps: StartSpeedMps
     randomisation: RandomisationParams
     actions_per_decision: Count
     continuous: bool
@@ -155,6 +156,8 @@ def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the keywords with plain numbers in the place of NumPy's, or raises SettingsError."""
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+    if isinstance(plain["randomisation"], Mapping):  # what is left out does not vary
+        plain["randomisation"] = ALIKE.model_dump() | dict(plain["randomisation"])
     try:
         return dict(_Keywords.model_validate(plain))
     except ValidationError as error:

@@ -36,7 +36,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 as in gymnasium
-        "render_modes": RENDER_MODES,
+        "render_modes": [*RENDER_MODES],
         "render_fps": RENDER_FPS,
         "autoreset_mode": AutoresetMode.NEXT_STEP,
     }
@@ -53,7 +53,8 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
 
         Args:
             num_envs: number of cars.
-            track: a track, a track file, or None for the generated track of the reference parameters.
+            track: a track, a slug of the campaign, a track file, or None for the generated track of the reference
+                parameters.
             render_mode: None or "rgb_array".
             autoreset_mode: see the class; a name is that of gymnasium's mode.
             **options: see `RaceOptions`.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rulka.game.client import GameClient
 from rulka.game.errors import GameClosedError, GameError, GameTimeoutError
+from rulka.game.protocol import BASE_PORT
 from rulka.game.session import GameSession, SessionSettings
 
 RETRY_S = 0.1
@@ -29,7 +30,7 @@ class GameLink:
     """
 
     host: str = "127.0.0.1"
-    port: int = 8478
+    port: int = BASE_PORT
     speed: float = 10.0
     timeout_s: float = 20.0
     patience_s: float = 10.0

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rulka.errors import UserError
 from rulka.game.link import GameLink
-from rulka.game.protocol import LOOPBACK
+from rulka.game.protocol import BASE_PORT, LOOPBACK
 from rulka.ports import HIGHEST_PORT, LOWEST_PORT
 
 ENV_FILE = Path(".env")
@@ -49,7 +49,7 @@ class GameSettings:
     """
 
     host: str = LOOPBACK
-    port: int = 8478
+    port: int = BASE_PORT
     speed: float = 10.0
     map_name: str = ""
     exe: Path | None = None
@@ -93,7 +93,7 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
     given = {name: values[PREFIX + name] for name in NAMES if values.get(PREFIX + name)}
     settings = GameSettings(
         host=given.get("HOST", LOOPBACK),
-        port=int(_number(given, "PORT", 8478, LOWEST_PORT, HIGHEST_PORT)),
+        port=int(_number(given, "PORT", BASE_PORT, LOWEST_PORT, HIGHEST_PORT)),
         speed=_number(given, "SPEED", 10.0, 0.01, 1000.0),
         map_name=given.get("MAP", ""),
         exe=Path(given["EXE"]).expanduser() if "EXE" in given else None,

@@ -7,6 +7,7 @@ hold a group of sections each, `sections` all of them together, `reader` the way
 from __future__ import annotations
 
 from rulka.params.base import (
+    MOST_START_MPS,
     Algorithm,
     AngleDeg,
     Backend,
@@ -16,6 +17,7 @@ from rulka.params.base import (
     RaceSeconds,
     Section,
     Share,
+    StartSpeedMps,
 )
 from rulka.params.evaluation import EvaluateParams
 from rulka.params.iqn import IqnParams, MunchausenParams, PrioritisedParams, ResetParams
@@ -33,6 +35,7 @@ from rulka.params.training import EngineeredRewardParams, RandomisationParams, R
 __all__ = [
     "MAX_PIXELS",
     "MIN_PIXELS",
+    "MOST_START_MPS",
     "PARAMS_FILE",
     "ActionParams",
     "Algorithm",
@@ -67,6 +70,7 @@ __all__ = [
     "SelectParams",
     "Share",
     "SimulatorParams",
+    "StartSpeedMps",
     "Ticks",
     "TrackParams",
     "TrainParams",

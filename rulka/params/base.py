@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -27,6 +28,9 @@ Processes = Annotated[int, Field(ge=0, le=256)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 RaceSeconds = Annotated[float, Field(gt=0.0, le=3600.0)]
 LateralM = Annotated[float, Field(ge=0.0, le=100.0)]
+MOST_START_MPS = 300.0
+"""A little more than the game's own bound of 1000 km/h."""
+StartSpeedMps = Annotated[float, Field(ge=0.0, le=MOST_START_MPS)]
 AngleDeg = Annotated[float, Field(ge=0.0, le=180.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
@@ -70,6 +74,13 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def refuse_impossible(combinations: Iterable[tuple[bool, str]]) -> None:
+    """Raises ValueError with the text of the first combination that is there."""
+    message = next((text for is_there, text in combinations if is_there), None)
+    if message is not None:
+        raise ValueError(message)
 
 
 def refuse_more(section: Section, lower: str, upper: str) -> None:

@@ -17,6 +17,7 @@ from rulka.params.base import (
     Share,
     ShareSchedule,
     Whole,
+    refuse_impossible,
 )
 
 
@@ -88,9 +89,7 @@ class IqnParams(Section):
 
     @model_validator(mode="after")
     def _check(self) -> IqnParams:
-        message = next((text for is_wrong, text in self._impossible() if is_wrong), None)
-        if message is not None:
-            raise ValueError(message)
+        refuse_impossible(self._impossible())
         return self
 
     def _impossible(self) -> list[tuple[bool, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from rulka.params.base import Section
+from rulka.params.base import Section, refuse_impossible
 from rulka.params.evaluation import EvaluateParams
 from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
@@ -37,9 +37,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Params:
-        message = next((text for is_wrong, text in self._impossible() if is_wrong), None)
-        if message is not None:
-            raise ValueError(message)
+        refuse_impossible(self._impossible())
         return self
 
     def _impossible(self) -> list[tuple[bool, str]]:

@@ -117,7 +117,9 @@ def _read_bytes(path: Path, limit: int) -> bytes:
             return file.read(min(limit, size + 1)) or b""
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror or error}"
-        raise UnreadableFileError(message, hint="Allow reading it, or take it away.") from error
+        is_there = not isinstance(error, FileNotFoundError) or path.is_symlink()
+        hint = "Allow reading it, or take it away." if is_there else "Look at its name and folder."
+        raise UnreadableFileError(message, hint=hint) from error
 
 
 def _wrong_kind(container: Container, wanted: str) -> WrongKindError:

@@ -121,12 +121,6 @@ class Cursor:
         """Reads a signed 32-bit integer."""
         return _I32(self.data, self._advance(4))[0]
 
-    def peek_u32(self) -> int | None:
-        """Returns the next unsigned 32-bit integer without taking it, None when there are not four bytes left."""
-        if self.remaining < 4:
-            return None
-        return _U32(self.data, self.position)[0]
-
     def chunk_head(self) -> tuple[int, bool]:
         """Reads the id of a chunk, and the mark behind it of one that can be passed over, where there is that mark."""
         start = self.position

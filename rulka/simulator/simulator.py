@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from rulka.actions import FORWARD, TICK_MS, ActionTable
 from rulka.errors import UserError
 from rulka.observation import NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, build_floats
-from rulka.params import SimulatorParams
+from rulka.params import MOST_START_MPS, SimulatorParams
 from rulka.simulator import physics
 from rulka.simulator.car import columns
 from rulka.simulator.constants import constant_array, place_on_road, road_array, table_array
@@ -108,8 +108,8 @@ class Simulator:
         if not np.isfinite(places).all() or (places[0] < 0).any() or (places[0] >= self.track.length_m).any():
             message = f"cars are placed from 0 to less than {self.track.length_m:g} m, got {places[0]!r:.120}"
             raise SimulatorError(message)
-        if (places[3] < 0).any():
-            message = "cars are placed with a forward speed of 0 or more"
+        if (places[3] < 0).any() or (places[3] > MOST_START_MPS).any():
+            message = f"cars are placed with a forward speed of 0 to {MOST_START_MPS:g} m/s"
             raise SimulatorError(message)
         self._state[which] = place_on_road(self._world.road, self._world.c, self._gate_m, *places)
         self.previous_keys[which] = self._commands[FORWARD, physics.NUM_CONTROLS :]
@@ -143,7 +143,8 @@ class Simulator:
         actions = np.asarray(actions)
         if actions.shape != self._decisions.shape or actions.dtype.kind not in "iu":
             count = " x ".join(map(str, self._decisions.shape))
-            message = f"actions must be {count} whole numbers, got {actions.dtype} of shape {actions.shape}"
+            wanted = f"{count} whole number{'s' * (self._decisions.size > 1)}"
+            message = f"actions must be {wanted}, got {actions.dtype} of shape {actions.shape}"
             raise SimulatorError(message)
         self._decisions[:] = actions
         if self._drive(self._chosen, self._commands) >= 0:
@@ -190,7 +191,10 @@ class Simulator:
         """
         width = self._state.shape[1]
         if saved.shape != (self.num_cars, width + self.previous_keys[0].size):
-            message = f"saved states of shape {saved.shape} do not fit {self.num_cars} cars on {self.track.name!r}"
+            message = (
+                f"saved states of shape {saved.shape} do not fit {self.num_cars} cars on {self.track.name!r} with "
+                f"decisions of {self.table.actions_per_decision} actions"
+            )
             raise SimulatorError(message)
         chosen = np.ones(self.num_cars, np.bool_) if which is None else which
         self._state[chosen] = saved[chosen, :width]

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import SettingsError, resolve_settings
+from rulka.envs.settings import ALIKE, SettingsError, resolve_settings
 from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, read_params, reference_params
+from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import TrackError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +93,29 @@ def test_what_is_no_track_is_named(track) -> None:
 def test_gymnasium_passes_the_error_on(straight) -> None:
     with pytest.raises(SettingsError, match="max_race_s"):
         gymnasium.make("rulka/Race-v0", track=straight, max_race_s=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*human")
+def test_gymnasium_wraps_what_is_asked_for_people(straight) -> None:
+    env = gymnasium.make("rulka/Race-v0", track=straight, render_mode="human")
+    assert env.unwrapped.render_mode == "rgb_array"
+    with pytest.raises(SettingsError, match="human"):
+        RaceEnv(straight, render_mode="human")
+
+
+def test_what_is_left_out_of_a_randomisation_does_not_vary(straight) -> None:
+    settings = resolve_settings(straight, {"randomisation": {"friction": 0.2}})
+    assert settings.randomisation == ALIKE.model_copy(update={"friction": 0.2})
+    with pytest.raises(SettingsError, match="frictoin"):
+        resolve_settings(straight, {"randomisation": {"frictoin": 0.2}})
+
+
+def test_races_begin_no_faster_than_a_car_may_be(straight) -> None:
+    with pytest.raises(SettingsError, match="start_speed_mps"):
+        resolve_settings(straight, {"start_speed_mps": 301.0})
+    env = RaceEnv(straight)
+    with pytest.raises(SimulatorError, match="0 to 300 m/s"):
+        env.reset(seed=0, options={"speed_mps": 1e9})
 
 
 def test_an_unknown_render_mode_is_refused(straight) -> None:
