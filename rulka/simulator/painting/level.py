@@ -166,10 +166,10 @@ def find_texels(texel: Indices, levels: Indices, line: Line, per_focal: Real) ->
         fixed_x, fixed_z = np.int32(x * FIXED), np.int32(z * FIXED)
         fixed_step_x, fixed_step_z = np.int32(step_x * FIXED), np.int32(step_z * FIXED)
         for k in range(SQUARE_COUNT):
-            across = np.int32(k)
-            column = np.int32(np.int32(fixed_x + np.int32(across * fixed_step_x)) >> FIXED_BITS)
-            row = np.int32(np.int32(fixed_z + np.int32(across * fixed_step_z)) >> FIXED_BITS)
+            column, row = np.int32(fixed_x >> FIXED_BITS), np.int32(fixed_z >> FIXED_BITS)
             texel[k] = np.int32(np.int32(first + np.int32(row * columns)) + column)
+            fixed_x = np.int32(fixed_x + fixed_step_x)
+            fixed_z = np.int32(fixed_z + fixed_step_z)
     else:
         for k in range(SQUARE_COUNT):
             across = np.float32(np.int32(k))
