@@ -31,12 +31,16 @@ class Progress:
         unit: plural name of what is counted, for example "frames".
         done: how much was already done before, for example by a run that is being resumed.
         stream: where to write; standard output when None.
+
+    Attributes:
+        is_estimate: whether the total is a guess that may change, for example where time ends the work.
     """
 
     def __init__(
         self, label: str, total: float | None, unit: str, *, done: float = 0.0, stream: TextIO | None = None
     ) -> None:
         self.label, self.total, self.unit, self.done = label, total, unit, done
+        self.is_estimate = False
         self._done_before = done
         self._basis: tuple[float, float] | None = None  # seconds, and what was done then
         self._facts: dict[str, Fact] = {}
@@ -101,7 +105,8 @@ class Progress:
         return ", ".join([f"{_number(self.rate)} {self.unit}/s", *facts])
 
     def _write_line(self, ending: str) -> None:
-        of_total = f"/{_number(self.total)}" if self.total is not None else ""
+        about = "~" if self.is_estimate and self.total != self.done else ""
+        of_total = f"/{about}{_number(self.total)}" if self.total is not None else ""
         parts = [f"{self.label}: {_number(self.done)}{of_total} {self.unit}", self.details(), ending]
         self._stream.write(", ".join(part for part in parts if part) + "\n")
         self._stream.flush()

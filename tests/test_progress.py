@@ -105,3 +105,15 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "clone" in shown
     assert "100 %" in shown
     assert "accuracy 0.9" in shown
+
+
+def test_a_total_that_may_change_is_marked_until_it_is_reached(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress("train", 1000, "steps", stream=stream) as progress:
+        progress.total, progress.is_estimate = 800, True
+        clock.now_s += 10.0
+        progress.advance(400)
+        clock.now_s += 10.0
+        progress.advance(400)
+    marked = [line.split(" steps")[0] for line in stream.getvalue().splitlines()]
+    assert marked == ["train: 400/~800", "train: 800/800", "train: 800/800"]

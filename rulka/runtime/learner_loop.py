@@ -233,6 +233,7 @@ class LearnerLoop:
         if self.state.env_steps:  # whichever limit comes first
             rate = self.state.env_steps / self.state.seconds
             bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + rate * left_s)
+            bar.is_estimate = bar.total < self.spec.train.max_env_steps
         values = self.races.values() | {"record_s": self.records.time_s}
         facts = {name: value for name, value in values.items() if value is not None}
         shown = {"finished": "finish_rate", "record s": "record_s", "progress m": "mean_progress_m"}
