@@ -75,8 +75,12 @@ FLOATS = float_slices()
 """Slice of every part of the float vector by name, for decisions of one action."""
 
 NUM_FLOATS = FLOATS["is_free_wheeling"].stop
-VELOCITY_FROM_END = slice(FLOATS["velocity"].start - NUM_FLOATS, FLOATS["velocity"].stop - NUM_FLOATS)
-"""Where the velocity lies in a float vector for decisions of any number of actions."""
+FROM_END = {
+    name: slice(part.start - NUM_FLOATS, part.stop - NUM_FLOATS or None)
+    for name, part in FLOATS.items()
+    if part.start >= FLOATS["previous_actions"].stop
+}
+"""Where the parts behind the previous actions lie, counted from the end: so for decisions of any number of actions."""
 
 
 def num_floats(actions_per_decision: int) -> int:

@@ -29,8 +29,8 @@ class Extractor(BaseFeaturesExtractor):
 
     def __init__(self, observation_space: spaces.Space, task: Task) -> None:
         encoder = ConvEncoder(task.size, task.size)
-        self_width = shared.FLOAT_WIDTH if isinstance(observation_space, spaces.Dict) else 0
-        super().__init__(observation_space, encoder.num_features + self_width)
+        float_width = shared.FLOAT_WIDTH if isinstance(observation_space, spaces.Dict) else 0
+        super().__init__(observation_space, encoder.num_features + float_width)
         self.encoder = encoder
         mean, std = torch.tensor(task.normalisation.mean), torch.tensor(task.normalisation.std)
         self.register_buffer("mean", mean)

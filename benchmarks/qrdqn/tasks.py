@@ -21,7 +21,8 @@ from rulka.tracks.generate import generate_track
 NUM_ENVS, BATCH, STEPS_PER_UPDATE, NUM_QUANTILES, HEAD_WIDTH, FLOAT_WIDTH = 8, 32, 4, 8, 512, 64
 LEARNING_RATE, OPTIMIZER_EPSILON = 1e-3, 1e-4
 START_STEPS, TARGET_STEPS, LAST_EPSILON = 1024, 400, 0.02
-"""Decisions before the first update, between two copies into the target network; chance of exploring in the end."""
+"""Decisions before the first update and between two copies into the target network; chance of exploring in the end.
+`STEPS_PER_UPDATE` must divide `NUM_ENVS`: QR-DQN updates after a step of all of them."""
 
 
 class Episode(NamedTuple):

@@ -16,7 +16,7 @@ from models.iqn import IqnNetwork
 MAX_ROWS = 64
 """Rows of a batch whose values are looked at."""
 MAX_PRIORITIES = 1 << 14
-"""Priorities that are sorted; of a larger buffer every so manieth."""
+"""Priorities that are sorted; of a larger buffer as many as are evenly spread over it."""
 _QUANTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.observation import CAR, FLOATS, NUM_WHEELS
+from rulka.observation import CAR, FROM_END, NUM_WHEELS
 from rulka.params import RewardParams
 
 MIN_DISTANCE_M, MAX_DISTANCE_M = 2.0, 25.0
@@ -78,13 +78,13 @@ def length_of(velocity_mps: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def manner_from_floats(floats: NDArray[np.float32], action: NDArray) -> Manner:
-    """Returns how cars drove, from the floats [N, F] seen after their decisions and the actions [N] they took."""
+    """Returns how cars drove, from the floats [N, F] seen after their decisions and the last action [N] of each."""
     seen = floats.astype(np.float64)
     return Manner(
-        velocity_mps=seen[:, FLOATS["velocity"]],
-        num_wheels_on_ground=(floats[:, FLOATS["has_contact"]] > 0.5).sum(axis=1),
+        velocity_mps=seen[:, FROM_END["velocity"]],
+        num_wheels_on_ground=(floats[:, FROM_END["has_contact"]] > 0.5).sum(axis=1),
         action=np.asarray(action, np.int64),
-        distance_m=length_of(seen[:, FLOATS["waypoints"]][:, :3]),
+        distance_m=length_of(seen[:, FROM_END["waypoints"]][:, :3]),
     )
 
 
@@ -97,7 +97,7 @@ def whole_reward(happening: Happening, manner: Manner, rewards: RewardParams, en
 
 def potential_from_floats(floats: NDArray[np.float32], rewards: RewardParams) -> NDArray[np.float32]:
     """Returns both shaping potentials together [N], from floats [N, F]."""
-    waypoints = floats[:, FLOATS["waypoints"]].astype(np.float64)
+    waypoints = floats[:, FROM_END["waypoints"]].astype(np.float64)
     here, ahead = waypoints[:, :3], waypoints[:, 3:6]
     if not rewards.direction_potential:
         return potential(length_of(here), rewards)

@@ -8,6 +8,7 @@ from typing import Any
 from rulka.errors import UserError
 from rulka.evaluation.theme import LIGHT, to_png
 from rulka.evaluation.track_plot import track_plot, track_sheet
+from rulka.outputs import check_file
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.facts import climb_m, track_facts
 from rulka.tracks.find import find_track
@@ -30,7 +31,7 @@ def show_campaign(out: Path | None) -> list[dict[str, Any]]:
     tracks = [campaign_track(entry.slug) for entry in CAMPAIGN]
     if out is not None:
         _write(out, to_png(lambda theme: track_sheet(tracks, theme), LIGHT))
-    return [{"slug": entry.slug, **track_facts(campaign_track(entry.slug))} for entry in CAMPAIGN]
+    return [{"slug": entry.slug, **track_facts(track)} for entry, track in zip(CAMPAIGN, tracks, strict=True)]
 
 
 def format_campaign() -> str:
@@ -44,9 +45,7 @@ def format_campaign() -> str:
 
 
 def _write(path: Path, picture: bytes | None) -> None:
-    if path.suffix.lower() != ".png":
-        message = f"{path} is no name for a picture: it must end in .png"
-        raise UserError(message)
+    check_file(path, ".png")
     try:
         path.write_bytes(picture or b"")
     except OSError as error:

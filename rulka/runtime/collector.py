@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.observation import VELOCITY_FROM_END
+from rulka.observation import FROM_END
 from rulka.runtime.messages import RaceEnd
 
 
@@ -164,7 +164,7 @@ class Collector:
             races += self._races_ended(result)
             on_step()
             self.cars[:, 0] = result.progress_m
-        self.cars[:, 1] = np.linalg.norm(block.floats[-1][:, VELOCITY_FROM_END], axis=1)
+        self.cars[:, 1] = np.linalg.norm(block.floats[-1][:, FROM_END["velocity"]], axis=1)
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         return tuple(races)

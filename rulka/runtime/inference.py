@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
@@ -25,8 +23,8 @@ from torch import Tensor
 
 from rulka.agents.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.runtime.messages import Answered, Ask, Failed, Heartbeat, InferenceTimes, Stop
-from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, become_child
+from rulka.runtime.messages import Answered, Ask, Heartbeat, InferenceTimes, Stop
+from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsLayout
 
@@ -63,18 +61,7 @@ def run_inference(spec: InferenceSpec, connection: Connection) -> None:
         spec: what to build, and where its memory is.
         connection: to the learner; when it breaks, the learner is gone and this process ends.
     """
-    become_child(spec.parent_pid)
-    code = 0
-    try:
-        inference = _Inference(spec, connection)
-        inference.run()
-    except (LearnerGoneError, EOFError, ConnectionError):
-        code = 1
-    except Exception:
-        with suppress(ConnectionError):
-            connection.send(Failed(traceback.format_exc()))
-        code = 1
-    os._exit(code)  # as a collector does, and `inference` is kept so long: there are views into its shared memory
+    work_for_learner(spec.parent_pid, connection, lambda: _Inference(spec, connection))
 
 
 class _Inference:

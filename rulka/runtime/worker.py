@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from rulka.runtime.choosers import FollowingActor, InferencePlace, RemoteActor
 from rulka.runtime.collector import Collector
-from rulka.runtime.messages import BlockFilled, CollectorTimes, Failed, Fill, Heartbeat, Stop, ToWorker
-from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, become_child
+from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop, ToWorker
+from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import CollectorSpec
 from rulka.runtime.weights import WeightsLayout
@@ -51,18 +49,7 @@ def run_worker(spec: WorkerSpec, connection: Connection) -> None:
         spec: what to build and where its memory is.
         connection: to the learner; when it breaks, the learner is gone and this process ends.
     """
-    become_child(spec.parent_pid)
-    code = 0
-    try:
-        worker = _Worker(spec, connection)
-        worker.run()
-    except (LearnerGoneError, EOFError, ConnectionError):
-        code = 1
-    except Exception:
-        with suppress(ConnectionError):
-            connection.send(Failed(traceback.format_exc()))
-        code = 1
-    os._exit(code)  # there is nothing to tidy up, and views into shared memory would complain if one tried
+    work_for_learner(spec.parent_pid, connection, lambda: _Worker(spec, connection))
 
 
 class _Worker:

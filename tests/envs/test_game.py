@@ -19,6 +19,7 @@ from rulka.game.serve import make_server
 from rulka.game.server import GameServer
 from rulka.observation import float_slices
 from rulka.params import read_params
+from rulka.schedule import Schedule
 from rulka.tracks.generate import lay_line
 from rulka.tracks.track import Track
 
@@ -138,6 +139,28 @@ def test_blocks_of_actions_are_those_of_the_simulator(make_game: Callable[..., G
     first = drive_both(game, race, blocks)
     assert 4_000 < first < 20_000
     assert drive_both(game, race, blocks) == first, "a reset is a rewind"
+
+
+@pytest.mark.parametrize("num_places", [1, 5])
+def test_potentials_and_the_manner_of_driving_are_paid_as_in_the_simulator(
+    make_game: Callable[..., GameEnv], bend: Track, num_places: int
+) -> None:
+    """Of no weight in the reference parameters, so that only this test would see a wrong part of the floats read."""
+    always = Schedule(interpolation="linear", points=((0, 0.25),))
+    terms = dict.fromkeys(("speed_slide", "neo_slide", "kamikaze", "line_distance"), always)
+    given = read_params().rewards
+    rewards = given.model_copy(
+        update={
+            "line_distance_potential": 0.1,
+            "direction_potential": 0.5,
+            "speed_as_seconds": 2.0,
+            "engineered": given.engineered.model_copy(update=terms),
+        }
+    )
+    options = {"rewards": rewards, "actions_per_decision": num_places}
+    game, race = make_game(**options), RaceEnv(bend, **options, **AT_THE_START)
+    actions = [0, 0, 1, 0, 2, 9, 0, 3]
+    drive_both(game, race, actions if num_places == 1 else [np.full(num_places, action) for action in actions])
 
 
 @pytest.mark.parametrize("action", [3, [0, 1, 2, 3], [0, 0, 0, 0, 12], [0, 0, 0, 0, -1], [0.5] * 5])

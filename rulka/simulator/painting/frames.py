@@ -176,7 +176,7 @@ def _compile(stamp: int, has_baked_ground: bool) -> Callable[..., int]:
                 first_row = first_level_row(scene, scratch.lens, height)
             paint_background(out[n], scratch.lens, scene.ink, first_row)
             num_items = np.int64(0)
-            if has_baked_ground:
+            if has_baked_ground:  # nested, and road collected twice: numba prunes branches on the constant alone only
                 if first_row < height:
                     paint_level_ground(out[n], first_row, scene, scratch)
                 else:
