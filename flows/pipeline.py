@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
-import yaml
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
@@ -14,9 +12,9 @@ from prefect.states import Completed, Failed
 
 from flows.process import run_in_group
 from rulka.errors import UserError
+from rulka.graph import read_graph
 from rulka.stage import require
 
-GRAPH_FILE = Path("dvc.yaml")
 HOUR_S = 3600.0
 
 
@@ -79,17 +77,3 @@ def chosen_stages(names: list[str] | None) -> list[str]:
         message = f"no stage is called {', '.join(unknown)}; the stages are {', '.join(stages)}"
         raise UserError(message)
     return [stage for stage in stages if names is None or stage in names]
-
-
-def read_graph() -> dict[str, Any]:
-    """Returns the stages of `dvc.yaml` by name, in the order of the file, which is an order to run them in.
-
-    Raises:
-        UserError: if there is none here.
-    """
-    try:
-        text = GRAPH_FILE.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        message = f"there is no {GRAPH_FILE} in {Path.cwd()}"
-        raise UserError(message, hint="Run this from the root of the project.") from error
-    return yaml.safe_load(text)["stages"]
