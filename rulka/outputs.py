@@ -1,19 +1,94 @@
-"""Where commands may write: one rule for all of them.
+"""Where commands may write, and how: one rule for all of them.
 
 A file or folder that a command is told to write lies in a folder that exists: none is made on the way to it, as a
 mistyped path would otherwise leave folders about. A folder to write into is made where it is missing.
+
+What is written takes its place once it is complete. A full disk, a missing permission or an interrupt leaves nothing
+half written, and what was there before stays.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rulka.errors import UserError
 
 
 class OutputError(UserError):
-    """A place where nothing can be written; found before any work is done."""
+    """Something cannot be written; the message says what and why."""
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def new_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
+    """Yields the path of a file to write in the block, which takes its place at `path` when the block ends well.
+
+    After an exception, an interrupt included, the new file is removed and whatever lay at `path` is untouched.
+
+    Args:
+        path: of the file; the one that is yielded lies beside it and has the same ending.
+        may_replace: whether a file that is there is replaced.
+
+    Raises:
+        OutputError: if the file cannot be written, or is there and may not be replaced.
+    """
+    _check_parent(path)
+    beside = path.with_name(f".new-{os.getpid()}-{path.name}")
+    try:
+        _check_absent(path, may_replace)
+        yield beside
+        _check_absent(path, may_replace)  # the block may have taken minutes
+        beside.replace(path)
+    except OSError as error:
+        _raise_if_about_another(error, beside)
+        raise not_written(path, error) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def filled_folder(folder: Path) -> Iterator[Path]:
+    """Yields an empty folder to write into, whose content is moved into `folder` when the block ends well.
+
+    Files of the same name are replaced, others stay. After an exception, an interrupt included, `folder` is as it was
+    before, missing if it was missing.
+
+    Raises:
+        OutputError: if something cannot be written.
+    """
+    check_folder(folder)
+    was_there = folder.exists()
+    try:
+        folder.mkdir(exist_ok=True)
+        # Inside, not beside: who may write into a folder need not be allowed to write next to it.
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder, ignore_cleanup_errors=True) as inside:
+            yield Path(inside)
+            for made in sorted(Path(inside).iterdir()):
+                made.replace(folder / made.name)
+    except OSError as error:
+        _raise_if_about_another(error, folder)
+        raise not_written(folder, error) from error
+    finally:
+        if not was_there and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def not_written(path: Path, error: OSError) -> OutputError:
+    """Returns the error to raise when writing `path` failed."""
+    hint = "Nothing was changed."
+    if error.errno in NO_ROOM:
+        hint = f"{hint} Make room there, or name another place."
+    elif error.errno in NOT_ALLOWED:
+        hint = f"{hint} Allow writing to it, or name another place."
+    return OutputError(f"{path} cannot be written: {error.strerror or error}", hint=hint)
 
 
 def check_file(path: Path, *suffixes: str) -> Path:
@@ -53,6 +128,18 @@ def check_folder(path: Path) -> Path:
     return path
 
 
+def _raise_if_about_another(error: OSError, place: Path) -> None:
+    """Raises an error again that came from reading some other file, which is no fault of the place written to."""
+    if error.filename is not None and place not in (found := Path(os.fsdecode(error.filename)), *found.parents):
+        raise error
+
+
+def _check_absent(path: Path, may_replace: bool) -> None:
+    if path.exists() and not may_replace:
+        message = f"{path} exists"
+        raise OutputError(message, hint="Name another file, nothing is overwritten.")
+
+
 def _check_parent(path: Path) -> None:
     parent = path.absolute().parent
     if not parent.is_dir():
@@ -63,5 +150,5 @@ def _check_parent(path: Path) -> None:
 
 def _check_writable(folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
-        message = f"nothing may be written into {folder}"
+        message = f"{folder} is not writable"
         raise OutputError(message, hint="Allow writing to it, or name another place.")

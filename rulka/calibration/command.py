@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rulka.calibration.fit import FITTED, fit
 from rulka.calibration.gather import CalibrationError, gather
 from rulka.calibration.report import FITTED_MODEL, write_report
 from rulka.calibration.windows import HORIZONS_MS
 from rulka.datasets.from_recordings import find_recordings
+from rulka.outputs import check_file, new_file
 from rulka.params import PARAMS_FILE, PhysicsParams, read_params
 from rulka.progress import Progress
 
 MAX_EVALUATIONS = 15
-LINE_WIDTH = 110
+LINE_WIDTH, FIRST_LINE = 110, 20
+"""Of a list in `params.yaml`; in its first line the key takes some of it."""
 
 
 def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> str:
@@ -29,45 +33,68 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> str:
         write: also put the fitted values into `params.yaml`.
 
     Raises:
-        CalibrationError: if there are too few usable recordings.
+        CalibrationError: if there are too few usable recordings, or the parameters to replace are not in `params.yaml`.
+        OutputError: if report or parameters cannot be written.
     """
     params = read_params()
     files = find_recordings(folder)
     if not files:
-        message = f"no Gbx file is in {folder}"
+        message = f"no Gbx file is in {folder}" if folder.is_dir() else f"there is no folder {folder}"
         raise CalibrationError(message, hint="Name a folder of TrackMania Forever replays.")
+    if write:  # what cannot be written later is refused now, before minutes of fitting
+        check_file(PARAMS_FILE)
+        with_physics(PARAMS_FILE.read_text(encoding="utf-8"), params.simulator.physics)
     with Progress("calibrate: reading", len(files), "files", stream=sys.stderr) as bar:
         material = gather(folder, holdout, bar.advance)
     with Progress("calibrate: fitting", None, "simulations", stream=sys.stderr) as bar:
         result = fit(material.part(is_held_out=False), params.simulator.physics, MAX_EVALUATIONS, bar.advance)
-    rows = write_report(out, folder, holdout, material, params.simulator.physics, result)
+    command = f"rulka calibrate {folder.name} --holdout {holdout} --out {out.as_posix()}{' --write' if write else ''}"
+    rows = write_report(out, command, holdout, material, params.simulator.physics, result)
     if write:
-        PARAMS_FILE.write_text(with_physics(PARAMS_FILE.read_text(encoding="utf-8"), result.physics), encoding="utf-8")
+        text = with_physics(PARAMS_FILE.read_text(encoding="utf-8"), result.physics)
+        with new_file(PARAMS_FILE) as beside:
+            beside.write_text(text, encoding="utf-8")
     return _summary(rows, out, write)
 
 
 def with_physics(text: str, physics: PhysicsParams) -> str:
-    """Returns `params.yaml` with the fitted numbers of `simulator.physics` replaced; all else stays as it is."""
-    for name in FITTED:
-        pattern = rf"(?m)^(    {name}: )([^#\n]*?(?:\n {{8,}}[^\n]*?)*?)( *#[^\n]*)?$(?=\n    ? ?\w|\n  \w)"
-        text, count = re.subn(pattern, lambda m, n=name: f"{m[1]}{_yaml(getattr(physics, n))}{m[3] or ''}", text)
-        if count != 1:
-            message = f"simulator.physics.{name} cannot be found in {PARAMS_FILE}"
-            raise CalibrationError(message, hint="Lay the file out as in the repository: one key a line.")
+    """Returns `params.yaml` with the fitted numbers of `simulator.physics` replaced; all else stays as it is.
+
+    Raises:
+        CalibrationError: if one of them is not there.
+    """
+    places = {name: _place_of(text, ("simulator", "physics", name)) for name in FITTED}
+    for name, (start, end, indent) in sorted(places.items(), key=lambda item: -item[1][0]):  # from the end on
+        text = f"{text[:start]} {_yaml(getattr(physics, name), indent)}{text[end:]}"
     return text
 
 
-def _yaml(value: Any) -> str:
+def _place_of(text: str, keys: tuple[str, ...]) -> tuple[int, int, int]:
+    """Returns where the value below nested keys begins, behind the colon, where it ends, and how far it is indented.
+
+    The parser says where, so that it does not matter how a file is laid out: by hand, or by `rulka preset`.
+    """
+    node = yaml.compose(text, yaml.SafeLoader)
+    key = node
+    for name in keys:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        key, node = next(((key, value) for key, value in pairs if key.value == name), (None, None))
+    if key is None or node is None:
+        message = f"{'.'.join(keys)} cannot be found in {PARAMS_FILE}"
+        raise CalibrationError(message, hint="Write it into the section; its value does not matter.")
+    last = node
+    while isinstance(last, yaml.SequenceNode) and not last.flow_style and last.value:
+        last = last.value[-1]  # a block list is said to end where the next key begins, comments and all
+    return key.end_mark.index + 1, last.end_mark.index, key.start_mark.column + 4
+
+
+def _yaml(value: Any, indent: int) -> str:
+    """Returns a number, or a list of pairs in lines of at most about `LINE_WIDTH` letters."""
     if not isinstance(value, tuple):
         return f"{value:g}"
-    lines, line = [], "["
-    for number, (speed, at_speed) in enumerate(value):
-        item = f"[{speed:g}, {at_speed:g}]" + ("]" if number == len(value) - 1 else ",")
-        if len(line) + len(item) + 20 > LINE_WIDTH:
-            lines.append(line.rstrip())
-            line = " " * 8
-        line += item + " "
-    return "\n".join([*lines, line.rstrip()])
+    pairs = ", ".join(f"[{speed:g},\N{NO-BREAK SPACE}{number:g}]" for speed, number in value)
+    lines = textwrap.wrap(f"[{pairs}]", LINE_WIDTH - FIRST_LINE, break_long_words=False)
+    return f"\n{' ' * indent}".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _summary(rows: list[dict[str, Any]], out: Path, write: bool) -> str:

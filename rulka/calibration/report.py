@@ -18,6 +18,7 @@ from rulka.calibration.measure import table
 from rulka.calibration.model import simulate
 from rulka.calibration.windows import HORIZONS_MS, Windows
 from rulka.observation import CAR
+from rulka.outputs import filled_folder
 from rulka.params import PhysicsParams
 from rulka.provenance import library_versions
 
@@ -28,10 +29,10 @@ REAL_COLOUR, SIMULATED_COLOUR = "#1b1f24", "#d55e00"
 
 _PAGE = """# Calibration of the physics
 
-`rulka calibrate {folder} --holdout {holdout} --out {out} --write`, {date}. {num_fit} recordings were fitted
-({fit_windows} windows), {num_held} were held out ({held_windows} windows). Everything below is measured on the
-held-out recordings: cars set out from a recorded state and drive on with the recorded inputs alone, and are compared
-with the recorded car after {horizons}. A cell is the median and, behind the stroke, the 90th percentile.
+`{command}`, {date}. {num_fit} recordings were fitted ({fit_windows} windows), {num_held} were held out
+({held_windows} windows). Everything below is measured on the held-out recordings: cars set out from a recorded state
+and drive on with the recorded inputs alone, and are compared with the recorded car after {horizons}. A cell is the
+median and, behind the stroke, the 90th percentile.
 
 The ground is the path of the recordings themselves (a recording holds no map that the simulator could read), also of
 those held out. Several recordings of one map are alike, so a held-out one of a fitted map is less new than one of a map
@@ -58,10 +59,21 @@ Black is recorded, orange simulated for two seconds from the dots on; held-out r
 
 
 def write_report(
-    out: Path, folder: Path, holdout: float, material: Material, before: PhysicsParams, result: FitResult
+    out: Path, command: str, holdout: float, material: Material, before: PhysicsParams, result: FitResult
 ) -> list[dict[str, Any]]:
-    """Writes report, numbers and plot into a folder; returns the rows of the table."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Writes report, numbers and plot into a folder, all or none; returns the rows of the table.
+
+    Args:
+        out: the folder.
+        command: that was typed.
+        holdout: share of the recordings that was held out.
+        material: the recordings.
+        before: physics before the fit.
+        result: of the fit.
+
+    Raises:
+        OutputError: if the folder cannot be written.
+    """
     held = material.part(is_held_out=True)
     rows = table(held, {FITTED_MODEL: result.physics, BEFORE_MODEL: before, CONSTANT_MODEL: None})
     numbers = {
@@ -77,11 +89,8 @@ def write_report(
         "horizons_ms": HORIZONS_MS,
         "held_out": rows,
     }
-    (out / NUMBERS_FILE).write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    _plot(out / PLOT_FILE, held, result.physics)
     page = _PAGE.format(
-        folder=folder.name,
-        holdout=holdout,
+        command=command,
         date=numbers["made"][:10],
         num_fit=sum(not drive.is_held_out for drive in material.drives),
         num_held=sum(drive.is_held_out for drive in material.drives),
@@ -93,7 +102,10 @@ def write_report(
         parameters=_parameters(before, result.physics),
         refused=f"{len(material.refused)} files were not used: other cars or games, unfinished, or without inputs.",
     )
-    (out / REPORT_FILE).write_text(page, encoding="utf-8")
+    with filled_folder(out) as folder:
+        (folder / NUMBERS_FILE).write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        _plot(folder / PLOT_FILE, held, result.physics)
+        (folder / REPORT_FILE).write_text(page, encoding="utf-8")
     return rows
 
 

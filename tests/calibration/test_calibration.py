@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +12,18 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
+from rulka.calibration import command
 from rulka.calibration.command import calibrate, with_physics
-from rulka.calibration.fit import FITTED, fit, to_physics, to_vector
+from rulka.calibration.fit import FITTED, FitResult, fit, to_physics, to_vector
 from rulka.calibration.gather import CalibrationError, gather
 from rulka.calibration.measure import errors, table
 from rulka.calibration.windows import HORIZONS_MS, Windows, cut_windows
 from rulka.datasets.demonstrations import race_of_driver
+from rulka.datasets.export import recording_of_race
 from rulka.datasets.races import Race
-from rulka.params import PARAMS_FILE, PhysicsParams, read_params
+from rulka.params import PARAMS_FILE, PhysicsParams, read_params, reference_params
+from rulka.presets import apply_preset
+from rulka.recordings import write_recording
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import DRIVEN_SOURCE
@@ -94,6 +100,79 @@ def test_params_file_keeps_all_but_the_fitted_numbers(tmp_path: Path, physics: P
     assert params.train == read_params().train
     assert [line for line in text.splitlines() if "#" in line] == [line for line in new.splitlines() if "#" in line]
     assert with_physics(new, physics).count("\n") == with_physics(text, physics).count("\n")
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of four simulated races, written as the recordings that the game would write."""
+    folder = tmp_path_factory.mktemp("recordings")
+    params = read_params()
+    track = generate_track(3, 250.0, 16.0, 0.06, 60.0)
+    driven = record_demonstrations(track, params.simulator, action_table(5), params.races.driver, 6, 1, 60.0)
+    races = [race_of_driver(race, track.uid, action_table(5)) for race in driven if race.is_finished]
+    for number, race in enumerate(races[:4]):
+        recording = recording_of_race(race)
+        ghost = replace(recording.ghosts[0], game_version="TmForever.2011-02-21")
+        write_recording(folder / f"{number}.Replay.Gbx", replace(recording, ghosts=(ghost,)))
+    (folder / "broken.Replay.Gbx").write_bytes(b"not a recording")
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with the project's parameters; a fit there takes one step."""
+    for name in ("params.yaml", "presets"):
+        copy = shutil.copytree if Path(name).is_dir() else shutil.copy
+        copy(name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "MAX_EVALUATIONS", 1)
+    return tmp_path
+
+
+def test_the_whole_command_leaves_its_report(project: Path, recordings: Path) -> None:
+    before = PARAMS_FILE.read_bytes()
+    said = calibrate(recordings, holdout=0.4, out=Path("report"), write=False)
+    assert "report  report/report.md\nnot written: add --write" in said
+    page = (project / "report" / "report.md").read_text(encoding="utf-8")
+    assert f"`rulka calibrate {recordings.name} --holdout 0.4 --out report`, " in page
+    assert "1 files were not used" in page
+    numbers = json.loads((project / "report" / "calibration.json").read_text(encoding="utf-8"))
+    assert sum(entry["is_held_out"] for entry in numbers["recordings"]) >= 1
+    assert {path.name for path in (project / "report").iterdir()} == {"report.md", "calibration.json", "paths.png"}
+    assert PARAMS_FILE.read_bytes() == before
+
+
+@pytest.mark.parametrize("preset", [None, "blocks"])
+def test_the_fitted_numbers_get_into_parameters_of_any_layout(
+    project: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch, preset: str | None
+) -> None:
+    """A preset writes every list in a layout of its own."""
+    if preset:
+        apply_preset(preset)
+    before = read_params()
+    fitted = before.simulator.physics.model_copy(update={"grip_mps2": 12.5, "turn_radius_m": ((0.0, 9.0), (40.0, 8.0))})
+    monkeypatch.setattr(command, "fit", lambda *_: FitResult(fitted, (2.0, 1.0), 10, 1))
+    assert "written to params.yaml" in calibrate(recordings, holdout=0.4, out=Path("report"), write=True)
+    assert read_params().simulator.physics == fitted
+    simulator = before.simulator.model_copy(update={"physics": fitted})
+    assert read_params() == before.model_copy(update={"simulator": simulator})
+    assert "--write`" in (project / "report" / "report.md").read_text(encoding="utf-8")
+
+
+def test_parameters_that_cannot_be_replaced_are_refused_before_the_fit(
+    project: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = PARAMS_FILE.read_text(encoding="utf-8")
+    monkeypatch.setattr(command, "read_params", lambda: reference_params())
+    PARAMS_FILE.write_text(text.replace("    scrub:", "    scrap:"), encoding="utf-8")
+    with pytest.raises(CalibrationError, match=r"simulator\.physics\.scrub cannot be found in params\.yaml"):
+        calibrate(recordings, holdout=0.4, out=Path("report"), write=True)
+    assert not (project / "report").exists()
+
+
+def test_a_folder_that_is_missing_is_called_missing(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="there is no folder .*nosuch"):
+        calibrate(tmp_path / "nosuch", holdout=0.3, out=tmp_path / "out", write=False)
 
 
 def test_a_folder_without_recordings_is_refused(tmp_path: Path) -> None:
