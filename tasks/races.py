@@ -16,10 +16,10 @@ from rulka.datasets.demonstrations import race_of_driver
 from rulka.datasets.from_recordings import NoUsableRecordingError, find_recordings, read_race_dataset
 from rulka.datasets.races import RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
-from rulka.evaluation.reference import reference_path
 from rulka.params import ActionParams, RaceParams, SimulatorParams, TrackParams, read_params
 from rulka.progress import Progress
-from rulka.reference.command import search_with_progress, store_reference
+from rulka.reference.lap import reference_path, store_reference
+from rulka.reference.search import search_with_progress
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.stage import output_folder, run_stage
 from rulka.tracks.campaign import campaign_track

@@ -94,7 +94,9 @@ def reached_files(stage: str) -> set[str]:
 
 
 def code_dependencies(stage: str) -> list[str]:
-    return [path for path in GRAPH[stage]["deps"] if path.split("/")[0] in PACKAGES]
+    """Dependencies on our own code; data that lie in a package, such as the shipped laps, are none."""
+    own = [path for path in GRAPH[stage]["deps"] if path.split("/")[0] in PACKAGES]
+    return [path for path in own if path.endswith(".py") or any((ROOT / path).rglob("*.py"))]
 
 
 def covers(dependency: str, file: str) -> bool:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rulka.actions import ActionTable, action_table
+from rulka.actions import action_table
 from rulka.errors import UserError
-from rulka.params import Params, SimulatorParams
-from rulka.progress import Progress
-from rulka.reference.lap import LAPS_DIR, Reference, StaleReferenceError, load_reference, write_reference
+from rulka.outputs import new_file
+from rulka.params import Params
+from rulka.reference.lap import LAPS_DIR, Reference, StaleReferenceError, load_reference, store_reference
 from rulka.reference.medals import medals_of
-from rulka.reference.search import default_budget, find_reference
+from rulka.reference.search import default_budget, search_with_progress
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.find import find_track
 from rulka.tracks.track import Track
@@ -22,25 +21,6 @@ Say = Callable[[str], None]
 
 class NoReferenceError(UserError):
     """A search that did not reach the finish."""
-
-
-def search_with_progress(
-    track: Track, simulator: SimulatorParams, table: ActionTable, seed: int, budget: int
-) -> Reference | None:
-    """Searches a reference lap and shows how far it is; None where no lap reaches the finish.
-
-    The first lap is driven whatever it costs, and rounds are not broken off, so that more than the budget may be spent:
-    the total shown then grows.
-    """
-    with Progress(f"reference: {track.name}", budget, "decisions") as progress:
-
-        def on_spent(spent: int, time_ms: int) -> None:
-            if progress.done == 0 and spent > budget:
-                sys.stdout.write(f"reference: the first lap alone takes {spent:,} decisions, and is left as it is\n")
-            progress.total = max(budget, progress.done + spent)
-            progress.advance(spent, best_s=time_ms / 1000.0)
-
-        return find_reference(track, simulator, table, seed, budget, on_spent)
 
 
 def find_for_track(name: str, params: Params, seed: int, budget: int | None, out: Path | None, say: Say) -> None:
@@ -73,14 +53,6 @@ def find_for_campaign(params: Params, seed: int, budget: int | None, say: Say) -
         _find(track, params, seed, budget, path, say)
 
 
-def store_reference(reference: Reference, table: ActionTable, path: Path) -> None:
-    """Writes a reference lap to a file, all or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(write_reference(reference, table), "utf-8")
-    temporary.replace(path)
-
-
 def _find(track: Track, params: Params, seed: int, budget: int | None, path: Path, say: Say) -> None:
     table = action_table(params.actions.ticks_per_action)
     spent = default_budget(track) if budget is None else budget
@@ -95,7 +67,8 @@ def _find(track: Track, params: Params, seed: int, budget: int | None, path: Pat
         message = f"none of the cars that the search begins with reached the finish of {track.name!r}"
         hint = "A greater --budget does not help, as it goes into improving a lap; try another --seed."
         raise NoReferenceError(message, hint=hint)
-    store_reference(reference, table, path)
+    with new_file(path) as beside:
+        store_reference(reference, table, beside)
     say(_line(track, reference))
     say(f"written to {path}")
 

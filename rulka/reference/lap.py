@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
+from rulka.datasets.races import track_path
 from rulka.errors import UserError
 from rulka.input_script import MAX_TICKS, InputScriptError, read_comments, read_script, write_script
 from rulka.params import SimulatorParams
@@ -98,6 +99,12 @@ def write_reference(reference: Reference, table: ActionTable) -> str:
     return write_script(controls, tuple(f"{name}: {value}" for name, value in facts.items()))
 
 
+def store_reference(reference: Reference, table: ActionTable, path: Path) -> None:
+    """Writes a reference lap to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(write_reference(reference, table), "utf-8")
+
+
 def load_reference(path: Path, track: Track, simulator: SimulatorParams, table: ActionTable) -> Reference:
     """Reads a reference lap and drives it again.
 
@@ -113,7 +120,7 @@ def load_reference(path: Path, track: Track, simulator: SimulatorParams, table: 
         "other physics": (reference.physics, physics_hash(simulator)),
         "another decision rate": (reference.ticks_per_action, table.ticks_per_action),
     }
-    hint = "`rulka reference TRACK` finds a new one."
+    hint = f"`rulka reference TRACK --out {path}` finds a new one."
     for what, (found, wanted) in stated.items():
         if found != wanted:
             message = f"the reference lap {path} is stale: it was driven on {what} ({found}, here {wanted})"
@@ -160,6 +167,11 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         actions=table.index_of(gas, brake, steer, 0.5),
         **numbers,
     )
+
+
+def reference_path(races_dir: Path, uid: str) -> Path:
+    """Returns where the reference lap of a track lies in a race dataset."""
+    return track_path(races_dir, uid).with_suffix(".reference.txt")
 
 
 def shipped_lap(track: Track) -> Path | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from rulka.actions import ActionTable
 from rulka.params import SimulatorParams
+from rulka.progress import Progress
 from rulka.reference.expand import Expander, OnSpent
 from rulka.reference.lap import Reference, geometry_hash, physics_hash
 from rulka.reference.line import LineSearch
@@ -69,3 +72,22 @@ def find_reference(
         budget=budget,
         actions=lap.actions,
     )
+
+
+def search_with_progress(
+    track: Track, simulator: SimulatorParams, table: ActionTable, seed: int, budget: int
+) -> Reference | None:
+    """Searches a reference lap and shows how far it is; None where no lap reaches the finish.
+
+    The first lap is driven whatever it costs, and rounds are not broken off, so that more than the budget may be spent:
+    the total shown then grows.
+    """
+    with Progress(f"reference: {track.name}", budget, "decisions") as progress:
+
+        def on_spent(spent: int, time_ms: int) -> None:
+            if progress.done == 0 and spent > budget:
+                sys.stdout.write(f"reference: the first lap alone takes {spent:,} decisions, and is left as it is\n")
+            progress.total = max(budget, progress.done + spent)
+            progress.advance(spent, best_s=time_ms / 1000.0)
+
+        return find_reference(track, simulator, table, seed, budget, on_spent)

@@ -171,7 +171,7 @@ def test_parameters_that_cannot_be_replaced_are_refused_before_the_fit(
 
 
 def test_a_folder_that_is_missing_is_called_missing(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="there is no folder .*nosuch"):
+    with pytest.raises(CalibrationError, match=r"there is no folder .*nosuch"):
         calibrate(tmp_path / "nosuch", holdout=0.3, out=tmp_path / "out", write=False)
 
 

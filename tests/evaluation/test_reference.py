@@ -6,18 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+import yaml
+
 from rulka.actions import action_table
 from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.plots import time_plot
 from rulka.evaluation.race import RaceRules
-from rulka.evaluation.reference import find_reference_race, reference_path
+from rulka.evaluation.reference import find_reference_race
 from rulka.evaluation.result import RaceResult
 from rulka.evaluation.summary import Contestant, Evaluation
 from rulka.evaluation.tables import results_table
 from rulka.evaluation.theme import LIGHT, applied
 from rulka.params import read_params
-from rulka.reference.command import store_reference
+from rulka.reference.lap import read_reference, reference_path, shipped_lap, store_reference
 from rulka.reference.search import find_reference
+from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
@@ -79,3 +83,31 @@ def test_stored_lap_is_found_and_driven(tmp_path: Path) -> None:
     assert found is not None
     assert found.time_ms == lap.time_ms == found.gate_times_ms[-1]
     assert found.along_m[-1] >= road.length_m
+
+
+@pytest.mark.parametrize(("slug", "has_another"), [(None, False), ("copper-oval", True)])
+def test_a_lap_of_another_processor_is_left_out_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], slug: str | None, has_another: bool
+) -> None:
+    """Where the last bits of sums differ, the same keys arrive milliseconds later; the races are worth it still."""
+    short = {"seed": 1, "length_m": 160.0, "width_m": 14.0, "max_slope": 0.1, "gate_spacing_m": 50.0}
+    road = campaign_track(slug) if slug else generate_track(**short, difficulty="easy")
+    rules = RaceRules(
+        road, action_table(PARAMS.actions.ticks_per_action), PARAMS.simulator, PARAMS.observation, PARAMS.evaluate
+    )
+    shipped = shipped_lap(road)
+    lap = read_reference(shipped, rules.table) if shipped else find_reference(road, rules.simulator, rules.table, 1, 1)
+    assert lap is not None
+    elsewhere = replace(lap, time_ms=lap.time_ms - 7)
+    store_reference(elsewhere, rules.table, reference_path(tmp_path, road.uid))
+    found = find_reference_race(tmp_path, rules)
+    assert (found is not None) == has_another
+    said = capsys.readouterr().err
+    assert said.startswith("not compared with a reference lap: the reference lap")
+    assert f"it states {elsewhere.time_ms} ms, but here it needs {lap.time_ms} ms" in said
+
+
+def test_the_stages_depend_on_the_laps_that_they_read() -> None:
+    stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    assert [name for name, stage in stages.items() if "rulka/reference/laps" in stage["deps"]] == ["evaluate"]
+    assert not [dep for dep in stages["races"]["deps"] if dep.startswith(("rulka/evaluation", "rulka/outputs"))]

@@ -9,7 +9,7 @@ import pytest
 from rulka.actions import action_table
 from rulka.errors import UserError
 from rulka.params import read_params
-from rulka.reference.command import find_for_track, search_with_progress, store_reference
+from rulka.reference.command import find_for_track
 from rulka.reference.lap import (
     LAPS_DIR,
     Reference,
@@ -18,8 +18,9 @@ from rulka.reference.lap import (
     drive,
     load_reference,
     shipped_lap,
+    store_reference,
 )
-from rulka.reference.search import find_reference
+from rulka.reference.search import find_reference, search_with_progress
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.campaign import CAMPAIGN, campaign_track

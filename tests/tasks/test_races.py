@@ -11,10 +11,9 @@ import pytest
 from rulka.actions import action_table
 from rulka.datasets.races import RaceDataError, load_races
 from rulka.errors import UserError
-from rulka.evaluation.reference import reference_path
 from rulka.observation import CAR
 from rulka.params import ActionParams, RaceParams, TrackParams, read_params
-from rulka.reference.lap import load_reference
+from rulka.reference.lap import load_reference, reference_path
 from tasks.races import races
 
 PARAMS = read_params()
