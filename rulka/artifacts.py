@@ -168,9 +168,11 @@ def load_artifact(
         ArtifactError: if anything is missing, damaged or different; the message names it.
     """
     kinds = (kind,) if isinstance(kind, str) else kind
-    meta = read_meta(folder, hint=_hint(kinds[0]))
+    meta = read_meta(folder, kind=kinds[0])
     if meta["kind"] not in kinds:
-        _refuse(folder, "kind", meta["kind"], " or ".join(kinds), _hint(kinds[0]))
+        wanted = " or ".join(kinds)
+        hint = f"Name a folder that holds one of kind {wanted}, such as data/{kinds[0]}."
+        _refuse(folder, "kind", meta["kind"], wanted, hint)
     _check_contracts(folder, meta, observation, actions)
     tensors = _read_weights(folder, meta)
     return Artifact(
@@ -184,17 +186,17 @@ def load_artifact(
     )
 
 
-def read_meta(folder: Path, *, hint: str = "") -> dict[str, Any]:
+def read_meta(folder: Path, *, kind: str = "") -> dict[str, Any]:
     """Reads and checks `meta.json` without reading the weights.
 
     Args:
         folder: where the artifact is.
-        hint: what to do when there is none.
+        kind: what it should be, for the message where nothing tells; empty when anything will do.
 
     Raises:
         ArtifactError: if it is missing, damaged or of another schema version.
     """
-    path = folder / META_FILE
+    path, hint = folder / META_FILE, _hint(kind or folder.name)
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -267,7 +269,7 @@ def _meta_hash(meta: Mapping[str, Any]) -> str:
 
 def _hint(kind: str) -> str:
     stage = STAGE_OF_KIND.get(kind)
-    return f"Run `dvc repro {stage}` to make it." if stage else ""
+    return f"Run `dvc repro {stage}` to make it." if stage else "Take it from where it came from, or make it again."
 
 
 def _refuse(folder: Path, name: str, found: object, expected: object, hint: str) -> None:

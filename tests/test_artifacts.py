@@ -105,8 +105,18 @@ def test_a_truncated_weights_file_is_noticed(folder: Path) -> None:
 
 
 def test_another_kind_is_refused(folder: Path) -> None:
-    with pytest.raises(ArtifactError, match="kind is 'encoder', expected 'policy'"):
+    with pytest.raises(ArtifactError, match="kind is 'encoder', expected 'policy'") as refused:
         load_artifact(folder, "policy")
+    assert refused.value.hint == "Name a folder that holds one of kind policy, such as data/policy."
+
+
+@pytest.mark.parametrize(("name", "hint"), [("agent", "`dvc repro train`"), ("mine", "make it again")])
+def test_damaged_metadata_say_how_to_get_them_back(folder: Path, name: str, hint: str) -> None:
+    moved = folder.rename(folder.with_name(name))
+    (moved / META_FILE).write_text("{")
+    with pytest.raises(ArtifactError, match=r"meta\.json cannot be read") as refused:
+        read_meta(moved)
+    assert hint in refused.value.hint
 
 
 def test_another_schema_is_refused(folder: Path) -> None:

@@ -45,6 +45,27 @@ def test_help_imports_nothing_heavy() -> None:
     assert answer.stdout == "[]\n"
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"), [("nosuch", "'nosuch'\n"), ("evalute", "'evalute'; did you mean 'evaluate'?\n")]
+)
+def test_an_unknown_command_is_called_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, said: str
+) -> None:
+    assert call(monkeypatch, typed, "--json") == 1
+    assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are run, up, inspect")
+
+
+def test_a_reader_that_has_enough_is_no_traceback() -> None:
+    """As in `rulka track list | head -1`."""
+    command = [sys.executable, "-m", "rulka.cli", "track", "list"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
 def test_an_unknown_stage_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
     assert call(monkeypatch, "run", "rases") == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from difflib import get_close_matches
 
 import tyro
 
@@ -11,6 +13,7 @@ from rulka.cli.pipeline import bench, doctor, preset, run, up
 from rulka.cli.races import evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect
 from rulka.errors import UserError
+from rulka.outputs import NO_ROOM, NOT_ALLOWED
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 COMMANDS = {
@@ -36,6 +39,7 @@ COMMANDS = {
 def main() -> None:
     """Entry point of the `rulka` command."""
     try:
+        _check_command(sys.argv[1:])
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="rulka", description="Teach a car to race.")
     except UserError as error:
         sys.stderr.write(f"error: {error.for_people()}\n")
@@ -43,3 +47,21 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # `rulka track list | head`: whoever reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
+        sys.exit(EXIT_USER_ERROR)
+    except OSError as error:
+        if error.errno not in (*NO_ROOM, *NOT_ALLOWED):
+            raise
+        where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+        sys.stderr.write(f"error: {where}{error.strerror}\n")
+        sys.exit(EXIT_USER_ERROR)
+
+
+def _check_command(arguments: list[str]) -> None:
+    """Raises UserError where the first argument is no command: the parser would call it an unknown option."""
+    if not arguments or arguments[0].startswith("-") or arguments[0] in COMMANDS:
+        return
+    near = get_close_matches(arguments[0], COMMANDS, n=1)
+    message = f"there is no command {arguments[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}"
+    raise UserError(message, hint=f"The commands are {', '.join(COMMANDS)}; `rulka --help` says what they do.")

@@ -17,7 +17,7 @@ from rulka.evaluation.reference import find_reference_race
 from rulka.evaluation.result import RaceResult
 from rulka.params import Params
 from rulka.tracks.find import find_track
-from rulka.tracks.track import Track, load_track
+from rulka.tracks.track import Track
 
 RACES_DIR = Path("data/races")
 
@@ -75,8 +75,6 @@ def _track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track,
     dataset = load_races(races_dir) if (races_dir / META_FILE).exists() or name is None else None
     if dataset is not None and name in (None, dataset.main_track.uid):
         return dataset.main_track, demonstration_results(dataset.on_main_track(), dataset.main_track)
-    stored = track_path(races_dir, name or "")
-    others = sorted(file.stem for file in (races_dir / "tracks").glob("*.npz"))
-    track = load_track(stored) if stored.is_file() else find_track(name or "", others)
+    track = find_track(name or "", track_path(races_dir, name or "").parent)
     is_main = dataset is not None and track.uid == dataset.main_track.uid
     return track, demonstration_results(dataset.on_main_track(), track) if dataset and is_main else []

@@ -76,7 +76,8 @@ def format_metrics(metrics: Json) -> str:
     rows = [(f"agent ({agent['algorithm']})", agent)] if agent else []
     others = [name for name in metrics["algorithms"] if not agent or name != agent["algorithm"]]
     rows += [(name, metrics["algorithms"][name]) for name in others]
-    rows += [(name, metrics[name]) for name in ("cloned", "random", "demonstrations", "reference") if name in metrics]
+    named = [(name, metrics[name]) for name in ("cloned", "random", "demonstrations", "reference") if name in metrics]
+    rows += [(name, entry) for name, entry in named if entry["races"]]  # on other tracks there are no demonstrations
     lines = [("", "finished", "rate", "best s", "median s", "95 % interval", "progress m", "x reference")]
     lines += [(name, *_cells(entry)) for name, entry in rows]
     if "reference" not in metrics:

@@ -11,7 +11,7 @@ from rulka.evaluation.track_plot import track_plot, track_sheet
 from rulka.outputs import check_file
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.facts import climb_m, track_facts
-from rulka.tracks.find import find_track
+from rulka.tracks.find import TRACKS_DIR, find_track
 
 
 def show_track(name: str, out: Path | None) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def show_track(name: str, out: Path | None) -> dict[str, Any]:
     Raises:
         UserError: if there is no such track, or the picture cannot be written.
     """
-    track = find_track(name)
+    track = find_track(name, TRACKS_DIR)
     if out is not None:
         _write(out, to_png(lambda theme: track_plot(track, theme), LIGHT))
     return track_facts(track)

@@ -80,7 +80,7 @@ def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_rac
     if out is None:
         check_screen()
     shown = _gathered(found, params, track, num_races)
-    said = f"{shown.texts.title} on {shown.track.name}, {len(shown.ghosts)} ghosts"
+    said = f"{shown.texts.title.replace(LEFT_TO_RIGHT, '')} on {shown.track.name}, {len(shown.ghosts)} ghosts"
     size = (shown, params.simulator.camera, params.observation, params.evaluate)
     if out is None:
         show_frames(race_frames(*size), params.evaluate.video_fps, said)

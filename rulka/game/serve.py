@@ -14,11 +14,10 @@ from rulka.game.server import GameServer
 from rulka.game.simulated import SimulatedGame
 from rulka.params import Params
 from rulka.ports import check_port
+from rulka.tracks.find import TRACKS_DIR
 from rulka.tracks.find import find_track as find
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
-
-TRACKS_DIR = Path("data/races/tracks")
 
 
 def find_track(name: str | None, params: Params, tracks_dir: Path = TRACKS_DIR) -> Track:
@@ -34,8 +33,7 @@ def find_track(name: str | None, params: Params, tracks_dir: Path = TRACKS_DIR) 
     """
     if name is None:
         return generate_track(**params.track.model_dump())
-    driven = sorted(file.stem for file in tracks_dir.glob("*.npz"))
-    return find(tracks_dir / f"{name}.npz" if name in driven else name, driven)
+    return find(name, tracks_dir)
 
 
 def make_server(

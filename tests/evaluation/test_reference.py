@@ -52,6 +52,14 @@ def test_metrics_say_how_far_from_the_reference(track: Track, make_race: MakeRac
     assert "medals  author 4.00 s, gold 5.00 s, silver 5.00 s, bronze 7.00 s" in text
 
 
+def test_what_did_not_race_has_no_row(track: Track, make_race: MakeRace) -> None:
+    """On another track than that of the demonstrations there are none, which is no 0 of 0."""
+    metrics = metrics_of(replace(make_evaluation(track, make_race), demonstrations=[]), 1, "ppo")
+    assert metrics["demonstrations"]["races"] == 0
+    assert "demonstrations" not in format_metrics(metrics)
+    assert "demonstrations" in format_metrics(metrics_of(make_evaluation(track, make_race), 1, "ppo"))
+
+
 def test_nothing_without_a_reference(track: Track, make_race: MakeRace) -> None:
     evaluation = replace(make_evaluation(track, make_race), reference=None)
     metrics = metrics_of(evaluation, 1, "ppo")

@@ -14,6 +14,7 @@ from rulka.evaluation.theme import DARK, LIGHT, applied
 from rulka.evaluation.track_command import format_campaign, show_campaign, show_track
 from rulka.evaluation.track_plot import SURFACES, track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
+from rulka.tracks.generate import generate_track
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +79,20 @@ def test_show_writes_a_picture_and_tells_facts(
     assert [line.split()[0] for line in listed[1:]] == [entry.slug for entry in CAMPAIGN]
     assert rulka(monkeypatch, "track", "list", "--json") == 0
     assert [entry["slug"] for entry in json.loads(capsys.readouterr().out)] == [entry.slug for entry in CAMPAIGN]
+
+
+def test_a_track_of_the_dataset_is_known_by_its_uid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`generated-5-600` is what every table calls the demo's track."""
+    monkeypatch.chdir(tmp_path)
+    track = generate_track(5, 150.0, 16.0, 0.06, 60.0)
+    (tmp_path / "data" / "races" / "tracks").mkdir(parents=True)
+    track.save(tmp_path / "data" / "races" / "tracks" / f"{track.uid}.npz")
+    assert rulka(monkeypatch, "track", "show", track.uid, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["uid"] == track.uid
+    assert rulka(monkeypatch, "track", "show", "generated-6-150") == 1
+    assert f"neither a file nor one of {track.uid}, copper-oval" in capsys.readouterr().err
 
 
 def test_wrong_requests_are_one_message(

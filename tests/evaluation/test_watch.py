@@ -69,6 +69,7 @@ def test_a_recording_becomes_a_video(tmp_path: Path, small: Params) -> None:
     said = watch([RECORDINGS / A3], small, track=None, num_races=1, out=out)
     assert "9.69 s" in said
     assert "0 ghosts" in said
+    assert said.isprintable(), "marks of direction are for pictures"
     with av.open(str(out)) as video:
         assert sum(1 for _ in video.decode(video=0)) == round((0.6 + 9.69 + 1.6) * 2)
 
