@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from rulka.errors import UserError
+from rulka.outputs import new_file
 from rulka.params import PARAMS_FILE, Params, checked_params, read_sections
 
 PRESETS_DIR = Path("presets")
@@ -73,6 +73,7 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
     Raises:
         PresetError: if there is no such preset, it holds a key that `params.yaml` has not, or it is no mapping.
         ParamsError: if the result is not valid.
+        OutputError: if the parameters cannot be written.
     """
     if name not in preset_names(folder):
         message = f"no preset is called {name!r}; {folder} holds {', '.join(preset_names(folder)) or 'none'}"
@@ -120,9 +121,8 @@ def _text(path: Path) -> str:
 
 def _write(path: Path, header: str, data: dict[str, Any]) -> None:
     text = header + yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110)
-    aside = path.with_suffix(".yaml.new")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)
+    with new_file(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def _overlaid(base: dict[str, Any], overlay: dict[str, Any], inside: str, changes: list[str], name: str) -> dict:

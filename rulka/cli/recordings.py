@@ -111,11 +111,12 @@ def frames(
     Args:
         action: export frames into the folder, or import them from it.
         folder: in the layout of the Hub.
-        frames: the frame dataset; with import it must not exist yet.
+        frames: the frame dataset; with import it must not exist yet. Stages read data/frames; frames imported there are
+            used until the stage that captures frames runs again, which `dvc freeze capture` prevents.
         licence: with export: the Hub's name of the licence, for example cc-by-4.0.
         players: with export: name who drove each race, as data/races does.
     """
-    from rulka.datasets.hugging_face_command import export_dataset, import_dataset
+    from rulka.datasets.hugging_face_command import export_dataset, import_dataset, stage_writing
 
     if action == "export":
         check_folder(folder)
@@ -125,6 +126,8 @@ def frames(
         check_folder(frames)
         index = import_dataset(folder, frames)
         say(f"{sum(race.num_frames for race in index.races):,} frames of {len(index.races)} races: {frames.as_posix()}")
+        if stage := stage_writing(frames):
+            say(f"stage {stage} writes there too: `dvc freeze {stage}` keeps these, `dvc unfreeze {stage}` ends that")
 
 
 def calibrate(folder: OnePath, /, *, out: Path, holdout: float = 0.34, write: Flag = False) -> None:

@@ -11,6 +11,7 @@ from rulka.datasets.races import Race, load_races
 from rulka.errors import UserError
 from rulka.input_script import write_script
 from rulka.observation import CAR
+from rulka.outputs import new_file
 from rulka.recordings import Ghost, Recording, RecordingHeader, Samples, VehicleState, write_recording
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.recordings.control_events import controls_to_events
@@ -53,20 +54,13 @@ def write_race(race: Race, out: Path) -> None:
 
     Raises:
         RecordingError, InputScriptError: if the race cannot be written in that form.
-        UserError: if the file exists or cannot be written.
+        OutputError: if the file exists or cannot be written.
     """
-    try:
+    with new_file(out, may_replace=False) as beside:
         if out.suffix.lower() == SCRIPT_SUFFIX:
-            with out.open("x", encoding="utf-8") as file:
-                file.write(script_of_race(race))
+            beside.write_text(script_of_race(race), encoding="utf-8")
         else:
-            write_recording(out, recording_of_race(race))
-    except FileExistsError as error:
-        message = f"{out} exists"
-        raise UserError(message, hint="Name another file, nothing is overwritten.") from error
-    except OSError as error:
-        message = f"{out} cannot be written: {error.strerror or error}"
-        raise UserError(message) from error
+            write_recording(beside, recording_of_race(race))
 
 
 def script_of_race(race: Race) -> str:

@@ -37,6 +37,7 @@ from rulka.datasets.frames import (
     FrameWriter,
     Split,
 )
+from rulka.outputs import filled_folder
 
 INDEX_FILE = "rulka.json"
 ROWS_PER_FILE = 50_000
@@ -85,22 +86,18 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: Mapping[str
 
     Raises:
         FrameDataError: if the dataset is missing or damaged, or the folder is not empty.
+        OutputError: if the folder cannot be written.
     """
     if out.exists() and any(out.iterdir()):
         message = f"{out.as_posix()} is not empty"
         raise FrameDataError(message, hint="Name a new folder, or remove this one first.")
     datasets: dict[Split, FrameDataset] = {split: FrameDataset(frames, split) for split in SPLITS}
     index = datasets["train"].index
-    (out / "data").mkdir(parents=True)
-    for split, dataset in datasets.items():
-        starts = range(0, len(dataset), ROWS_PER_FILE)
-        for number, start in enumerate(starts):
-            rows = slice(start, min(start + ROWS_PER_FILE, len(dataset)))
-            name = f"{split}-{number:05d}-of-{len(starts):05d}.parquet"
-            _write_rows(out / "data" / name, dataset, rows, players)
     content = {"schema_version": SCHEMA_VERSION} | {k: v for k, v in asdict(index).items() if k != "shards"}
-    (out / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    (out / "README.md").write_text(_header(index, datasets, licence) + _body(index, players), encoding="utf-8")
+    with filled_folder(out) as folder:
+        _write_splits(folder / "data", datasets, players)
+        (folder / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (folder / "README.md").write_text(_header(index, datasets, licence) + _body(index, players), encoding="utf-8")
     return index
 
 
@@ -132,6 +129,16 @@ def import_frames(folder: Path, out: Path, *, shard_frames: int) -> FrameIndex:
     for race in index.races:
         writer.add(_race(race, next(rows[race.split], None), index.observation))
     return writer.close()
+
+
+def _write_splits(folder: Path, datasets: Mapping[Split, FrameDataset], players: Mapping[str, str] | None) -> None:
+    folder.mkdir()
+    for split, dataset in datasets.items():
+        starts = range(0, len(dataset), ROWS_PER_FILE)
+        for number, start in enumerate(starts):
+            rows = slice(start, min(start + ROWS_PER_FILE, len(dataset)))
+            name = f"{split}-{number:05d}-of-{len(starts):05d}.parquet"
+            _write_rows(folder / name, dataset, rows, players)
 
 
 def _write_rows(path: Path, dataset: FrameDataset, rows: slice, players: Mapping[str, str] | None) -> None:

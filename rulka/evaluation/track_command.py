@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rulka.errors import UserError
 from rulka.evaluation.theme import LIGHT, to_png
 from rulka.evaluation.track_plot import track_plot, track_sheet
-from rulka.outputs import check_file
+from rulka.outputs import check_file, new_file
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.facts import climb_m, track_facts
 from rulka.tracks.find import TRACKS_DIR, find_track
@@ -45,9 +44,5 @@ def format_campaign() -> str:
 
 
 def _write(path: Path, picture: bytes | None) -> None:
-    check_file(path, ".png")
-    try:
-        path.write_bytes(picture or b"")
-    except OSError as error:
-        message = f"the picture cannot be written to {path}: {error.strerror}"
-        raise UserError(message) from error
+    with new_file(check_file(path, ".png")) as beside:
+        beside.write_bytes(picture or b"")

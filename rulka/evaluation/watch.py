@@ -26,6 +26,7 @@ from rulka.evaluation.reference import reference_race
 from rulka.evaluation.result import RaceResult
 from rulka.evaluation.video import VideoRace, race_frames, write_video
 from rulka.evaluation.window import check_screen, show_frames
+from rulka.outputs import new_file
 from rulka.params import Params
 from rulka.progress import Progress
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
@@ -91,7 +92,8 @@ def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_rac
             bar.total = total
             bar.advance()
 
-        write_video(out, *size, on_frame)
+        with new_file(out) as beside:
+            write_video(beside, *size, on_frame)
     return f"{said}: {out.as_posix()}"
 
 

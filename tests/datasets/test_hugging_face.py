@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -12,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from rulka import cli
 from rulka.datasets import hugging_face
 from rulka.datasets.frames import FrameDataError, FrameDataset, FrameIndex, Split
 from rulka.datasets.hugging_face import INDEX_FILE, SPLITS, export_frames, import_frames
+from rulka.datasets.hugging_face_command import stage_writing
 
 Write = Callable[..., tuple[Path, FrameIndex]]
 ARRAYS = ("images", "floats", "action", "action_share", "controls", "time_ms", "along_m", "race_index")
@@ -98,3 +104,45 @@ def test_the_datasets_library_reads_it(exported: tuple[Path, Path], tmp_path: Pa
         assert len(ours) == len(theirs)
         np.testing.assert_array_equal(np.asarray(theirs[3]["image"]), ours.images[3:4][0, 0])
         np.testing.assert_allclose(theirs[3]["floats"], ours.floats[3:4][0], rtol=1e-6)
+
+
+def dvc(project: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "dvc", *arguments]
+    answer = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def test_frames_that_were_imported_are_used_and_kept(
+    exported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The place that stages read frames from is the output of one; what the command advises holds DVC off it."""
+    project = tmp_path / "project"
+    (project / ".dvc").mkdir(parents=True)
+    (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    (project / "data").mkdir()
+    make = "mkdir -p data/frames && echo captured > data/frames/captured"
+    stages = {
+        "capture": {"cmd": make, "outs": [{"data/frames": {"persist": True}}]},
+        "pretrain": {"cmd": "ls data/frames > seen", "deps": ["data/frames"], "outs": ["seen"]},
+    }
+    (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+    shutil.copy("params.yaml", project)
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "argv", ["rulka", "frames", "import", str(exported[1])])
+    cli.main()
+    advised = re.search(r"stage capture writes there too: `dvc (freeze capture)` keeps these", capsys.readouterr().out)
+    assert advised
+    dvc(project, *advised[1].split())
+    for _ in range(2):
+        dvc(project, "repro")
+        assert "index.json" in (project / "seen").read_text()
+        assert not (project / "data" / "frames" / "captured").exists()
+    FrameDataset(project / "data" / "frames", "train")
+
+
+def test_a_folder_that_no_stage_writes_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stage_writing(Path("data/frames")) == "capture"
+    assert stage_writing(Path("data") / "mine") is None
+    monkeypatch.chdir(tmp_path)
+    assert stage_writing(Path("data/frames")) is None
