@@ -88,7 +88,7 @@ def capture(
                     for race in captured:
                         writer.add(race)
                         bar.advance(len(race.image))
-        write_card(folder, writer.close())
+        write_card(folder, writer.close(), capture.backend)
 
 
 def _through_game(

@@ -10,6 +10,7 @@ from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 from rulka.datasets.frames import FrameDataset, FrameIndex
+from rulka.params import Backend
 
 SHEET_COLUMNS = 10
 SHEET_ROWS = 6
@@ -20,7 +21,7 @@ _KEYS = ("gas", "brake", "left", "right")
 _CARD = """# Frames
 
 Grey frames of {height} x {width} pixels, one every {decision_ms} ms, of races on the track `{map_uid}`, with the 184
-floats, the action and the time of each. Rendered by the embedded simulator's camera along the recorded poses.
+floats, the action and the time of each.{rendered}
 
 ![examples](contact_sheet.png)
 
@@ -42,10 +43,15 @@ The split is by race. Files and fields are described in `rulka/datasets/frames.p
 Whoever publishes these frames needs the consent of those whose recordings they were made from.
 """
 
+_RENDERED: dict[Backend, str] = {
+    "simulator": " Rendered by the embedded simulator's camera along the recorded poses.",
+    "game": " Rendered by the game while the races were replayed in it.",
+}
 
-def write_card(folder: Path, index: FrameIndex) -> None:
-    """Writes `README.md` and `contact_sheet.png` into a complete frame dataset."""
-    (folder / "README.md").write_text(card(index), encoding="utf-8")
+
+def write_card(folder: Path, index: FrameIndex, backend: Backend) -> None:
+    """Writes `README.md` and `contact_sheet.png` into a complete frame dataset that a backend rendered."""
+    (folder / "README.md").write_text(card(index, backend), encoding="utf-8")
     images = FrameDataset(folder, "train").images
     num_examples = min(len(images), SHEET_COLUMNS * SHEET_ROWS)
     chosen = np.linspace(0, len(images) - 1, num_examples).astype(np.int64)
@@ -53,8 +59,13 @@ def write_card(folder: Path, index: FrameIndex) -> None:
     imsave(folder / "contact_sheet.png", sheet, cmap="gray", vmin=0, vmax=255)
 
 
-def card(index: FrameIndex) -> str:
-    """Returns the dataset card as Markdown; it names no player."""
+def card(index: FrameIndex, backend: Backend | None = None) -> str:
+    """Returns the dataset card as Markdown; it names no player.
+
+    Args:
+        index: of the frames.
+        backend: what rendered them; None where nobody knows, as the index does not say.
+    """
     statistics = index.statistics
     splits = [f"| {s} | {statistics['num_races'][s]} | {n} |" for s, n in statistics["num_frames"].items()]
     sources = []
@@ -68,6 +79,7 @@ def card(index: FrameIndex) -> str:
     return _CARD.format(
         height=index.observation.height,
         width=index.observation.width,
+        rendered=_RENDERED[backend] if backend else "",
         decision_ms=10 * index.actions["ticks_per_action"],
         map_uid=index.map_uid,
         splits="\n".join(splits),

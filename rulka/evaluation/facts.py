@@ -176,7 +176,10 @@ def _help(parameters: Json) -> str:
         parts.append(f"{iqn['demonstration_share']:.0%} of every batch comes from demonstrations.")
     if train.get("start_anywhere"):
         parts.append(f"{train['start_anywhere']:.0%} of the training races start anywhere on the track.")
-    parts.append("Training and evaluation use the same track and the same simulator.")
+    if train.get("environment") == "game":
+        parts.append("Training drives the track in the game, evaluation in the simulator.")
+    else:
+        parts.append("Training and evaluation use the same track and the same simulator.")
     return " ".join(parts)
 
 
@@ -206,9 +209,10 @@ def _evaluation(evaluate: EvaluateParams) -> str:
 def _machine(training: Json) -> str:
     memory_gb = psutil.virtual_memory().total / 1e9
     name = _processor()
-    device = training.get("device", "cpu")
-    gpu = "no GPU was used" if device == "cpu" else f"trained on {device}"
-    return f"{name}{_count(os.cpu_count() or 1, 'core')}, {memory_gb:.0f} GB of memory, {platform.system()}; {gpu}."
+    device = training.get("device")
+    trained = f"; trained on {device}" if device else ""
+    cores = _count(os.cpu_count() or 1, "core")
+    return f"Evaluated on {name}{cores}, {memory_gb:.0f} GB of memory, {platform.system()}{trained}."
 
 
 def _processor() -> str:

@@ -173,9 +173,17 @@ def test_contact_sheet_by_hand() -> None:
 
 def test_card_counts(write_frames: Write) -> None:
     folder, index = write_frames(num_races=4, num_frames=30)
-    write_card(folder, index)
+    write_card(folder, index, "simulator")
     text = (folder / "README.md").read_text()
-    assert text == card(index)
+    assert text == card(index, "simulator")
     assert "| driver | 4 | 126 |" in text  # 30 + 31 + 32 + 33
     assert "| 3 | none | 20.0 % |" in text  # one fifth of every synthetic decision
     assert (folder / "contact_sheet.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_card_says_who_rendered(write_frames: Write) -> None:
+    _, index = write_frames(num_races=1)
+    assert "embedded simulator's camera" in card(index, "simulator")
+    assert "simulator" not in card(index, "game")
+    assert "by the game" in card(index, "game")
+    assert "Rendered" not in card(index), "an index alone does not tell"

@@ -112,6 +112,21 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track) ->
     assert "of the best 3 those are taken that do best in 9 further races" in known["Choice of weights"]
     for text in ("25% of the training races start anywhere", "50% of every batch", "first 1,000 decisions"):
         assert text in known["Help on the way"]
+    assert "GPU" not in known["Machine"], "nothing says on what it was trained"
+
+
+@pytest.mark.parametrize(
+    ("where", "said"), [("simulator", "the same simulator."), ("game", "evaluation in the simulator.")]
+)
+def test_facts_say_where_it_was_trained(track: Track, where: str, said: str) -> None:
+    params = read_params()
+    train = params.train.model_dump(mode="json") | {"environment": where}
+    training = {"env_steps": 1, "gradient_steps": 1, "minutes": 1.0, "device": "cuda:0"}
+    agent = {"provenance": {"parameters": {"train": train}, "training": training}}
+    facts = facts_of(Evaluation(track, [], []), [], Origins({}, {}, {}, agent, ()), "", params.evaluate)
+    texts = {fact.label: fact.text for fact in facts}
+    assert texts["Help on the way"].endswith(said)
+    assert texts["Machine"].endswith("; trained on cuda:0.")
 
 
 def test_transfer_is_counted(tmp_path: Path) -> None:
