@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from rulka.simulator.render import POSE_SIZE, render_frames, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.track import Track
 
+MAX_THREADS = 8
 BEFORE_START_S = 0.6
 AFTER_END_S = 1.6
 """The first and the last picture stand still for this long."""
@@ -76,10 +80,20 @@ def race_frames(
     """Yields the pictures [H, W, 3] of a race in order, `evaluate.video_fps` a second; arguments of `write_video`."""
     painter = _Painter(shown, camera, observation, (evaluate.video_width, evaluate.video_height))
     times_ms = frame_times_ms(painter.motion.duration_ms, evaluate.video_fps)
-    for number, time_ms in enumerate(times_ms, start=1):
-        yield painter.paint(time_ms)
-        if on_frame:
-            on_frame(number, len(times_ms))
+    num_threads = min(MAX_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(num_threads) as pool:  # the kernels let go of the interpreter while they draw
+        ahead = deque(pool.submit(painter.render, time_ms) for time_ms in times_ms[: 2 * num_threads])
+        try:
+            for number in range(1, len(times_ms) + 1):
+                scenery = ahead.popleft().result()
+                if number + len(ahead) < len(times_ms):
+                    ahead.append(pool.submit(painter.render, times_ms[number + len(ahead)]))
+                yield painter.finish(scenery)
+                if on_frame:
+                    on_frame(number, len(times_ms))
+        finally:
+            for rest in ahead:
+                rest.cancel()
 
 
 def frame_times_ms(duration_ms: int, fps: int) -> NDArray[np.float64]:
@@ -88,8 +102,25 @@ def frame_times_ms(duration_ms: int, fps: int) -> NDArray[np.float64]:
     return np.clip((np.arange(num_frames) / fps - BEFORE_START_S) * 1000.0, 0.0, duration_ms)
 
 
+@dataclass(frozen=True)
+class _Scenery:
+    """What is drawn of a moment before anything is written over it.
+
+    Attributes:
+        frame: [H, W, 3] the picture.
+        moment: of the car that is followed.
+        others_m: [M, 3] where the ghosts are.
+        seen: [h, w] the image on which the driver's current action rests.
+    """
+
+    frame: NDArray[np.uint8]
+    moment: Moment
+    others_m: NDArray[np.float32]
+    seen: NDArray[np.uint8]
+
+
 class _Painter:
-    """Paints the picture of any moment."""
+    """Paints the picture of any moment, in two steps: `render` may be called from several threads at once."""
 
     def __init__(
         self, shown: VideoRace, camera: CameraParams, observation: ObservationParams, size: tuple[int, int]
@@ -99,31 +130,35 @@ class _Painter:
         self._texts = shown.texts
         self._scene = bake_scene(shown.track)
         self._camera = camera_array(camera)
-        self._view = np.zeros((1, observation.height, observation.width), np.uint8)
+        self._view_size = (1, observation.height, observation.width)
         self._size = size
         self._minimap = Minimap(shown.track, size[1])
 
-    def paint(self, time_ms: float) -> NDArray[np.uint8]:
-        """Returns the picture [H, W, 3] at a race time."""
+    def render(self, time_ms: float) -> _Scenery:
+        """Draws track and cars at a race time."""
         moment = self.motion.at(time_ms)
         others = np.array([ghost.at(time_ms).pose for ghost in self._ghosts], np.float32).reshape(-1, POSE_SIZE)
         width, height = self._size
         frame = render_rgb(self._scene, moment.pose, moment.zone_index, width, height)
         if len(others):
             with_ghosts = render_rgb(self._scene, moment.pose, moment.zone_index, width, height, others)
-            frame = ((frame.astype(np.uint16) + with_ghosts) // 2).astype(np.uint8)  # the own car shows through them
-        draw_hud(frame, self._texts, self._hud_state(moment))
-        self._minimap.draw(frame, moment.pose[:3], others[:, :3])
-        return frame
+            frame = (frame & with_ghosts) + ((frame ^ with_ghosts) >> 1)  # their mean: the own car shows through them
+        return _Scenery(frame, moment, others[:, :3], self._seen(moment))
 
-    def _hud_state(self, moment: Moment) -> HudState:
+    def finish(self, scenery: _Scenery) -> NDArray[np.uint8]:
+        """Returns the picture [H, W, 3] with all that is written over it."""
+        frame, moment = scenery.frame, scenery.moment
         rival = self._ghosts[0].race if self._ghosts else None
         split, is_ahead = split_at(self.motion.race, rival, moment.time_ms)
-        return HudState(moment.time_ms, moment.speed_mps, moment.controls, split, is_ahead, self._seen(moment))
+        state = HudState(moment.time_ms, moment.speed_mps, moment.controls, split, is_ahead, scenery.seen)
+        draw_hud(frame, self._texts, state)
+        self._minimap.draw(frame, moment.pose[:3], scenery.others_m)
+        return frame
 
     def _seen(self, moment: Moment) -> NDArray[np.uint8]:
         """Returns the image on which the driver's current action rests."""
         cars = self.motion.race.cars[moment.seen : moment.seen + 1]
         zone_index = self.motion.zone_index[moment.seen : moment.seen + 1]
-        render_frames(cars, zone_index, self._scene, self._camera, self._view)
-        return self._view[0]
+        view = np.zeros(self._view_size, np.uint8)
+        render_frames(cars, zone_index, self._scene, self._camera, view)
+        return view[0]

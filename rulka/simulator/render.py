@@ -149,9 +149,13 @@ def render_rgb(
         # Baked ground is grey; people see the strips.
         tinted = scene._replace(ink=np.ascontiguousarray(RGB_INK[:, channel]), texels=scene.texels[:0])
         _check_painted(paint_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, _scratch(), large[channel]))
-    rows = large[:, 0, 0::2].astype(np.uint16) + large[:, 0, 1::2]
-    mean = (rows[:, :, 0::2] + rows[:, :, 1::2]) // 4
-    return np.ascontiguousarray(mean.astype(np.uint8).transpose(1, 2, 0))
+    frame = np.empty((height, width, 3), np.uint8)
+    for channel in range(3):
+        # Two neighbours are one number of 16 bits: adding its halves reads memory in order, twice as fast as strides.
+        pairs = large[channel, 0].view(np.uint16)
+        sums = (pairs & 0xFF) + (pairs >> 8)
+        frame[:, :, channel] = (sums[0::2] + sums[1::2]) >> 2
+    return frame
 
 
 def _cameras(camera: NDArray[np.float32]) -> NDArray[np.float32]:
