@@ -19,7 +19,10 @@ STATE_BITS = {OLD_VERSION: 33, NEW_VERSION: 34}
 _RESPAWN_BITS = (31, 33)
 _HORN_BIT = 6
 _NAMES = ("Respawn", "Horn", "SteerByte", "Accelerate", "Brake")
-_OK = 0
+_MODE_BITS, _ON_FOOT, _IN_VEHICLE = 3, 1, 2
+"""Low bits of the first full state, which say for the whole run what the driver moves."""
+_BITS_OF_A_BYTE = 8
+_OK, _ENDS_EARLY = 0, 1
 _STATE, _SHORT, _VEHICLE = 0, 1, 3
 """Kinds of stored changes; 2 is the mouse, 4 a driver on foot."""
 
@@ -32,7 +35,7 @@ def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
 
     Raises:
         UnsupportedGenerationError: if the version is not known.
-        DamagedError: if the stream ends in the middle of a tick.
+        DamagedError: if the stream ends in the middle of a tick, or goes on after the last.
     """
     version = cursor.i32()
     events: list[InputEvent] = []
@@ -63,9 +66,14 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
         raise DamagedError(message)
     bits = np.frombuffer(data, dtype=np.uint8)
     rows = np.empty((min(3 * num_ticks, 8 * len(data)) + 3, 3), dtype=np.int64)
-    problem, num_rows = _decode(bits, num_ticks, STATE_BITS[version], rows)
+    problem, num_rows, num_bits = _decode(bits, num_ticks, STATE_BITS[version], rows)
     if problem != _OK:
         message = f"the inputs end before the last of {num_ticks} ticks"
+        raise DamagedError(message)
+    num_left = _BITS_OF_A_BYTE * len(data) - num_bits
+    # A stream read by a wrong layout still decodes to something: that it ends where its bytes do is the only check.
+    if num_left >= _BITS_OF_A_BYTE or _take(bits, num_bits, num_left) != 0:
+        message = f"{num_left} bits are left over after the inputs of {num_ticks} ticks, or are not zero"
         raise DamagedError(message)
     return rows[:num_rows]
 
@@ -133,11 +141,13 @@ def _change(bits: NDArray[np.uint8], at: int, width: int, row: NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
-def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int]:
-    """Reads every tick into rows of (tick, kind, value); returns (problem, number of rows).
+def _decode(
+    bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]
+) -> tuple[int, int, int]:
+    """Reads every tick into rows of (tick, kind, value); returns (problem, number of rows, number of bits read).
 
-    The last ticks may be missing as a whole, as the game leaves them out when nothing changes. A driver is in vehicle
-    mode when the low bits of the last full state say 2, 3 or 4, on foot when they say 1.
+    The last ticks may be missing as a whole, as the game leaves them out when nothing changes. Whether the driver is
+    in a vehicle or on foot is said by the two lowest bits of the first full state, and by no later one.
     """
     at, num_rows, mode = 0, 0, 0
     row = np.zeros(3, dtype=np.int64)
@@ -149,13 +159,14 @@ def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDAr
             elif group == 1:
                 kind, width = 2, 32
             else:
-                kind, width = (3, 10) if 2 <= mode <= 4 else (4, 8 if mode == 1 else 0)
+                kind, width = (3, 10) if mode == _IN_VEHICLE else (4, 8 if mode == _ON_FOOT else 0)
             at = _change(bits, at, width, row)
             if at < 0:
-                return 1, num_rows
+                return _ENDS_EARLY, num_rows, 0
             if row[2] >= 0:
                 value = row[2] >> 1 if group == 0 else row[2]  # the lowest bit says which of the two states it is
-                mode = value & 15 if kind == 0 else mode
+                if kind == 0 and mode == 0:
+                    mode = value & _MODE_BITS
                 rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, kind, value
                 num_rows += 1
-    return 0, num_rows
+    return _OK, num_rows, at
