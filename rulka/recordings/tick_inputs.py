@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import InputEvent, new_event
+from rulka.recordings.steer_limits import ACTION_KEYS
 from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 TICK_MS = 10
@@ -18,7 +19,10 @@ OLD_VERSION, NEW_VERSION = 11, 12
 STATE_BITS = {OLD_VERSION: 33, NEW_VERSION: 34}
 _RESPAWN_BITS = (31, 33)
 _HORN_BIT = 6
-_NAMES = ("Respawn", "Horn", "SteerByte", "Accelerate", "Brake")
+_FIRST_ACTION_KEY_BIT, _ACTION_KEYS = 14, 31
+_NAMES = ("Respawn", "Horn", "SteerByte", "Accelerate", "Brake", ACTION_KEYS)
+_MAX_EVENTS = 4
+"""Events that one stored change makes at most: two respawns, the horn and the action keys."""
 _MODE_BITS, _ON_FOOT, _IN_VEHICLE = 3, 1, 2
 """Low bits of the first full state, which say for the whole run what the driver moves."""
 _BITS_OF_A_BYTE = 8
@@ -51,7 +55,7 @@ def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
         num_ticks = cursor.u32()
         data = cursor.take(cursor.u32())
         changes = _read_changes(data, num_ticks, set_version)
-        cursor.names.spend(3 * len(changes) * ITEM_BYTES)  # at most three events each
+        cursor.names.spend(_MAX_EVENTS * len(changes) * ITEM_BYTES)
         num_stored += len(changes)
         events.extend(_to_events(changes, start_ms))
     return tuple(events), num_stored
@@ -80,7 +84,7 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
 
 def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
     """Turns stored changes into one event for each control that changed, in the order of ticks and of `_NAMES`."""
-    rows = np.empty((3 * len(changes), 3), dtype=np.int64)
+    rows = np.empty((_MAX_EVENTS * len(changes), 3), dtype=np.int64)
     tick, name, value = rows[: _changed_controls(changes, rows)].T.tolist()
     return [new_event((start_ms + TICK_MS * tick[i], _NAMES[name[i]], value[i])) for i in range(len(tick))]
 
@@ -89,10 +93,10 @@ def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
 def _changed_controls(changes: NDArray[np.int64], rows: NDArray[np.int64]) -> int:
     """Writes (tick, index in `_NAMES`, value) for every press of respawn and every other control that is now another.
 
-    Controls begin at zero. Returns the number of rows, at most three for each change.
+    Controls begin at zero. Returns the number of rows, at most `_MAX_EVENTS` for each change.
     """
     num_rows = 0
-    now, before = np.zeros(5, dtype=np.int64), np.zeros(5, dtype=np.int64)
+    now, before = np.zeros(6, dtype=np.int64), np.zeros(6, dtype=np.int64)
     for i in range(changes.shape[0]):
         tick, kind, value = changes[i]
         if kind == _STATE:
@@ -101,11 +105,12 @@ def _changed_controls(changes: NDArray[np.int64], rows: NDArray[np.int64]) -> in
                     rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, 0, 1
                     num_rows += 1
             now[1] = value >> _HORN_BIT & 1
+            now[5] = value >> _FIRST_ACTION_KEY_BIT & _ACTION_KEYS
         elif kind == _SHORT:
             now[1] = value >> 1 & 1
         elif kind == _VEHICLE:
             now[2], now[3], now[4] = (value & 0xFF ^ 0x80) - 0x80, value >> 8 & 1, value >> 9 & 1
-        for name in range(1, 5):
+        for name in range(1, 6):
             if now[name] != before[name]:
                 before[name] = now[name]
                 rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, name, now[name]
@@ -141,9 +146,7 @@ def _change(bits: NDArray[np.uint8], at: int, width: int, row: NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
-def _decode(
-    bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]
-) -> tuple[int, int, int]:
+def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int, int]:
     """Reads every tick into rows of (tick, kind, value); returns (problem, number of rows, number of bits read).
 
     The last ticks may be missing as a whole, as the game leaves them out when nothing changes. Whether the driver is
