@@ -142,7 +142,7 @@ def _agreement(ghost: Ghost, samples: Samples, vehicle: VehicleState) -> NDArray
     device_sl = device[tick_s[:, None] + LAGS[-1] - np.array(LAGS)[None, :]]
     limits = LIMITS if has_limits(ghost) else LIMITS[:1]
     steer_s11 = vehicle.steer[is_race][:, None, None]
-    return (np.abs(device_sl[:, :, None] * limits - steer_s11) <= TOLERANCE).any(axis=2)
+    return np.asarray((np.abs(device_sl[:, :, None] * limits - steer_s11) <= TOLERANCE).any(axis=2), dtype=np.bool_)
 
 
 def _in_race(ghost: Ghost, samples: Samples) -> NDArray[np.bool_]:

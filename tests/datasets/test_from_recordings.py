@@ -42,7 +42,7 @@ def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m
         forward_speed_mps=zeros + SPEED_MPS,
         side_speed_mps=zeros,
         rpm=zeros + 5000,
-        steer=zeros,
+        steer=np.where(time_ms > 100, np.float32(-1), zeros),
         gas=zeros + 1,
         brake=zeros,
         turbo=zeros,
@@ -107,7 +107,7 @@ def test_a_race_is_taken_over_until_the_first_sample_after_the_finish() -> None:
     assert race.num_ticks == 603
     assert race.checkpoint_times_ms == (3015, 6030)
     assert (race.source, race.file, race.player, race.seed) == ("recording", "a.Gbx", "$f00Nick", None)
-    # Raw stamps: the key that goes down at 100 ms is down in the row of 100 ms.
+    # Forever shows a key stamped 100 ms in the state at 110 ms: it acts from 100 ms on.
     assert race.controls[9:11, 0].tolist() == [0.0, -1.0]
     np.testing.assert_array_equal(race.state[:, CAR["velocity"]][5], [0, 0, SPEED_MPS])
 
