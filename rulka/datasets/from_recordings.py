@@ -242,7 +242,7 @@ def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[Qu
     rest = len(quarantine) - len(reasons)
     more = [f"  and {rest} more"] if rest else []
     message = "none of the recordings can be used:\n" + "\n".join(reasons + more)
-    hint = "Add other recordings, or remove all to let the built-in driver race."
+    hint = "Add other recordings, or set races.source in params.yaml to driver."
     raise _nothing_usable(message, hint, quarantine)
 
 

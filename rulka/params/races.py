@@ -69,6 +69,9 @@ class SelectParams(Section):
 class RaceParams(Section):
     """Stage `races`: recordings, or demonstrations by the built-in driver."""
 
+    source: Literal["auto", "recordings", "driver"] = Field(
+        description="who drove: people, the built-in driver, or people where there are recordings (auto)"
+    )
     map_uid: str | None = Field(description="map whose recordings are used; null takes the one with most")
     campaign: CampaignSlug | None = Field(
         description="without recordings: race on this campaign track, not on a generated one"
