@@ -59,7 +59,6 @@ def parts(params: Params, dataset: RaceDataset) -> dict[str, Callable[[], int]]:
         height=size.height,
         width=size.width,
         table=table,
-        label_shift_ticks=params.capture.label_shift_ticks,
         steer_dead_zone=params.capture.steer_dead_zone,
         camera=camera_array(params.simulator.camera),
     )

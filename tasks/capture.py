@@ -63,7 +63,6 @@ def capture(
         height=observation.height,
         width=observation.width,
         table=table,
-        label_shift_ticks=capture.label_shift_ticks,
         steer_dead_zone=capture.steer_dead_zone,
         camera=camera_array(simulator.camera),
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rulka.actions import action_table
 from rulka.datasets.demonstrations import race_of_driver
+from rulka.datasets.expected import MissingRecordingsError, refuse_missing
 from rulka.datasets.from_recordings import NoUsableRecordingError, find_recordings, read_race_dataset
 from rulka.datasets.races import RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
@@ -42,9 +43,15 @@ def races(
     """Reads the recordings where there are any, and otherwise lets the built-in driver race on a generated track.
 
     Raises:
-        UserError: if there are recordings but none can be used, or if no driver reached the finish.
+        UserError: if there are recordings but none can be used, if there are none though they are wanted or were
+            used before, or if no driver reached the finish.
     """
-    files = find_recordings(recordings_dir)
+    files = [] if races.source == "driver" else find_recordings(recordings_dir)
+    if not files and races.source == "recordings":
+        message = f"there are no recordings in {recordings_dir.as_posix()}, and races.source asks for them"
+        raise MissingRecordingsError(message, hint="Copy some there, or set races.source in params.yaml to auto.")
+    if not files and races.source == "auto":
+        refuse_missing(recordings_dir)
     if files:
         with Progress("races: reading recordings", len(files), "files") as bar:
             dataset = _read(recordings_dir, files, races, bar.advance)

@@ -23,9 +23,6 @@ from rulka.simulator.scene import Scene
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 
-SIMULATED_SHIFT_TICKS = 1
-"""In the simulator an input shows in the state one tick later; nothing is uncertain about that."""
-
 _Labels = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
@@ -37,7 +34,6 @@ class CaptureSettings:
         height: image height in pixels.
         width: image width in pixels.
         table: actions; a frame is made at every decision.
-        label_shift_ticks: ticks from the stamp of a recorded input to the state that shows it.
         steer_dead_zone: analog steering of at most this size counts as none.
         camera: from `rulka.simulator.camera.camera_array`.
     """
@@ -45,7 +41,6 @@ class CaptureSettings:
     height: int
     width: int
     table: ActionTable
-    label_shift_ticks: int
     steer_dead_zone: float
     camera: NDArray[np.float32]
 
@@ -130,28 +125,22 @@ def gearbox_counter(gearbox_state: NDArray[np.float32]) -> NDArray[np.float32]:
 def labels(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> _Labels:
     """Returns [N, A] for which share of each decision each action was held, and [N] the one held longest.
 
-    A decision at time t shapes the states after t. Those show the inputs whose stamps lie the label shift earlier: with
-    the usual one tick, the inputs stamped t, t + 10, ...
+    A decision at time t shapes the states after t, which the controls of the ticks from t on lead to.
     """
-    first = _first_ticks(race, decision_ms, settings)
+    first = _first_ticks(race, decision_ms)
     return label_shares(race.controls, settings.table, first, settings.steer_dead_zone)
 
 
 def mean_controls(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> NDArray[np.float32]:
     """Returns [N, 3] the mean of the raw steering, gas and brake of each decision's ticks; analog steering stays so."""
-    first = _first_ticks(race, decision_ms, settings)
+    first = _first_ticks(race, decision_ms)
     ticks = np.minimum(first[:, None] + np.arange(settings.table.ticks_per_action), race.num_ticks - 1)
     return race.controls[ticks].mean(axis=1, dtype=np.float64).astype(np.float32)
 
 
-def _first_ticks(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> NDArray[np.int64]:
-    """Returns [N] the first tick whose inputs the states after each decision show."""
-    return np.clip(decision_ms // TICK_MS + 1 - shift_ticks(race, settings), 0, race.num_ticks - 1)
-
-
-def shift_ticks(race: Race, settings: CaptureSettings) -> int:
-    """Returns the ticks from the stamp of an input to the state that shows it."""
-    return settings.label_shift_ticks if race.source == "recording" else SIMULATED_SHIFT_TICKS
+def _first_ticks(race: Race, decision_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns [N] the first tick of each decision; the last known one for decisions past it."""
+    return np.minimum(decision_ms // TICK_MS, race.num_ticks - 1)
 
 
 def previous_keys(actions: NDArray[np.int64], table: ActionTable) -> NDArray[np.float32]:

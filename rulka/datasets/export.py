@@ -109,7 +109,7 @@ def recording_of_race(race: Race) -> Recording:
     )
     ghost.num_inputs = len(ghost.events)
     header = RecordingHeader("recording", map_uid=race.map_uid, race_time_ms=race.race_time_ms, nickname=race.player)
-    return Recording("recording", header, race.map_uid, ENVIRONMENT, "", (ghost,), (), b"", ())
+    return Recording("recording", header, race.map_uid, ENVIRONMENT, "", (ghost,), b"", ())
 
 
 def _samples(race: Race) -> Samples:

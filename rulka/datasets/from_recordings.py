@@ -27,6 +27,7 @@ from rulka.params import SelectParams
 from rulka.recordings import Ghost, Recording, inputs_to_controls, parse_map, read_recording, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
+from rulka.recordings.times import check_times
 from rulka.tracks.from_paths import path_from_rows, track_from_paths
 from rulka.tracks.track import Track
 
@@ -156,7 +157,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
     Raises:
         UnfinishedError: if it has no race time.
         RespawnError: if the player respawned and that is not taken.
-        RecordingError: if the ghost has no samples.
+        RecordingError: if the ghost has no samples or no inputs, or they, or its time, contradict each other.
     """
     if ghost.race_time_ms is None:
         message = "the race was not finished"
@@ -164,10 +165,11 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
     if ghost.respawns and not with_respawns:
         message = f"the player respawned {ghost.respawns} times"
         raise RespawnError(message, hint="Use a recording without respawns: its path has no jumps.")
+    check_times(ghost)
     time_ms, rows = car_rows(ghost)
     num_samples = int(np.searchsorted(time_ms, ghost.race_time_ms)) + 1
     num_ticks = -(-ghost.race_time_ms // TICK_MS)
-    controls = inputs_to_controls(ghost, num_ticks=num_ticks, shift_ticks=0)
+    controls = inputs_to_controls(ghost, num_ticks)
     state = rows[:num_samples]
     return Race(
         race_id=_race_id(controls, state),
@@ -187,7 +189,6 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
 
 def _read_race(path: Path, name: str, select: SelectParams) -> _Usable:
     recording = read_recording(path)
-    require_inputs(recording)
     if not recording.map_uid:
         message = "the recording does not say which map it was driven on"
         raise NoMapUidError(message, hint="Save the recording again with the game.")
@@ -195,6 +196,7 @@ def _read_race(path: Path, name: str, select: SelectParams) -> _Usable:
         message = "the recording holds no ghost"
         raise UnusableRecordingError(message, hint="Use a recording of TrackMania Forever, United or a later game.")
     ghost = recording.ghosts[0]
+    require_inputs(ghost)
     refuse_unwanted(recording, ghost, select)
     race = race_of_ghost(ghost, name, recording.map_uid, with_respawns=select.with_respawns)
     return _Usable(race, map_name(recording), has_respawns=bool(ghost.respawns))
@@ -240,7 +242,7 @@ def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[Qu
     rest = len(quarantine) - len(reasons)
     more = [f"  and {rest} more"] if rest else []
     message = "none of the recordings can be used:\n" + "\n".join(reasons + more)
-    hint = "Add other recordings, or remove all to let the built-in driver race."
+    hint = "Add other recordings, or set races.source in params.yaml to driver."
     raise _nothing_usable(message, hint, quarantine)
 
 

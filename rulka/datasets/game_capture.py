@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS, Controls
-from rulka.datasets.capture import CaptureSettings, captured_race, shift_ticks
+from rulka.datasets.capture import CaptureSettings, captured_race
 from rulka.datasets.frames import CapturedRace
 from rulka.datasets.races import Race
 from rulka.errors import UserError
@@ -73,7 +73,7 @@ class GameCapture:
             ReplayError: if the race cannot be driven with keys, or its times differ in the game.
             GameError: if the game is lost and does not come back.
         """
-        keys = keys_by_tick(race, shift_ticks(race, self._settings))
+        keys = keys_by_tick(race)
         try:
             return self._drive(race, keys)
         except GameError as error:
@@ -113,13 +113,11 @@ class GameCapture:
         return captured_race(race, self._track, decision_ms, cars, image, settings)
 
 
-def keys_by_tick(race: Race, shift: int) -> list[Controls]:
-    """Returns the keys to press in the run step of every tick.
+def keys_by_tick(race: Race) -> list[Controls]:
+    """Returns the keys to press in the run step of every tick, whose state is the first to show them.
 
     Args:
         race: whose inputs.
-        shift: ticks from the stamp of an input to the state that shows it; what is pressed in a run step shows one tick
-            later.
 
     Raises:
         ReplayError: if there are inputs that no keyboard makes: the link to the game takes keys alone.
@@ -129,8 +127,7 @@ def keys_by_tick(race: Race, shift: int) -> list[Controls]:
     if not is_key.all():
         message = f"analog inputs, first at {int(np.argmin(is_key)) * TICK_MS} ms: the game's link takes keys alone"
         raise ReplayError(message)
-    ticks = np.clip(np.arange(race.num_ticks) + 1 - shift, 0, race.num_ticks - 1)
-    pressed = np.stack([gas > 0, brake > 0, steer < 0, steer > 0], axis=1)[ticks]
+    pressed = np.stack([gas > 0, brake > 0, steer < 0, steer > 0], axis=1)
     return [Controls(*map(bool, row)) for row in pressed]
 
 

@@ -2,8 +2,8 @@
 
     races.parquet       one row a race: race_id, source ("recording" or "driver"), file, player, map_uid, race_time_ms,
                         is_finished, num_ticks, checkpoint_times_ms, seed (of the driver)
-    ticks.parquet       one row a 10 ms tick: race_id, time_ms, steer, gas, brake. The controls after all inputs
-                        stamped `time_ms` or before, raw: `capture.label_shift_ticks` later the car shows them.
+    ticks.parquet       one row a 10 ms tick: race_id, time_ms, steer, gas, brake. What acts on the car from `time_ms`
+                        on, for races of every source: inputs of recordings are lined up with the car's states.
     states.parquet      one row a sample of the car: race_id, time_ms and the 39 numbers of a `CAR` row, one column
                         each. Recordings have one every 100 ms, driven races one every decision.
     quarantine.parquet  one row a file that is not used: file, error, hint
@@ -32,7 +32,7 @@ from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.tracks.track import Track, load_track
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 META_FILE = "meta.json"
 HINT = "Run `dvc repro races` to make it."
 
@@ -86,7 +86,8 @@ class Race:
         is_finished: the finish was reached.
         checkpoint_times_ms: time of every gate passed, finish included.
         seed: of the driver, or None.
-        controls: [T, 3] float32 steer in [-1, 1] (positive right), gas and brake in [0, 1] of every tick from 0 ms.
+        controls: [T, 3] float32 steer in [-1, 1] (positive right), gas and brake in [0, 1]: row t acts on the car from
+            10 t ms on, and its state 10 ms later is the first to show it.
         state_time_ms: [S] int64 rising times of the samples.
         state: [S, 39] float32 `CAR` rows.
     """

@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from rulka.datasets.races import QuarantinedFile, Race
 from rulka.errors import UserError
 from rulka.params import SelectParams
-from rulka.recordings import Ghost, Recording
-
-ANALOG_CONTROLS = frozenset({"Steer", "Gas", "SteerByte", "AccelerateReal", "BrakeReal"})
-"""Inputs of a pad, a joystick or a wheel; the 2020 game stores every steering so."""
+from rulka.recordings import Ghost, Recording, device_of
 
 
 class UnusableRecordingError(UserError):
@@ -36,11 +33,6 @@ class OtherEnvironmentError(UnusableRecordingError):
 
 class TooSlowError(UnusableRecordingError):
     """The race is too much slower than the best one on its map."""
-
-
-def device_of(ghost: Ghost) -> str:
-    """Returns `analog` if any input of an axis is stored, else `keyboard`."""
-    return "analog" if any(event.name in ANALOG_CONTROLS for event in ghost.events) else "keyboard"
 
 
 def refuse_unwanted(recording: Recording, ghost: Ghost, select: SelectParams) -> None:

@@ -92,4 +92,4 @@ def _controls(ghost: Ghost, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:
     if not ghost.events:
         return np.zeros((len(time_ms), 3), np.float32)
     num_ticks = int(time_ms[-1]) // TICK_MS + 1
-    return inputs_to_controls(ghost, num_ticks=num_ticks, shift_ticks=0)[np.clip(time_ms // TICK_MS, 0, num_ticks - 1)]
+    return inputs_to_controls(ghost, num_ticks)[np.clip(time_ms // TICK_MS, 0, num_ticks - 1)]

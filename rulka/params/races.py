@@ -69,6 +69,9 @@ class SelectParams(Section):
 class RaceParams(Section):
     """Stage `races`: recordings, or demonstrations by the built-in driver."""
 
+    source: Literal["auto", "recordings", "driver"] = Field(
+        description="who drove: people, the built-in driver, or people where there are recordings (auto)"
+    )
     map_uid: str | None = Field(description="map whose recordings are used; null takes the one with most")
     campaign: CampaignSlug | None = Field(
         description="without recordings: race on this campaign track, not on a generated one"
@@ -86,7 +89,6 @@ class CaptureParams(Section):
     """Stage `capture`: races to frames."""
 
     backend: Backend = Field(description="who draws: the simulator's camera, or the game, in which races are replayed")
-    label_shift_ticks: int = Field(ge=0, le=100, description="ticks from an input's stamp to the state that shows it")
     steer_dead_zone: float = Field(ge=0, lt=1, description="analog steering of at most this size counts as none")
     shard_frames: BatchSize = Field(description="frames in one shard")
     num_workers: int = Field(ge=1, le=256)

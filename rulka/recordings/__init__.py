@@ -1,8 +1,11 @@
 """Reading and writing TrackMania recordings and maps (`.Gbx`). No torch."""
 
-from rulka.recordings.controls import events_to_controls, inputs_to_controls, label_shares
+from rulka.recordings.alignment import Lag, device_of, inputs_to_controls, measure_lag, require_inputs
+from rulka.recordings.controls import events_to_controls, label_shares
 from rulka.recordings.errors import (
+    ContradictoryTimeError,
     DamagedError,
+    MisalignedInputsError,
     NoInputsError,
     NoSamplesError,
     NotGbxError,
@@ -15,16 +18,19 @@ from rulka.recordings.errors import (
     WrongKindError,
 )
 from rulka.recordings.model import Block, Ghost, InputEvent, MapInfo, Recording, RecordingHeader, Samples, VehicleState
-from rulka.recordings.reader import parse_map, parse_recording, read_header, read_map, read_recording, require_inputs
+from rulka.recordings.reader import parse_map, parse_recording, read_header, read_map, read_recording
 from rulka.recordings.summary import inspect_file
 from rulka.recordings.writer import encode_recording, write_recording
 
 __all__ = [
     "Block",
+    "ContradictoryTimeError",
     "DamagedError",
     "Ghost",
     "InputEvent",
+    "Lag",
     "MapInfo",
+    "MisalignedInputsError",
     "NoInputsError",
     "NoSamplesError",
     "NotGbxError",
@@ -39,11 +45,13 @@ __all__ = [
     "UnwritableError",
     "VehicleState",
     "WrongKindError",
+    "device_of",
     "encode_recording",
     "events_to_controls",
     "inputs_to_controls",
     "inspect_file",
     "label_shares",
+    "measure_lag",
     "parse_map",
     "parse_recording",
     "read_header",

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS
-from rulka.recordings.controls import FULL_LOCK, RACE_RUNNING
+from rulka.recordings.controls import FULL_LOCK
 from rulka.recordings.errors import UnwritableError
+from rulka.recordings.inputs import FINISH_LINE, RACE_RUNNING
 from rulka.recordings.model import InputEvent
-
-FINISH_LINE = "_FakeFinishLine"
 
 
 def controls_to_events(controls: NDArray[np.float32], race_time_ms: int | None) -> tuple[InputEvent, ...]:

@@ -1,7 +1,7 @@
 """From stored inputs to the controls of every tick, and from those to labels in the action table.
 
-An event stamped s first shows in the car's state at s + 10. `shift_ticks` = 1 therefore gives at row t the controls
-that the state at 10 t has felt; `shift_ticks` = 0 gives those pressed at 10 t, which act on the state after it.
+With a `shift_ticks` of 0, row t holds what is pressed once all events stamped 10 t or before have happened. When the
+car feels that differs between games: `rulka.recordings.alignment` measures it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS, ActionTable
-from rulka.recordings.model import Ghost, InputEvent
+from rulka.recordings.errors import ContradictoryTimeError
+from rulka.recordings.inputs import RACE_RUNNING
+from rulka.recordings.model import InputEvent
 
 FULL_LOCK = 65536
 """Raw analog value of full lock or full gas."""
 FULL_BYTE = 127
-MAX_TICKS = 10_000_000
-RACE_RUNNING, DONT_INVERT = "_FakeIsRaceRunning", "_FakeDontInverseAxis"
+DONT_INVERT = "_FakeDontInverseAxis"
+MAX_TICKS = 1_100_000
+"""A little more than three hours, the longest race that is read."""
 _FIRST_PATCHED_MARKER, _LAST_PATCHED_MARKER = 2, 3
 _PATCHED_PHASES_MS = {"SteerLeft": (1, 2, 3), "SteerRight": (1, 2, 3), "Steer": (2, 3, 9)}
 """Sub-tick phases of the stamps that count in recordings of the competition patch; the others repeat them."""
@@ -75,22 +78,23 @@ class _Pedals:
         return True
 
 
-def inputs_to_controls(ghost: Ghost, *, num_ticks: int | None = None, shift_ticks: int = 1) -> NDArray[np.float32]:
-    """Returns the controls that are held in every tick of a ghost's race.
+def events_to_controls(events: Iterable[InputEvent], *, num_ticks: int, shift_ticks: int) -> NDArray[np.float32]:
+    """Returns the controls that are held in every tick.
 
     Args:
-        ghost: a ghost with inputs; one without gives released controls throughout.
-        num_ticks: number of rows; up to and including the race time when None (or the last event if unfinished).
-        shift_ticks: ticks between the stamp of an event and the first row that shows it.
+        events: in any order; none gives released controls throughout.
+        num_ticks: number of rows; at least 0.
+        shift_ticks: ticks between the stamp of an event and the first row that shows it; may be negative.
 
     Returns:
-        [num_ticks, 3] float32 steer in [-1, 1] (positive right), gas and brake in [0, 1]; row t is race time 10 t ms.
+        [num_ticks, 3] float32 steer in [-1, 1] (positive right), gas and brake in [0, 1].
+
+    Raises:
+        ContradictoryTimeError: if more ticks are asked for than any race has.
     """
-    return events_to_controls(ghost.events, num_ticks=_num_ticks(ghost, num_ticks), shift_ticks=shift_ticks)
-
-
-def events_to_controls(events: Iterable[InputEvent], *, num_ticks: int, shift_ticks: int) -> NDArray[np.float32]:
-    """Returns the controls held in each of `num_ticks` ticks; see `inputs_to_controls`."""
+    if num_ticks > MAX_TICKS:
+        message = f"inputs of {num_ticks} ticks are asked for, {MAX_TICKS} is the most"
+        raise ContradictoryTimeError(message)
     ordered = sorted(_quantised(tuple(events)), key=lambda event: event.time_ms)
     sign = -1.0 if any(event.name == DONT_INVERT and event.value for event in ordered) else 1.0
     pedals = _Pedals()
@@ -102,13 +106,6 @@ def events_to_controls(events: Iterable[InputEvent], *, num_ticks: int, shift_ti
             rows.append(pedals.row())
     held = np.searchsorted(np.array(first_ticks), np.arange(num_ticks), side="right") - 1
     return np.array(rows, dtype=np.float32)[held]
-
-
-def _num_ticks(ghost: Ghost, num_ticks: int | None) -> int:
-    if num_ticks is None:
-        last_ms = max((event.time_ms for event in ghost.events), default=0)
-        num_ticks = (last_ms if ghost.race_time_ms is None else ghost.race_time_ms) // TICK_MS + 1
-    return min(max(num_ticks, 0), MAX_TICKS)
 
 
 def _quantised(events: tuple[InputEvent, ...]) -> Iterable[InputEvent]:
@@ -132,7 +129,7 @@ def label_shares(
     """Labels decisions: which actions of the table were held in the ticks that follow, and for how long.
 
     Args:
-        controls: [T, 3] steer, gas and brake of every tick, as `inputs_to_controls` returns them.
+        controls: [T, 3] steer, gas and brake of every tick.
         table: the actions; each decision lasts `table.ticks_per_action` ticks.
         tick: [D] int64 first tick of each decision, in [0, T).
         dead_zone: steering of at most this size counts as none; in [0, 1).

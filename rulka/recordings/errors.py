@@ -47,6 +47,14 @@ class NoSamplesError(RecordingError):
     """The ghost holds no samples of the car's path, or none that can be read."""
 
 
+class ContradictoryTimeError(RecordingError):
+    """The time of the race is not that of its last checkpoint, or not one at which the samples end."""
+
+
+class MisalignedInputsError(RecordingError):
+    """The inputs do not cause the steering that the samples hold, whatever the lag between them."""
+
+
 class UnlimiterMapError(RecordingError):
     """A map made with TMUnlimiter: its real blocks are private, the plain game cannot load it."""
 

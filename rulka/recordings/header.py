@@ -41,8 +41,8 @@ def _recording_header(chunks: Mapping[int, bytes]) -> RecordingHeader:
     validable = xml.get("times.validable")
     return RecordingHeader(
         kind="recording",
-        respawns=_number(xml.get("times.respawns")),
-        stunts=_number(xml.get("times.stuntscore")),
+        respawns=xml_number(xml, "times.respawns"),
+        stunts=xml_number(xml, "times.stuntscore"),
         is_validable=None if validable is None else validable == "1",
         xml=xml,
         **fields,  # pyright: ignore[reportArgumentType]
@@ -98,11 +98,10 @@ def _description(cursor: Cursor) -> tuple[tuple[int | None, ...], tuple[str, str
     return medals, identity
 
 
-def _number(text: str | None) -> int | None:
-    if text is None:
-        return None
+def xml_number(xml: Mapping[str, str], attribute: str) -> int | None:
+    """Returns an attribute of the XML header as a number, None where it is missing, no number or negative."""
     try:
-        value = int(text)
+        value = int(xml.get(attribute, ""))
     except ValueError:
         return None
     return value if value >= 0 else None

@@ -13,7 +13,8 @@ STAMP_ZERO_MS = 100_000
 """Stored stamp of the start of the race."""
 TOOL_OFFSET_MS = 65_535
 """Constant by which the stamps of tool-made recordings are late."""
-RACE_RUNNING = "_FakeIsRaceRunning"
+RACE_RUNNING, FINISH_LINE = "_FakeIsRaceRunning", "_FakeFinishLine"
+"""Markers among the inputs: the start of the race, and the finish where it was reached."""
 MAX_CONTROL_NAMES = 256
 _EVENT = struct.Struct("<iBI")
 """Stamp, number of the control among the names, value."""

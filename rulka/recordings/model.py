@@ -108,18 +108,19 @@ class Ghost:
         nickname: shown name with its colour codes.
         vehicle: name of the car, for example `StadiumCar`.
         validated_map_uid: map the run was validated on; empty in most games before 2011.
-        race_time_ms: None when the race was not finished or no time is stored.
+        race_time_ms: None when the race was not finished or no time is stored; Turbo's is that of the header.
         respawns: None when not stored.
         stunts: stunt score, None when not stored.
         checkpoint_times_ms: time at each checkpoint, the finish last; None for one not reached.
         checkpoint_stunts: stunt score at each checkpoint.
-        events: inputs in stored order, with the constant offset of tool-made recordings removed.
+        events: inputs in stored order, with the constant offset of tool-made recordings removed; also those that the
+            games before United store beside the ghosts.
         num_inputs: number of stored inputs; differs from the number of events where one input holds several.
         stamp_offset_ms: the offset that was removed.
         game_version: program that drove the run, empty where not stored.
         is_from_clip: whether it stands in a MediaTracker clip, beside the run that was recorded.
         samples: None where none are stored; `notes` says so when they are there but cannot be read.
-        notes: what could not be read, one line each.
+        notes: what could not be read, or was found elsewhere, one line each.
     """
 
     login: str = ""
@@ -236,7 +237,6 @@ class Recording:
         environment: likewise.
         map_author: likewise.
         ghosts: the attempts, the driver's own first, those in a MediaTracker clip last.
-        events: inputs that games before 2006 store beside the ghosts; empty otherwise.
         map_data: the embedded map file, empty for ghost files.
         notes: what could not be read, one line each.
     """
@@ -247,6 +247,5 @@ class Recording:
     environment: str
     map_author: str
     ghosts: tuple[Ghost, ...]
-    events: tuple[InputEvent, ...]
     map_data: bytes
     notes: tuple[str, ...]

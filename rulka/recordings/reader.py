@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rulka.recordings.beside import complete_ghosts
 from rulka.recordings.clip import read_clip
 from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, header_size, read_container
 from rulka.recordings.errors import (
     DamagedError,
-    NoInputsError,
     RecordingError,
     UnreadableFileError,
     UnsupportedGenerationError,
@@ -89,20 +89,6 @@ def parse_map(data: bytes) -> MapInfo:
     if container.class_id != MAP:
         raise _wrong_kind(container, "a map")
     return read_map_container(container)
-
-
-def require_inputs(recording: Recording) -> tuple[InputEvent, ...]:
-    """Returns the inputs of a recording's first ghost, or those stored beside it.
-
-    Raises:
-        NoInputsError: if there are none.
-    """
-    events = recording.ghosts[0].events if recording.ghosts else ()
-    events = events or recording.events
-    if not events:
-        message = "the recording holds no inputs"
-        raise NoInputsError(message, hint="Unfinished runs and runs saved by the editor store none; use another one.")
-    return events
 
 
 def _read_bytes(path: Path, limit: int) -> bytes:
@@ -265,6 +251,7 @@ def _assemble(container: Container, target: _Replay) -> Recording:
     header = parse_header(container)
     is_named = header.map_uid and header.environment and header.map_author
     embedded = header if is_named else _embedded_header(target.map_data)
+    complete_ghosts(target.ghosts, target.events, header)
     first = target.ghosts[0] if target.ghosts else Ghost()
     if not target.ghosts:
         target.notes.append("the recording holds no ghost")
@@ -275,7 +262,6 @@ def _assemble(container: Container, target: _Replay) -> Recording:
         environment=header.environment or embedded.environment,
         map_author=header.map_author or embedded.map_author,
         ghosts=tuple(target.ghosts),
-        events=target.events,
         map_data=target.map_data,
         notes=tuple(target.notes),
     )
@@ -290,7 +276,6 @@ def _ghost_file(container: Container) -> Recording:
         environment="",
         map_author="",
         ghosts=(ghost,),
-        events=(),
         map_data=b"",
         notes=(),
     )

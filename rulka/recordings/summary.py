@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rulka.recordings.alignment import device_of, measure_lag
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo, Recording, RecordingHeader
 from rulka.recordings.reader import read_header, read_map, read_recording
+from rulka.recordings.times import check_times
 
 KEYS = (
     "file",
@@ -24,6 +26,8 @@ KEYS = (
     "num_inputs",
     "num_samples",
     "sample_period_ms",
+    "device",
+    "input_lag_ticks",
 )
 """Keys of a summary, and of each entry of its `ghosts`."""
 MEDALS = ("bronze", "silver", "gold", "author")
@@ -88,15 +92,15 @@ def _take_map(summary: dict[str, Any], found: MapInfo) -> None:
 
 
 def _take_recording(summary: dict[str, Any], recording: Recording) -> None:
-    common = {"file": summary["file"], "kind": recording.kind, "error": None, "hint": None}
+    common = {"file": summary["file"], "kind": recording.kind}
     common |= {"map_uid": recording.map_uid, "environment": recording.environment}
     summary["ghosts"] = [common | _ghost_values(ghost) for ghost in recording.ghosts]
-    summary |= summary["ghosts"][0] if summary["ghosts"] else common
+    summary |= summary["ghosts"][0] if summary["ghosts"] else common | {"error": None, "hint": None}
 
 
 def _ghost_values(ghost: Ghost) -> dict[str, Any]:
     samples = ghost.samples
-    return {
+    return _checked(ghost) | {
         "player_login": ghost.login,
         "race_time_ms": ghost.race_time_ms,
         "checkpoint_times_ms": list(ghost.checkpoint_times_ms),
@@ -105,4 +109,15 @@ def _ghost_values(ghost: Ghost) -> dict[str, Any]:
         "num_inputs": ghost.num_inputs,
         "num_samples": 0 if samples is None else len(samples),
         "sample_period_ms": None if samples is None else samples.period_ms,
+        "device": device_of(ghost) if ghost.events else None,
     }
+
+
+def _checked(ghost: Ghost) -> dict[str, Any]:
+    """Returns the lag of a ghost's inputs, or what contradicts itself: the stage `races` refuses the same."""
+    try:
+        check_times(ghost)
+        lag = measure_lag(ghost).ticks if ghost.events else None
+    except RecordingError as error:
+        return {"error": f"{type(error).__name__}: {error}", "hint": error.hint or None, "input_lag_ticks": None}
+    return {"error": None, "hint": None, "input_lag_ticks": lag}

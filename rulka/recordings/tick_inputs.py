@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import InputEvent, new_event
+from rulka.recordings.steer_limits import ACTION_KEYS
 from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 TICK_MS = 10
@@ -18,8 +19,14 @@ OLD_VERSION, NEW_VERSION = 11, 12
 STATE_BITS = {OLD_VERSION: 33, NEW_VERSION: 34}
 _RESPAWN_BITS = (31, 33)
 _HORN_BIT = 6
-_NAMES = ("Respawn", "Horn", "SteerByte", "Accelerate", "Brake")
-_OK = 0
+_FIRST_ACTION_KEY_BIT, _ACTION_KEYS = 14, 31
+_NAMES = ("Respawn", "Horn", "SteerByte", "Accelerate", "Brake", ACTION_KEYS)
+_MAX_EVENTS = 4
+"""Events that one stored change makes at most: two respawns, the horn and the action keys."""
+_MODE_BITS, _ON_FOOT, _IN_VEHICLE = 3, 1, 2
+"""Low bits of the first full state, which say for the whole run what the driver moves."""
+_BITS_OF_A_BYTE = 8
+_OK, _ENDS_EARLY = 0, 1
 _STATE, _SHORT, _VEHICLE = 0, 1, 3
 """Kinds of stored changes; 2 is the mouse, 4 a driver on foot."""
 
@@ -32,7 +39,7 @@ def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
 
     Raises:
         UnsupportedGenerationError: if the version is not known.
-        DamagedError: if the stream ends in the middle of a tick.
+        DamagedError: if the stream ends in the middle of a tick, or goes on after the last.
     """
     version = cursor.i32()
     events: list[InputEvent] = []
@@ -48,7 +55,7 @@ def read_tick_inputs(cursor: Cursor) -> tuple[tuple[InputEvent, ...], int]:
         num_ticks = cursor.u32()
         data = cursor.take(cursor.u32())
         changes = _read_changes(data, num_ticks, set_version)
-        cursor.names.spend(3 * len(changes) * ITEM_BYTES)  # at most three events each
+        cursor.names.spend(_MAX_EVENTS * len(changes) * ITEM_BYTES)
         num_stored += len(changes)
         events.extend(_to_events(changes, start_ms))
     return tuple(events), num_stored
@@ -63,16 +70,21 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
         raise DamagedError(message)
     bits = np.frombuffer(data, dtype=np.uint8)
     rows = np.empty((min(3 * num_ticks, 8 * len(data)) + 3, 3), dtype=np.int64)
-    problem, num_rows = _decode(bits, num_ticks, STATE_BITS[version], rows)
+    problem, num_rows, num_bits = _decode(bits, num_ticks, STATE_BITS[version], rows)
     if problem != _OK:
         message = f"the inputs end before the last of {num_ticks} ticks"
+        raise DamagedError(message)
+    num_left = _BITS_OF_A_BYTE * len(data) - num_bits
+    # A stream read by a wrong layout still decodes to something: that it ends where its bytes do is the only check.
+    if num_left >= _BITS_OF_A_BYTE or _take(bits, num_bits, num_left) != 0:
+        message = f"{num_left} bits are left over after the inputs of {num_ticks} ticks, or are not zero"
         raise DamagedError(message)
     return rows[:num_rows]
 
 
 def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
     """Turns stored changes into one event for each control that changed, in the order of ticks and of `_NAMES`."""
-    rows = np.empty((3 * len(changes), 3), dtype=np.int64)
+    rows = np.empty((_MAX_EVENTS * len(changes), 3), dtype=np.int64)
     tick, name, value = rows[: _changed_controls(changes, rows)].T.tolist()
     return [new_event((start_ms + TICK_MS * tick[i], _NAMES[name[i]], value[i])) for i in range(len(tick))]
 
@@ -81,10 +93,10 @@ def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
 def _changed_controls(changes: NDArray[np.int64], rows: NDArray[np.int64]) -> int:
     """Writes (tick, index in `_NAMES`, value) for every press of respawn and every other control that is now another.
 
-    Controls begin at zero. Returns the number of rows, at most three for each change.
+    Controls begin at zero. Returns the number of rows, at most `_MAX_EVENTS` for each change.
     """
     num_rows = 0
-    now, before = np.zeros(5, dtype=np.int64), np.zeros(5, dtype=np.int64)
+    now, before = np.zeros(6, dtype=np.int64), np.zeros(6, dtype=np.int64)
     for i in range(changes.shape[0]):
         tick, kind, value = changes[i]
         if kind == _STATE:
@@ -93,11 +105,12 @@ def _changed_controls(changes: NDArray[np.int64], rows: NDArray[np.int64]) -> in
                     rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, 0, 1
                     num_rows += 1
             now[1] = value >> _HORN_BIT & 1
+            now[5] = value >> _FIRST_ACTION_KEY_BIT & _ACTION_KEYS
         elif kind == _SHORT:
             now[1] = value >> 1 & 1
         elif kind == _VEHICLE:
             now[2], now[3], now[4] = (value & 0xFF ^ 0x80) - 0x80, value >> 8 & 1, value >> 9 & 1
-        for name in range(1, 5):
+        for name in range(1, 6):
             if now[name] != before[name]:
                 before[name] = now[name]
                 rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, name, now[name]
@@ -133,11 +146,11 @@ def _change(bits: NDArray[np.uint8], at: int, width: int, row: NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
-def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int]:
-    """Reads every tick into rows of (tick, kind, value); returns (problem, number of rows).
+def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int, int]:
+    """Reads every tick into rows of (tick, kind, value); returns (problem, number of rows, number of bits read).
 
-    The last ticks may be missing as a whole, as the game leaves them out when nothing changes. A driver is in vehicle
-    mode when the low bits of the last full state say 2, 3 or 4, on foot when they say 1.
+    The last ticks may be missing as a whole, as the game leaves them out when nothing changes. Whether the driver is
+    in a vehicle or on foot is said by the two lowest bits of the first full state, and by no later one.
     """
     at, num_rows, mode = 0, 0, 0
     row = np.zeros(3, dtype=np.int64)
@@ -149,13 +162,14 @@ def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDAr
             elif group == 1:
                 kind, width = 2, 32
             else:
-                kind, width = (3, 10) if 2 <= mode <= 4 else (4, 8 if mode == 1 else 0)
+                kind, width = (3, 10) if mode == _IN_VEHICLE else (4, 8 if mode == _ON_FOOT else 0)
             at = _change(bits, at, width, row)
             if at < 0:
-                return 1, num_rows
+                return _ENDS_EARLY, num_rows, 0
             if row[2] >= 0:
                 value = row[2] >> 1 if group == 0 else row[2]  # the lowest bit says which of the two states it is
-                mode = value & 15 if kind == 0 else mode
+                if kind == 0 and mode == 0:
+                    mode = value & _MODE_BITS
                 rows[num_rows, 0], rows[num_rows, 1], rows[num_rows, 2] = tick, kind, value
                 num_rows += 1
-    return 0, num_rows
+    return _OK, num_rows, at

@@ -1,10 +1,15 @@
 """Captured races as experience: rewards by the same functions that training uses, over progress on the same track.
 
+Only races that were driven in the simulator are replayed. Of a recording neither the decisions nor what they led to are
+those of the environment: a player changes keys within a decision and steers by halves, of which a label is the nearest
+action, and the next state is the real game's. Recordings teach the clone, whose loss asks for labels alone.
+
 Dimensions: T decisions, H x W pixels.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +24,9 @@ from rulka.observation import FLOATS
 from rulka.params import RewardParams
 
 SHORTEST_DECISIONS = 2
+REPLAYED_SOURCE = "driver"
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,10 @@ class TrackEnd:
 
 
 def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardParams) -> list[ExperienceBlock]:
-    """Turns every captured training race into a block of one car.
+    """Turns every captured training race of the simulator into a block of one car.
+
+    Returns:
+        The blocks; none, with a warning, where all races are recordings.
 
     Args:
         frames_dir: the frame dataset.
@@ -55,7 +66,7 @@ def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardPa
         if entry.race_id not in times_ms:
             message = f"race {entry.race_id} was captured but is not among the races any more"
             raise FrameDataError(message, hint="Run `dvc repro capture` again.")
-        if entry.num_frames < SHORTEST_DECISIONS:
+        if entry.source != REPLAYED_SOURCE or entry.num_frames < SHORTEST_DECISIONS:
             continue
         shown = slice(entry.start, entry.start + entry.num_frames)
         race = CapturedRace(
@@ -71,6 +82,10 @@ def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardPa
         )
         time_ms = times_ms[entry.race_id]
         blocks.append(race_block(race, TrackEnd(races.main_track.length_m, time_ms) if time_ms else None, rewards))
+    if not blocks:
+        _LOGGER.warning(
+            "no demonstrations are replayed: none of %d races was driven in the simulator", len(frames.races)
+        )
     return blocks
 
 

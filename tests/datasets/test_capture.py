@@ -36,7 +36,6 @@ SETTINGS = CaptureSettings(
     height=64,
     width=64,
     table=TABLE,
-    label_shift_ticks=1,
     steer_dead_zone=0.0153,
     camera=camera_array(PARAMS.simulator.camera),
 )
@@ -117,22 +116,15 @@ def test_decisions_run_to_the_finish() -> None:
     assert decision_times(race_with(race_time_ms=None, controls=np.zeros((99, 3), np.float32)), 50)[-1] == 450
 
 
-@pytest.mark.parametrize(
-    ("shift", "first", "second"),
-    [
-        (1, {0: 1.0}, {0: 0.4, 1: 0.6}),  # ticks 0-4, 5-9: the key goes down at tick 7
-        (0, {0: 1.0}, {0: 0.2, 1: 0.8}),  # ticks 1-5, 6-10
-        (3, {0: 1.0}, {0: 0.8, 1: 0.2}),  # ticks 0-4 (there are none before 0), 3-7
-    ],
-)
-def test_labels_by_hand(shift: int, first: dict[int, float], second: dict[int, float]) -> None:
-    race = race_with()
+@pytest.mark.parametrize("source", ["recording", "driver"])
+def test_labels_by_hand(source: str) -> None:
+    """Decisions of ticks 0 to 4 and 5 to 9: the key is down from tick 7 on."""
+    race = race_with(source=source)
     race.controls[7:, 0] = -1.0
-    settings = replace(SETTINGS, label_shift_ticks=shift)
-    share, action = labels(race, np.array([0, 50]), settings)
-    for row, expected in zip(share, (first, second), strict=True):
+    share, action = labels(race, np.array([0, 50]), SETTINGS)
+    for row, expected in zip(share, ({0: 1.0}, {0: 0.4, 1: 0.6}), strict=True):
         np.testing.assert_allclose(row, [expected.get(index, 0.0) for index in range(12)], atol=1e-6)
-    assert action.tolist() == [0, max(second, key=lambda index: second[index])]
+    assert action.tolist() == [0, 1]
 
 
 def test_analog_controls_stay_raw_and_are_meaned_by_hand() -> None:
@@ -141,13 +133,6 @@ def test_analog_controls_stay_raw_and_are_meaned_by_hand() -> None:
     race.controls[5:8, 0], race.controls[8:10, 0], race.controls[5:10, 1] = 0.2, -0.6, 0.5
     mean = mean_controls(race, np.array([0, 50]), SETTINGS)
     np.testing.assert_allclose(mean[1], [-0.12, 0.5, 0.0], atol=1e-6)
-
-
-def test_the_shift_of_recordings_does_not_touch_simulated_races() -> None:
-    race = race_with(source="driver", seed=1)
-    race.controls[7:, 0] = -1.0
-    share, _ = labels(race, np.array([50]), replace(SETTINGS, label_shift_ticks=0))
-    assert share[0, 1] == pytest.approx(0.6)
 
 
 def test_steering_inside_the_dead_zone_is_none() -> None:

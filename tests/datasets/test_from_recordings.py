@@ -42,7 +42,7 @@ def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m
         forward_speed_mps=zeros + SPEED_MPS,
         side_speed_mps=zeros,
         rpm=zeros + 5000,
-        steer=zeros,
+        steer=np.where(time_ms > 100, np.float32(-1), zeros),
         gas=zeros + 1,
         brake=zeros,
         turbo=zeros,
@@ -68,7 +68,7 @@ def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m
         nickname="$f00Nick",
         race_time_ms=race_time_ms,
         respawns=0,
-        checkpoint_times_ms=(3000, race_time_ms),
+        checkpoint_times_ms=(race_time_ms // 2 if race_time_ms else 3000, race_time_ms),
         events=(InputEvent(0, "Accelerate", 1), InputEvent(100, "SteerLeft", 1)),
         num_inputs=2,
         samples=samples,
@@ -76,7 +76,7 @@ def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m
 
 
 def make_recording(ghost: Ghost, map_uid: str = "map-a") -> Recording:
-    return Recording("recording", RecordingHeader("recording"), map_uid, "Stadium", "", (ghost,), (), b"", ())
+    return Recording("recording", RecordingHeader("recording"), map_uid, "Stadium", "", (ghost,), b"", ())
 
 
 @pytest.fixture
@@ -105,9 +105,9 @@ def test_a_race_is_taken_over_until_the_first_sample_after_the_finish() -> None:
     race = race_of_ghost(make_ghost(), "a.Gbx", "map-a")
     assert race.state_time_ms[-2:].tolist() == [6000, 6100]
     assert race.num_ticks == 603
-    assert race.checkpoint_times_ms == (3000, 6030)
+    assert race.checkpoint_times_ms == (3015, 6030)
     assert (race.source, race.file, race.player, race.seed) == ("recording", "a.Gbx", "$f00Nick", None)
-    # Raw stamps: the key that goes down at 100 ms is down in the row of 100 ms.
+    # Forever shows a key stamped 100 ms in the state at 110 ms: it acts from 100 ms on.
     assert race.controls[9:11, 0].tolist() == [0.0, -1.0]
     np.testing.assert_array_equal(race.state[:, CAR["velocity"]][5], [0, 0, SPEED_MPS])
 

@@ -33,7 +33,7 @@ from rulka.tracks.generate import generate_track
 PARAMS = read_params()
 TABLE = action_table(5)
 TRACK = generate_track(seed=3, length_m=250.0, width_m=16.0, max_slope=0.12, gate_spacing_m=100.0)
-SETTINGS = CaptureSettings(64, 64, TABLE, 1, 0.0153, camera_array(PARAMS.simulator.camera))
+SETTINGS = CaptureSettings(64, 64, TABLE, 0.0153, camera_array(PARAMS.simulator.camera))
 
 
 def driven_races(num_races: int = 3) -> list[Race]:
@@ -156,16 +156,14 @@ def test_unfinished_races_are_held_to_their_checkpoints(game: GameCapture, races
 
 def test_analog_inputs_are_refused_by_name(races: list[Race]) -> None:
     with pytest.raises(ReplayError, match="analog inputs, first at 70 ms"):
-        keys_by_tick(analog(races[0]), 1)
+        keys_by_tick(analog(races[0]))
 
 
-def test_keys_follow_the_shift_by_hand(races: list[Race]) -> None:
+def test_keys_are_those_of_their_tick(races: list[Race]) -> None:
     controls = np.zeros((4, 3), np.float32)
     controls[:, 0] = (-1.0, 0.0, 1.0, 0.0)
     race = replace(races[0], controls=controls)
-    assert [(keys.left, keys.right) for keys in keys_by_tick(race, 1)] == [(1, 0), (0, 0), (0, 1), (0, 0)]
-    assert [keys.right for keys in keys_by_tick(race, 2)] == [False, False, False, True]
-    assert [keys.right for keys in keys_by_tick(race, 0)] == [False, True, False, False]
+    assert [(keys.left, keys.right) for keys in keys_by_tick(race)] == [(1, 0), (0, 0), (0, 1), (0, 0)]
 
 
 def test_a_lost_connection_costs_nothing_but_time(game: GameCapture, races: list[Race]) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.recordings import Ghost, InputEvent, events_to_controls, inputs_to_controls, label_shares
+from rulka.recordings import ContradictoryTimeError, InputEvent, events_to_controls, label_shares
 from rulka.recordings.controls import analog_value
 
 TABLE = action_table(5)
@@ -84,12 +84,10 @@ def test_recordings_of_the_competition_patch() -> None:
     assert [steer_at(plain, tick) for tick in (4, 5, 6, 7)] == [0, 1, 0, 0]
 
 
-def test_rows_reach_to_the_race_time() -> None:
-    ghost = Ghost(race_time_ms=105, events=(InputEvent(0, "Accelerate", 1),))
-    assert inputs_to_controls(ghost).shape == (11, 3)
-    assert inputs_to_controls(ghost, num_ticks=3).shape == (3, 3)
-    assert inputs_to_controls(Ghost(events=(InputEvent(50, "Accelerate", 1),))).shape == (6, 3)
-    assert inputs_to_controls(Ghost(race_time_ms=20)).tolist() == [[0, 0, 0]] * 3
+def test_no_race_has_more_ticks_than_three_hours() -> None:
+    assert events_to_controls((), num_ticks=1_080_000, shift_ticks=0).shape == (1_080_000, 3)
+    with pytest.raises(ContradictoryTimeError, match="214748364 ticks"):
+        events_to_controls((), num_ticks=(2**31 - 1) // 10, shift_ticks=0)
 
 
 def test_held_controls_equal_a_naive_twin(rng: np.random.Generator) -> None:

@@ -5,17 +5,22 @@ import pytest
 
 from rulka.recordings import (
     DamagedError,
+    Ghost,
+    InputEvent,
     NoInputsError,
+    RecordingHeader,
     TruncatedError,
     UnreadableFileError,
     UnsupportedGenerationError,
     WrongKindError,
+    inputs_to_controls,
     parse_recording,
     read_header,
     read_map,
     read_recording,
     require_inputs,
 )
+from rulka.recordings.beside import complete_ghosts
 from rulka.recordings.inputs import TOOL_OFFSET_MS
 
 
@@ -80,12 +85,51 @@ def test_stamps_before_the_start_are_kept(forge) -> None:
 
 
 def test_inputs_can_be_demanded(forge) -> None:
-    assert len(require_inputs(parse_recording(forge.recording_file()))) == 4
+    assert len(require_inputs(parse_recording(forge.recording_file()).ghosts[0])) == 4
     without = parse_recording(forge.recording_file(events=[]))
     assert without.ghosts[0].race_time_ms == 300
     with pytest.raises(NoInputsError) as caught:
-        require_inputs(without)
+        require_inputs(without.ghosts[0])
     assert caught.value.hint
+
+
+def beside(forge, **recording: object):
+    """A recording whose ghosts hold no inputs: those of the games before United stand behind them."""
+    ids = forge.Ids()
+    ids.is_new = False
+    listed = forge.events_payload(ids, ["Accelerate", "SteerRight"], [(10, 0, 1), (100, 1, 1), (200, 1, 0)])
+    chunk = forge.chunk(0x0309300D, forge.u32(1) + listed)
+    return parse_recording(forge.recording_file(events=[], tail=chunk + forge.u32(forge.END), **recording))
+
+
+def test_inputs_beside_the_ghost_are_its_own(forge) -> None:
+    ghost = beside(forge).ghosts[0]
+    assert [tuple(event) for event in ghost.events] == [
+        (10, "Accelerate", 1),
+        (100, "SteerRight", 1),
+        (200, "SteerRight", 0),
+    ]
+    assert ghost.num_inputs == 3
+    assert len(require_inputs(ghost)) == 3
+    assert "beside" in ghost.notes[0]
+    np.testing.assert_array_equal(inputs_to_controls(ghost, 30)[[9, 10, 19, 20], 0], [0, 1, 1, 0])
+
+
+def test_of_several_ghosts_the_one_that_drove_the_time_of_the_recording_has_the_inputs(forge) -> None:
+    fast, slow = Ghost(race_time_ms=300), Ghost(race_time_ms=400)
+    events = (InputEvent(0, "Accelerate", 1),)
+    complete_ghosts([slow, fast], events, RecordingHeader("recording", race_time_ms=300))
+    assert (fast.events, slow.events) == (events, ())
+    unknown = [Ghost(), Ghost()]
+    complete_ghosts(unknown, events, RecordingHeader("recording"))
+    assert [ghost.events for ghost in unknown] == [events, ()]
+
+
+def test_inputs_in_a_ghost_stay(forge) -> None:
+    own, events = (InputEvent(0, "Brake", 1),), (InputEvent(0, "Accelerate", 1),)
+    ghost = Ghost(race_time_ms=300, events=own, num_inputs=1)
+    complete_ghosts([ghost], events, RecordingHeader("recording", race_time_ms=300))
+    assert (ghost.events, ghost.num_inputs) == (own, 1)
 
 
 def test_unknown_chunks_that_can_be_passed_are_passed(forge) -> None:

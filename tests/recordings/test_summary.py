@@ -30,10 +30,23 @@ def test_a_recording(forge, tmp_path: Path) -> None:
         "num_inputs": 4,
         "num_samples": 5,
         "sample_period_ms": 100,
+        "device": "keyboard",
+        "input_lag_ticks": 1,
     }
     assert {key: found[key] for key in KEYS} == expected
     assert found["ghosts"] == [expected, expected]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_what_contradicts_itself_is_said_beside_what_was_read(forge, tmp_path: Path) -> None:
+    """The samples end at 400 ms."""
+    found = inspect_file(put(tmp_path, "a.Replay.Gbx", forge.recording_file(race_time=2**31 - 1)))
+    assert found["error"].startswith("ContradictoryTimeError: the race time 2147483647 ms")
+    assert found["hint"]
+    assert (found["race_time_ms"], found["num_inputs"], found["input_lag_ticks"]) == (2**31 - 1, 4, None)
+    late = [(0, 0, 1), *((time, 3, time // 10 % 2) for time in range(10, 400, 10))]
+    found = inspect_file(put(tmp_path, "b.Replay.Gbx", forge.recording_file(events=late)))
+    assert found["error"] is None  # three samples of steering tell too little to refuse
 
 
 def test_a_map(forge, tmp_path: Path) -> None:

@@ -29,18 +29,18 @@ def write_ticks(ticks: list[dict[str, int]], state_bits: int = 34) -> bytes:
         if "state" in tick:
             bits.put(0, 1)
             bits.put(tick["state"], state_bits)
-            mode = tick["state"] & 15
+            mode = mode or tick["state"] & 3
         elif "short" in tick:
             bits.put(1, 1)
             bits.put(tick["short"], 2)
         bits.put("mouse" not in tick, 1)
         if "mouse" in tick:
             bits.put(tick["mouse"], 32)
-        if 2 <= mode <= 4:
+        if mode == VEHICLE:
             bits.put("steer" not in tick, 1)
             if "steer" in tick:
                 bits.put(tick["steer"] & 255 | tick["gas"] << 8 | tick["brake"] << 9, 10)
-        elif mode == 1:
+        elif mode == ON_FOOT:
             bits.put("walk" not in tick, 1)
             if "walk" in tick:
                 bits.put(tick["walk"], 8)
@@ -75,14 +75,17 @@ def test_a_drive_by_hand(forge) -> None:
 
 @pytest.mark.parametrize(("inner", "state_bits"), [(11, 33), (12, 34)])
 def test_random_streams_are_read_to_their_end(forge, inner: int, state_bits: int, rng: np.random.Generator) -> None:
-    """Every stored change is found again, whatever mode the driver is in, and nothing is left over."""
+    """Every stored change is found again, whatever mode the driver is in, and nothing is left over.
+
+    Only the first full state says the mode: the low bits of later ones mean something else.
+    """
     for _ in range(30):
         ticks = []
         for _ in range(int(rng.integers(1, 200))):
             tick: dict[str, int] = {}
             kind = rng.random()
             if kind < 0.1:
-                tick["state"] = int(rng.integers(0, 5)) | int(rng.integers(0, 1 << 28)) << 4
+                tick["state"] = int(rng.choice([0, 1, 2, 4, 5, 6, 9, 14])) | int(rng.integers(0, 1 << 28)) << 4
             elif kind < 0.2:
                 tick["short"] = int(rng.integers(0, 4))
             if rng.random() < 0.2:
@@ -92,12 +95,38 @@ def test_random_streams_are_read_to_their_end(forge, inner: int, state_bits: int
             ticks.append(tick)
         mode, expected = 0, 0
         for tick in ticks:
-            mode = tick.get("state", mode) & 15
+            mode = mode or tick.get("state", 0) & 3
             expected += ("state" in tick) + ("short" in tick) + ("mouse" in tick)
-            expected += "steer" in tick and 1 <= mode <= 4
+            expected += "steer" in tick and mode in (ON_FOOT, VEHICLE)
         data = write_ticks(ticks, state_bits)
         _, num_stored = read_tick_inputs(chunk(forge, data, len(ticks), inner=inner))
         assert num_stored == expected
+
+
+def test_the_first_state_says_the_mode_in_two_bits(forge) -> None:
+    """0xE is a vehicle from the start on: read as a mode of its own, all that follows comes late and out of step."""
+    ticks = [{"state": 0xE, "steer": 5, "gas": 1, "brake": 0}, {"steer": 9, "gas": 1, "brake": 0}, {"state": 0xF}, {}]
+    ticks += [{"steer": -9, "gas": 1, "brake": 0}]
+    events, _ = read_tick_inputs(chunk(forge, write_ticks(ticks), len(ticks)))
+    assert [tuple(event) for event in events] == [
+        (0, "SteerByte", 5),
+        (0, "Accelerate", 1),
+        (10, "SteerByte", 9),
+        (40, "SteerByte", -9),
+    ]
+
+
+@pytest.mark.parametrize("rest", [b"\0", b"\1\0", bytes(40)])
+def test_bits_left_over_are_damage(forge, rest: bytes) -> None:
+    data = write_ticks([{"state": VEHICLE}, {"steer": 1, "gas": 0, "brake": 0}])
+    with pytest.raises(DamagedError, match="left over"):
+        read_tick_inputs(chunk(forge, data + rest, 2))
+
+
+def test_the_last_byte_is_filled_with_zeros(forge) -> None:
+    data = write_ticks([{"state": VEHICLE}, {"steer": 1, "gas": 0, "brake": 0}])
+    with pytest.raises(DamagedError, match="left over"):
+        read_tick_inputs(chunk(forge, data[:-1] + bytes([data[-1] | 0x80]), 2))
 
 
 def test_older_chunks_have_no_start(forge) -> None:

@@ -30,7 +30,6 @@ def races_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def params(**changes: object) -> CaptureParams:
     values = {
         "backend": "simulator",
-        "label_shift_ticks": 1,
         "steer_dead_zone": 0.0153,
         "shard_frames": 300,
         "num_workers": 1,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
+from rulka.datasets.expected import MissingRecordingsError, refuse_missing
 from rulka.datasets.races import RaceDataError, load_races
 from rulka.errors import UserError
 from rulka.observation import CAR
@@ -23,7 +24,13 @@ TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_sp
 
 def params(**changes: object) -> RaceParams:
     driver = PARAMS.races.driver.model_copy(update={"max_race_s": 40.0})
-    values = {"map_uid": None, "campaign": None, "select": PARAMS.races.select, "num_demonstrations": 4}
+    values = {
+        "source": "auto",
+        "map_uid": None,
+        "campaign": None,
+        "select": PARAMS.races.select,
+        "num_demonstrations": 4,
+    }
     values |= {"driver": driver, "reference_decisions": 0, "seed": 2}
     return RaceParams.model_validate(values | changes)
 
@@ -67,6 +74,51 @@ def test_drivers_that_never_finish_are_an_error_with_what_to_change(tmp_path: Pa
         run(tmp_path / "none", tmp_path / "races", params(driver=driver))
     assert "max_race_s" in caught.value.hint
     assert not (tmp_path / "races").exists()
+
+
+def lock(size: int) -> str:
+    """What DVC wrote after a run of the stage that read a folder of so many bytes."""
+    return f"schema: '2.0'\nstages:\n  races:\n    cmd: x\n    deps:\n    - path: data/recordings\n      size: {size}\n"
+
+
+def test_recordings_that_were_used_before_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clone, or a temporary copy of the project, has an empty folder and the lock of the run that had recordings."""
+    monkeypatch.chdir(tmp_path)
+    Path("data/recordings").mkdir(parents=True)
+    Path("data/recordings/.gitkeep").touch()
+    Path("dvc.lock").write_text(lock(24875))
+    with pytest.raises(MissingRecordingsError, match="the last run of the stage races used some") as caught:
+        run(Path("data/recordings"), tmp_path / "races", params())
+    assert "races.source in params.yaml to driver" in caught.value.hint
+    assert not (tmp_path / "races").exists()
+    run(Path("data/recordings"), tmp_path / "races", params(source="driver", num_demonstrations=1))
+    assert {race.source for race in load_races(tmp_path / "races").races} == {"driver"}
+
+
+def test_recordings_that_dvc_tracks_are_missed(tmp_path: Path) -> None:
+    (tmp_path / "recordings.dvc").write_text("outs:\n- path: recordings\n")
+    with pytest.raises(MissingRecordingsError, match=r"recordings\.dvc says that there are") as caught:
+        run(tmp_path / "recordings", tmp_path / "races", params())
+    assert "dvc checkout" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "schema: '2.0'\nstages: {}\n", lock(0)])
+def test_a_project_that_never_had_recordings_misses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.lock").write_text(text)
+    refuse_missing(Path("data/recordings"))
+
+
+def test_the_source_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "recordings").mkdir()
+    with pytest.raises(MissingRecordingsError, match=r"races\.source asks for them") as caught:
+        run(tmp_path / "recordings", tmp_path / "races", params(source="recordings"))
+    assert caught.value.hint
+    (tmp_path / "recordings" / "noise.Gbx").write_bytes(b"not a recording")
+    run(tmp_path / "recordings", tmp_path / "races", params(source="driver", num_demonstrations=1))
+    assert load_races(tmp_path / "races").races[0].source == "driver"
 
 
 def test_only_bad_recordings_are_an_error_and_leave_the_old_output(

@@ -172,6 +172,29 @@ def test_demonstrations_pay_what_training_pays(small_params: Params, driven: tup
         np.testing.assert_array_equal(block.image[:-1, 0], frames.images[entry.start : entry.start + entry.num_frames])
 
 
+@pytest.mark.parametrize("num_recorded", [1, 1000])
+def test_recordings_are_not_replayed(
+    small_params: Params,
+    driven: tuple[Path, Path],
+    num_recorded: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Their next states are the real game's, and their labels the nearest actions to what was held."""
+
+    class PartlyRecorded(FrameDataset):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            recorded = [replace(entry, source="recording") for entry in self.races[:num_recorded]]
+            self.races = [*recorded, *self.races[num_recorded:]]
+
+    num_races = len(FrameDataset(driven[1], "train").races)
+    monkeypatch.setattr("rulka.runtime.demonstrations.FrameDataset", PartlyRecorded)
+    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards)
+    assert len(blocks) == max(0, num_races - num_recorded)
+    assert ("no demonstrations are replayed" in caplog.text) == (not blocks)
+
+
 def test_unfinished_demonstration_is_cut_before_its_last_frame(small_params: Params) -> None:
     """Frames 2 m and 50 ms apart: each decision pays 2 per_metre and 0.05 per_second, and a value follows the last."""
     rewards, number = small_params.rewards, np.arange(5)

@@ -1,0 +1,155 @@
+"""Inputs lined up with the steering that samples hold: by hand, on made ghosts, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rulka.recordings import (
+    Ghost,
+    InputEvent,
+    MisalignedInputsError,
+    NoInputsError,
+    Samples,
+    VehicleState,
+    device_of,
+    events_to_controls,
+    inputs_to_controls,
+    measure_lag,
+)
+from rulka.recordings.alignment import LAGS, MIN_TELLING, POSSIBLE_LAGS
+from rulka.recordings.steer_limits import ACTION_KEYS
+
+NUM_TICKS = 3000
+
+
+def keys(rng: np.random.Generator, num_presses: int) -> tuple[InputEvent, ...]:
+    """Left or right, held for a while, at random times."""
+    at = np.sort(rng.choice(np.arange(10, NUM_TICKS - 30), 2 * num_presses, replace=False)) * 10
+    events = [InputEvent(0, "Accelerate", 1)]
+    for press, release in at.reshape(-1, 2).tolist():
+        name = str(rng.choice(["SteerLeft", "SteerRight"]))
+        events += [InputEvent(press, name, 1), InputEvent(release, name, 0)]
+    return tuple(events)
+
+
+def samples_of(steer: np.ndarray, period_ms: int = 100) -> Samples:
+    """Samples that hold [T] the steering of every tick, rounded as the game rounds it."""
+    time_ms = np.arange(0, 10 * len(steer), period_ms, dtype=np.int64)
+    shown = (np.rint((steer[time_ms // 10] + 1) * 127.5) / 127.5 - 1).astype(np.float32)
+    zeros, wheels = np.zeros(len(time_ms), np.float32), np.zeros((len(time_ms), 4))
+    vehicle = VehicleState(
+        zeros, zeros, zeros, shown, zeros + 1, zeros, zeros, wheels > 0, wheels > 0,
+        wheels.astype(np.uint8), wheels.astype(np.float32), zeros,
+    )  # fmt: skip
+    motion = np.zeros((len(time_ms), 4), np.float32)
+    return Samples("car", 9, 61, period_ms, time_ms, motion[:, :3], motion, motion[:, :3], motion[:, :3], vehicle)
+
+
+def ghost_of(events: tuple[InputEvent, ...], lag: int, program: str = "TmForever.2.11.26") -> Ghost:
+    steer = events_to_controls(events, num_ticks=NUM_TICKS, shift_ticks=lag)[:, 0]
+    return Ghost(events=events, samples=samples_of(steer), game_version=program, race_time_ms=10 * NUM_TICKS - 200)
+
+
+@pytest.mark.parametrize("lag", POSSIBLE_LAGS)
+@pytest.mark.parametrize("program", ["TmForever.2.11.26", "ManiaPlanet date=2019", "a game that nobody knows"])
+def test_the_lag_is_measured_whatever_the_program(lag: int, program: str, rng: np.random.Generator) -> None:
+    found = measure_lag(ghost_of(keys(rng, 120), lag, program))
+    assert (found.ticks, found.is_measured) == (lag, True)
+    assert found.num_telling >= MIN_TELLING
+
+
+@pytest.mark.parametrize("lag", POSSIBLE_LAGS)
+def test_controls_are_those_that_act_on_the_state(lag: int, rng: np.random.Generator) -> None:
+    """The state at 10 (t + 1) shows what is held in row t, so that rows are the same for games of any lag."""
+    events = keys(rng, 120)
+    felt = events_to_controls(events, num_ticks=NUM_TICKS, shift_ticks=lag)
+    np.testing.assert_array_equal(inputs_to_controls(ghost_of(events, lag), NUM_TICKS - 1), felt[1:])
+
+
+@pytest.mark.parametrize(
+    ("program", "lag"),
+    [
+        ("", 1),
+        ("TmForever.2.11.26", 1),
+        ("ManiaPlanet.3.3.0", 1),
+        ("ManiaPlanet date=2019-11-19_18_50 Svn=98046", 0),
+        ("TrackmaniaTurbo.3.3.0", 0),
+        ("Trackmania date=2022-04-14_19_00", 1),
+    ],
+)
+def test_without_evidence_the_lag_is_that_of_the_game(program: str, lag: int) -> None:
+    """Steering once, for a second, leaves every lag within ten ticks of the samples possible."""
+    events = (InputEvent(150, "SteerLeft", 1), InputEvent(1150, "SteerLeft", 0))
+    for ghost in (ghost_of(events, lag, program), Ghost(events=events, game_version=program)):
+        found = measure_lag(ghost)
+        assert (found.ticks, found.is_measured) == (lag, False)
+        assert found.num_telling < MIN_TELLING
+
+
+def test_a_few_wrong_samples_do_not_move_the_lag(rng: np.random.Generator) -> None:
+    ghost = ghost_of(keys(rng, 120), 1)
+    assert ghost.samples is not None
+    assert ghost.samples.vehicle is not None
+    ghost.samples.vehicle.steer[5:200:20] = 0.5
+    assert measure_lag(ghost).ticks == 1
+
+
+@pytest.mark.parametrize("lag", [LAGS[0], -1, POSSIBLE_LAGS[-1] + 1, LAGS[-1]])
+def test_a_lag_that_no_game_has_is_refused(lag: int, rng: np.random.Generator) -> None:
+    with pytest.raises(MisalignedInputsError, match=f"{lag} ticks before") as caught:
+        inputs_to_controls(ghost_of(keys(rng, 200), lag), 10)
+    assert caught.value.hint
+
+
+def test_inputs_of_another_run_are_refused(rng: np.random.Generator) -> None:
+    ghost = ghost_of(keys(rng, 120), 1)
+    ghost.events = keys(rng, 120)
+    with pytest.raises(MisalignedInputsError, match="agree with the recorded steering in"):
+        measure_lag(ghost)
+    ghost.events = (InputEvent(0, "Accelerate", 1),)
+    with pytest.raises(MisalignedInputsError, match="agree with the recorded steering in 0 of"):
+        measure_lag(ghost)
+
+
+def test_no_inputs_are_never_no_key_pressed(rng: np.random.Generator) -> None:
+    ghost = ghost_of(keys(rng, 20), 1)
+    ghost.events = ()
+    with pytest.raises(NoInputsError) as caught:
+        inputs_to_controls(ghost, 10)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("events", "device"),
+    [
+        ([("Accelerate", 1), ("SteerLeft", 1)], "keyboard"),
+        ([("Accelerate", 1), ("Steer", 5000)], "analog"),
+        ([("Gas", 65536)], "analog"),
+        ([("AccelerateReal", 65536)], "analog"),
+        ([("SteerByte", -127), ("SteerByte", 0), ("SteerByte", 127), ("Brake", 1)], "keyboard"),
+        ([("SteerByte", -127), ("SteerByte", -64)], "analog"),
+    ],
+)
+def test_devices(events: list[tuple[str, int]], device: str) -> None:
+    assert device_of(Ghost(events=tuple(InputEvent(0, name, value) for name, value in events))) == device
+
+
+def test_action_keys_limit_the_steering(rng: np.random.Generator) -> None:
+    """Key 3 is toggled on at 6 s and off at 15 s, key 4 on at 21 s: full lock is 60 %, then 100 %, then 80 %."""
+    pressed = [(6000, 4), (6080, 0), (15000, 4), (15120, 0), (21000, 8), (21050, 0)]
+    events = (*keys(rng, 250), *(InputEvent(time_ms, ACTION_KEYS, value) for time_ms, value in pressed))
+    felt = events_to_controls(events, num_ticks=NUM_TICKS, shift_ticks=1)[:, 0]
+    tick = np.arange(NUM_TICKS) - 1
+    felt *= np.select([tick < 600, tick < 1500, tick < 2100], [1.0, 0.6, 1.0], 0.8).astype(np.float32)
+    # The 2020 game samples twice as often; each part between two key events must be shown by a sample to be measured.
+    ghost = Ghost(events=events, samples=samples_of(felt, period_ms=50), race_time_ms=10 * NUM_TICKS - 200)
+    assert measure_lag(ghost).ticks == 1
+    found = inputs_to_controls(ghost, NUM_TICKS - 1)[:, 0]
+    is_apart = np.abs(found - felt[1:]) > 1e-6
+    # The few ticks between a press and its release hold a sample or two, which may see no steering.
+    near = np.array([600, 608, 1500, 1512, 2100, 2105])
+    assert (np.abs(np.flatnonzero(is_apart)[:, None] - near[None, :]).min(axis=1) <= 12).all()
+    assert np.abs(found[700:1400]).max() == pytest.approx(0.6)
+    assert np.abs(found[2200:2900]).max() == pytest.approx(0.8)
+    assert np.abs(found[1600:2000]).max() == 1.0

@@ -1,0 +1,70 @@
+import pytest
+
+from rulka.recordings import ContradictoryTimeError, Ghost, parse_recording
+from rulka.recordings.beside import complete_ghosts
+from rulka.recordings.model import InputEvent, RecordingHeader
+from rulka.recordings.times import MAX_AFTER_LAST_SAMPLE_MS, check_times
+
+
+def ghost_of(forge, race_time_ms: int | None, checkpoints: tuple[int | None, ...]) -> Ghost:
+    """A ghost with samples from 0 to 400 ms."""
+    ghost = parse_recording(forge.recording_file()).ghosts[0]
+    ghost.race_time_ms, ghost.checkpoint_times_ms = race_time_ms, checkpoints
+    return ghost
+
+
+@pytest.mark.parametrize(
+    ("race_time_ms", "checkpoints"),
+    [(300, (150, 300)), (300, ()), (None, (150, None)), (300, (None, 300)), (400 + MAX_AFTER_LAST_SAMPLE_MS, ())],
+)
+def test_times_that_can_be(forge, race_time_ms: int | None, checkpoints: tuple[int | None, ...]) -> None:
+    check_times(ghost_of(forge, race_time_ms, checkpoints))
+
+
+@pytest.mark.parametrize(
+    ("race_time_ms", "checkpoints", "reason"),
+    [
+        (2**31 - 1, (150, 2**31 - 1), "races last from 1 ms to 3 hours"),
+        (0, (), "races last"),
+        (300, (150, 290), "the last checkpoint was at 290 ms"),
+        (300, (150, None), "no last checkpoint"),
+        (300, (310, 300), "a checkpoint was at 310 ms"),
+        (401 + MAX_AFTER_LAST_SAMPLE_MS, (), "the last sample was at 400 ms"),
+    ],
+)
+def test_times_that_contradict_each_other(forge, race_time_ms: int, checkpoints: tuple, reason: str) -> None:
+    with pytest.raises(
+        ContradictoryTimeError, match=f"the race time {race_time_ms} ms cannot be: .*{reason}"
+    ) as caught:
+        check_times(ghost_of(forge, race_time_ms, checkpoints))
+    assert caught.value.hint
+
+
+def turbo(xml_best: str, finish_ms: int | None) -> Ghost:
+    events = [InputEvent(0, "Accelerate", 1)]
+    events += [] if finish_ms is None else [InputEvent(finish_ms, "_FakeFinishLine", 128)]
+    ghost = Ghost(events=tuple(events))
+    complete_ghosts([ghost], (), RecordingHeader("recording", xml={"times.best": xml_best}))
+    return ghost
+
+
+def test_the_time_that_turbo_stores_elsewhere() -> None:
+    ghost = turbo("32433", 32433)
+    assert (ghost.race_time_ms, ghost.checkpoint_times_ms, ghost.is_finished) == (32433, (32433,), True)
+
+
+@pytest.mark.parametrize(("xml_best", "finish_ms"), [("32433", None), ("-1", 32433), ("", 32433), ("32433", 32430)])
+def test_a_time_that_only_one_place_says_is_none(xml_best: str, finish_ms: int | None) -> None:
+    assert turbo(xml_best, finish_ms).race_time_ms is None
+
+
+def test_a_stored_time_is_not_replaced() -> None:
+    ghost = Ghost(race_time_ms=300, events=(InputEvent(400, "_FakeFinishLine", 1),))
+    complete_ghosts([ghost], (), RecordingHeader("recording", xml={"times.best": "400"}))
+    assert ghost.race_time_ms == 300
+
+
+def test_samples_are_not_needed(forge) -> None:
+    ghost = ghost_of(forge, 300, (300,))
+    ghost.samples = None
+    check_times(ghost)
