@@ -62,7 +62,7 @@ def update_variants(params: Params) -> dict[str, Callable[[], int]]:
     size = (params.observation.height, params.observation.width)
     block = random_block(BlockSpec(32, 32, *size, NUM_FLOATS), 0)
     batch = params.ppo.batch_size
-    steps = {"steps_per_update": 2 * batch, "value_warmup_updates": 0, "max_kl": 1e9, "max_versions_behind": 9}
+    steps = {"steps_per_update": 2 * batch, "value_warmup_steps": 0, "max_kl": 1e9, "max_versions_behind": 9}
     for precision in PRECISIONS:
         for epochs, encoder_epochs in ((1, 1), (3, 1), (3, 0)):
             settings = steps | {"epochs": epochs, "encoder_epochs": encoder_epochs}

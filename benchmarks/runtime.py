@@ -342,7 +342,7 @@ def main() -> None:
     keep_freed_memory()
     logging.disable(logging.WARNING)
     params = read_params()
-    params = params.model_copy(update={"ppo": params.ppo.model_copy(update={"value_warmup_updates": 0})})
+    params = params.model_copy(update={"ppo": params.ppo.model_copy(update={"value_warmup_steps": 0})})
     with tempfile.TemporaryDirectory() as folder:
         track = Path(folder) / "track.npz"
         generate_track(**params.track.model_dump()).save(track)

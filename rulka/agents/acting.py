@@ -6,7 +6,7 @@ Dimensions: N cars.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 import torch
@@ -25,7 +25,7 @@ class ActingNetwork(Generic[NetworkT]):
     """A network, and a bfloat16 copy of it that follows its weights.
 
     Attributes:
-        network: the float32 network; may be written to at any time.
+        network: the float32 network; its weights change by `load` alone.
         precision: what is used; "measured" until the first batch that is large enough to tell.
     """
 
@@ -33,7 +33,12 @@ class ActingNetwork(Generic[NetworkT]):
         self.network = network.eval().requires_grad_(False)
         self.precision: Precision = precision
         self._copy: NetworkT | None = None
-        self._copied_outputs: list[Tensor] = []
+        self._is_copy_old = False
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes new weights, which count from the next `run` on."""
+        self.network.load_state_dict(dict(tensors))
+        self._is_copy_old = True
 
     def run(self, forward: Callable[[NetworkT], Tensor | tuple[Tensor, ...]], num_cars: int) -> tuple[Tensor, ...]:
         """Runs `forward` on the network or on its faster copy, without gradients.
@@ -54,13 +59,10 @@ class ActingNetwork(Generic[NetworkT]):
         if self._copy is None:
             self._copy = copy.deepcopy(self.network)
             self._copy.to_bfloat16()
-            self._copied_outputs = []
-        outputs = [parameter for layer in self.network.output_layers() for parameter in layer.parameters()]
-        # Weights never change without those of the output layers; comparing these few sees every way of writing.
-        if not self._copied_outputs or not all(map(torch.equal, outputs, self._copied_outputs)):
+        elif self._is_copy_old:
             for target, source in zip(_tensors(self._copy), _tensors(self.network), strict=True):
                 target.copy_(source)
-            self._copied_outputs = [parameter.clone() for parameter in outputs]
+        self._is_copy_old = False
         return self._copy
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.iqn import IqnNetwork
+from rulka.agents.action_blocks import by_place
 
 MAX_ROWS = 64
 """Rows of a batch whose values are looked at."""
@@ -44,24 +45,32 @@ def inspect_training(network: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 @torch.no_grad()
-def inspect_values(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor) -> dict[str, float]:
-    """Returns how far apart the quantiles of each action lie, and by how much the best action leads.
+def inspect_values(
+    network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, block_shape: tuple[int, ...]
+) -> dict[str, float]:
+    """Returns how far apart the quantiles of each action lie, and by how much the best decision leads the second best.
+
+    A block's value is the sum over its places, so the second best block is the best one but for the place where the
+    second best action costs least.
 
     Args:
         network: of values.
         image: [B, 1, H, W] uint8; the first `MAX_ROWS` are looked at.
         floats: [B, F] float32, raw.
         tau: [T] fractions.
+        block_shape: of a decision; none for one action, [K] for blocks, whose quantiles are named by place and action.
     """
     was_training = network.training
     network.eval()  # spectral norms must not move on
     rows = slice(0, MAX_ROWS)
     value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1)).value
     network.train(was_training)
-    best_b2 = value_bta.mean(dim=1).topk(2, dim=1).values
-    spread_a = value_bta.std(dim=1).mean(dim=0).tolist()
-    gap = float((best_b2[:, 0] - best_b2[:, 1]).mean())
-    return {"RL/action_gap": gap} | {f"IQN/quantile_std_action_{a}": spread for a, spread in enumerate(spread_a)}
+    best = by_place(value_bta.mean(dim=1), block_shape).topk(2, dim=-1).values
+    lead = best[..., 0] - best[..., 1]
+    gap = float((lead.amin(dim=1) if block_shape else lead).mean())
+    spread = by_place(value_bta.std(dim=1), block_shape).mean(dim=0)
+    named = {"_".join(map(str, place)): float(spread[place]) for place in np.ndindex(*spread.shape)}
+    return {"RL/action_gap": gap} | {f"IQN/quantile_std_action_{name}": value for name, value in named.items()}
 
 
 def inspect_priorities(priorities: NDArray[np.float64]) -> dict[str, float]:

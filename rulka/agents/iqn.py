@@ -127,7 +127,7 @@ class IqnLearner:
         if not self._num_gradient_steps:
             return {}
         batch = self.replay.batch
-        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing)
+        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing, self._spec.block_shape)
         return inspect_training(self.network, self._optimizer) | values | inspect_priorities(self.replay.priorities())
 
     def state_dict(self) -> dict[str, Any]:

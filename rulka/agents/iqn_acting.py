@@ -39,20 +39,17 @@ class ActingIqn:
         """Prepares nothing yet.
 
         Args:
-            network: one that `can_prepare`; may be written to at any time.
+            network: one that `can_prepare`; call `forget` after its weights have changed.
             tau: [T] fractions.
             precision: of torch; "measured" takes the fastest engine for each size of batch.
         """
         self.engines: dict[int, Engine] = {}
         self._network, self._tau, self._precision = network, tau, precision
         self._prepared: dict[Engine, Advantages] = {}
-        self._watched = [*network.output_layers()[0].parameters()]
-        self._seen: list[Tensor] = []
 
     def __call__(self, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images [N, 1, H, W] uint8 and raw floats [N, F] to mean advantages [N, A] float32."""
         with torch.inference_mode():
-            self._forget_old_weights()
             if self._precision == "float32" or self._precision == "bfloat16":
                 return self._engine(self._precision)(image, floats)
             size = len(floats).bit_length()
@@ -60,11 +57,9 @@ class ActingIqn:
                 self.engines[size] = self._fastest(image, floats)
             return self._engine(self.engines[size])(image, floats)
 
-    def _forget_old_weights(self) -> None:
-        # Weights never change without those of the output layer; comparing these few sees every way of writing.
-        if not self._seen or not all(map(torch.equal, self._watched, self._seen)):
-            self._prepared.clear()
-            self._seen = [parameter.clone() for parameter in self._watched]
+    def forget(self) -> None:
+        """Has the weights read again before the next decision, as they have changed."""
+        self._prepared.clear()
 
     def _engine(self, engine: Engine) -> Advantages:
         if engine not in self._prepared:

@@ -47,6 +47,12 @@ class IqnActor:
         """The weights it acts with."""
         return self._acting.network
 
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes weights to act with, from the next decision on."""
+        self._acting.load(tensors)
+        if self._fast is not None:
+            self._fast.forget()
+
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`.
 
@@ -94,7 +100,7 @@ class IqnActor:
         if self._policy is None:
             message = "this actor was built without a policy network: set `has_policy_network` in its spec"
             raise AgentError(message)
-        self._policy.network.load_state_dict(dict(tensors))
+        self._policy.load(tensors)
         self._has_policy_weights = True
 
     def state_dict(self) -> dict[str, Any]:

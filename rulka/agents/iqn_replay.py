@@ -135,10 +135,8 @@ class IqnReplay:
         self._priorities.update(self._sampler.rows[0][counts], errors[counts])
 
     def priorities(self) -> NDArray[np.float64]:
-        """Priority of each row of the ring, 0 where it is no transition; nothing without prioritised replay."""
-        if self._priorities is None:
-            return np.zeros(0)
-        return self._priorities.tree.weights ** (1.0 / self._priorities.alpha)
+        """Priority of each row of the ring, 0 where none was measured yet; nothing without prioritised replay."""
+        return np.zeros(0) if self._priorities is None else self._priorities.measured
 
     def has_held_out(self) -> bool:
         """Whether the ring holds a transition of a race that is held out."""

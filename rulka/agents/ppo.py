@@ -1,10 +1,12 @@
 """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347: how it learns.
 
-Deviations from the paper and the peer: values are clipped and weighed in units of the root mean square return, so
-that the settings do not depend on the scale of rewards; the first updates train the value head alone, so that a
-cloned policy is not ruined by advantages from an untrained value; the encoder may sit out some epochs, whose image
-features are then computed once; an update ends when the policy has moved `max_kl` away.
-Dimensions: M decisions of one update, N cars, F floats.
+Deviations from the paper and the peer: advantages and returns are estimated when an update begins, from the values of
+the network as it then is, so that collectors that lag behind do not mix values of several versions; values are clipped
+and weighed in units of the root mean square return, so that the settings do not depend on the scale of rewards; the
+first update solves for the value head alone, so that a cloned policy is not ruined by advantages from an untrained
+value; the encoder may sit out some epochs, whose image features are then computed once; an update ends when it has
+moved the policy `max_kl` away.
+Dimensions: M decisions of one update, T decisions of a block, N cars, F floats, E image features.
 """
 
 from __future__ import annotations
@@ -20,11 +22,19 @@ from models.actor_critic import PolicyAndValue
 from rulka.agents.from_spec import build_ppo
 from rulka.agents.inspection import inspect_training
 from rulka.agents.metrics import MetricMeans
-from rulka.agents.rollouts import Rollout, evaluate_block, join_rollouts, return_scale
+from rulka.agents.rollouts import Rollout, Segment, evaluate_segment, join_segments, keep_block, return_scale
 from rulka.agents.spec import AgentError, AgentSpec, Experience
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
-from rulka.losses.ppo import clipped_policy_loss, clipped_value_loss, entropy_of, explained_variance, log_prob_of
+from rulka.losses.least_squares import solve_linear_value
+from rulka.losses.ppo import (
+    clipped_policy_loss,
+    clipped_value_loss,
+    divergence,
+    entropy_of,
+    explained_variance,
+    log_prob_of,
+)
 
 ADAM_EPSILON = 1e-5
 
@@ -45,7 +55,7 @@ class PpoLearner:
         self._params = spec.ppo
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=0.0, eps=ADAM_EPSILON, fused=True)
-        self._pending: dict[int, Rollout] = {}  # by the number of the block
+        self._pending: dict[int, Segment] = {}  # by the number of the block
         self._num_inserted = 0
         self._num_pending = 0
         self._num_versions_behind: list[int] = []
@@ -59,12 +69,9 @@ class PpoLearner:
         self.network.load_state_dict(dict(tensors))
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Copies a block's decisions, with the advantages of their actions."""
+        """Copies what is learned from in a block."""
         del collector
-        with torch.inference_mode(), computing_in(self.precision):
-            last_value = self.network(torch.from_numpy(block.image[-1]), torch.from_numpy(block.floats[-1])).value
-        rollout = evaluate_block(block, last_value.numpy(), self._params.gamma, self._params.gae_lambda)
-        self._pending[self._num_inserted] = rollout
+        self._pending[self._num_inserted] = keep_block(block, self._params.gamma)
         self._num_inserted += 1
         self._num_pending += block.is_reset.size
         self.num_env_steps += block.is_reset.size
@@ -78,22 +85,19 @@ class PpoLearner:
     def num_allowed_env_steps(self) -> int:
         """As many decisions as are used up, and those of the update to come and of `max_versions_behind` more."""
         num_used = self.num_env_steps - self._num_pending
-        return num_used + (1 + self._params.max_versions_behind) * self._params.steps_per_update
+        return num_used + self._num_needed() + self._params.max_versions_behind * self._params.steps_per_update
 
     def update(self) -> dict[str, float] | None:
         """Runs all epochs over the pending blocks, or returns None while they are too few."""
-        if self._num_pending < self._params.steps_per_update:
+        if self._num_pending < self._num_needed():
             return None
-        rollout = join_rollouts(list(self._pending.values()))
+        segment = join_segments(list(self._pending.values()))
         means = MetricMeans()
         self._num_samples = 0
         self._set_learning_rate()
-        if self.version < self._params.value_warmup_updates:
-            self._fit_value(rollout, means)
-        else:
-            self._fit_policy(rollout, means)
+        rollout = self._solve_value(segment) if self._is_warming_up() else self._fit_policy(segment, means)
         self.version += 1
-        metrics = means.result() | self._facts(rollout)
+        metrics = self._facts(rollout) | means.result()
         self._drop_pending()
         return metrics
 
@@ -126,8 +130,8 @@ class PpoLearner:
             "num_versions_behind": list(self._num_versions_behind),
         }
         pieces = {
-            number: {name: column.numpy() for name, column in rollout._asdict().items()}
-            for number, rollout in self._pending.items()
+            number: {name: column.numpy() for name, column in segment._asdict().items()}
+            for number, segment in self._pending.items()
         }
         return Experience(state, pieces)
 
@@ -137,7 +141,7 @@ class PpoLearner:
         self._num_inserted, self._num_pending = int(state["num_inserted"]), int(state["num_pending"])
         self._num_versions_behind = [int(behind) for behind in state["num_versions_behind"]]
         self._pending = {
-            number: Rollout(**{name: torch.from_numpy(column) for name, column in piece.items()})
+            number: Segment(**{name: torch.from_numpy(column) for name, column in piece.items()})
             for number, piece in experience.pieces.items()
         }
 
@@ -148,38 +152,59 @@ class PpoLearner:
     def _drop_pending(self) -> None:
         self._pending, self._num_pending, self._num_versions_behind = {}, 0, []
 
-    def _fit_value(self, rollout: Rollout, means: MetricMeans) -> None:
-        """Trains the value head alone, on features that stand still; the policy does not change."""
-        scale = return_scale(rollout.returns)
-        hidden = self._in_chunks(
-            lambda part: self.network.hidden(self.network.encode(part.image), part.floats).float(), rollout
-        )
-        for index in self._minibatches(len(rollout.action), self._params.epochs):
-            self._num_samples += len(index)
-            error = (self.network.read_value(hidden[index]) - rollout.returns[index]) / scale
-            loss = 0.5 * error.square().mean()
-            means.add(value_loss=loss, grad_norm=self._step(loss))
+    def _is_warming_up(self) -> bool:
+        return self.version == 0 and self._params.value_warmup_steps > 0
 
-    def _fit_policy(self, rollout: Rollout, means: MetricMeans) -> None:
+    def _num_needed(self) -> int:
+        """Decisions that the next update waits for."""
+        return self._params.value_warmup_steps if self._is_warming_up() else self._params.steps_per_update
+
+    def _solve_value(self, segment: Segment) -> Rollout:
+        """Solves for the value head, on features that stand still; the policy does not change."""
+        params, network = self._params, self.network
+        hidden = self._in_chunks(
+            lambda image, floats: network.hidden(network.encode(image), floats).float(), segment.image, segment.floats
+        )
+        solved = solve_linear_value(
+            hidden, segment.reward, segment.endings, params.gamma, params.gae_lambda, params.value_warmup_ridge
+        )
+        with torch.no_grad():
+            network.value_head.weight.copy_(solved.weight[None])
+            network.value_head.bias.copy_(solved.bias)
+            rollout = self._evaluate(segment, network.read_out(hidden.flatten(0, 1)))
+        self._num_samples += len(rollout.action)
+        return rollout
+
+    def _fit_policy(self, segment: Segment, means: MetricMeans) -> Rollout:
         """Trains everything, the encoder in the first epochs only; stops early when the policy has moved too far."""
-        standard = (rollout.advantage - rollout.advantage.mean()) / (rollout.advantage.std() + 1e-8)
-        rollout = rollout._replace(advantage=standard)
-        scale = return_scale(rollout.returns)
+        network = self.network
+        encoded = self._encode(segment.image, segment.floats)
+        with torch.no_grad(), computing_in(self.precision):
+            decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
+        rollout = self._evaluate(segment, decided)
+        advantage = rollout.advantage
+        standard = rollout._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
         num_encoder_epochs, num_epochs = self._params.encoder_epochs, self._params.epochs
-        if (
-            self._run_epochs(rollout, self.network, num_encoder_epochs, scale, means)
-            or num_encoder_epochs == num_epochs
-        ):
-            return
-        encoded = rollout._replace(image=self._in_chunks(lambda part: self.network.encode(part.image), rollout))
-        self._run_epochs(encoded, self.network.decide, num_epochs - num_encoder_epochs, scale, means)
+        if self._run_epochs(standard, network, num_encoder_epochs, means) or num_encoder_epochs == num_epochs:
+            return rollout
+        if num_encoder_epochs:  # the encoder has moved since
+            features = self._encode(standard.image, standard.floats)
+        else:
+            features = encoded[:-1][~segment.is_reset]
+        self._run_epochs(standard._replace(image=features), network.decide, num_epochs - num_encoder_epochs, means)
+        return rollout
+
+    def _evaluate(self, segment: Segment, decided: PolicyAndValue) -> Rollout:
+        """Estimates advantages; `decided` has rows [(T + 1) N] for all observations of the segment."""
+        cars = (-1, segment.is_reset.shape[1])
+        by_car = PolicyAndValue(*(column.unflatten(0, cars) for column in decided))
+        return evaluate_segment(segment, by_car, self._params.gamma, self._params.gae_lambda)
 
     def _run_epochs(
         self,
         rollout: Rollout,
         decide: Callable[[Tensor, Tensor], PolicyAndValue],
         num_epochs: int,
-        scale: float,
         means: MetricMeans,
     ) -> bool:
         """Makes the gradient steps of some epochs and returns whether the policy has moved too far to go on.
@@ -188,9 +213,9 @@ class PpoLearner:
             rollout: what to learn from; `image` holds what `decide` takes first, images or their features.
             decide: the network, or its part behind the encoder.
             num_epochs: how often to go through the rollout.
-            scale: unit of the values.
             means: where metrics go.
         """
+        scale = return_scale(rollout.returns)
         for index in self._minibatches(len(rollout.action), num_epochs):
             part = rollout.rows(index)
             self._num_samples += len(index)
@@ -208,6 +233,7 @@ class PpoLearner:
         )
         value = clipped_value_loss(decided.value / scale, part.value / scale, part.returns / scale, params.value_clip)
         entropy = entropy_of(decided.logits).mean()
+        moved = divergence(part.first_log_probs, decided.logits.detach())
         loss = policy.loss + params.value_weight * value.loss - params.entropy_weight.at(self.num_env_steps) * entropy
         means.add(
             loss=loss,
@@ -217,9 +243,10 @@ class PpoLearner:
             approx_kl=policy.approx_kl,
             clip_fraction=policy.clip_fraction,
             value_clip_fraction=value.clip_fraction,
+            update_kl=moved,
             grad_norm=self._step(loss),
         )
-        return float(policy.approx_kl) > params.max_kl
+        return float(moved) > params.max_kl
 
     def _step(self, loss: Tensor) -> Tensor:
         self._optimizer.zero_grad(set_to_none=True)
@@ -234,19 +261,25 @@ class PpoLearner:
             order = torch.randperm(num_rows, generator=self._generator)
             yield from order.tensor_split(max(1, round(num_rows / self._params.batch_size)))
 
-    def _in_chunks(self, compute: Callable[[Rollout], Tensor], rollout: Rollout) -> Tensor:
-        """Applies `compute` to parts of a rollout without gradients and joins the results."""
-        size = self._params.batch_size
+    def _encode(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Returns image features [..., E] of images [..., 1, H, W]; there are as many floats [..., F]."""
+        return self._in_chunks(lambda part, _: self.network.encode(part), image, floats)
+
+    def _in_chunks(self, compute: Callable[[Tensor, Tensor], Tensor], image: Tensor, floats: Tensor) -> Tensor:
+        """Applies `compute` to images [..., 1, H, W] and floats [..., F], some rows at a time and without gradients."""
+        size, lead = self._params.batch_size, floats.shape[:-1]
+        rows = zip(image.flatten(0, -4).split(size), floats.flatten(0, -2).split(size), strict=True)
         with torch.no_grad(), computing_in(self.precision):
-            rows = torch.arange(len(rollout.action)).split(size)
-            return torch.cat([compute(rollout.rows(index)) for index in rows])
+            return torch.cat([compute(*part) for part in rows]).unflatten(0, lead)
 
     def _set_learning_rate(self) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = self._params.learning_rate.at(self.num_env_steps)
 
     def _facts(self, rollout: Rollout) -> dict[str, float]:
+        error = (rollout.value - rollout.returns) / return_scale(rollout.returns)
         return {
+            "value_loss": 0.5 * float(error.square().mean()),  # before the update; the means of its steps replace it
             "explained_variance": explained_variance(rollout.value, rollout.returns),
             "value_mean": float(rollout.value.mean()),
             "return_mean": float(rollout.returns.mean()),

@@ -29,6 +29,10 @@ class PpoActor:
         """The weights it acts with."""
         return self._acting.network
 
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes weights to act with, from the next decision on."""
+        self._acting.load(tensors)
+
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`."""
         logits, value = self._acting.run(lambda network: network(image, floats), len(floats))

@@ -1,6 +1,8 @@
 """What PPO learns from: the decisions of some blocks, with the advantages of their actions.
 
-Dimensions: M decisions, T decisions of a block, N cars, H x W pixels, F floats, E image features.
+Advantages and returns are estimated when an update begins, all of them from the values of one network. The values that
+were estimated while acting are those of older weights, the newest block's of others than the oldest block's.
+Dimensions: M decisions, T decisions of a block, N cars, H x W pixels, F floats, E image features, A actions.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from models.actor_critic import PolicyAndValue
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.shaping import shaped_rewards
 from rulka.losses.gae import Endings, estimate_advantages
@@ -21,15 +23,45 @@ SMALLEST_RETURN = 1e-3
 """Floor of the root mean square return that values are measured in."""
 
 
+class Segment(NamedTuple):
+    """What is kept of blocks until they are learned from; see `rulka.buffers.experience`.
+
+    Attributes:
+        image: [T + 1, N, 1, H, W] uint8.
+        floats: [T + 1, N, F] float32 raw.
+        action: [T, N] int64.
+        log_prob: [T, N] float32 of the action when it was chosen.
+        reward: [T, N] float32, shaping included.
+        terminated: [T, N] bool.
+        truncated: [T, N] bool.
+        is_reset: [T, N] bool.
+    """
+
+    image: Tensor
+    floats: Tensor
+    action: Tensor
+    log_prob: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    is_reset: Tensor
+
+    @property
+    def endings(self) -> Endings:
+        """How each decision ended."""
+        return Endings(self.terminated, self.truncated, self.is_reset)
+
+
 class Rollout(NamedTuple):
-    """Decisions to learn from, resets left out: what happened, and what it was worth.
+    """Decisions to learn from, resets left out: what happened, and what it was worth when the update began.
 
     Attributes:
         image: [M, 1, H, W] uint8; or image features [M, E], where the encoder stands still.
         floats: [M, F] float32 raw.
         action: [M] int64.
         log_prob: [M] float32 of the action when it was chosen.
-        value: [M] float32 estimated when acting.
+        first_log_probs: [M, A] float32 of all actions when the update began.
+        value: [M] float32 when the update began.
         advantage: [M] float32.
         returns: [M] float32 targets of the value.
     """
@@ -38,6 +70,7 @@ class Rollout(NamedTuple):
     floats: Tensor
     action: Tensor
     log_prob: Tensor
+    first_log_probs: Tensor
     value: Tensor
     advantage: Tensor
     returns: Tensor
@@ -47,39 +80,44 @@ class Rollout(NamedTuple):
         return Rollout(*(column[index] for column in self))
 
 
-def evaluate_block(
-    block: ExperienceBlock, last_value: NDArray[np.float32], discount: float, trace_decay: float
-) -> Rollout:
-    """Copies the decisions of a block and estimates the advantages of their actions.
+def keep_block(block: ExperienceBlock, discount: float) -> Segment:
+    """Copies what is learned from in a block; `discount` is the gamma of the shaping."""
+    arrays = (block.image, block.floats, block.action.astype(np.int64), block.log_prob)
+    ends = (block.terminated, block.truncated, block.is_reset)
+    copied = (torch.from_numpy(array.copy()) for array in (*arrays, shaped_rewards(block, discount), *ends))
+    return Segment(*copied)
 
-    Values are those estimated while acting. A decision swallowed by a reset saw the last observation of the race
-    before it, so its value serves as the value after a cut race.
+
+def join_segments(segments: Sequence[Segment]) -> Segment:
+    """Returns segments of equally many decisions as one, with all their cars side by side."""
+    return Segment(*(torch.cat(columns, dim=1) for columns in zip(*segments, strict=True)))
+
+
+def evaluate_segment(segment: Segment, decided: PolicyAndValue, discount: float, trace_decay: float) -> Rollout:
+    """Estimates the advantages of a segment's actions.
+
+    A decision swallowed by a reset saw the last observation of the race before it, so its value serves as the value
+    after a cut race.
 
     Args:
-        block: what happened.
-        last_value: [N] value of the block's last observations.
+        segment: what happened.
+        decided: logits [T + 1, N, A] and values [T + 1, N] of all its observations, by one network.
         discount: gamma.
         trace_decay: lambda of generalised advantage estimation.
     """
-    value = torch.from_numpy(np.concatenate([block.value, last_value[None]]))
-    endings = Endings(*(torch.from_numpy(x) for x in (block.terminated, block.truncated, block.is_reset)))
-    reward = torch.from_numpy(shaped_rewards(block, discount))
-    estimate = estimate_advantages(reward, value, endings, discount, trace_decay)
-    is_kept = ~block.is_reset
+    value = decided.value
+    estimate = estimate_advantages(segment.reward, value, segment.endings, discount, trace_decay)
+    is_kept = ~segment.is_reset
     return Rollout(
-        image=torch.from_numpy(block.image[:-1][is_kept]),
-        floats=torch.from_numpy(block.floats[:-1][is_kept]),
-        action=torch.from_numpy(block.action[is_kept].astype(np.int64)),
-        log_prob=torch.from_numpy(block.log_prob[is_kept]),
-        value=torch.from_numpy(block.value[is_kept]),
-        advantage=estimate.advantage[torch.from_numpy(is_kept)],
-        returns=estimate.returns[torch.from_numpy(is_kept)],
+        image=segment.image[:-1][is_kept],
+        floats=segment.floats[:-1][is_kept],
+        action=segment.action[is_kept],
+        log_prob=segment.log_prob[is_kept],
+        first_log_probs=decided.logits[:-1][is_kept].log_softmax(dim=1),
+        value=value[:-1][is_kept],
+        advantage=estimate.advantage[is_kept],
+        returns=estimate.returns[is_kept],
     )
-
-
-def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Returns all decisions in one."""
-    return Rollout(*(torch.cat(columns) for columns in zip(*rollouts, strict=True)))
 
 
 def return_scale(returns: Tensor) -> float:

@@ -113,14 +113,15 @@ JUDGEMENTS = ("q_value", "probability")
 
 
 class Actor(Protocol):
-    """Chooses actions for a batch of cars.
-
-    `network` may be written to at any time between two calls of `act`, by `load_state_dict` or in place.
-    """
+    """Chooses actions for a batch of cars."""
 
     @property
     def network(self) -> nn.Module:
-        """The weights it acts with."""
+        """The weights it acts with, to be read: an actor may act with a copy, which only `load_network` renews."""
+        ...
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes weights to act with from the next decision on, all of the network's; copies them."""
         ...
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:

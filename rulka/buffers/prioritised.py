@@ -1,8 +1,9 @@
 """Prioritised replay over the rows of a `BlockBuffer`: proportional priorities and importance weights.
 
 Source: Schaul et al. 2015, arXiv:1511.05952: P(i) = p_i^alpha / sum, weight (n P(i))^-beta over the largest of its
-batch. A new transition has the largest priority seen so far, so that each is soon learned from; rows that are no
-transitions have none. The peers give new ones twice the average instead, see docs/agents.md.
+batch. A new transition has the largest priority of those in the buffer whose error was measured, so that each is soon
+learned from; rows that are no transitions have none. Deviation: the paper takes the largest there ever was, beginning
+with 1, which never falls when errors do. The peers give new ones twice the average instead, see docs/agents.md.
 Dimensions: B batch.
 """
 
@@ -19,7 +20,7 @@ from rulka.buffers.storage import BlockBuffer
 from rulka.buffers.sum_tree import SumTree
 
 FIRST_PRIORITY = 1.0
-"""Of a new transition while no error has been measured yet; only ratios of priorities matter."""
+"""Of a new transition while no error has been measured: all are drawn alike, as only ratios matter."""
 
 
 class DrawnRows(NamedTuple):
@@ -35,22 +36,27 @@ class Priorities:
     Attributes:
         alpha: exponent of the priorities; 0 draws all alike.
         epsilon: added to every error, so that none is forgotten; positive.
-        largest: the largest priority |error| + epsilon so far, which new transitions get.
+        measured: [rows] float64 priority |error| + epsilon; 0 where no error of what is there now was measured.
+        largest: the largest of these, which new transitions get; where all were written over, as it was before.
         tree: [rows] priority^alpha, 0 where a row is no transition.
     """
 
     def __init__(self, buffer: BlockBuffer, alpha: float, epsilon: float) -> None:
         self._buffer = buffer
         self.alpha, self.epsilon = alpha, epsilon
-        self.largest = FIRST_PRIORITY
         self.tree = SumTree(buffer.num_slots * buffer.rows_per_slot)
+        self.measured = np.zeros(self.tree.num_entries)
+        self.largest = FIRST_PRIORITY
         for slot in range(buffer.num_blocks):
             self.enter(slot)
 
     def enter(self, slot: int) -> None:
         """Gives all transitions of a slot that was written to the largest priority; others get 0."""
+        start = slot * self._buffer.rows_per_slot
         is_drawable = self._buffer.is_trainable(slot)
-        self.tree.set_range(slot * self._buffer.rows_per_slot, is_drawable * self.largest**self.alpha)
+        self.measured[start : start + self._buffer.rows_per_slot] = 0.0  # of what was there before
+        self.largest = float(self.measured.max()) or self.largest
+        self.tree.set_range(start, is_drawable * self.largest**self.alpha)
 
     def draw(self, num_rows: int, beta: float, generator: torch.Generator) -> DrawnRows:
         """Draws rows from strata of equal probability.
@@ -71,11 +77,13 @@ class Priorities:
     def clear(self) -> None:
         """Forgets all priorities, for a buffer that was cleared."""
         self.tree.set_range(0, np.zeros(self.tree.num_entries))
+        self.measured[:] = 0.0
         self.largest = FIRST_PRIORITY
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns every row's weight in the tree, and the largest priority."""
-        return {"weights": torch.from_numpy(self.tree.weights.copy()), "largest": self.largest}
+        """Returns every row's weight in the tree and its measured priority, and the largest one."""
+        arrays = {"weights": self.tree.weights, "measured": self.measured}
+        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()} | {"largest": self.largest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned for a buffer of the same shape.
@@ -84,6 +92,7 @@ class Priorities:
             ValueError: if that buffer had more rows.
         """
         self.tree.set_range(0, state["weights"].numpy())
+        self.measured[: len(state["measured"])] = state["measured"].numpy()
         self.largest = float(state["largest"])
 
     def update(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
@@ -93,6 +102,10 @@ class Priorities:
             ValueError: if an error is not finite.
         """
         priority = np.abs(errors).astype(np.float64) + self.epsilon
+        is_first = not self.measured.any()
         self.tree.set(rows, priority**self.alpha)
-        if len(priority):
-            self.largest = max(self.largest, float(priority.max()))
+        self.measured[rows] = priority
+        self.largest = float(self.measured.max()) or self.largest
+        if is_first and len(rows):  # `FIRST_PRIORITY` was no measure of anything: the others wait with the largest now
+            waiting = np.flatnonzero((self.tree.weights > 0.0) & (self.measured == 0.0))
+            self.tree.set(waiting, np.full(len(waiting), self.largest**self.alpha))

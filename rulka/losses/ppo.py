@@ -16,7 +16,8 @@ class PolicyLoss(NamedTuple):
 
     Attributes:
         loss: the negative clipped surrogate.
-        approx_kl: mean of (r - 1) - log r, an estimate of KL(old, new) that is never negative.
+        approx_kl: mean of (r - 1) - log r, an estimate of how far the policy is from the one that acted, in nats; never
+            negative.
         clip_fraction: share of samples whose ratio lies outside the clip.
     """
 
@@ -43,6 +44,12 @@ def entropy_of(logits: Tensor) -> Tensor:
     return -(log_prob.exp() * log_prob).sum(dim=1)
 
 
+def divergence(first_log_probs: Tensor, logits: Tensor) -> Tensor:
+    """Returns the mean KL(first, now) in nats, exactly, of policies given by log-probabilities and logits [B, A]."""
+    moved = first_log_probs - torch.log_softmax(logits, dim=1)
+    return (first_log_probs.exp() * moved).sum(dim=1).mean()
+
+
 def clipped_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float) -> PolicyLoss:
     """Negative surrogate, flat where the ratio of probabilities has left [1 - clip, 1 + clip] for the better.
 
@@ -67,7 +74,7 @@ def clipped_value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: 
 
     Args:
         value: [B] predicted now.
-        old_value: [B] predicted when acting.
+        old_value: [B] predicted when the update began.
         returns: [B] targets.
         clip: how far a value may move, in units of the values; positive.
     """

@@ -33,8 +33,11 @@ class PpoParams(Section):
     entropy_weight: NotNegativeSchedule
     max_grad_norm: Positive
     max_versions_behind: Whole = Field(description="how many weight versions experience may lag the learner")
-    value_warmup_updates: Whole = Field(description="first updates that train the value head alone")
-    max_kl: Positive = Field(description="an update ends when the policy has moved this far, in nats")
+    value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")
+    value_warmup_ridge: NotNegative = Field(
+        description="pull of its weights toward 0, as a share of the mean variance of the features"
+    )
+    max_kl: Positive = Field(description="an update ends when it has moved the policy this far, in nats")
 
     @model_validator(mode="after")
     def _check(self) -> PpoParams:

@@ -26,12 +26,12 @@ class LocalActor:
 
     def __init__(self, actor: Actor) -> None:
         self.version = NO_VERSION
-        self.act, self.set_env_steps, self._network = actor.act, actor.set_env_steps, actor.network
+        self.act, self.set_env_steps, self._load_network = actor.act, actor.set_env_steps, actor.load_network
         self.state_dict, self.load_state_dict = actor.state_dict, actor.load_state_dict
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the actor."""
-        self._network.load_state_dict(dict(tensors))
+        self._load_network(tensors)
         self.version = version
 
 

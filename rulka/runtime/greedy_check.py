@@ -114,7 +114,7 @@ class GreedyCheck:
 
     def run(self, tensors: Mapping[str, Tensor], seed: int, num_races: int) -> CheckResult:
         """Races at least `num_races` times, in batches of all cars, each from starts of its own."""
-        self._actor.network.load_state_dict(dict(tensors))
+        self._actor.load_network(tensors)
         num_rounds = -(-num_races // self._num_cars)
         seeds = np.random.SeedSequence(seed).generate_state(num_rounds)
         rounds = [self._race(int(seed)) for seed in seeds]
@@ -129,7 +129,7 @@ class GreedyCheck:
 
     def drive_again(self, tensors: Mapping[str, Tensor], key: RaceKey) -> DrivenRace | None:
         """Drives one race of a check once more and keeps all of it; None where the car does not finish this time."""
-        self._actor.network.load_state_dict(dict(tensors))
+        self._actor.load_network(tensors)
         seen: list[tuple[NDArray, NDArray, NDArray]] = []
         names: set[str] = set()
         actions: list[NDArray[np.int64]] = []

@@ -94,7 +94,7 @@ class _Inference:
         started_s = time.monotonic()
         if self._weights.version != self._version:
             weights = self._weights.read()
-            self._actor.network.load_state_dict(weights.tensors)
+            self._actor.load_network(weights.tensors)
             self._version = weights.version
         loaded_s = time.monotonic()
         desks = [self._desks[index] for index in asked]

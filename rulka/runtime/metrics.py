@@ -26,6 +26,10 @@ _NO_TIME = np.zeros(len(_COLLECTOR_ACTIVITIES))
 class RaceStatistics:
     """Results of training races: recent ones in the mean, and the best time ever.
 
+    Races that began down the track say little of how far the agent gets: metres count from the start line, and from
+    just before the finish nearly every race finishes. So finish rate, progress and times are of full races alone, those
+    from the start line; a run with `start_anywhere: 1` has none and leaves its greedy checks to tell.
+
     Attributes:
         num_races: races that ended so far.
         best_training_time_s: fastest finished training race from the start line, or None before there is one.
@@ -34,7 +38,8 @@ class RaceStatistics:
     def __init__(self) -> None:
         self.num_races = 0
         self.best_training_time_s: float | None = None
-        self._recent: deque[tuple[bool, float, float]] = deque(maxlen=NUM_RECENT_RACES)
+        self._recent: deque[tuple[bool, float]] = deque(maxlen=NUM_RECENT_RACES)
+        self._recent_returns: deque[float] = deque(maxlen=NUM_RECENT_RACES)
         self._recent_times_s: deque[float] = deque(maxlen=NUM_RECENT_RACES)
 
     @property
@@ -46,17 +51,24 @@ class RaceStatistics:
         """Adds races that ended. A race that did not finish, or began down the track, is never a record."""
         for race in races:
             self.num_races += 1
-            self._recent.append((race.is_finished, race.total_reward, race.progress_m))
-            if race.is_finished and race.is_full_race:
+            self._recent_returns.append(race.total_reward)
+            if not race.is_full_race:
+                continue
+            self._recent.append((race.is_finished, race.progress_m))
+            if race.is_finished:
                 self._recent_times_s.append(race.time_ms / 1000.0)
                 self.best_training_time_s = min(race.time_ms / 1000.0, self.best_training_time_s or float("inf"))
 
     def values(self) -> dict[str, float | int | None]:
-        """Returns finish rate, mean return and mean progress of recent races, None before the first, and totals."""
-        names = ("finish_rate", "mean_return", "mean_progress_m")
+        """Returns means of recent races, None before the first, and totals; the mean return is that of all races."""
+        names = ("finish_rate", "mean_progress_m")
         means = np.mean(np.array(self._recent), axis=0).tolist() if self._recent else [None] * len(names)
-        totals = {"best_training_time_s": self.best_training_time_s, "num_races": self.num_races}
-        return dict(zip(names, means, strict=True)) | totals | {"mean_training_time_s": self.mean_training_time_s}
+        return dict(zip(names, means, strict=True)) | {
+            "mean_return": float(np.mean(self._recent_returns)) if self._recent_returns else None,
+            "best_training_time_s": self.best_training_time_s,
+            "num_races": self.num_races,
+            "mean_training_time_s": self.mean_training_time_s,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all of it for a checkpoint."""
@@ -65,6 +77,7 @@ class RaceStatistics:
             "num_races": self.num_races,
             "best_training_time_s": self.best_training_time_s,
             "recent": recent,
+            "recent_returns": list(self._recent_returns),
             "recent_times_s": list(self._recent_times_s),
         }
 
@@ -73,8 +86,10 @@ class RaceStatistics:
         self.num_races, self.best_training_time_s = state["num_races"], state["best_training_time_s"]
         self._recent_times_s.clear()
         self._recent_times_s.extend(state["recent_times_s"])
+        self._recent_returns.clear()
+        self._recent_returns.extend(state["recent_returns"])
         self._recent.clear()
-        self._recent.extend((finished, total_reward, progress) for finished, total_reward, progress in state["recent"])
+        self._recent.extend((is_finished, progress_m) for is_finished, progress_m in state["recent"])
 
 
 class TimeShares:

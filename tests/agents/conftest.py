@@ -42,7 +42,8 @@ PPO = PpoParams(
     entropy_weight=constant(0.003),
     max_grad_norm=0.5,
     max_versions_behind=0,
-    value_warmup_updates=0,
+    value_warmup_steps=0,
+    value_warmup_ridge=0.0,
     max_kl=1.0,
 )
 IQN = IqnParams(
@@ -172,7 +173,7 @@ def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **
 def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
     """Serial training as the runtime does it: drive while allowed, learn while possible, publish."""
     learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
-    actor.network.load_state_dict(learner.network.state_dict())
+    actor.load_network(learner.network.state_dict())
     metrics: dict[str, float] = {}
     while learner.version < num_updates:
         before = learner.num_env_steps, learner.version
@@ -182,7 +183,7 @@ def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
         latest = learner.update()
         if latest is not None:
             metrics = latest
-            actor.network.load_state_dict(learner.network.state_dict())
+            actor.load_network(learner.network.state_dict())
         assert before != (learner.num_env_steps, learner.version), "neither side may go on"
     return Trained(learner, actor, metrics)
 

@@ -36,10 +36,29 @@ def test_values_of_a_network_whose_heads_are_known() -> None:
             layer.bias.zero_()
         network.output_layers()[0].bias.copy_(torch.tensor([1.0, 5.0, 3.0]))
     image, floats = torch.zeros(5, 1, 34, 34, dtype=torch.uint8), torch.zeros(5, 3)
-    found = inspect_values(network, image, floats, fixed_fractions(4))
+    found = inspect_values(network, image, floats, fixed_fractions(4), ())
     assert found["RL/action_gap"] == pytest.approx(2.0)
     assert found["IQN/quantile_std_action_2"] == pytest.approx(0.0, abs=1e-6)
     assert network.training
+
+
+def test_lead_of_a_block_over_the_second_best_block() -> None:
+    """Places (1, 5, 3) and (9, 9.5, 2): the best block leads the next best, which differs in the second place, by 0.5.
+
+    Over all outputs at once, the two best would be 9.5 and 9 of one place, also where the other place decides.
+    """
+    network = IqnNetwork(InputShape(34, 34, torch.zeros(3), torch.ones(3)), IqnSizes(8, 16, 4), 6)
+    image, floats = torch.zeros(5, 1, 34, 34, dtype=torch.uint8), torch.zeros(5, 3)
+    for second, lead in (([9.0, 9.5, 2.0], 0.5), ([90.0, 95.0, 2.0], 2.0)):
+        with torch.no_grad():
+            for layer in network.output_layers():
+                layer.weight.zero_()
+                layer.bias.zero_()
+            network.output_layers()[0].bias.copy_(torch.tensor([1.0, 5.0, 3.0, *second]))
+        found = inspect_values(network, image, floats, fixed_fractions(4), (2,))
+        assert found["RL/action_gap"] == pytest.approx(lead)
+    names = {f"IQN/quantile_std_action_{place}_{action}" for place in range(2) for action in range(3)}
+    assert names < set(found)
 
 
 def test_quantiles_of_the_priorities_that_there_are() -> None:

@@ -77,8 +77,7 @@ def test_new_weights_count_from_the_next_decision_on(lab):
         actor, other = make_actor(spec, seed=0), make_actor(spec, seed=5)
         observed = views(50)
         before = actor.act(*observed, explore=False).action
-        for name, tensor in actor.network.state_dict().items():
-            tensor.numpy()[...] = other.network.state_dict()[name].numpy()
+        actor.load_network(other.network.state_dict())
         after = actor.act(*observed, explore=False).action
         expected = other.network.advantages(*observed, TAU).argmax(dim=1).numpy()
         assert (after == expected).mean() > 0.9, precision

@@ -136,7 +136,10 @@ def test_value_clip_bounds_each_number(lab, races):
 
 
 def test_priorities_are_the_errors_where_time_is_left(lab, races):
-    """Only transitions with at least 40 decisions left in their mini-race get |error| + epsilon; others keep theirs."""
+    """Only transitions with at least 40 decisions left in their mini-race get |error| + epsilon.
+
+    All others wait with the largest of these, which are the first that were measured.
+    """
     learner = filled(lab.spec("iqn", prioritised=PRIORITISED, gradient_steps_per_update=1, batch_size=128), races)
     replay = learner.replay
     batch = replay.draw(0, torch.Generator().manual_seed(0))
@@ -147,10 +150,19 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     clock, rows = batch.floats[:, 0].numpy(), replay._sampler.rows[0]
     has_time = clock < MINI_RACE_ACTIONS - 40
     assert 0 < has_time.sum() < 128
-    expected = before.copy()
-    for b in np.flatnonzero(has_time & np.isfinite(errors)):
-        expected[rows[b]] = (float(errors[b]) + 0.002) ** 0.6
+    counted = {rows[b]: float(errors[b]) + 0.002 for b in np.flatnonzero(has_time & np.isfinite(errors))}
+    expected = np.where(before > 0.0, max(counted.values()) ** 0.6, 0.0)
+    for row, priority in counted.items():
+        expected[row] = priority**0.6
     np.testing.assert_allclose(replay._priorities.tree.weights, expected, rtol=1e-6)
+
+
+def test_priorities_without_preference_can_be_looked_at(lab, races):
+    """An exponent of 0 draws all alike, and priorities are still measured and reported."""
+    learner = filled(lab.spec("iqn", prioritised=PRIORITISED | {"alpha": 0.0, "min_actions_left": 0}), races)
+    learner.update()
+    found = learner.inspect()
+    assert 0.002 <= found["Buffer/priorities_min"] <= found["Buffer/priorities_max"] < np.inf
 
 
 def test_prioritised_batches_carry_importance_and_demonstrations_do_not(lab, step, races):

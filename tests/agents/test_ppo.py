@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from models.actor_critic import PolicyAndValue
 from rulka.agents.agent import AgentError, make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.rollouts import evaluate_block
+from rulka.agents.rollouts import evaluate_segment, keep_block
 from rulka.buffers.experience import BlockSpec, new_block
 
 
@@ -31,7 +32,7 @@ def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> 
 
 def learner_and_actor(spec):
     learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
-    actor.network.load_state_dict(learner.network.state_dict())
+    actor.load_network(learner.network.state_dict())
     return learner, actor
 
 
@@ -42,7 +43,7 @@ def test_starts_as_exactly_the_cloned_policy(lab):
     torch.nn.init.normal_(policy.policy_head.weight)
     learner, actor = learner_and_actor(spec)
     learner.load_network({**learner.network.state_dict(), **policy.state_dict()})
-    actor.network.load_state_dict(learner.network.state_dict())
+    actor.load_network(learner.network.state_dict())
     image, floats = torch.randint(0, 256, (9, 1, 34, 34), dtype=torch.uint8), torch.randn(9, 4)
     decision = actor.act(image, floats, explore=False)
     with torch.no_grad():
@@ -54,7 +55,7 @@ def test_starts_as_exactly_the_cloned_policy(lab):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"value_warmup_updates": 1}, {"value_head"}),
+        ({"value_warmup_steps": 256}, {"value_head"}),
         ({"encoder_epochs": 0}, {"float_head", "trunk", "policy_head", "value_head"}),
         ({"encoder_epochs": 4}, {"encoder", "float_head", "trunk", "policy_head", "value_head"}),
     ],
@@ -68,28 +69,80 @@ def test_what_an_update_changes(lab, coin_races, changes, expected):
     assert learner.version == 1
 
 
-def test_warm_up_brings_the_values_near_and_then_ends(lab, step):
-    learner, actor = learner_and_actor(lab.spec("ppo", value_warmup_updates=3, learning_rate=lab.constant(0.01)))
-    races = lab.races(lambda _state, _action: step(5.0, 0, "terminated"))
-    errors = []
+def values_of(learner, *states: int) -> list[float]:
+    floats = torch.zeros(len(states), 4)
+    floats[:, 1] = torch.tensor(states)
+    with torch.no_grad():
+        return learner.network(torch.zeros(len(states), 1, 34, 34, dtype=torch.uint8), floats).value.tolist()
+
+
+def chain(step):
+    """States 0, 1, 2 pay 1, 2, 3; then the race ends. With gamma 0.5: V(2) = 3, V(1) = 3.5, V(0) = 2.75."""
+    return lambda state, _action: step(state + 1.0, state + 1, "terminated" if state == 2 else "")
+
+
+def test_warm_up_finds_the_values_of_a_chain(lab, step):
+    """The true values to 1 % from one update; blocks of 5 decisions cut most races of 3 decisions and a reset."""
+    learner, actor = learner_and_actor(lab.spec("ppo", value_warmup_steps=320))
+    races = lab.races(chain(step), num_steps=5)
     for _ in range(4):
-        before = weights(learner)
-        actor.network.load_state_dict(learner.network.state_dict())
-        learner.insert(races.drive(actor), 0, learner.version)
-        errors.append(learner.update()["value_loss"])
-    assert errors[2] < 0.2 * errors[0]
-    assert "trunk" in changed(before, weights(learner)), "the fourth update trains everything"
+        learner.insert(races.drive(actor), 0, 0)
+    metrics = learner.update()
+    assert values_of(learner, 0, 1, 2) == pytest.approx([2.75, 3.5, 3.0], rel=0.01)
+    assert metrics["explained_variance"] > 0.99
+    assert metrics["value_loss"] < 1e-3
+    assert metrics["gradient_steps"] == 0
 
 
-@pytest.mark.parametrize("num_warmup_updates", [0, 1])
-def test_value_loss_does_not_depend_on_the_scale_of_rewards(lab, step, num_warmup_updates):
+def test_warm_up_reaches_a_value_far_beyond_the_block(lab, step):
+    """1 is paid for ever: 1 / (1 - 0.99) = 100. Returns of blocks of 16 decisions that end in an untrained value are
+    1 + 0.99 + ... = 14.9 at most, and a fit to them, four times over, is still far below 100.
+    """
+    learner, actor = learner_and_actor(lab.spec("ppo", value_warmup_steps=256, gamma=0.99, gae_lambda=0.95))
+    learner.insert(lab.races(lambda _state, _action: step(1.0, 0)).drive(actor), 0, 0)
+    learner.update()
+    assert values_of(learner, 0) == pytest.approx([100.0], abs=1.0)
+
+
+def test_policy_learns_after_the_warm_up(lab, coin_races):
+    learner, actor = learner_and_actor(lab.spec("ppo", value_warmup_steps=512))
+    assert learner.num_allowed_env_steps() == 512
+    learner.insert(coin_races.drive(actor), 0, 0)
+    assert learner.update() is None, "256 decisions are too few for the warm-up"
+    learner.insert(coin_races.drive(actor), 0, 0)
+    assert learner.update() is not None
+    assert learner.num_allowed_env_steps() == 512 + 256
+    before = weights(learner)
+    learner.insert(coin_races.drive(actor), 0, 1)
+    assert learner.update() is not None
+    assert changed(before, weights(learner)) == {"encoder", "float_head", "trunk", "policy_head", "value_head"}
+
+
+def test_value_loss_does_not_depend_on_the_scale_of_rewards(lab, step):
     """Values near 0 miss returns of any size by about their root mean square: half of one squared."""
-    changes = {"value_warmup_updates": num_warmup_updates, "learning_rate": lab.constant(1e-9)}
     for reward in (100.0, 10_000.0):
         races = lab.races(lambda _state, _action, reward=reward: step(reward, 0, "terminated"))
-        learner, actor = learner_and_actor(lab.spec("ppo", **changes))
+        learner, actor = learner_and_actor(lab.spec("ppo", learning_rate=lab.constant(1e-9)))
         learner.insert(races.drive(actor), 0, 0)
         assert learner.update()["value_loss"] == pytest.approx(0.5, abs=0.03)
+
+
+def test_all_values_of_a_block_are_the_learners_of_now(lab, step):
+    """Values 2 now, whatever they were while acting; 1 is paid for ever, gamma 0.5, lambda 0.9.
+
+    Each error is 1 + 0.5 * 2 - 2 = 0, so no action has an advantage, at the end of a block neither, and returns are 2.
+    """
+    learner, actor = learner_and_actor(lab.spec("ppo", learning_rate=lab.constant(1e-9)))
+    block = lab.races(lambda _state, _action: step(1.0, 0)).drive(actor)
+    block.value[...] = np.linspace(-50, 50, block.value.size, dtype=np.float32).reshape(block.value.shape)
+    learner.insert(block, 0, -1)
+    with torch.no_grad():  # weights that are newer than the block
+        learner.network.value_head.weight.zero_()
+        learner.network.value_head.bias.fill_(2.0)
+    metrics = learner.update()
+    assert metrics["advantage_std"] == pytest.approx(0.0, abs=1e-5)
+    assert metrics["return_mean"] == pytest.approx(2.0, abs=1e-5)
+    assert metrics["value_mean"] == pytest.approx(2.0, abs=1e-5)
 
 
 def test_behaviour_and_learner_agree_before_the_first_step(lab, coin_races):
@@ -100,6 +153,19 @@ def test_behaviour_and_learner_agree_before_the_first_step(lab, coin_races):
     assert abs(metrics["approx_kl"]) < 1e-6
     assert metrics["clip_fraction"] == 0.0
     assert metrics["entropy"] == pytest.approx(np.log(3), abs=0.01)
+
+
+def test_how_far_the_policy_has_moved_is_counted_from_the_start_of_the_update(lab, coin_races):
+    """The behaviour policy gave each action e times less chance: 0.72 nats, which are no work of this update."""
+    spec = lab.spec("ppo", learning_rate=lab.constant(1e-9), max_kl=1e-3, epochs=1)
+    learner, actor = learner_and_actor(spec)
+    block = coin_races.drive(actor)
+    block.log_prob[...] -= 1.0
+    learner.insert(block, 0, -1)
+    metrics = learner.update()
+    assert metrics["approx_kl"] == pytest.approx(np.e - 2.0, abs=1e-3)
+    assert metrics["update_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["gradient_steps"] == 3, "192 decisions in batches of 64: the whole epoch"
 
 
 def test_update_ends_when_the_policy_has_moved_far_enough(lab, coin_races):
@@ -182,7 +248,7 @@ def test_exploring_follows_the_policy_and_its_seed(lab):
         actors[0].network.policy_head.bias.copy_(torch.tensor([0.1, 0.6, 0.3]).log())
         actors[0].network.policy_head.weight.zero_()
     for actor in actors[1:]:
-        actor.network.load_state_dict(actors[0].network.state_dict())
+        actor.load_network(actors[0].network.state_dict())
     first, same, other = (actor.act(image, floats, explore=True) for actor in actors)
     np.testing.assert_allclose(np.bincount(first.action) / 4000, [0.1, 0.6, 0.3], atol=0.03)
     np.testing.assert_allclose(np.exp(first.log_prob), np.array([0.1, 0.6, 0.3])[first.action], rtol=1e-5)
@@ -199,14 +265,16 @@ def test_block_evaluation_by_hand():
     """
     block = new_block(BlockSpec(3, 1, 34, 34, 4))
     block.reward[...] = 1
-    block.value[:, 0] = [2, 6, 3]
     block.truncated[0], block.is_reset[1] = True, True
     block.action[:, 0] = [4, 5, 6]
-    rollout = evaluate_block(block, np.array([8], np.float32), discount=0.5, trace_decay=1.0)
+    decided = PolicyAndValue(torch.zeros(4, 1, 2), torch.tensor([[2.0], [6.0], [3.0], [8.0]]))
+    rollout = evaluate_segment(keep_block(block, 0.5), decided, discount=0.5, trace_decay=1.0)
     assert rollout.advantage.tolist() == [2, 2]
     assert rollout.returns.tolist() == [4, 5]
+    assert rollout.value.tolist() == [2, 3]
     assert rollout.action.tolist() == [4, 6]
     assert rollout.image.shape == (2, 1, 34, 34)
+    torch.testing.assert_close(rollout.first_log_probs.exp(), torch.full((2, 2), 0.5))
 
 
 def test_ppo_refuses_what_it_has_no_use_for(lab):

@@ -76,6 +76,46 @@ def test_new_transitions_have_the_largest_priority_and_resets_none(make_stream: 
     priorities.tree.check_valid()
 
 
+def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeStream):
+    """Errors around 0.01: what waits to be measured has the largest of them, not 1, which no error ever reaches."""
+    buffer, priorities = filled(make_stream, alpha=1.0)
+    rows = np.flatnonzero(~is_reset(buffer))
+    priorities.update(rows[:0], np.zeros(0, np.float32))
+    assert priorities.largest == 1.0
+    priorities.update(rows[:2], np.array([-0.02, 0.01], np.float32))
+    expected = np.full(len(rows), 0.12)
+    expected[1] = 0.11
+    np.testing.assert_allclose(priorities.tree.weights[rows], expected, rtol=1e-6)
+    assert not priorities.tree.weights[: buffer.num_rows][is_reset(buffer)].any()
+    priorities.tree.check_valid()
+
+
+def test_the_largest_priority_falls_with_the_errors(make_stream: MakeStream):
+    """9 is measured, then measured anew as 2, then written over: new transitions get what is largest by then."""
+    buffer, priorities = filled(make_stream)
+    rows = np.flatnonzero(~is_reset(buffer))
+    first = rows[rows < buffer.rows_per_slot]
+    priorities.update(rows, np.full(len(rows), 0.4, np.float32))
+    priorities.update(first[:1], np.array([8.9], np.float32))
+    assert priorities.largest == pytest.approx(9.0)
+    priorities.update(first[:1], np.array([1.9], np.float32))
+    assert priorities.largest == pytest.approx(2.0)
+    slot = buffer.insert(make_stream(SPEC, 1, stream=7)[0], 1)
+    assert slot == 0
+    priorities.enter(slot)
+    assert priorities.largest == pytest.approx(0.5)
+    assert priorities.tree.weights[:15].max() == pytest.approx(0.5**0.5)
+
+
+def test_state_brings_everything_back(make_stream: MakeStream):
+    buffer, priorities = filled(make_stream)
+    priorities.update(np.flatnonzero(~is_reset(buffer))[:5], np.array([8.9, 0, 1, 2, 0], np.float32))
+    other = Priorities(buffer, 0.5, 0.1)
+    other.load_state_dict(priorities.state_dict())
+    np.testing.assert_array_equal(other.tree.nodes, priorities.tree.nodes)
+    np.testing.assert_array_equal(other.measured, priorities.measured)
+
+
 def test_priorities_of_a_buffer_that_is_not_empty(make_stream: MakeStream):
     buffer, entered = filled(make_stream)
     np.testing.assert_array_equal(Priorities(buffer, 0.5, 0.1).tree.nodes, entered.tree.nodes)

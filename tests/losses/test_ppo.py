@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from rulka.losses.ppo import clipped_policy_loss, clipped_value_loss, entropy_of, explained_variance, log_prob_of
+from rulka.losses.ppo import (
+    clipped_policy_loss,
+    clipped_value_loss,
+    divergence,
+    entropy_of,
+    explained_variance,
+    log_prob_of,
+)
 
 
 def test_log_prob_and_entropy_equal_torchs_distribution():
@@ -17,6 +24,13 @@ def test_log_prob_and_entropy_equal_torchs_distribution():
     distribution = Categorical(logits=logits)
     torch.testing.assert_close(log_prob_of(logits, action), distribution.log_prob(action))
     torch.testing.assert_close(entropy_of(logits), distribution.entropy())
+
+
+def test_divergence_by_hand():
+    """From (1/2, 1/2) to (1/4, 3/4): 1/2 ln 2 + 1/2 ln 2/3 = 0.1438; the second row has not moved."""
+    first = torch.full((2, 2), 0.5).log()
+    now = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log() + 7.0
+    torch.testing.assert_close(divergence(first, now), torch.tensor(0.14384 / 2), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize(

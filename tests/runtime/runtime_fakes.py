@@ -123,6 +123,9 @@ class FakeActor:
         self._generator = np.random.default_rng(seed)
         self._env_steps = 0
 
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        self.network.load_state_dict(dict(tensors))
+
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         num_cars = len(floats)
         action = self._generator.integers(NUM_ACTIONS, size=num_cars) if explore else np.ones(num_cars, np.int64)

@@ -52,7 +52,7 @@ def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
         "check_candidates": 2,
         "final_check_races": 2,
     }
-    params["ppo"] |= {"steps_per_update": 72, "batch_size": 24, "epochs": 2, "value_warmup_updates": 2}
+    params["ppo"] |= {"steps_per_update": 72, "batch_size": 24, "epochs": 2, "value_warmup_steps": 144}
     params["iqn"] |= {
         "start_steps": 96,
         "buffer_steps": 288,

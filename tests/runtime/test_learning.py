@@ -15,7 +15,7 @@ from rulka.tracks.generate import generate_track
 
 ROOT = Path(__file__).parents[2]
 CHANGES: dict[str, dict[str, Any]] = {
-    "ppo": {"steps_per_update": 1024, "batch_size": 256, "value_warmup_updates": 0, "epochs": 4},
+    "ppo": {"steps_per_update": 1024, "batch_size": 256, "value_warmup_steps": 0, "epochs": 4},
     "iqn": {
         "warmup_steps": 0,
         "demonstration_share": 0.0,

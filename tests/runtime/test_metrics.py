@@ -85,14 +85,51 @@ def test_learning_means_and_spread_of_gradient_norms() -> None:
     assert means.take() == {}
 
 
-def test_mean_training_time_counts_finished_races_from_the_start_line() -> None:
-    def race(time_ms: int, *, is_finished: bool = True, is_full_race: bool = True) -> RaceEnd:
-        return RaceEnd(0, 0, is_finished, is_full_race, time_ms, 100.0, 1.0)
+def race(
+    time_ms: int, progress_m: float, *, is_finished: bool = True, is_full_race: bool = True, reward: float = 1.0
+) -> RaceEnd:
+    return RaceEnd(0, 0, is_finished, is_full_race, time_ms, progress_m, reward)
 
+
+def test_mean_training_time_counts_finished_races_from_the_start_line() -> None:
     statistics = RaceStatistics()
     assert statistics.values()["mean_training_time_s"] is None
-    statistics.add([race(20_000), race(30_000), race(1_000, is_finished=False), race(2_000, is_full_race=False)])
+    statistics.add(
+        [
+            race(20_000, 100.0),
+            race(30_000, 100.0),
+            race(1_000, 9.0, is_finished=False),
+            race(2_000, 100.0, is_full_race=False),
+        ]
+    )
     assert statistics.values()["mean_training_time_s"] == 25.0
     restored = RaceStatistics()
     restored.load_state_dict(statistics.state_dict())
     assert restored.values() == statistics.values()
+
+
+def test_races_begun_down_the_track_count_neither_as_finished_nor_as_far() -> None:
+    """A car that never moves, begun at 0, 290 and 580 of 600 m: 0 m, not 290. One that rolls over the line from 595 m
+    is no finish. The mean return is that of all races.
+    """
+    statistics = RaceStatistics()
+    statistics.add(
+        [
+            race(2_000, 290.0, is_finished=False, is_full_race=False, reward=-1.0),
+            race(200, 600.0, is_full_race=False, reward=2.0),
+        ]
+    )
+    values = statistics.values()
+    assert (values["finish_rate"], values["mean_progress_m"], values["mean_return"]) == (None, None, 0.5)
+    statistics.add(
+        [
+            race(2_000, 0.0, is_finished=False, reward=-1.0),
+            race(2_000, 580.0, is_finished=False, is_full_race=False, reward=-1.0),
+        ]
+    )
+    values = statistics.values()
+    assert (values["finish_rate"], values["mean_progress_m"], values["mean_return"]) == (0.0, 0.0, -0.25)
+    assert values["num_races"] == 4
+    restored = RaceStatistics()
+    restored.load_state_dict(statistics.state_dict())
+    assert restored.values() == values

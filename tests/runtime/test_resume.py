@@ -77,4 +77,4 @@ def test_race_statistics_survive(tmp_path: Path) -> None:
     again = RaceStatistics()
     again.load_state_dict(statistics.state_dict())
     assert again.values() == statistics.values()
-    assert again.values()["finish_rate"] == pytest.approx(2 / 3)
+    assert again.values()["finish_rate"] == pytest.approx(1 / 2), "the third began down the track"

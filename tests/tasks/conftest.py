@@ -43,7 +43,7 @@ def small_params() -> Params:
         "check_candidates": 2,
         "final_check_races": 2,
     }
-    params["ppo"] |= {"steps_per_update": 128, "batch_size": 64, "epochs": 2, "value_warmup_updates": 1}
+    params["ppo"] |= {"steps_per_update": 128, "batch_size": 64, "epochs": 2, "value_warmup_steps": 128}
     params["iqn"] |= {"start_steps": 128, "batch_size": 16, "samples_per_insert": 1.0, "warmup_steps": 128}
     return Params.model_validate(params)
 

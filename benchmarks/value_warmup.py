@@ -1,0 +1,174 @@
+"""The dip after cloning: how PPO drives while its value is new. `python -m benchmarks.value_warmup [--json]`.
+
+Trains PPO from the clone on the track of the demo, serially and in float32, so that the figures are the same on every
+load of the machine. Greedy races on the way, always from the same starts, say what became of the clone. Needs
+`data/races` and `data/agent_init` of a pipeline whose `train.algorithm` is ppo: `dvc repro transfer` makes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from rulka.actions import action_table
+from rulka.agents.agent import AgentSpec
+from rulka.agents.speed import keep_freed_memory
+from rulka.artifacts import Artifact, load_artifact
+from rulka.buffers.experience import BlockSpec, new_block
+from rulka.datasets.races import read_meta, track_path
+from rulka.params import Params, read_params
+from rulka.runtime.choosers import LocalActor
+from rulka.runtime.collector import Collector
+from rulka.runtime.greedy_check import CheckResult, GreedyCheck
+from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars, build_learner
+
+CHECK_SEED = 4711
+SHOWN = ("explained_variance", "value_loss", "approx_kl", "update_kl", "gradient_steps", "entropy")
+"""Metrics of updates that are kept beside the greedy races, as means since the last ones."""
+
+
+class Budget(NamedTuple):
+    """How long to train, how often to look, and over how many races."""
+
+    env_steps: int
+    check_every: int
+    num_races: int
+
+
+class Setting(NamedTuple):
+    """What all seeds share."""
+
+    params: Params
+    initial: Artifact
+    cars: RaceSpec
+
+    @property
+    def block(self) -> BlockSpec:
+        """Shape of the experience: all cars of the collectors of the demo, in one batch."""
+        return block_spec(self.params.observation, self.params.train)
+
+    def agent(self) -> AgentSpec:
+        """Returns the agent in float32."""
+        params = self.params
+        return AgentSpec(
+            "ppo",
+            params.observation,
+            params.network,
+            params.ppo,
+            params.iqn,
+            self.initial.actions.num_actions,
+            self.initial.normalisation,
+            precision="float32",
+        )
+
+
+def read_setting(data: Path) -> Setting:
+    """Reads the parameters of the project, and the initial agent and the track from its data."""
+    params = read_params()
+    table = action_table(params.actions.ticks_per_action)
+    initial = load_artifact(data / "agent_init", "agent_init", observation=params.observation, actions=table)
+    track = track_path(data / "races", read_meta(data / "races")["main_track"])
+    cars = RaceSpec(
+        track, params.simulator, params.observation, params.rewards, params.actions.ticks_per_action, params.train
+    )
+    return Setting(params, initial, cars)
+
+
+def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:
+    """Trains from the clone with one seed and returns a row for each greedy check, that of the clone first."""
+    spec, block = setting.agent(), new_block(setting.block)
+    learner = build_learner(spec, setting.initial, seed, [])
+    actor = LocalActor(build_actor(spec, None, seed))
+    actor.load(learner.version, learner.network.state_dict())
+    cars = build_cars(setting.cars, block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
+    collector = Collector(0, cars, actor, block.spec, seed)
+    races = build_cars(setting.cars, budget.num_races, start_anywhere=0.0)
+    wide = BlockSpec(1, budget.num_races, block.spec.height, block.spec.width, block.spec.num_floats)
+    check = GreedyCheck(races, build_actor(spec, None, seed), wide, lambda: None)
+    rows, updates, next_check, update_s, began_s = [], [], 0, 0.0, time.process_time()
+    while True:
+        if learner.num_env_steps >= next_check:
+            result = check.run(learner.network.state_dict(), CHECK_SEED, budget.num_races)
+            times = {"update_cpu_s": update_s, "cpu_s": time.process_time() - began_s}
+            rows.append(_row(seed, learner.num_env_steps, result, updates) | times)
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            updates, next_check = [], next_check + budget.check_every
+            if learner.num_env_steps >= budget.env_steps:
+                break
+        while learner.num_env_steps < learner.num_allowed_env_steps():
+            collector.fill(block, learner.num_env_steps)
+            learner.insert(block, 0, learner.version)
+            started_s = time.process_time()
+            metrics = learner.update()
+            update_s += time.process_time() - started_s
+            if metrics is not None:
+                updates.append(metrics)
+                actor.load(learner.version, learner.network.state_dict())
+                break
+    collector.close()
+    check.close()
+    return rows
+
+
+def _row(seed: int, env_steps: int, result: CheckResult, updates: list[dict[str, float]]) -> dict[str, Any]:
+    reported = {name: [update[name] for update in updates if name in update] for name in SHOWN}
+    means = {name: round(sum(values) / len(values), 5) for name, values in reported.items() if values}
+    return {
+        "seed": seed,
+        "env_steps": env_steps,
+        "finish_rate": result.finish_rate,
+        "mean_time_s": result.mean_time_s,
+        "mean_progress_m": result.mean_progress_m,
+    } | means
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Returns what the clone did, the lowest finish rate after it and when, and the last one."""
+    clone, *later = rows
+    lowest = min(later, key=lambda row: row["finish_rate"])
+    return {
+        "seed": clone["seed"],
+        "clone": clone["finish_rate"],
+        "lowest": lowest["finish_rate"],
+        "lowest_at": lowest["env_steps"],
+        "last": later[-1]["finish_rate"],
+        "last_mean_progress_m": later[-1]["mean_progress_m"],
+        "update_cpu_s": later[-1]["update_cpu_s"],
+        "cpu_s": later[-1]["cpu_s"],
+    }
+
+
+def main() -> None:
+    """Prints a table with a line for each seed, or one JSON object with every check; progress goes to stderr."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder with races and agent_init")
+    parser.add_argument("--seeds", default="1,2,3", help="seeds of training, with commas between")
+    parser.add_argument("--env-steps", type=int, default=100_000, help="decisions to train for")
+    parser.add_argument("--check-every", type=int, default=10_000, help="decisions between greedy races")
+    parser.add_argument("--races", type=int, default=36, help="greedy races in each check")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    setting = read_setting(arguments.data)
+    budget = Budget(arguments.env_steps, arguments.check_every, arguments.races)
+    runs = [train(setting, int(seed), budget) for seed in arguments.seeds.split(",")]
+    if arguments.json:
+        print(json.dumps({"budget": budget._asdict(), "checks": runs}))
+        return
+    print("seed  clone finishes  lowest  at env step    last  CPU s  of them updating")
+    for run in map(summarise, runs):
+        print(
+            f"{run['seed']:4.0f} {run['clone']:14.0%} {run['lowest']:8.0%} {run['lowest_at']:12,.0f} {run['last']:7.0%}"
+            f" {run['cpu_s']:6.0f} {run['update_cpu_s']:17.0f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Least-squares temporal differences: the linear value that agrees with its own lambda-returns, solved for.
+
+Sources: Bradtke & Barto 1996 (LSTD); Boyan 1999 (LSTD(lambda)). Deviation: a ridge, as a network has more features
+than a few races can tell apart. Returns are those of `rulka.losses.gae`: they bootstrap at the end of a block.
+Dimensions: T decisions, N cars, W features, C columns (W features and a 1), M decisions that are no resets.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rulka.losses.gae import Endings, estimate_advantages
+
+CARS_AT_ONCE = 32
+"""Bounds the memory that is needed, which is some five times that of the features of so many cars, in float64."""
+
+
+class LinearValue(NamedTuple):
+    """A value that is linear in features: `weight` [W] and `bias` [], float64."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+def solve_linear_value(
+    feature: Tensor, reward: Tensor, endings: Endings, discount: float, trace_decay: float, ridge: float
+) -> LinearValue:
+    """Finds the linear value nearest, in squares, to the lambda-returns that it predicts itself.
+
+    A value fitted to returns that bootstrap from an untrained one keeps a share of its error, however good the fit is.
+    Here the returns are those of the result.
+
+    Args:
+        feature: [T + 1, N, W] of the observation before each decision, and of the last one.
+        reward: [T, N] for each decision.
+        endings: how each decision ended; at least one is no reset.
+        discount: gamma in [0, 1].
+        trace_decay: lambda in [0, 1].
+        ridge: pull of the weights toward 0, as a share of the mean variance of the features; not negative.
+    """
+    mean = feature[:-1][~endings.is_reset].mean(dim=0, dtype=torch.float64)
+    width = len(mean)
+    matrix, paid = torch.zeros(width + 1, width + 1, dtype=torch.float64), torch.zeros(width + 1, dtype=torch.float64)
+    squares = torch.zeros(width + 1, dtype=torch.float64)
+    for cars in torch.arange(reward.shape[1]).split(CARS_AT_ONCE):
+        flags = Endings(*(flag[:, cars] for flag in endings))
+        centred = feature[:, cars].double() - mean
+        # The column of ones is the bias: with the means out of the others, the ridge does not bend it.
+        column = torch.cat([centred, torch.ones_like(centred[..., :1])], dim=2)
+        here = column[:-1][~flags.is_reset]
+        matrix += here.T @ (here - _returns_of(column, flags, discount, trace_decay))
+        nothing = torch.zeros(column.shape[:2], dtype=torch.float64)
+        returns = estimate_advantages(reward[:, cars].double(), nothing, flags, discount, trace_decay).returns
+        paid += here.T @ returns[~flags.is_reset]
+        squares += here.square().sum(dim=0)
+    matrix.diagonal()[:-1] += ridge * squares[:-1].mean()
+    # A feature that is always 0 makes the matrix singular without a ridge: this driver then takes the smallest weights.
+    solution = torch.linalg.lstsq(matrix, paid[:, None], driver="gelsd").solution[:, 0]
+    return LinearValue(solution[:-1], solution[-1] - solution[:-1] @ mean)
+
+
+def _returns_of(column: Tensor, endings: Endings, discount: float, trace_decay: float) -> Tensor:
+    """Returns [M, C]: the returns where each column [T + 1, N, C] were the value, and nothing were paid.
+
+    Returns are affine in the value, so these and those of the rewards alone say what any linear value predicts.
+    """
+    num_rows, num_cars, num_columns = column.shape
+    each = Endings(*(flag.repeat_interleave(num_columns, dim=1) for flag in endings))
+    unpaid = torch.zeros(num_rows - 1, num_cars * num_columns, dtype=column.dtype)
+    returns = estimate_advantages(unpaid, column.flatten(1), each, discount, trace_decay).returns
+    return returns.unflatten(1, (num_cars, num_columns))[~endings.is_reset]
