@@ -38,7 +38,7 @@ def test_no_commit_outside_a_repository(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_provenance_is_plain_json(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    made = provenance({"observation": ObservationParams(height=64, width=64)}, {"input": tmp_path / "file"})
+    made = provenance("pretrain", {"observation": ObservationParams(height=64, width=64)}, {"input": tmp_path / "file"})
     assert json.loads(json.dumps(made)) == made
     assert made["parameters"] == {"observation": {"height": 64, "width": 64}}
     assert made["inputs_sha256"] == {"input": hashlib.sha256(b".\0x").hexdigest()}
