@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from rulka.errors import UserError
-from rulka.params.reader import PARAMS_FILE, read_sections
 
 GRAPH_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("dvc.lock")
+PARAMS_FILE = Path("params.yaml")
 CODE_FOLDERS = ("tasks", "rulka", "models")
 NO_INPUTS = ("__pycache__", ".DS_Store", "Thumbs.db")
 """Names that `.dvcignore` leaves out of folders among `deps`; also every `.pyc`."""
@@ -121,15 +121,24 @@ class StageInputs:
 
 def note_inputs(stage: str) -> StageInputs:
     """Returns what decides the result of a stage of `dvc.yaml` now."""
-    try:
-        sections = read_sections(PARAMS_FILE)
-    except UserError:  # being edited right now, perhaps: that is a change, and no reason to lose what is finished
-        sections = {}
+    sections = _sections()
     return StageInputs(
         params={name: sections.get(name) for name in read_graph()[stage].get("params", ())},
         code={file.as_posix(): hash_code([file]) if file.exists() else _GONE for file in code_files(stage)},
         data={file.as_posix(): _mark(file) for path in _deps(stage, is_code=False) for file in _files(path)},
     )
+
+
+def _sections() -> dict[str, Any]:
+    """Returns `params.yaml` unchecked, as `rulka.params` takes a second to import; empty where it cannot be read.
+
+    It may be half written just now: a change, and no reason to lose what is finished.
+    """
+    try:
+        sections = yaml.safe_load(PARAMS_FILE.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    return sections if isinstance(sections, dict) else {}
 
 
 def _mark(file: Path) -> str:
