@@ -4,7 +4,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: setup demo test check clean
+.PHONY: setup demo test check clean clean-results
 
 setup: $(READY)
 
@@ -33,8 +33,22 @@ check: $(READY)
 test: check
 	$(RUN) pytest
 
-# What the pipeline and the tools made; recordings and the virtual environment stay.
+# What the tools made. Data, runs and DVC's cache stay: they are the only copies of every agent that was trained.
 clean:
-	find data -mindepth 1 -maxdepth 1 ! -name recordings ! -name README.md -exec rm -rf {} +
-	rm -rf runs dvc.lock .dvc/cache .dvc/tmp .prefect .pytest_cache .ruff_cache .import_linter_cache
-	find flows tasks rulka models tests benchmarks -name __pycache__ -exec rm -rf {} +
+	rm -rf .pytest_cache .ruff_cache .import_linter_cache
+	find flows tasks rulka models tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# By find, as a name may hold spaces.
+MADE = $(wildcard runs dvc.lock .dvc/cache .dvc/tmp .prefect data/.*-*)
+RESULTS = find $(MADE) data/* -maxdepth 0 ! -path 'data/recordings*' ! -name README.md
+
+# What the pipeline made; recordings and the virtual environment stay.
+clean-results:
+ifeq ($(SURE),yes)
+	$(RESULTS) -exec rm -rf {} +
+else
+	@echo 'This deletes for good every agent, dataset and run of this folder:'
+	@$(RESULTS) -exec du -sh {} +
+	@echo 'If that is what you want: make clean-results SURE=yes'
+	@exit 1
+endif

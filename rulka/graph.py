@@ -1,8 +1,10 @@
-"""The stages of `dvc.yaml`, and the code that decides what each of them makes."""
+"""The stages of `dvc.yaml`, and what decides the result of each: parameters, code, data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,30 +14,60 @@ import yaml
 from rulka.errors import UserError
 
 GRAPH_FILE = Path("dvc.yaml")
+LOCK_FILE = Path("dvc.lock")
+PARAMS_FILE = Path("params.yaml")
 CODE_FOLDERS = ("tasks", "rulka", "models")
+NO_INPUTS = ("__pycache__", ".DS_Store", "Thumbs.db")
+"""Names that `.dvcignore` leaves out of folders among `deps`; also every `.pyc`."""
+
+_GONE = "gone"
+_NUM_NAMED = 3
+"""Of how many changed files a message names before it counts."""
 
 
-def read_graph() -> dict[str, Any]:
+def read_graph(file: Path = GRAPH_FILE) -> dict[str, Any]:
     """Returns the stages of `dvc.yaml` by name, in the order of the file, which is an order to run them in.
+
+    `outs` of each are plain paths, without the options that DVC reads beside them.
 
     Raises:
         UserError: if there is none here.
     """
     try:
-        text = GRAPH_FILE.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        message = f"there is no {GRAPH_FILE} in {Path.cwd()}"
+        message = f"there is no {file.name} in {file.absolute().parent}"
         raise UserError(message, hint="Run this from the root of the project.") from error
-    return yaml.safe_load(text)["stages"]
+    stages: dict[str, Any] = yaml.safe_load(text)["stages"]
+    return {name: {**parts, "outs": _paths(parts.get("outs", ()))} for name, parts in stages.items()}
+
+
+def _paths(outs: Iterable[str | dict[str, Any]]) -> list[str]:
+    return [path for out in outs for path in ([out] if isinstance(out, str) else out)]
+
+
+def stage_of_module(module: str) -> str | None:
+    """Returns the stage that runs a module as `python -m MODULE`; None where there is none, or no `dvc.yaml`."""
+    if not GRAPH_FILE.exists():
+        return None
+    commands = {name: shlex.split(parts["cmd"]) for name, parts in read_graph().items()}
+    return next((name for name, command in commands.items() if command[-2:] == ["-m", module]), None)
+
+
+def is_recorded(out: Path) -> bool:
+    """Whether `dvc.lock` holds an output, so that `dvc checkout` can bring it back from DVC's cache."""
+    if not LOCK_FILE.exists():
+        return False
+    stages = (yaml.safe_load(LOCK_FILE.read_text(encoding="utf-8")) or {}).get("stages", {})
+    return any(out == Path(each["path"]) for entry in stages.values() for each in entry.get("outs", ()))
 
 
 def code_files(stage: str) -> list[Path]:
-    """Returns every file of code that `dvc.yaml` names for a stage, itself or by its folder, in a fixed order.
+    """Returns every file that `dvc.yaml` names in the folders of code, itself or by its folder, in a fixed order.
 
     `rulka/params/` is not among them: DVC tracks the values it reads.
     """
-    named = [Path(path) for path in read_graph()[stage]["deps"] if path.split("/")[0] in CODE_FOLDERS]
-    return sorted({file for path in named for file in (path.rglob("*.py") if path.is_dir() else [path])})
+    return sorted(file for path in _deps(stage, is_code=True) for file in _files(path))
 
 
 def hash_code(files: Iterable[Path]) -> str:
@@ -46,3 +78,80 @@ def hash_code(files: Iterable[Path]) -> str:
         digest.update(f"{file.as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def _deps(stage: str, *, is_code: bool) -> list[Path]:
+    deps = read_graph()[stage].get("deps", ())
+    return [Path(path) for path in deps if (path.split("/")[0] in CODE_FOLDERS) == is_code]
+
+
+def _files(path: Path) -> list[Path]:
+    """Returns the file, or all files below the folder that DVC looks at."""
+    if not path.is_dir():
+        return [path]
+    files = (file for file in path.rglob("*") if file.suffix != ".pyc" and not set(NO_INPUTS) & set(file.parts))
+    return [file for file in files if file.is_file()]
+
+
+# What decides a result ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StageInputs:
+    """What decides the result of a stage, as it was at one moment.
+
+    Attributes:
+        params: sections of `params.yaml` that DVC tracks for the stage, by name; empty where the file cannot be read.
+        code: SHA-256 of each file of code by path.
+        data: size, time of change and inode of each file of data by path; contents would take too long to read.
+    """
+
+    params: Mapping[str, Any]
+    code: Mapping[str, str]
+    data: Mapping[str, str]
+
+    def changes_since(self, before: StageInputs) -> list[str]:
+        """Names what is different now, in words for a message; empty when nothing is."""
+        sections = _differing(before.params, self.params)
+        changed = [f"{', '.join(sections)} in {PARAMS_FILE}"] if sections else []
+        for then, now in ((before.code, self.code), (before.data, self.data)):
+            changed += _shortened(_differing(then, now))
+        return changed
+
+
+def note_inputs(stage: str) -> StageInputs:
+    """Returns what decides the result of a stage of `dvc.yaml` now."""
+    sections = _sections()
+    return StageInputs(
+        params={name: sections.get(name) for name in read_graph()[stage].get("params", ())},
+        code={file.as_posix(): hash_code([file]) if file.exists() else _GONE for file in code_files(stage)},
+        data={file.as_posix(): _mark(file) for path in _deps(stage, is_code=False) for file in _files(path)},
+    )
+
+
+def _sections() -> dict[str, Any]:
+    """Returns `params.yaml` unchecked, as `rulka.params` takes a second to import; empty where it cannot be read.
+
+    It may be half written just now: a change, and no reason to lose what is finished.
+    """
+    try:
+        sections = yaml.safe_load(PARAMS_FILE.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    return sections if isinstance(sections, dict) else {}
+
+
+def _mark(file: Path) -> str:
+    if not file.exists():
+        return _GONE
+    status = file.stat()
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
+def _shortened(names: list[str]) -> list[str]:
+    rest = len(names) - _NUM_NAMED
+    return names if rest <= 1 else [*names[:_NUM_NAMED], f"{rest} more files"]

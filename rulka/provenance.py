@@ -14,27 +14,32 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rulka.graph import CODE_FOLDERS, code_files, hash_code
+
 LIBRARIES = ("rulka", "torch", "numpy", "numba", "safetensors")
 CHUNK_BYTES = 1 << 20
 
 
-def provenance(sections: Mapping[str, BaseModel], inputs: Mapping[str, Path]) -> dict[str, Any]:
+def provenance(stage: str, sections: Mapping[str, BaseModel], inputs: Mapping[str, Path]) -> dict[str, Any]:
     """Describes the making of an output.
 
     Args:
+        stage: name of the stage in `dvc.yaml` that makes it.
         sections: the parameter sections that were used, by name.
         inputs: files and folders that were read, by name.
 
     Returns:
-        Plain JSON: `parameters`, `params_sha256`, `inputs_sha256`, `commit` (None outside a repository),
-        `versions` and `created` (UTC).
+        Plain JSON: `parameters`, `params_sha256`, `inputs_sha256`, `code_sha256` (of the stage's code), `commit`,
+        `is_dirty` (see `is_dirty`; both None outside a repository), `versions` and `created` (UTC).
     """
     parameters = {name: section.model_dump(mode="json") for name, section in sections.items()}
     return {
         "parameters": parameters,
         "params_sha256": hash_json(parameters),
         "inputs_sha256": {name: hash_path(path) for name, path in inputs.items()},
+        "code_sha256": hash_code(code_files(stage)),
         "commit": current_commit(),
+        "is_dirty": is_dirty(),
         "versions": library_versions(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -63,11 +68,28 @@ def hash_path(path: Path) -> str:
 
 def current_commit() -> str | None:
     """Returns the commit of the working folder, or None where there is no git or no repository."""
+    answer = _git("rev-parse", "HEAD")
+    return answer.strip() if answer is not None else None
+
+
+def is_dirty() -> bool | None:
+    """Whether the working folder differs from its commit; None where there is no git or no repository.
+
+    Files that git does not know count only among the code: anything else of that kind cannot decide a result.
+    `dvc.lock`, which each stage changes where it is committed, never counts.
+    """
+    tracked = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)dvc.lock")
+    unknown_code = _git("ls-files", "--others", "--exclude-standard", "--", *CODE_FOLDERS)
+    return None if tracked is None or unknown_code is None else bool(tracked or unknown_code)
+
+
+def _git(*arguments: str) -> str | None:
+    """Returns what git answers; None if it cannot."""
     try:
-        result = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+        result = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip()
+    return result.stdout
 
 
 def _version(name: str) -> str | None:

@@ -1,6 +1,10 @@
 """What every stage does around its work: checks its inputs, replaces its output whole, ends in one clear way.
 
 Exit codes: 0 done, 1 an error the user can act on (one message), 130 interrupted; any other error shows its traceback.
+
+DVC records the parameters, code and data that it finds *after* a stage, whatever the stage has used. So a stage notes
+them when it starts and compares before its output takes its place; an output that belongs to something else is set
+aside. What is edited between that comparison and DVC's reading, a second or two later, nobody notices.
 """
 
 from __future__ import annotations
@@ -13,8 +17,11 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -22,7 +29,9 @@ from typing import NoReturn
 
 import psutil
 
+from rulka.disk import disk_error_of
 from rulka.errors import UserError
+from rulka.graph import StageInputs, is_recorded, note_inputs, read_graph, stage_of_module
 
 EXIT_USER_ERROR = 1
 EXIT_INTERRUPTED = 130
@@ -37,9 +46,16 @@ STARTED_BY = "RULKA_STARTED_BY"
 DURATIONS_FILE = Path("runs/stage_durations.jsonl")
 """One line for each stage that ended well: stage, seconds, peak_rss_mb, ended_at."""
 
+SET_ASIDE_FOLDER = Path("runs/set_aside")
+"""Outputs of stages whose parameters, code or data changed while they ran: `<stage>/`, the newest only."""
+
 
 class StageInputError(UserError):
     """A stage was started before its input exists; the message names the stage to run first."""
+
+
+class StageChangedError(UserError):
+    """What decides the result changed while the stage ran; its output is set aside."""
 
 
 def require(path: Path, stage: str) -> Path:
@@ -55,7 +71,11 @@ def require(path: Path, stage: str) -> Path:
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         return path
     message = f"{path.as_posix()} is missing or incomplete: run `dvc repro {stage}` first"
-    raise StageInputError(message)
+    hint = f"`dvc checkout {stage}` brings back the one that DVC has recorded." if is_recorded(path) else ""
+    raise StageInputError(message, hint=hint)
+
+
+# The output -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -63,23 +83,43 @@ def output_folder(path: Path) -> Iterator[Path]:
     """Yields an empty folder beside `path` that takes its place when the block ends well.
 
     After an exception, an interrupt included, the folder is removed and whatever lay at `path` is untouched.
-    What a killed run left beside `path` is removed first.
+    What a killed run left beside `path` is removed first; an old content that it had moved aside comes back.
+
+    Raises:
+        StageChangedError: if `path` is the output of the stage that this process runs, and what decides the result
+            changed since the start; the finished output then lies in `SET_ASIDE_FOLDER`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for stale in path.parent.glob(f".{path.name}-*"):
-        shutil.rmtree(stale)
+    _clean_up_after_killed(path)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         folder.chmod(0o755)
         yield folder
-        _replace(path, folder)
+        run = _RUN.get()
+        if run is not None and path in run.outs:
+            run.check(folder, path)
+        with _INTERRUPTS.held():
+            _replace(path, folder)
+            if run is not None:
+                run.finished.append(path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+_OLD = "-old"
+
+
+def _clean_up_after_killed(path: Path) -> None:
+    for stale in path.parent.glob(f".{path.name}-*"):
+        if stale.name.endswith(_OLD) and not path.exists():  # killed between the two renames
+            stale.rename(path)
+        else:
+            shutil.rmtree(stale)
+
+
 def _replace(path: Path, folder: Path) -> None:
     """Puts `folder` at `path`; the old content is moved aside first, so that `path` is never a mixture."""
-    old = folder.with_name(f"{folder.name}-old")
+    old = folder.with_name(folder.name + _OLD)
     if path.exists():
         path.rename(old)
     try:
@@ -91,23 +131,169 @@ def _replace(path: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def run_stage(main: Callable[[], None]) -> NoReturn:
-    """Runs a stage as the whole work of this process and ends the process with its exit code."""
+# The process ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _StageRun:
+    """A stage of `dvc.yaml` that this process runs.
+
+    Attributes:
+        stage: its name.
+        outs: what it writes.
+        inputs: what decides its result, as it was at the start.
+        finished: outputs that took their place.
+    """
+
+    stage: str
+    outs: tuple[Path, ...]
+    inputs: StageInputs
+    finished: list[Path] = field(default_factory=list)
+
+    def check(self, folder: Path, out: Path) -> None:
+        """Compares what decides the result with what did at the start; sets `folder` aside where it differs."""
+        changes = note_inputs(self.stage).changes_since(self.inputs)
+        if not changes:
+            return
+        aside = SET_ASIDE_FOLDER / self.stage
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(folder, aside)
+        here, there = out.as_posix(), aside.as_posix()
+        message = f"changed while `{self.stage}` ran: {'; '.join(changes)}. The finished output is set aside in {there}"
+        raise StageChangedError(
+            message,
+            hint=f"`dvc repro {self.stage}` makes it anew with what is there now. If you undo the change, or it makes"
+            f" no difference, keep the output:\n  rm -rf {here} && mv {there} {here} && dvc commit -f {self.stage}",
+        )
+
+    def describe_outs(self) -> str:
+        """Returns what lies at the outputs after the stage did not end well, in one line for each."""
+        return "".join(f"  {self._described(out)}\n" for out in self.outs)
+
+    def _described(self, out: Path) -> str:
+        name = out.as_posix()
+        if out in self.finished:
+            return f"{name} is the new one, finished; DVC has not recorded it yet: `dvc commit -f {self.stage}` does."
+        if out.exists():
+            return f"{name} is as it was before."
+        if is_recorded(out):
+            return f"{name} is not there; `dvc checkout {self.stage}` brings back the one that DVC has recorded."
+        return f"{name} is not there yet."
+
+
+_RUN: ContextVar[_StageRun | None] = ContextVar("stage run", default=None)
+
+
+def run_stage(main: Callable[[], None], after_interrupt: str = "") -> NoReturn:
+    """Runs a stage as the whole work of this process and ends the process with its exit code.
+
+    Args:
+        main: the work.
+        after_interrupt: what else is true when the stage was interrupted, as a sentence.
+    """
     interrupt_on_signals()
-    watch = _Watch()
-    watch.start()
     try:
+        code = _run(main)
+    except KeyboardInterrupt:  # wherever it struck, the handling of another error included
+        _INTERRUPTS.ignore()
+        _say(f"interrupted\n{_described_outs()}" + (f"  {after_interrupt}\n" if after_interrupt else ""))
+        code = EXIT_INTERRUPTED
+    _INTERRUPTS.ignore()
+    _end_children()
+    # While Python shuts down, it puts the default back for handlers of its own, and leaves what is ignored.
+    for number in _INTERRUPTING:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def _run(main: Callable[[], None]) -> int:
+    """Does the work, says what went wrong, and returns the exit code."""
+    try:
+        watch = _Watch()
+        watch.start()
+        _note_start()
         main()
-        watch.write_duration()
     except UserError as error:
-        sys.stderr.write(f"error: {error.for_people()}\n")
-        sys.exit(EXIT_USER_ERROR)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted: outputs are as they were before; training will go on from its checkpoint\n")
-        sys.exit(EXIT_INTERRUPTED)
-    finally:
-        _end_children()
-    sys.exit(0)
+        return _fail(error)
+    except Exception as error:
+        known = disk_error_of(error)
+        if known is None:
+            _say(f"{traceback.format_exc()}{_described_outs()}")
+            return EXIT_USER_ERROR
+        return _fail(known)
+    _INTERRUPTS.ignore()  # the output is in its place: DVC may have it
+    watch.write_duration()
+    return 0
+
+
+def _note_start() -> None:
+    """Notes what decides the result, where this process runs a stage of `dvc.yaml`."""
+    spec = sys.modules["__main__"].__spec__
+    stage = stage_of_module(spec.name) if spec else None
+    if stage is not None:
+        _RUN.set(_StageRun(stage, tuple(map(Path, read_graph()[stage]["outs"])), note_inputs(stage)))
+
+
+def _fail(error: UserError) -> int:
+    _say(f"error: {error.for_people()}\n{_described_outs()}")
+    return EXIT_USER_ERROR
+
+
+def _described_outs() -> str:
+    run = _RUN.get()
+    return run.describe_outs() if run is not None else ""
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # the terminal is gone: there is nobody to tell, and the exit code still says it
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+# Signals --------------------------------------------------------------------------------------------------------------
+
+_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _Interrupts:
+    """What signals do that ask this process to end."""
+
+    def __init__(self) -> None:
+        self._last_s = -REPEATED_SIGNAL_S
+        self._is_ignoring = False
+        self._is_held = False
+        self._is_due = False
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """Raises `KeyboardInterrupt`, unless one was raised just before, or later, when it is not to be now."""
+        is_repeated = time.monotonic() - self._last_s < REPEATED_SIGNAL_S
+        if self._is_ignoring or is_repeated:
+            return
+        if self._is_held:
+            self._is_due = True
+            return
+        self._last_s = time.monotonic()
+        raise KeyboardInterrupt
+
+    def ignore(self) -> None:
+        """From now on nothing is raised: this process is about to end, and its exit code is decided."""
+        self._is_ignoring = True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Raises an interrupt that comes within the block after it."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+        if self._is_due:
+            self._is_due, self._last_s = False, time.monotonic()
+            raise KeyboardInterrupt
+
+
+_INTERRUPTS = _Interrupts()
 
 
 def interrupt_on_signals() -> None:
@@ -116,19 +302,13 @@ def interrupt_on_signals() -> None:
     Ctrl-C does so even where a shell had it ignored, as it does for background commands.
     One wish to stop often comes as several signals; those that follow at once must not break off the cleaning up.
     """
-    last_s = -REPEATED_SIGNAL_S
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal last_s
-        is_repeated = time.monotonic() - last_s < REPEATED_SIGNAL_S
-        if not is_repeated:
-            last_s = time.monotonic()
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, _INTERRUPTS.handle)
+    signal.signal(signal.SIGTERM, _INTERRUPTS.handle)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, interrupt)
+        signal.signal(signal.SIGHUP, _INTERRUPTS.handle)
+
+
+# Watching -------------------------------------------------------------------------------------------------------------
 
 
 class _Watch(threading.Thread):
@@ -149,7 +329,10 @@ class _Watch(threading.Thread):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def write_duration(self) -> None:
-        """Appends the line of `DURATIONS_FILE`; memory counts child processes, and shared pages once in each."""
+        """Appends the line of `DURATIONS_FILE`; memory counts child processes, and shared pages once in each.
+
+        Where it cannot be written, that is a warning.
+        """
         spec = sys.modules["__main__"].__spec__
         line = {
             "stage": spec.name.rpartition(".")[2] if spec else "unknown",
@@ -157,9 +340,12 @@ class _Watch(threading.Thread):
             "peak_rss_mb": round(max(self._peak_rss_bytes, _rss_bytes()) / 1e6, 1),
             "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        DURATIONS_FILE.parent.mkdir(exist_ok=True)
-        with DURATIONS_FILE.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            DURATIONS_FILE.parent.mkdir(exist_ok=True)
+            with DURATIONS_FILE.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:  # only the report reads it, and does without: no reason to lose a finished stage
+            _say(f"warning: {DURATIONS_FILE} cannot be written, how long this took is not kept: {error}\n")
 
     def _is_orphaned(self) -> bool:
         if STARTED_BY_DVC in os.environ and os.getppid() != self._parent:

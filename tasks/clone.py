@@ -79,6 +79,7 @@ def clone(
         actions=table,
         normalisation=encoder.normalisation,
         provenance=provenance(
+            "clone",
             {"observation": observation, "actions": actions, "network": network, "clone": clone},
             {"frames": frames_dir, "encoder": encoder_dir},
         ),

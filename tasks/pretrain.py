@@ -68,7 +68,7 @@ def pretrain(
         observation=contract,
         actions=action_table(actions.ticks_per_action),
         normalisation=reference_normalisation(),
-        provenance=provenance({"observation": observation, "pretrain": pretrain}, {"frames": frames_dir}),
+        provenance=provenance("pretrain", {"observation": observation, "pretrain": pretrain}, {"frames": frames_dir}),
     )
     with output_folder(out_dir) as folder:
         _write_results(folder, result, pretrain, train, validation)

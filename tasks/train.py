@@ -282,7 +282,7 @@ class AgentRun:
 
     def _trained(self, initial: Artifact, outcome: Outcome) -> Artifact:
         inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}
-        origin = provenance(self._sections.of(self._algorithm), inputs)
+        origin = provenance("train", self._sections.of(self._algorithm), inputs)
         return Artifact(
             kind="agent",
             tensors=outcome.best.tensors,
@@ -335,4 +335,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(main, after_interrupt="Training goes on from its last checkpoint in runs/train, where it had saved one.")

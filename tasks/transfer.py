@@ -98,7 +98,7 @@ def transfer(
     policy = load_artifact(policy_dir, "policy", observation=observation, actions=table)
     check_agreement(encoder, policy, network)
     sections = {"observation": observation, "actions": actions, "network": network, "transfer": transfer}
-    origin = provenance(sections, {"encoder": encoder_dir, "policy": policy_dir})
+    origin = provenance("transfer", sections, {"encoder": encoder_dir, "policy": policy_dir})
     with output_folder(out_dir) as folder:
         for algorithm in (train.algorithm, *train.compared):
             inside = folder if algorithm == train.algorithm else folder / COMPARED_FOLDER / algorithm

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from rulka.graph import code_files, hash_code
 from rulka.params import ObservationParams
-from rulka.provenance import current_commit, hash_json, hash_path, provenance
+from rulka.provenance import current_commit, hash_json, hash_path, is_dirty, provenance
 
 
 def test_hash_of_a_folder(tmp_path: Path) -> None:
@@ -34,12 +36,46 @@ def test_no_commit_outside_a_repository(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert current_commit() is None
+    assert is_dirty() is None
 
 
 def test_provenance_is_plain_json(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    made = provenance({"observation": ObservationParams(height=64, width=64)}, {"input": tmp_path / "file"})
+    made = provenance("pretrain", {"observation": ObservationParams(height=64, width=64)}, {"input": tmp_path / "file"})
     assert json.loads(json.dumps(made)) == made
     assert made["parameters"] == {"observation": {"height": 64, "width": 64}}
     assert made["inputs_sha256"] == {"input": hashlib.sha256(b".\0x").hexdigest()}
     assert made["versions"]["torch"].startswith("2.")
+    assert made["code_sha256"] == hash_code(code_files("pretrain"))
+    assert made["is_dirty"] == is_dirty()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a commit, and the working directory of the test."""
+    for path in ("params.yaml", "dvc.lock", "rulka/code.py", ".gitignore"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("*.log\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (None, False),
+        ("params.yaml", True),
+        ("rulka/code.py", True),
+        ("rulka/new.py", True),
+        ("rulka/new.log", False),
+        ("notes.txt", False),
+        ("dvc.lock", False),
+    ],
+)
+def test_a_folder_that_differs_from_its_commit_is_dirty(repository: Path, path: str | None, expected: bool) -> None:
+    if path is not None:
+        (repository / path).write_text("changed\n")
+    assert is_dirty() == expected

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 from pydantic import BaseModel
 
+from rulka.graph import read_graph
 from rulka.params import Params, Section, read_params
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ NOT_TRACKED = {
 }
 MAX_FILE_BYTES = 400_000
 
-GRAPH = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+GRAPH = read_graph(ROOT / "dvc.yaml")
 
 
 @cache

@@ -67,6 +67,14 @@ def test_output_folder_removes_what_a_killed_run_left(tmp_path: Path) -> None:
     assert other.exists()
 
 
+def test_output_folder_brings_back_what_a_run_killed_between_two_renames_had_moved_aside(tmp_path: Path) -> None:
+    for name in (".frames-abc", ".frames-abc-old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    with output_folder(tmp_path / "frames"):
+        assert [path.name for path in (tmp_path / "frames").iterdir()] == [".frames-abc-old"]
+
+
 def test_user_error_says_what_to_do() -> None:
     assert UserError("no port").for_people() == "no port"
     assert UserError("no port", hint="choose one").for_people() == "no port\n  choose one"
@@ -140,6 +148,14 @@ def test_a_stage_that_ends_well_writes_how_long_it_took(tmp_path: Path) -> None:
     assert 1 < line["peak_rss_mb"] < 1000
 
 
+def test_a_finished_stage_stays_finished_where_its_duration_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    _, errors = (stage := start_stage(tmp_path, "pass")).communicate(timeout=60)
+    assert stage.returncode == 0
+    assert errors.startswith("warning: runs/stage_durations.jsonl cannot be written")
+    assert errors.count("\n") == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_stage_leaves_no_output_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
     stage = start_stage(tmp_path, WORK)
@@ -149,9 +165,101 @@ def test_an_interrupted_stage_leaves_no_output_and_no_process(tmp_path: Path, nu
     stage.send_signal(number)
     _, errors = stage.communicate(timeout=30)
     assert stage.returncode == 130
-    assert errors == "interrupted: outputs are as they were before; training will go on from its checkpoint\n"
+    assert errors == "interrupted\n"
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("toy.py", "__pycache__")] == []
     assert wait_until_gone(child)
+
+
+LAST_SIGNALS = """
+    import atexit, os, signal
+    atexit.register(lambda: [os.kill(os.getpid(), number) for number in (signal.SIGINT, signal.SIGTERM)])
+    class Last:  # goes with the modules, after Python has put the default handlers back
+        def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
+            kill(pid, number)
+    sys.modules["last"] = Last()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("pass", 0), ("raise KeyboardInterrupt", 130), ("raise UserError('no')", 1), ("raise RuntimeError('no')", 1)],
+)
+def test_signals_that_come_while_python_shuts_down_change_no_exit_code(tmp_path: Path, ending: str, code: int) -> None:
+    _, errors = (stage := start_stage(tmp_path, f"{LAST_SIGNALS}\n    {ending}")).communicate(timeout=60)
+    assert stage.returncode == code, errors
+
+
+def test_a_signal_while_an_error_is_reported_ends_the_stage_as_interrupted(tmp_path: Path) -> None:
+    body = """
+    class Wrong(UserError):
+        def for_people(self):
+            import os, signal
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+    raise Wrong("no")
+    """
+    _, errors = (stage := start_stage(tmp_path, body)).communicate(timeout=60)
+    assert stage.returncode == 130
+    assert errors == "interrupted\n"
+
+
+def test_a_signal_while_an_output_takes_its_place_comes_after_it(tmp_path: Path) -> None:
+    body = """
+    import os, signal
+    rename = Path.rename
+    def interrupted_rename(path, target):
+        os.kill(os.getpid(), signal.SIGINT)
+        return rename(path, target)
+    Path("out").mkdir()
+    Path("out/old").touch()
+    with output_folder(Path("out")) as folder:
+        (folder / "new").touch()
+        Path.rename = interrupted_rename
+    """
+    _, errors = (stage := start_stage(tmp_path, body)).communicate(timeout=60)
+    assert stage.returncode == 130, errors
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+WRITE_TOO_MUCH = """
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    with output_folder(Path("out")) as folder:
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    "writing",
+    [
+        '(folder / "x").write_bytes(bytes(200_000))',
+        'import numpy; numpy.save(folder / "x.npy", numpy.zeros(200_000))',
+        'import numpy; numpy.savez(folder / "x.npz", numpy.zeros(200_000))',
+        'import numpy, safetensors.numpy as s; s.save_file({"x": numpy.zeros(200_000)}, folder / "x")',
+        'import pyarrow, pyarrow.parquet as p; p.write_table(pyarrow.table({"x": range(200_000)}), folder / "x")',
+        'from PIL import Image; Image.effect_noise((500, 500), 90).save(folder / "x.png")',
+    ],
+    ids=["bytes", "npy", "npz", "safetensors", "parquet", "png"],
+)
+def test_a_full_disk_is_one_clear_message_and_costs_nothing(tmp_path: Path, writing: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").touch()
+    _, errors = (stage := start_stage(tmp_path, WRITE_TOO_MUCH.format(writing))).communicate(timeout=120)
+    assert stage.returncode == 1
+    assert errors.startswith("error: there was no room for what had to be written: "), errors
+    assert errors.count("\n") == 2
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["old"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("number", ["EROFS", "EACCES", "EPERM"])
+def test_a_folder_that_may_not_be_written_is_one_clear_message(tmp_path: Path, number: str) -> None:
+    body = f"import errno, os; raise OSError(errno.{number}, os.strerror(errno.{number}), 'data/races')"
+    _, errors = (stage := start_stage(tmp_path, body)).communicate(timeout=60)
+    assert stage.returncode == 1
+    assert errors.startswith("error: not allowed: data/races: ")
+    assert errors.count("\n") == 2
 
 
 def test_a_stage_ends_when_its_starter_was_killed(tmp_path: Path) -> None:

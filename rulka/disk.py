@@ -1,0 +1,50 @@
+"""What the operating system refuses: no room, no permission. A person can act on it, so it is one clear message."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+
+from rulka.errors import UserError
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_ALLOWED = {errno.EROFS, errno.EACCES, errno.EPERM}
+# Libraries that write by themselves raise errors of their own; numpy says only how many items it could write.
+_NO_ROOM_TEXT = re.compile(
+    r"No space left on device|Disk quota exceeded|File too large|\d+ requested and \d+ written", re.IGNORECASE
+)
+_NOT_ALLOWED_TEXT = re.compile(r"Read-only file system|Permission denied", re.IGNORECASE)
+
+
+class DiskError(UserError):
+    """Something could not be written, or read, for a reason that lies outside the program."""
+
+
+def disk_error_of(error: BaseException) -> DiskError | None:
+    """Returns what a person can do about an error, if it or one that it came from is of the disk; else None."""
+    for each in _chain(error):
+        number = each.errno if isinstance(each, OSError) else None
+        if number in _NO_ROOM or _NO_ROOM_TEXT.search(str(each)):
+            return DiskError(
+                f"there was no room for what had to be written: {_described(each)}",
+                hint="Make room on the disk, or raise your quota or the limit on the size of files, then run it again.",
+            )
+        if number in _NOT_ALLOWED or (isinstance(each, OSError) and _NOT_ALLOWED_TEXT.search(str(each))):
+            return DiskError(f"not allowed: {_described(each)}", hint="Allow it, or work in a folder of your own.")
+    return None
+
+
+def _described(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error).splitlines()[0]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)

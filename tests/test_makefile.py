@@ -1,0 +1,52 @@
+"""`make clean` and its relatives: what they delete, and what they ask first."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+KEPT = {"Makefile", "data/README.md", "data/recordings/a.Gbx", "data/recordings.dvc", "rulka/code.py"}
+RESULTS = {
+    "data/agent/meta.json",
+    "data/old rulka/x",
+    "data/.agent-abc/x",
+    "runs/train/x",
+    ".dvc/cache/files/1",
+    ".prefect/db",
+    "dvc.lock",
+}
+OF_TOOLS = {".ruff_cache/x", "rulka/__pycache__/code.pyc"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "Makefile", tmp_path / "Makefile")
+    for path in KEPT - {"Makefile"} | RESULTS | OF_TOOLS:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    for folder in ("flows", "tasks", "models", "tests", "benchmarks"):
+        (tmp_path / folder).mkdir()
+    return tmp_path
+
+
+def make(project: Path, *arguments: str) -> tuple[int, str, set[str]]:
+    """Returns exit code, output, and the files that are left."""
+    answer = subprocess.run(["make", *arguments], cwd=project, capture_output=True, text=True, check=False)
+    left = {path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file()}
+    return answer.returncode, answer.stdout, left
+
+
+def test_clean_deletes_what_the_tools_made_and_no_agent(project: Path) -> None:
+    assert make(project, "clean")[::2] == (0, KEPT | RESULTS)
+
+
+def test_results_are_deleted_only_when_that_is_said(project: Path) -> None:
+    code, said, left = make(project, "clean-results")
+    assert code != 0
+    assert "data/agent" in said
+    assert "make clean-results SURE=yes" in said
+    assert left == KEPT | RESULTS | OF_TOOLS
+    assert make(project, "clean-results", "SURE=yes")[::2] == (0, KEPT | OF_TOOLS)
+    assert make(project, "clean-results", "SURE=yes")[0] == 0

@@ -1,0 +1,285 @@
+"""A tiny stage under the real DVC: what is typed wrong, interrupted or killed costs no output, and no lock lies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dvc.cli import main as dvc_here
+from dvc.repo import Repo
+
+ROOT = Path(__file__).parents[1]
+GRAPH = """\
+stages:
+  toy:
+    cmd: python -m tasks.toy
+    deps:
+      - data/given
+      - rulka/code
+      - tasks/toy.py
+    params:
+      - toy
+    outs:
+      - data/out:
+          persist: true
+"""
+# As `tasks/*.py` are: work, written aside, put in its place by one rename. `hold` stops it where a test wants it.
+STAGE = """\
+import os, signal, time
+from pathlib import Path
+import psutil
+from rulka.errors import UserError
+from rulka.params import read_sections
+from rulka.stage import output_folder, run_stage
+
+def hold(place):
+    if Path(f"hold_{place}").exists():
+        Path(f"held_{place}").touch()
+        while Path(f"hold_{place}").exists():
+            time.sleep(0.05)
+
+def main():
+    value = read_sections(Path("params.yaml"))["toy"]["value"]
+    hold("started")
+    if value == "wrong":
+        raise UserError("toy.value is wrong")
+    with output_folder(Path("data/out")) as folder:
+        (folder / "value").write_text(f"{value} {Path('data/given/x').read_text()}")
+        hold("working")
+    hold("finished")
+    if Path("kill").exists():
+        for process in psutil.Process().parents():
+            if "dvc" in process.cmdline():
+                process.kill()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    run_stage(main, after_interrupt="Nothing else was kept.")
+"""
+PARAMS = "toy:\n  value: {}\nother:\n  value: 1\n"
+ASIDE = "runs/set_aside/toy"
+
+
+class Project:
+    """A project of one stage, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        paths = os.pathsep.join((str(folder), str(ROOT)))
+        python = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        self._environment = {**os.environ, "PATH": python, "PYTHONPATH": paths}
+
+    def write(self, path: str, text: str) -> None:
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_text(text)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Starts DVC in a session of its own, as in a terminal."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "dvc", *arguments],
+            cwd=self.folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def dvc(self, *arguments: str) -> tuple[int, str]:
+        """Runs DVC to its end; returns its exit code and everything it and the stage said."""
+        said, _ = (process := self.start(*arguments)).communicate(timeout=120)
+        return process.returncode, said
+
+    def reproduce(self, *options: str) -> str:
+        code, said = self.dvc("repro", *options)
+        assert code == 0, said
+        return said
+
+    def command(self, *arguments: str) -> None:
+        """Runs a command of DVC that starts no stage; in this process, as its imports take longer than the command."""
+        assert dvc_here(["--cd", str(self.folder), *arguments]) == 0
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether DVC finds everything as `dvc.lock` says."""
+        return Repo(str(self.folder)).status() == {}
+
+    def held(self, place: str, *arguments: str) -> subprocess.Popen[str]:
+        """Starts DVC and returns when the stage has come to a place, where it stays until `release`."""
+        self.write(f"hold_{place}", "")
+        process = self.start(*(arguments or ("repro",)))
+        deadline_s = time.monotonic() + 120
+        while not (self.folder / f"held_{place}").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        return process
+
+    def release(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        for each in self.folder.glob("hold_*"):
+            each.unlink()
+        said, _ = process.communicate(timeout=120)
+        for each in self.folder.glob("held_*"):
+            each.unlink()
+        return process.returncode, said
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "data" / "out" / "value").read_text()
+
+    @property
+    def lock(self) -> str:
+        return (self.folder / "dvc.lock").read_text()
+
+
+@pytest.fixture(scope="module")
+def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose stage has run once."""
+    project = Project(tmp_path_factory.mktemp("project"))
+    project.write(".dvc/config", "[core]\n    no_scm = true\n    analytics = false\n")
+    project.write("dvc.yaml", GRAPH)
+    project.write("params.yaml", PARAMS.format(1))
+    project.write("tasks/toy.py", STAGE)
+    project.write(
+        "rulka/code/part.py", "x = 1\n"
+    )  # stands for code the stage imports; the real rulka is ahead on the path
+    project.write("data/given/x", "given")
+    shutil.copy(ROOT / "tasks" / "__init__.py", project.folder / "tasks" / "__init__.py")
+    project.reproduce()
+    assert project.output == "1 given"
+    return project.folder
+
+
+@pytest.fixture
+def project(finished_project: Path, tmp_path: Path) -> Project:
+    return Project(shutil.copytree(finished_project, tmp_path / "project"))
+
+
+def test_a_wrong_parameter_costs_no_output(project: Project) -> None:
+    project.write("params.yaml", PARAMS.format("wrong"))
+    code, said = project.dvc("repro")
+    assert code != 0
+    assert "error: toy.value is wrong\n  data/out is as it was before.\n" in said
+    assert project.output == "1 given"
+    project.write("params.yaml", PARAMS.format(1))
+    assert project.is_recorded
+
+
+def test_the_last_output_is_there_while_a_new_one_is_made_and_after_an_interrupt(project: Project) -> None:
+    process = project.held("working", "repro", "--force")
+    assert project.output == "1 given"
+    os.killpg(process.pid, signal.SIGINT)
+    code, said = project.release(process)
+    assert code != 0
+    assert "interrupted\n  data/out is as it was before.\n  Nothing else was kept.\n" in said
+    assert project.output == "1 given"
+    assert project.is_recorded
+
+
+def edit_parameter(project: Project) -> None:
+    project.write("params.yaml", PARAMS.format(2))
+
+
+def edit_code(project: Project) -> None:
+    project.write("rulka/code/part.py", "x = 2\n")
+
+
+def add_data(project: Project) -> None:
+    project.write("data/given/y", "more")
+
+
+@pytest.mark.parametrize(
+    ("edit", "name"),
+    [(edit_parameter, "toy in params.yaml"), (edit_code, "rulka/code/part.py"), (add_data, "data/given/y")],
+)
+def test_what_changes_while_a_stage_runs_sets_its_output_aside(
+    project: Project, edit: Callable[[Project], None], name: str
+) -> None:
+    lock = project.lock
+    process = project.held("working", "repro", "--force")
+    edit(project)
+    code, said = project.release(process)
+    assert code != 0
+    assert f"error: changed while `toy` ran: {name}. The finished output is set aside in {ASIDE}\n" in said
+    assert "data/out is as it was before.\n" in said
+    assert project.output == "1 given"
+    assert project.lock == lock
+    assert (project.folder / ASIDE / "value").read_text() == "1 given"
+    assert [path.name for path in (project.folder / "data").iterdir() if path.name.startswith(".out")] == []
+    assert not project.is_recorded
+
+
+def test_an_output_set_aside_is_kept_as_its_message_says(project: Project) -> None:
+    project.write("params.yaml", PARAMS.format(2))
+    process = project.held("working")
+    project.write("params.yaml", PARAMS.format(3))
+    _, said = project.release(process)
+    project.write("params.yaml", PARAMS.format(2))
+    recipe = next(line.strip() for line in said.splitlines() if line.strip().startswith("rm -rf "))
+    move, _, commit = recipe.rpartition(" && ")
+    subprocess.run(move, shell=True, cwd=project.folder, check=True)
+    assert commit == "dvc commit -f toy"
+    project.command("commit", "-f", "toy")
+    assert project.output == "2 given"
+    assert project.is_recorded
+
+
+def test_other_sections_may_change_while_a_stage_runs(project: Project) -> None:
+    process = project.held("working", "repro", "--force")
+    project.write(
+        "params.yaml", "# a note\n" + PARAMS.format(1).replace("value: 1\nother", "value: 1\n\nother") + "  b: 2\n"
+    )
+    code, said = project.release(process)
+    assert code == 0, said
+    assert not (project.folder / ASIDE).exists()
+
+
+def test_a_stage_killed_before_dvc_recorded_its_output_leaves_one_that_dvc_takes(project: Project) -> None:
+    project.write("params.yaml", PARAMS.format(2))
+    project.write("kill", "")
+    assert project.dvc("repro")[0] != 0
+    assert project.output == "2 given"
+    project.command("commit", "-f", "toy")
+    (project.folder / "kill").unlink()
+    assert project.is_recorded
+    assert project.output == "2 given"
+
+
+def test_a_stage_interrupted_when_its_output_is_finished_says_how_to_record_it(project: Project) -> None:
+    project.write("params.yaml", PARAMS.format(2))
+    process = project.held("finished")
+    os.killpg(process.pid, signal.SIGTERM)
+    _, said = project.release(process)
+    # SIGTERM ends DVC at once, with a terminal that it shares with the stage: the stage speaks after it.
+    assert "data/out is the new one, finished; DVC has not recorded it yet: `dvc commit -f toy` does.\n" in said
+    project.command("commit", "-f", "toy")
+    assert project.is_recorded
+
+
+def test_a_lost_output_comes_back_by_checkout(project: Project) -> None:
+    shutil.rmtree(project.folder / "data" / "out")
+    project.write("params.yaml", PARAMS.format("wrong"))
+    _, said = project.dvc("repro")
+    assert "data/out is not there; `dvc checkout toy` brings back the one that DVC has recorded.\n" in said
+    project.command("checkout", "toy")
+    assert project.output == "1 given"
+
+
+def test_going_back_is_a_checkout_with_the_lock_of_then(project: Project) -> None:
+    """And nothing else is: DVC keeps no cache of runs for outputs that persist."""
+    lock = project.lock
+    project.write("params.yaml", PARAMS.format(2))
+    project.reproduce()
+    project.write("params.yaml", PARAMS.format(1))
+    project.write("dvc.lock", lock)
+    project.command("checkout")
+    assert project.output == "1 given"
+    assert project.is_recorded
+    assert not (project.folder / ".dvc" / "cache" / "runs").exists()
