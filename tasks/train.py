@@ -6,15 +6,18 @@ Reads  data/agent_init/     initial agents, and for IQN the cloned policy that d
 Writes data/agent/          an artifact of kind "agent" for `train.algorithm`, see rulka.artifacts
          training.jsonl     how the run went, one JSON object a line
          compared/<algorithm>/   the same for each of `train.compared`, trained with the same budget
-Live   runs/train/<algorithm>-<fingerprint>/   checkpoints, metrics.jsonl, TensorBoard events
+Live   runs/train/<algorithm>-<fingerprint>/   checkpoints, the trained agent, metrics.jsonl, TensorBoard events
 
-The fingerprint is a hash of parameters and inputs. A killed run goes on from its last checkpoint; one whose parameters
-or inputs have changed has another fingerprint and starts afresh.
+The fingerprint is a hash of parameters, inputs and code. A killed run goes on from its last checkpoint; one whose
+parameters, inputs or code have changed has another fingerprint and starts afresh. A trained agent stays in its run
+until DVC has recorded the output, so that a kill between the end of the stage and DVC's record costs seconds.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +29,16 @@ from pydantic import BaseModel
 from rulka.actions import ActionTable
 from rulka.agents.agent import AgentSpec
 from rulka.agents.speed import keep_freed_memory
-from rulka.artifacts import META_FILE, Artifact, load_artifact, observation_contract, read_meta, save_artifact
+from rulka.artifacts import (
+    META_FILE,
+    Artifact,
+    ArtifactError,
+    load_artifact,
+    observation_contract,
+    read_meta,
+    save_artifact,
+)
 from rulka.buffers.experience import ExperienceBlock
-from rulka.datasets.frames import INDEX_FILE
 from rulka.datasets.races import load_races, track_path
 from rulka.datasets.races import read_meta as read_races_meta
 from rulka.errors import UserError
@@ -48,12 +58,11 @@ from rulka.params import (
     read_params,
 )
 from rulka.provenance import hash_json, hash_path, provenance
-from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.connect import train_run
 from rulka.runtime.demonstrations import demonstration_blocks
-from rulka.runtime.experience_files import ExperienceFiles
+from rulka.runtime.fingerprint import code_hash
 from rulka.runtime.learner_loop import Outcome
-from rulka.runtime.live import LIVE_FILE, TRACK_FILE
+from rulka.runtime.live import TRACK_FILE
 from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.parts import (
     RaceSpec,
@@ -66,14 +75,22 @@ from rulka.runtime.parts import (
     num_games,
 )
 from rulka.runtime.records import RECORD_FILE
+from rulka.runtime.run_folder import (
+    FINAL_FOLDER,
+    clean_up,
+    drop_experience,
+    forget_run,
+    is_delivered,
+    is_recorded,
+    locked,
+    note_delivery,
+)
 from rulka.runtime.specs import RunSpec
 from rulka.stage import output_folder, require, run_stage
 from tasks.transfer import COMPARED_FOLDER, WARMUP_FOLDER, agent_table
 
-FINAL_FOLDER = "final"
 LOG_FILE = "training.jsonl"
-RUN_SCHEMA_VERSION = 2
-"""Part of every fingerprint; raised when checkpoints of earlier code must not be gone on from."""
+_LOGGER = logging.getLogger(__name__)
 
 
 class TrainInputError(UserError):
@@ -133,7 +150,7 @@ def train(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     """Trains every algorithm with the same budget and keeps the best weights of each.
 
     Raises:
-        UserError: if an input is missing or damaged or does not fit the parameters.
+        UserError: if an input is missing or damaged or does not fit the parameters, or another process trains this.
         WorkerCrashError: if a collector keeps crashing.
     """
     require(folders.agent_init, "transfer")
@@ -143,17 +160,17 @@ def train(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     sections = Sections(observation, actions, simulator, network, rewards, train, ppo, iqn)
     algorithms: list[Algorithm] = [train.algorithm, *train.compared]
     runs = {algorithm: AgentRun(algorithm, sections, folders) for algorithm in algorithms}
-    for run in runs.values():
-        run.finish()
-    with output_folder(folders.out) as out:
-        for algorithm, run in runs.items():
-            inside = out if algorithm == train.algorithm else out / COMPARED_FOLDER / algorithm
-            shutil.copytree(run.final_dir, inside, dirs_exist_ok=True)
-            shutil.copyfile(run.folder / METRICS_FILE, inside / LOG_FILE)
-            if (run.folder / RECORD_FILE).exists():
-                shutil.copyfile(run.folder / RECORD_FILE, inside / RECORD_FILE)
-    for run in runs.values():
-        run.forget()
+    with ExitStack() as stack:
+        for run in runs.values():
+            stack.enter_context(locked(run.folder))
+        clean_up(folders.runs, [run.folder for run in runs.values()])
+        for run in runs.values():
+            run.finish()
+        with output_folder(folders.out) as out:
+            for algorithm, run in runs.items():
+                run.deliver(out if algorithm == train.algorithm else out / COMPARED_FOLDER / algorithm)
+        for run in runs.values():
+            drop_experience(run.folder)
 
 
 class AgentRun:
@@ -181,8 +198,14 @@ class AgentRun:
         self.final_dir = self.folder / FINAL_FOLDER
 
     def finish(self) -> None:
-        """Trains, or goes on training, until there is a trained agent in `final_dir`."""
-        if (self.final_dir / META_FILE).exists():  # a later algorithm was interrupted
+        """Trains, or goes on training, until there is a trained agent in `final_dir`.
+
+        The folder has to be locked, see `rulka.runtime.run_folder`.
+        """
+        if is_recorded(self.folder):
+            _LOGGER.warning("DVC has recorded what %s became: training begins anew", self.folder.as_posix())
+            forget_run(self.folder)
+        if self._is_trained():
             return
         initial = self._initial()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -194,24 +217,59 @@ class AgentRun:
             outcome = train_run(self._run_spec(initial))
         save_artifact(self.final_dir, self._trained(initial, outcome))
 
-    def forget(self) -> None:
-        """Removes what is only needed to go on; metrics stay."""
-        Checkpoints(self.folder).clear()
-        ExperienceFiles(self.folder, 0).clear()
-        shutil.rmtree(self.final_dir)
-        (self.folder / LIVE_FILE).unlink(missing_ok=True)
+    def deliver(self, out: Path) -> None:
+        """Copies the trained agent, the log and the record into the stage's output, and notes that in the run."""
+        out.mkdir(parents=True, exist_ok=True)
+        for file in self.final_dir.iterdir():
+            shutil.copyfile(file, out / file.name)
+        shutil.copyfile(self.folder / METRICS_FILE, out / LOG_FILE)
+        if (self.folder / RECORD_FILE).exists():
+            shutil.copyfile(self.folder / RECORD_FILE, out / RECORD_FILE)
+        note_delivery(self.folder)
+
+    def _is_trained(self) -> bool:
+        """Whether there is a trained agent; a damaged one is removed and said to be."""
+        if not self.final_dir.exists():
+            return False
+        try:
+            load_artifact(self.final_dir, "agent", observation=self._sections.observation, actions=self._table)
+        except ArtifactError as error:
+            _LOGGER.warning("a trained agent is damaged, and is made again from the last checkpoint: %s", error)
+            shutil.rmtree(self.final_dir)
+            return False
+        state = "delivered again, as DVC has not recorded it" if is_delivered(self.folder) else "not trained again"
+        _LOGGER.warning("%s: trained to its end; it is %s", self.folder.as_posix(), state)
+        return True
 
     def _fingerprint(self) -> str:
         """Returns a hash of everything that decides how the run goes."""
+        return hash_json([self._algorithm, self._parameters(), self._inputs(), code_hash(self._algorithm)])
+
+    def _parameters(self) -> dict[str, Any]:
+        """Returns the parameters that the training of this algorithm reads."""
         sections = {name: part.model_dump(mode="json") for name, part in self._sections.of(self._algorithm).items()}
         for name in ("algorithm", "compared"):  # which other algorithms are trained makes no difference
             del sections["train"][name]
+        if self._algorithm == "ppo":
+            for name in ("iqn", "tau_embedding"):
+                del sections["network"][name]
+        return sections
+
+    def _inputs(self) -> dict[str, str]:
+        """Returns hashes of the inputs that the training of this algorithm reads."""
         meta = read_meta(self._init_dir)
         inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
         if (self._init_dir / WARMUP_FOLDER).exists():
             inputs["warmup"] = read_meta(self._init_dir / WARMUP_FOLDER)["weights_sha256"]
-            inputs["frames"] = hash_path(require(self._folders.frames / INDEX_FILE, "capture"))
-        return hash_json([RUN_SCHEMA_VERSION, self._algorithm, sections, inputs])
+        if self._is_shown_races:
+            inputs["frames"] = hash_path(require(self._folders.frames, "capture"))
+            inputs["races"] = hash_path(self._folders.races)
+        return inputs
+
+    @property
+    def _is_shown_races(self) -> bool:
+        """Whether the agent learns from demonstrations beside its own experience."""
+        return self._algorithm == "iqn" and self._sections.iqn.demonstration_share > 0.0
 
     def _initial(self) -> Artifact:
         initial = load_artifact(
@@ -275,7 +333,7 @@ class AgentRun:
 
     def _demonstrations(self) -> list[ExperienceBlock]:
         """Returns what the agent is shown; nothing where its algorithm learns from its own experience alone."""
-        if self._algorithm != "iqn" or not self._sections.iqn.demonstration_share:
+        if not self._is_shown_races:
             return []
         require(self._folders.frames, "capture")
         return demonstration_blocks(self._folders.frames, load_races(self._folders.races), self._sections.rewards)

@@ -2,6 +2,7 @@
 
 One file each: a line of JSON with schema, length and SHA-256, then what `torch.save` wrote. A file is written beside
 its place and renamed, so there are only whole ones; the last two are kept, so that one damaged later does not hurt.
+A damaged one is set aside, as `.damaged`, once an older one could be read: it must not count among those kept.
 Read with `weights_only=True`: a checkpoint holds numbers and never code.
 """
 
@@ -22,8 +23,9 @@ import torch
 
 from rulka.errors import UserError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 NUM_KEPT = 2
+DAMAGED_SUFFIX = ".damaged"
 
 _PATTERN = "checkpoint-*.ckpt"
 _LOGGER = logging.getLogger(__name__)
@@ -60,7 +62,7 @@ class Checkpoints:
         except OSError as error:
             message = f"cannot write {path.as_posix()}: {error.strerror}; earlier checkpoints are untouched"
             raise CheckpointError(message) from error
-        for old in self._paths()[NUM_KEPT:]:
+        for old in self.files()[NUM_KEPT:]:
             old.unlink()
         return path
 
@@ -70,13 +72,16 @@ class Checkpoints:
         Raises:
             CheckpointError: if there are checkpoints but all of them are damaged.
         """
-        paths = self._paths()
+        paths, damaged = self.files(), []
         for path in paths:
             try:
                 state = _decode(path.read_bytes())
             except (OSError, ValueError, pickle.UnpicklingError) as error:
                 _LOGGER.warning("%s is damaged (%s); trying the one before it", path.as_posix(), error)
+                damaged.append(path)
                 continue
+            for other in damaged:
+                other.replace(other.with_name(other.name + DAMAGED_SUFFIX))
             _LOGGER.warning("going on from %s", path.as_posix())
             return state
         if paths:
@@ -85,12 +90,12 @@ class Checkpoints:
         return None
 
     def clear(self) -> None:
-        """Removes all checkpoints."""
-        for path in self._paths():
+        """Removes all checkpoints, damaged ones included."""
+        for path in (*self.files(), *self.folder.glob(_PATTERN + DAMAGED_SUFFIX)):
             path.unlink()
 
-    def _paths(self) -> list[Path]:
-        """Newest first."""
+    def files(self) -> list[Path]:
+        """Returns the files of all checkpoints that nobody has found damaged, newest first."""
         return sorted(self.folder.glob(_PATTERN), reverse=True)
 
 
@@ -130,6 +135,13 @@ def write_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what a killed process was writing, in a folder and below; nobody may be writing there now."""
+    for pattern in ("*.tmp", "*.tmp.npz"):
+        for path in folder.rglob(pattern):
+            path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,12 +23,12 @@ from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.central import CentralInference
 from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
-from rulka.runtime.leftovers import note_memory, remove_left_memory
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
+from rulka.runtime.shared_memory import check_room, note_memory, remove_left_memory
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
-from rulka.runtime.weights import SharedWeights, layout_of
+from rulka.runtime.weights import SharedWeights, WeightsLayout, layout_of, memory_bytes
 from rulka.runtime.worker import WorkerSpec, run_worker
 
 SLOTS_PER_COLLECTOR = 3
@@ -177,10 +177,16 @@ class CollectorProcesses:
             env_steps: environment steps taken before, by a run that is being resumed.
             num_starts: how often the run was started before.
             silence_limit_s: see `Supervisor`.
+
+        Raises:
+            SharedMemoryError: if there is too little shared memory.
         """
         count = spec.train.num_collectors
         self._spec, self._num_starts, self._env_steps = spec, num_starts, env_steps
-        self._weights = SharedWeights.create(layout_of(tensors))
+        remove_left_memory(spec.folder)
+        layout = layout_of(tensors)
+        check_room(_shared_bytes(spec, layout))
+        self._weights = SharedWeights.create(layout)
         self._blocks = [SharedBlocks.create(spec.block, SLOTS_PER_COLLECTOR) for _ in range(count)]
         self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
         self._under_way: list[set[int]] = [set() for _ in range(count)]
@@ -190,7 +196,6 @@ class CollectorProcesses:
         self._inference = None
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
-        remove_left_memory(spec.folder)
         names = [self._weights.name, *(blocks.name for blocks in self._blocks)]
         note_memory(spec.folder, names + ([] if self._inference is None else self._inference.memory_names))
         self._supervisor = Supervisor("collector", run_worker, self._worker_spec, self._forget, silence_limit_s)
@@ -307,6 +312,13 @@ class CollectorProcesses:
             parent_pid=os.getpid(),
             inference=None if self._inference is None else self._inference.place_of(index, num_restarts),
         )
+
+
+def _shared_bytes(spec: RunSpec, layout: WeightsLayout) -> int:
+    """Returns how much shared memory a run takes: slots and weights, and with central inference a desk each."""
+    slots = SLOTS_PER_COLLECTOR * spec.block.num_bytes
+    desk = replace(spec.block, num_steps=1).num_bytes if spec.train.inference == "central" else 0
+    return memory_bytes(layout) + spec.train.num_collectors * (slots + desk)
 
 
 def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int) -> CollectorSpec:

@@ -31,7 +31,7 @@ from typing import Any
 
 from rulka.agents.spec import Experience, Learner
 from rulka.errors import UserError
-from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.collectors import CollectorProcesses, SerialCollectors
 from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
@@ -54,7 +54,10 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
     Args:
         spec: what the run is made of.
         stop: tells the loop when somebody wants it to end.
+
+    Nobody else may be working in the run's folder, see `rulka.runtime.run_folder`.
     """
+    remove_unfinished(spec.folder)
     checkpoints = Checkpoints(spec.folder)
     saved = checkpoints.load_newest()
     state = RunState(**saved["run"]) if saved else RunState()

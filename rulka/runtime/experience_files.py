@@ -27,7 +27,11 @@ class DamagedExperienceError(Exception):
 
 
 class ExperienceFiles:
-    """The pieces of experience of one run."""
+    """The pieces of experience of one run.
+
+    Attributes:
+        folder: where they are; made when the first is written.
+    """
 
     def __init__(self, folder: Path, num_starts: int) -> None:
         """Prepares.
@@ -37,7 +41,7 @@ class ExperienceFiles:
             num_starts: how often it was started before; part of new names, since a start that goes on from an earlier
                 checkpoint numbers its pieces from there.
         """
-        self._folder, self._num_starts = folder / FOLDER, num_starts
+        self.folder, self._num_starts = folder / FOLDER, num_starts
         self._names: dict[int, str] = {}
         self._kept: deque[set[str]] = deque(maxlen=NUM_KEPT)
 
@@ -58,7 +62,7 @@ class ExperienceFiles:
             name = self._names.get(number)
             if name is None:
                 name = f"{self._num_starts:04d}-{number:09d}.npz"
-                self._write(self._folder / name, piece)
+                self._write(self.folder / name, piece)
             names[number] = name
         self._names = names
         return names
@@ -69,7 +73,7 @@ class ExperienceFiles:
         if len(self._kept) < NUM_KEPT:
             return
         needed = set().union(*self._kept)
-        for path in self._folder.glob("*.npz"):
+        for path in self.folder.glob("*.npz"):
             if path.name not in needed:
                 path.unlink()
 
@@ -78,7 +82,7 @@ class ExperienceFiles:
 
         Looking one up raises `DamagedExperienceError` if it is missing or damaged.
         """
-        return _Pieces(self._folder, names)
+        return _Pieces(self.folder, names)
 
     def go_on_from(self, names: Mapping[int, str]) -> None:
         """Counts the pieces that a checkpoint names as written, once all of them have been read."""
@@ -87,7 +91,7 @@ class ExperienceFiles:
 
     def clear(self) -> None:
         """Removes all of it."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, path: Path, piece: Piece) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -48,9 +48,11 @@ class RunState:
     Attributes:
         env_steps: decisions taken in and learned from, resets included.
         gradient_steps: optimizer steps.
-        seconds: of training, checks included, waiting to be started again not.
+        seconds: of training, checks included; not the time until the first experience of each start, in which
+            collectors import, compile and connect.
         num_starts: how often the run was started.
         next_check_env_steps: when the next greedy check is due.
+        checked_version: of the weights that raced in the last greedy check; -1 before the first.
     """
 
     env_steps: int = 0
@@ -58,6 +60,7 @@ class RunState:
     seconds: float = 0.0
     num_starts: int = 0
     next_check_env_steps: int = 0
+    checked_version: int = -1
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class LearnerLoop:
         self.records = Records(spec.folder)
         self._published = -1
         self._has_work = False
+        self._has_begun = False
         self._last_check: dict[str, float | None] = {}
         self._clock_s = self._reported_s = self._saved_s = time.monotonic()
 
@@ -219,7 +223,9 @@ class LearnerLoop:
     def _tick(self, bar: Progress, num_taken: int) -> None:
         """Moves the clock and does what is due by it."""
         now_s = time.monotonic()
-        self.state.seconds += now_s - self._clock_s
+        self._has_begun |= num_taken > 0
+        if self._has_begun:
+            self.state.seconds += now_s - self._clock_s
         self._clock_s = now_s
         self._show(bar, num_taken)
         if now_s - self._reported_s >= REPORT_S:
@@ -230,7 +236,7 @@ class LearnerLoop:
 
     def _show(self, bar: Progress, num_taken: int) -> None:
         left_s = max(0.0, 60.0 * self.spec.train.max_minutes - self.state.seconds)
-        if self.state.env_steps:  # whichever limit comes first
+        if self.state.env_steps and self.state.seconds:  # whichever limit comes first
             rate = self.state.env_steps / self.state.seconds
             bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + rate * left_s)
             bar.is_estimate = bar.total < self.spec.train.max_env_steps
@@ -269,11 +275,18 @@ class LearnerLoop:
             self.state.next_check_env_steps = self.state.env_steps + self.spec.train.check_env_steps
 
     def _check_weights(self) -> None:
-        """Lets the weights of now race greedily and remembers them if they are among the best."""
+        """Lets the weights of now race greedily and remembers them if they are among the best.
+
+        Weights race once only: a run that was stopped in its last choice comes by here at every start, and the same
+        weights would take the places of others.
+        """
+        if self._learner.version == self.state.checked_version:
+            return
         tensors = self._learner.network.state_dict()
         result = self._check.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
         self.best.offer(self.state.env_steps, result, tensors)
         self.records.offer(self._check, tensors, self.state.env_steps, result)
+        self.state.checked_version = self._learner.version
         self._last_check = _named_check(result)
 
     def _save(self) -> None:

@@ -13,6 +13,7 @@ from multiprocessing.shared_memory import SharedMemory
 import numpy as np
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, block_in
+from rulka.runtime.shared_memory import new_memory
 
 POISON = 0xFF
 """Byte of memory that nobody has written: NaN as float32, no action as uint8, no truth value as bool."""
@@ -43,7 +44,7 @@ class SharedBlocks:
     @classmethod
     def create(cls, spec: BlockSpec, num_slots: int) -> SharedBlocks:
         """Reserves and poisons memory; the creator has to call `unlink`."""
-        memory = SharedMemory(create=True, size=spec.num_bytes * num_slots)
+        memory = new_memory(spec.num_bytes * num_slots)
         assert memory.buf is not None
         memory.buf[:] = bytes([POISON]) * memory.size
         return cls(memory, spec, num_slots, is_owner=True)

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rulka.runtime.shared_memory import new_memory
+
 ALIGNMENT = 64
 NO_VERSION = -1
 READ_TIMEOUT_S = 10.0
@@ -70,6 +72,11 @@ def layout_of(tensors: Mapping[str, Tensor]) -> WeightsLayout:
     return WeightsLayout(tuple(places), max(offset, ALIGNMENT))
 
 
+def memory_bytes(layout: WeightsLayout) -> int:
+    """Returns how much shared memory weights of a layout take."""
+    return _HEADER_BYTES + 2 * layout.num_bytes
+
+
 class SharedWeights:
     """Two copies of the weights in shared memory, for one writer and any number of readers.
 
@@ -91,7 +98,7 @@ class SharedWeights:
     @classmethod
     def create(cls, layout: WeightsLayout) -> SharedWeights:
         """Reserves memory that holds no version yet; the creator alone may publish, and has to call `close`."""
-        memory = SharedMemory(create=True, size=_HEADER_BYTES + 2 * layout.num_bytes)
+        memory = new_memory(memory_bytes(layout))
         weights = cls(memory, layout, is_owner=True)
         weights._header[:] = 0
         weights._header[_VERSION : _VERSION + 2] = NO_VERSION

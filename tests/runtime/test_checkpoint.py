@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rulka.runtime.checkpoint import CheckpointError, Checkpoints
+from rulka.runtime.checkpoint import CheckpointError, Checkpoints, remove_unfinished
 
 
 def _state(number: int) -> dict:
@@ -88,3 +88,27 @@ def test_full_disk_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.Monke
     assert loaded is not None
     assert loaded["number"] == 1
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_damaged_checkpoint_is_not_one_of_those_kept(tmp_path: Path) -> None:
+    """Else the next save would leave one that can be read, and the one after a second damage none."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, _state(1))
+    checkpoints.save(3, _state(3)).write_bytes(b"damaged")
+    assert checkpoints.load_newest() is not None
+    checkpoints.save(2, _state(2))
+    assert [path.name for path in checkpoints.files()] == [
+        "checkpoint-000000000002.ckpt",
+        "checkpoint-000000000001.ckpt",
+    ]
+    checkpoints.clear()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(1, _state(1))
+    (tmp_path / "experience").mkdir()
+    for name in ("checkpoint-000000000002.tmp", "experience/0000-000000001.tmp", "record.tmp.npz"):
+        (tmp_path / name).write_bytes(b"half")
+    remove_unfinished(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["checkpoint-000000000001.ckpt"]

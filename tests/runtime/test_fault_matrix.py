@@ -21,8 +21,8 @@ from runtime_fakes import BLOCK_STEPS, fake_run
 
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.connect import DiskFullError, connect, train_run
-from rulka.runtime.leftovers import LIST_FILE
 from rulka.runtime.metrics_log import MetricsLog
+from rulka.runtime.shared_memory import LIST_FILE
 from rulka.runtime.stop import StopRequestedError, StopSignals
 
 PATIENCE_S = 120.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from runtime_fakes import BLOCK_STEPS, fake_run
 
 from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.collectors import Delivery
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.messages import RaceEnd
 from rulka.runtime.metrics import RaceStatistics
@@ -78,3 +80,41 @@ def test_race_statistics_survive(tmp_path: Path) -> None:
     again.load_state_dict(statistics.state_dict())
     assert again.values() == statistics.values()
     assert again.values()["finish_rate"] == pytest.approx(1 / 2), "the third began down the track"
+
+
+def test_a_run_stopped_in_its_last_choice_offers_its_weights_once(tmp_path: Path) -> None:
+    """Four places for the weights of 0, 8, 16 and 20 blocks, however often the choice is broken off."""
+    spec = fake_run(tmp_path, check_candidates=4)
+    offered = []
+    for _ in range(3):
+        with StopSignals() as stop, connect(spec, stop) as loop:
+
+            def broken_off(*_: object) -> None:
+                raise StopRequestedError
+
+            loop.best.choose = broken_off  # type: ignore[method-assign]
+            with pytest.raises(StopRequestedError):
+                loop.run()
+        saved = Checkpoints(tmp_path).load_newest()
+        assert saved is not None
+        offered.append(sorted(candidate["env_steps"] for candidate in saved["best"]))
+    assert offered == [[blocks * BLOCK_STEPS for blocks in (0, 8, 16, 20)]] * 3
+
+
+def test_time_until_the_first_experience_is_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors take ten minutes to import, by a clock that only they move, and the limit is two minutes."""
+    now_s = 0.0
+    monkeypatch.setattr("rulka.runtime.learner_loop.time", SimpleNamespace(monotonic=lambda: now_s))
+    with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:
+        collect, num_calls = loop._collectors.collect, 0
+
+        def late(num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
+            nonlocal now_s, num_calls
+            num_calls += 1
+            now_s += 60.0 if num_calls <= 10 else 1.0
+            return collect(num_allowed_env_steps, timeout_s) if num_calls > 10 else []
+
+        loop._collectors.collect = late  # type: ignore[method-assign]
+        outcome = loop.run()
+    assert outcome.ended_by == "max_env_steps"
+    assert 20.0 <= outcome.state.seconds <= 60.0

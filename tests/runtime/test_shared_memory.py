@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from runtime_fakes import FakeNetwork, fake_run
 
 from rulka.buffers.experience import BlockSpec
 from rulka.runtime import weights as weights_module
+from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.shared_blocks import IncompleteBlockError, SharedBlocks, check_written
+from rulka.runtime.shared_memory import MEMORY_FOLDER, SharedMemoryError, new_memory
 from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsError, layout_of
 
 SPEC = BlockSpec(num_steps=4, num_cars=2, height=3, width=5, num_floats=6)
@@ -132,3 +140,41 @@ def test_reading_while_publishing_gives_whole_weights() -> None:
     reader.close()
     writer.close()
     assert len(versions) > 1
+
+
+def test_too_little_shared_memory_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker gives 64 MiB; without a word to the contrary, writing beyond that ends a process with SIGBUS."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100_000))
+    tensors = FakeNetwork().state_dict()
+    before = memory_of_all()
+    with pytest.raises(SharedMemoryError, match=r"needs 1 MiB more, and 0 MiB are free") as refused:
+        CollectorProcesses(fake_run(tmp_path, num_collectors=2), tensors, env_steps=0, num_starts=0)
+    assert "--shm-size" in refused.value.hint
+    assert memory_of_all() <= before
+
+
+def test_memory_that_others_have_taken_meanwhile_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = memory_of_all()
+    for create in (lambda: SharedBlocks.create(SPEC, 3), lambda: SharedWeights.create(layout_of(TENSORS))):
+        with pytest.raises(SharedMemoryError, match="others have taken it"):
+            create()
+    assert memory_of_all() <= before
+
+
+def test_reserved_memory_is_really_there() -> None:
+    """Before anything is written into it: as many pages as it is long."""
+    memory = new_memory(10_000_000)
+    taken = os.stat(MEMORY_FOLDER / memory.name.lstrip("/")).st_blocks * 512
+    memory.close()
+    memory.unlink()
+    assert taken >= 10_000_000
+
+
+def memory_of_all() -> set[str]:
+    """Shared memory that this process has made and not removed."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    return {line.split()[-1] for line in maps.splitlines() if str(MEMORY_FOLDER) in line}

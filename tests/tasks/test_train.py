@@ -73,7 +73,7 @@ def test_both_agents_are_trained_and_documented(small_params: Params, folders: F
         assert {"env_steps", "minutes", "finish_rate", "mean_return", "record_s", "loss"} <= set(lines[-1])
         policy = load_policy(folder)
         assert policy(np.zeros((2, 1, 64, 64), np.uint8), np.zeros((2, 184), np.float32)).shape == (2,)
-    assert not list(folders.runs.rglob("*.ckpt")), "nothing is left to go on from"
+    assert not list(folders.runs.rglob("experience")), "the most of it is not kept until DVC has recorded the output"
 
 
 def test_serial_training_repeats_bit_by_bit(small_params: Params, folders: Folders, tmp_path: Path) -> None:
@@ -121,19 +121,6 @@ def test_real_learners_go_on_from_their_checkpoints(small_params: Params, folder
     again = stage.train_run(spec)
     assert (again.state.env_steps, again.state.num_starts) == (512, 2)
     assert again.state.gradient_steps > steps_before > 0
-
-
-def test_fingerprint_is_that_of_parameters_and_inputs(small_params: Params, folders: Folders) -> None:
-    def folder(algorithm: Any, params: Params) -> str:
-        return AgentRun(algorithm, sections_of(params), folders).folder.name
-
-    ppo, iqn = folder("ppo", small_params), folder("iqn", small_params)
-    assert ppo.startswith("ppo-")
-    assert folder("ppo", changed(small_params, "train", seed=9)) != ppo
-    assert folder("ppo", changed(small_params, "rewards", per_metre=0.06)) != ppo
-    assert folder("ppo", changed(small_params, "iqn", n_steps=4)) == ppo, "PPO does not read it"
-    assert folder("iqn", changed(small_params, "iqn", n_steps=4)) != iqn
-    assert folder("ppo", changed(small_params, "train", compared=())) == ppo, "it trains just the same"
 
 
 @pytest.mark.parametrize(

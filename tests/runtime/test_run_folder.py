@@ -1,0 +1,103 @@
+"""What killed runs leave in folders that nobody goes on with, and when DVC writes its record."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rulka.errors import UserError
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.run_folder import RunInUseError, clean_up, dvc_record, locked
+from rulka.runtime.shared_memory import LIST_FILE
+
+PATIENCE_S = 120.0
+MAIN = Path(__file__).parent / "fake_main.py"
+
+
+def test_a_folder_has_one_user_at_a_time(tmp_path: Path) -> None:
+    with locked(tmp_path / "run"):
+        with pytest.raises(RunInUseError, match=f"process {os.getpid()} trains there"), locked(tmp_path / "run"):
+            pass
+        with locked(tmp_path / "another"):
+            pass
+    with locked(tmp_path / "run"):
+        pass
+
+
+def test_memory_of_a_killed_run_is_removed_by_the_start_of_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All its processes were killed, the resource tracker too, and then a parameter was changed."""
+    folder = tmp_path / f"ppo-{1:016x}"
+    stage = subprocess.Popen(
+        [sys.executable, str(MAIN), str(folder), "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    give_up_s = time.monotonic() + PATIENCE_S
+    while Checkpoints(folder).load_newest() is None and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+    family = [*psutil.Process(stage.pid).children(recursive=True)]
+    os.killpg(stage.pid, signal.SIGKILL)
+    stage.wait(PATIENCE_S)
+    psutil.wait_procs(family, PATIENCE_S)
+    left = [Path("/dev/shm") / name.lstrip("/") for name in json.loads((folder / LIST_FILE).read_text())]
+    assert left
+    assert all(path.exists() for path in left), "or there is nothing to remove"
+    clean_up(tmp_path, [tmp_path / f"ppo-{2:016x}"])
+    assert not any(path.exists() for path in left)
+    assert not (folder / LIST_FILE).exists()
+    assert "of shared memory of a killed run" in caplog.text
+    assert Checkpoints(folder).load_newest() is not None, "the newest unfinished run may be gone back to"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A DVC project whose stage `train` writes something else each time, or kills DVC and itself where `die` is."""
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    (tmp_path / "toy.py").write_text(
+        "import os, pathlib, signal, time\n"
+        "pathlib.Path('agent').write_text(str(time.time_ns()))\n"
+        "if pathlib.Path('die').exists():\n"
+        "    os.killpg(0, signal.SIGKILL)\n"
+    )
+    stage = f"stages:\n  train:\n    cmd: '{sys.executable} toy.py'\n    outs:\n    - agent:\n        persist: true\n"
+    (tmp_path / "dvc.yaml").write_text(stage)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def repro(*options: str) -> int:
+    command = [sys.executable, "-m", "dvc", "repro", *options, "train"]
+    return subprocess.run(command, capture_output=True, start_new_session=True, check=False).returncode
+
+
+def test_dvc_changes_its_record_when_a_stage_has_ended_and_not_before(project: Path) -> None:
+    """This is what tells a run that DVC has its output; a stage killed at its end leaves the record as it was."""
+    records = [dvc_record()]
+    for options in ((), ("--force",)):
+        (project / "die").touch()
+        assert repro(*options) == -signal.SIGKILL
+        assert dvc_record() == records[-1]
+        (project / "die").unlink()
+        assert repro(*options) == 0
+        assert dvc_record() not in records
+        records.append(dvc_record())
+    assert records[0] is None
+
+
+def test_a_damaged_dvc_lock_is_a_named_error(project: Path) -> None:
+    for content in (b"stages: [", b"stages:\n", b"\xff\xfe\0", b"- 1\n"):
+        (project / "dvc.lock").write_bytes(content)
+        with pytest.raises(UserError, match=r"dvc\.lock is damaged"):
+            dvc_record()

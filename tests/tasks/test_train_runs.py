@@ -1,0 +1,347 @@
+"""Which run a training belongs to, and what becomes of it after its end; the training itself takes no time here."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rulka.runtime.run_folder as run_folder
+import tasks.train as stage
+from rulka.artifacts import ArtifactError, load_artifact
+from rulka.params import Params
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.experience_files import ExperienceFiles
+from rulka.runtime.greedy_check import Candidate, CheckResult
+from rulka.runtime.learner_loop import Outcome, RunState
+from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.runtime.run_folder import DELIVERY_FILE, FINAL_FOLDER, RunInUseError
+from rulka.runtime.specs import RunSpec
+from tasks.train import AgentRun, Folders, Sections, train
+from tasks.transfer import transfer
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120.0
+
+
+@pytest.fixture
+def params(small_params: Params) -> Params:
+    return changed(small_params, "train", compared=())
+
+
+@pytest.fixture
+def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
+    transfer(
+        small_params.observation,
+        small_params.actions,
+        small_params.network,
+        small_params.train,
+        small_params.transfer,
+        encoder_dir=pretrained[0],
+        policy_dir=pretrained[1],
+        out_dir=tmp_path / "agent_init",
+    )
+    races, frames = driven
+    return Folders(tmp_path / "agent_init", races, frames, tmp_path / "runs", tmp_path / "agent")
+
+
+@pytest.fixture
+def dvc_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where DVC would write its record."""
+    monkeypatch.setattr(run_folder, "DVC_LOCK_FILE", tmp_path / "dvc.lock")
+    return tmp_path / "dvc.lock"
+
+
+@pytest.fixture
+def trained(dvc_lock: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Trainings that were really run, each of which took no time."""
+    labels: list[str] = []
+
+    def train_at_once(spec: RunSpec) -> Outcome:
+        labels.append(spec.label)
+        (spec.folder / METRICS_FILE).write_text('{"env_steps": 1}\n', encoding="utf-8")
+        Checkpoints(spec.folder).save(1, {"number": len(labels)})
+        ExperienceFiles(spec.folder, 0).write({0: {}})
+        result = CheckResult(1, 0.0, None, 1.0, None)
+        best = Candidate(1, result, spec.make_learner().network.state_dict())
+        return Outcome(best, "max_env_steps", RunState(env_steps=1), None, "float32")
+
+    monkeypatch.setattr(stage, "train_run", train_at_once)
+    return labels
+
+
+def changed(params: Params, section: str, **values: Any) -> Params:
+    update = getattr(params, section).model_copy(update=values)
+    return params.model_copy(update={section: update})
+
+
+def sections_of(params: Params) -> Sections:
+    return Sections(**{name: getattr(params, name) for name in Sections.__dataclass_fields__})
+
+
+def run(params: Params, folders: Folders) -> None:
+    train(**vars(sections_of(params)), folders=folders)
+
+
+def run_of(algorithm: Any, params: Params, folders: Folders) -> str:
+    return AgentRun(algorithm, sections_of(params), folders).folder.name
+
+
+def record(dvc_lock: Path, seed: int) -> None:
+    """Writes what DVC writes when a stage has ended."""
+    dvc_lock.write_text(f"schema: '2.0'\nstages:\n  train:\n    outs:\n    - md5: '{seed}'\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("was_recorded_before", [False, True])
+def test_a_finished_run_is_delivered_again_until_dvc_has_recorded_it(
+    params: Params,
+    folders: Folders,
+    trained: list[str],
+    dvc_lock: Path,
+    caplog: pytest.LogCaptureFixture,
+    was_recorded_before: bool,
+) -> None:
+    """DVC was killed, or its cache was full, after the stage and before its record: it runs the stage again."""
+    if was_recorded_before:
+        record(dvc_lock, seed=1)
+    run(params, folders)
+    for _ in range(2):
+        first = load_artifact(folders.out, "agent").provenance
+        shutil.rmtree(folders.out)
+        caplog.clear()
+        run(params, folders)
+        assert load_artifact(folders.out, "agent").provenance == first
+        assert "trained to its end; it is delivered again" in caplog.text
+    assert trained == ["train ppo"]
+    record(dvc_lock, seed=2)
+    run(params, folders)
+    assert "DVC has recorded" in caplog.text
+    assert trained == ["train ppo", "train ppo"], "a forced run trains anew"
+
+
+def test_a_full_disk_while_the_agent_is_copied_loses_nothing(
+    params: Params, folders: Folders, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copyfile
+
+    def full(source: Path, target: Path) -> None:
+        if FINAL_FOLDER in source.parts:
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(OSError, match="No space left") as refused:
+        run(params, folders)
+    assert refused.value.errno == errno.ENOSPC, "the stage tells from it what to say"
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    run(params, folders)
+    assert trained == ["train ppo"]
+    load_artifact(folders.out, "agent")
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "meta.json"])
+def test_a_damaged_agent_is_named_and_made_again_from_the_checkpoint(
+    params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    run(params, folders)
+    (folder,) = (path for path in folders.runs.iterdir())
+    assert Checkpoints(folder).load_newest() is not None, "there is something to go on from"
+    data = bytearray((folder / FINAL_FOLDER / name).read_bytes())
+    data[len(data) // 2] ^= 0x10
+    (folder / FINAL_FOLDER / name).write_bytes(data)
+    with pytest.raises(ArtifactError):
+        load_artifact(folder / FINAL_FOLDER, "agent")
+    run(params, folders)
+    assert "a trained agent is damaged, and is made again from the last checkpoint" in caplog.text
+    assert trained == ["train ppo", "train ppo"]
+    load_artifact(folders.out, "agent")
+
+
+def test_a_damaged_note_of_a_delivery_is_said(
+    params: Params, folders: Folders, trained: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    run(params, folders)
+    (folder,) = (path for path in folders.runs.iterdir())
+    (folder / DELIVERY_FILE).write_bytes(b"\0\0")
+    run(params, folders)
+    assert f"{DELIVERY_FILE} is damaged" in caplog.text
+    assert trained == ["train ppo"]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from rulka.runtime.run_folder import locked
+with locked(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+    """Returns a function that lets another process work in the folder of a run."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(folder: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def test_a_second_training_of_the_same_is_refused_and_hurts_nothing(
+    params: Params, folders: Folders, trained: list[str], hold: Callable[[Path], subprocess.Popen[str]]
+) -> None:
+    folder = folders.runs / run_of("ppo", params, folders)
+    other = hold(folder)
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(RunInUseError, match=f"ppo-.* is in use: process {other.pid} trains there"):
+        run(params, folders)
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert trained == []
+    other.kill()
+    other.wait(PATIENCE_S)
+    run(params, folders)
+    assert trained == ["train ppo"], "a killed process holds no lock"
+
+
+def unfinished(folders: Folders, name: str, age_s: float) -> Path:
+    """Makes the folder of a run with a checkpoint, experience, metrics, and a file that was being written."""
+    folder = folders.runs / name
+    saved = Checkpoints(folder).save(5, {"number": 5})
+    ExperienceFiles(folder, 0).write({0: {}})
+    (folder / METRICS_FILE).write_text('{"env_steps": 5}\n', encoding="utf-8")
+    (folder / "checkpoint-000000000009.tmp").write_bytes(b"half")
+    for file in (saved, *ExperienceFiles(folder, 0).folder.iterdir()):
+        os.utime(file, (time.time() - age_s, time.time() - age_s))
+    return folder
+
+
+def test_the_newest_old_run_of_each_algorithm_is_kept_and_others_free_their_space(
+    params: Params,
+    folders: Folders,
+    trained: list[str],
+    hold: Callable[[Path], subprocess.Popen[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    newest, older, oldest = (unfinished(folders, f"ppo-{age:016x}", 100.0 * age) for age in (1, 2, 3))
+    alive, iqn = unfinished(folders, f"ppo-{4:016x}", 400.0), unfinished(folders, f"iqn-{5:016x}", 500.0)
+    unknown = unfinished(folders, "my-own-folder", 600.0)
+    hold(alive)
+    run(params, folders)
+    assert trained == ["train ppo"]
+    for folder in (newest, alive, iqn, unknown):
+        assert Checkpoints(folder).files(), folder
+        assert ExperienceFiles(folder, 0).folder.exists(), folder
+    for folder in (older, oldest):
+        assert not Checkpoints(folder).files()
+        assert not ExperienceFiles(folder, 0).folder.exists()
+        assert (folder / METRICS_FILE).exists(), "metrics stay"
+    assert not any(list(folder.glob("*.tmp")) for folder in (newest, older, oldest, iqn))
+    assert all(list(folder.glob("*.tmp")) for folder in (alive, unknown)), "somebody may be writing there"
+    assert caplog.text.count("of an old run; its metrics stay") == 2
+    assert f"{newest.as_posix()}, of other parameters, inputs or code, is kept" in caplog.text
+
+
+def test_a_run_that_dvc_has_recorded_is_not_kept(
+    params: Params, folders: Folders, trained: list[str], dvc_lock: Path
+) -> None:
+    run(params, folders)
+    record(dvc_lock, seed=1)
+    run(changed(params, "train", seed=9), folders)
+    old = folders.runs / run_of("ppo", params, folders)
+    assert not Checkpoints(old).files()
+    assert not (old / FINAL_FOLDER).exists()
+    assert trained == ["train ppo", "train ppo"]
+
+
+def test_a_parameter_changed_and_changed_back_goes_on(params: Params, folders: Folders, trained: list[str]) -> None:
+    """The run of the old parameters was finished, and DVC was killed before it had recorded that."""
+    run(params, folders)
+    run(changed(params, "train", seed=9), folders)
+    run(params, folders)
+    assert trained == ["train ppo", "train ppo"]
+
+
+def test_parameters_that_an_algorithm_reads_are_in_its_fingerprint(small_params: Params, folders: Folders) -> None:
+    ppo, iqn = run_of("ppo", small_params, folders), run_of("iqn", small_params, folders)
+    assert ppo.startswith("ppo-")
+    extras = small_params.network.iqn.model_copy(update={"noisy_sigma": 0.5})
+    for section, name, value in [("train", "seed", 9), ("rewards", "per_metre", 0.06), ("network", "float_hidden", 8)]:
+        other = changed(small_params, section, **{name: value})
+        assert run_of("ppo", other, folders) != ppo, name
+        assert run_of("iqn", other, folders) != iqn, name
+    for section, name, value in [("iqn", "n_steps", 4), ("network", "iqn", extras), ("network", "tau_embedding", 4)]:
+        other = changed(small_params, section, **{name: value})
+        assert run_of("ppo", other, folders) == ppo, f"PPO does not read {name}"
+        assert run_of("iqn", other, folders) != iqn, name
+    other = changed(small_params, "ppo", epochs=5)
+    assert run_of("ppo", other, folders) != ppo
+    assert run_of("iqn", other, folders) == iqn, "IQN does not read ppo"
+    assert run_of("ppo", changed(small_params, "train", compared=()), folders) == ppo, "it trains just the same"
+
+
+def test_inputs_that_an_algorithm_reads_are_in_its_fingerprint(
+    small_params: Params, folders: Folders, tmp_path: Path
+) -> None:
+    """One changed pixel of the demonstrations: IQN is shown them, PPO is not."""
+    frames = tmp_path / "frames"
+    shutil.copytree(folders.frames, frames)
+    image = next(frames.rglob("image.npy"))
+    data = bytearray(image.read_bytes())
+    data[-1] ^= 1
+    image.write_bytes(data)
+    other = Folders(folders.agent_init, folders.races, frames, folders.runs, folders.out)
+    assert run_of("ppo", small_params, other) == run_of("ppo", small_params, folders)
+    assert run_of("iqn", small_params, other) != run_of("iqn", small_params, folders)
+    alone = changed(small_params, "iqn", demonstration_share=0.0)
+    assert run_of("iqn", alone, other) == run_of("iqn", alone, folders)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the code, which stages find in the current folder."""
+    folder = tmp_path / "project"
+    for name in ("tasks", "rulka", "models"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "dvc.yaml", folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "invalid"),
+    [
+        ("rulka/agents/ppo.py", {"ppo"}),
+        ("models/actor_critic.py", {"ppo"}),
+        ("rulka/agents/iqn.py", {"iqn"}),
+        ("models/iqn.py", {"iqn"}),
+        ("rulka/runtime/learner_loop.py", {"ppo", "iqn"}),
+        ("rulka/envs/rewards.py", {"ppo", "iqn"}),
+        ("rulka/simulator/physics.py", {"ppo", "iqn"}),
+        ("rulka/progress.py", set()),
+        ("rulka/evaluation/plots.py", set()),
+    ],
+)
+def test_edited_code_makes_runs_of_its_algorithm_begin_anew(
+    small_params: Params, folders: Folders, project: Path, file: str, invalid: set[str]
+) -> None:
+    algorithms = ("ppo", "iqn")
+    before = {name: run_of(name, small_params, folders) for name in algorithms}
+    (project / file).write_text((project / file).read_text(encoding="utf-8") + "\nNEW = 1\n", encoding="utf-8")
+    assert {name for name in algorithms if run_of(name, small_params, folders) != before[name]} == invalid
