@@ -19,7 +19,7 @@ from rulka.params import PARAMS_FILE, Params, checked_params, read_sections
 PRESETS_DIR = Path("presets")
 HEADER = "# params.yaml with preset "
 """Begins the first line of what a preset wrote; the names of all that lie there follow, the newest last."""
-IQN_ONLY = ("iqn.", "network.iqn.", "network.tau_embedding", "transfer.iqn_encoder")
+IQN_ONLY = ("iqn.", "network.iqn.", "network.tau_embedding", "transfer.iqn.")
 """How keys begin that act on IQN and on nothing else."""
 _END_OF_SENTENCE = re.compile(r"\.(?=\s+[A-Z]|$)")
 
@@ -71,7 +71,8 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
         folder: where presets lie.
 
     Raises:
-        PresetError: if there is no such preset, it holds a key that `params.yaml` has not, or it is no mapping.
+        PresetError: if there is no such preset, it holds a key that `params.yaml` has not, it is no mapping, or the
+            parameters are not writable.
         ParamsError: if the result is not valid.
     """
     if name not in preset_names(folder):
@@ -121,8 +122,12 @@ def _text(path: Path) -> str:
 def _write(path: Path, header: str, data: dict[str, Any]) -> None:
     text = header + yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110)
     aside = path.with_suffix(".yaml.new")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)
+    try:
+        aside.write_text(text, encoding="utf-8")
+        os.replace(aside, path)
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror}"
+        raise PresetError(message, hint="Free or unlock its folder; the parameters are as they were.") from error
 
 
 def _overlaid(base: dict[str, Any], overlay: dict[str, Any], inside: str, changes: list[str], name: str) -> dict:

@@ -208,8 +208,9 @@ class AgentRun:
             del sections["train"][name]
         meta = read_meta(self._init_dir)
         inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
-        if (self._init_dir / WARMUP_FOLDER).exists():
-            inputs["warmup"] = read_meta(self._init_dir / WARMUP_FOLDER)["weights_sha256"]
+        if self._algorithm == "iqn" and self._sections.iqn.warmup_steps:
+            inputs["warmup"] = read_meta(require(self._init_dir / WARMUP_FOLDER, "transfer"))["weights_sha256"]
+        if self._algorithm == "iqn" and self._sections.iqn.demonstration_share:
             inputs["frames"] = hash_path(require(self._folders.frames / INDEX_FILE, "capture"))
         return hash_json([RUN_SCHEMA_VERSION, self._algorithm, sections, inputs])
 
@@ -269,7 +270,7 @@ class AgentRun:
             iqn=sections.iqn,
             num_actions=self._table.num_actions,
             normalisation=initial.normalisation,
-            has_policy_network=self._algorithm == "iqn" and self._table.actions_per_decision == 1,
+            has_policy_network=self._algorithm == "iqn" and sections.iqn.warmup_steps > 0,
             precision=sections.train.precision,
         )
 
