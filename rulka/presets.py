@@ -19,7 +19,7 @@ from rulka.params import PARAMS_FILE, Params, checked_params, read_sections
 PRESETS_DIR = Path("presets")
 HEADER = "# params.yaml with preset "
 """Begins the first line of what a preset wrote; the names of all that lie there follow, the newest last."""
-IQN_ONLY = ("iqn.", "network.iqn.", "network.tau_embedding", "transfer.iqn_encoder")
+IQN_ONLY = ("iqn.", "network.iqn.", "network.tau_embedding", "transfer.iqn.")
 """How keys begin that act on IQN and on nothing else."""
 _END_OF_SENTENCE = re.compile(r"\.(?=\s+[A-Z]|$)")
 

@@ -259,8 +259,8 @@ class AgentRun:
         """Returns hashes of the inputs that the training of this algorithm reads."""
         meta = read_meta(self._init_dir)
         inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
-        if (self._init_dir / WARMUP_FOLDER).exists():
-            inputs["warmup"] = read_meta(self._init_dir / WARMUP_FOLDER)["weights_sha256"]
+        if self._algorithm == "iqn" and self._sections.iqn.warmup_steps:
+            inputs["warmup"] = read_meta(require(self._init_dir / WARMUP_FOLDER, "transfer"))["weights_sha256"]
         if self._is_shown_races:
             inputs["frames"] = hash_path(require(self._folders.frames, "capture"))
             inputs["races"] = hash_path(self._folders.races)
@@ -327,7 +327,7 @@ class AgentRun:
             iqn=sections.iqn,
             num_actions=self._table.num_actions,
             normalisation=initial.normalisation,
-            has_policy_network=self._algorithm == "iqn" and self._table.actions_per_decision == 1,
+            has_policy_network=self._algorithm == "iqn" and sections.iqn.warmup_steps > 0,
             precision=sections.train.precision,
         )
 

@@ -3,22 +3,25 @@
 Reads  data/encoder/        the encoder of Level 0
        data/policy/         the cloned policy of Level 1
 Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorithm`, see rulka.artifacts
-         report.json        what became of every tensor: copied, kept or refused, and why; report.md for people
-         warmup_policy/     the frozen cloned policy, for algorithms whose first decisions it makes
+         report.json        what became of every tensor of the new network and of both sources: copied, kept or
+                            refused, and why; report.md for people
+         warmup_policy/     the frozen cloned policy, where `iqn.warmup_steps` lets it make the first decisions
          compared/<algorithm>/   the same for each of `train.compared`
 
-PPO goes on as the cloned policy: it takes over every tensor of it by name, and only its value head is fresh. IQN takes
-the encoder and the float head; a head trained with cross-entropy says how likely an action is, not what it is worth.
-IQN that decides for blocks of actions takes the encoder alone: it sees more floats than the cloned policy.
+Where each part comes from, `transfer` says for each algorithm: PPO can go on as the cloned policy, with a fresh value
+head. IQN can take the encoder and the float head; a head trained with cross-entropy says how likely an action is, not
+what it is worth. With every part fresh, an agent learns from scratch; both inputs are read all the same, for the
+normalisation that all networks share.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,17 +30,19 @@ from torch import Tensor
 from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import build_agent_network
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
-from rulka.errors import UserError
 from rulka.observation import FLOATS
 from rulka.params import (
     ActionParams,
     Algorithm,
+    IqnParams,
     NetworkParams,
     ObservationParams,
+    PartsParams,
     TrainParams,
     TransferParams,
     read_params,
 )
+from rulka.pretraining.initial_weights import TensorReport, TransferError, take_over
 from rulka.provenance import provenance
 from rulka.stage import output_folder, require, run_stage
 
@@ -45,29 +50,7 @@ COMPARED_FOLDER = "compared"
 WARMUP_FOLDER = "warmup_policy"
 REPORT_FILE = "report.json"
 READABLE_REPORT_FILE = "report.md"
-TAKEN_BY_IQN = ("encoder.", "float_head.", "float_mean", "float_std")
-"""Beginnings of the names of what IQN takes from the cloned policy."""
-
-
-class TransferError(UserError):
-    """What was learned before does not fit the network it should go into; the message names what differs."""
-
-
-@dataclass(frozen=True)
-class TensorReport:
-    """What became of one tensor.
-
-    Attributes:
-        name: in the RL network or, if it was refused, where it comes from.
-        action: copied from an earlier stage, kept as it was initialised, or refused.
-        shape: of the tensor.
-        reason: where it comes from, or why not.
-    """
-
-    name: str
-    action: Literal["copied", "kept", "refused"]
-    shape: list[int]
-    reason: str
+REPORT_SCHEMA_VERSION = 2
 
 
 def agent_table(algorithm: Algorithm, actions: ActionParams, network: NetworkParams) -> ActionTable:
@@ -75,12 +58,13 @@ def agent_table(algorithm: Algorithm, actions: ActionParams, network: NetworkPar
     return action_table(actions.ticks_per_action, network.iqn.actions_per_decision if algorithm == "iqn" else 1)
 
 
-def transfer(
+def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     observation: ObservationParams,
     actions: ActionParams,
     network: NetworkParams,
     train: TrainParams,
     transfer: TransferParams,
+    iqn: IqnParams,
     *,
     encoder_dir: Path,
     policy_dir: Path,
@@ -89,7 +73,8 @@ def transfer(
     """Writes one initial agent for every algorithm that will be trained.
 
     Raises:
-        UserError: if an input is missing or damaged, or does not fit the parameters or the other input.
+        UserError: if an input is missing or damaged, does not fit the parameters or the other input, or lacks what a
+            part should be taken from.
     """
     require(encoder_dir, "pretrain")
     require(policy_dir, "clone")
@@ -105,8 +90,8 @@ def transfer(
             inside.mkdir(parents=True, exist_ok=True)
             decides = agent_table(algorithm, actions, network)
             tensors, report = initial_tensors(algorithm, encoder, policy, observation, network, transfer)
-            _write_report(inside, algorithm, report)
-            if algorithm == "iqn" and decides.actions_per_decision == 1:
+            _write_report(inside, algorithm, getattr(transfer, algorithm), report)
+            if algorithm == "iqn" and iqn.warmup_steps:
                 (inside / WARMUP_FOLDER).mkdir()
                 write_artifact(inside / WARMUP_FOLDER, policy)
             initial = Artifact(
@@ -161,81 +146,45 @@ def initial_tensors(
     """Returns the weights that an agent starts with, and what became of every tensor.
 
     Raises:
-        TransferError: if a tensor that should be taken over has another shape, or the encoders are of two kinds.
+        TransferError: if a part is asked for that there is not, or that has other tensors or shapes.
     """
-    _check_encoder_kind(algorithm, network, transfer)
+    for is_there, message in transfer.impossible(algorithm, network):
+        if is_there:
+            raise TransferError(message)
     torch.manual_seed(transfer.seed)
     count = network.iqn.actions_per_decision if algorithm == "iqn" else 1
     num_outputs, normalisation = count * policy.actions.num_actions, policy.normalisation.for_blocks(count)
-    fresh = build_agent_network(algorithm, observation, network, normalisation, num_outputs).state_dict()
-    offered = _offers(algorithm, encoder, policy, transfer, network)
-    reports = []
-    for name, tensor in fresh.items():
-        source, value = offered.pop(name, ("", None))
-        if value is None:
-            is_meant = name.startswith("encoder.") and transfer.iqn_encoder == "fresh"
-            why = "transfer.iqn_encoder is fresh" if is_meant else _why_kept(name, count)
-            reports.append(TensorReport(name, "kept", list(tensor.shape), f"initialised: {why}"))
-            continue
-        if value.shape != tensor.shape:
-            message = f"{name!r} has shape {list(value.shape)} in the {source}, {algorithm} needs {list(tensor.shape)}"
-            raise TransferError(message, hint="Run `dvc repro clone` again with the parameters of now.")
-        tensor.copy_(value)
-        reports.append(TensorReport(name, "copied", list(tensor.shape), f"from the {source}"))
-    why_not = "logits trained with cross-entropy, and what leads to them, are no values of actions"
-    reports += [
-        TensorReport(name, "refused", list(tensor.shape), why_not)
-        for name, tensor in policy.tensors.items()
-        if name not in fresh and not name.startswith("encoder.")
-    ]
-    return fresh, reports
+    tensors = build_agent_network(algorithm, observation, network, normalisation, num_outputs).state_dict()
+    parts: PartsParams = getattr(transfer, algorithm)
+    offered = {"pretrained": encoder.tensors, "cloned": policy.tensors}
+    return tensors, take_over(algorithm, tensors, offered, parts)
 
 
-def _why_kept(name: str, actions_per_decision: int) -> str:
-    if actions_per_decision > 1 and name.startswith("float_"):
-        return f"decisions of {actions_per_decision} actions see more previous actions than the cloned policy"
-    return "nothing before it has one"
-
-
-def _check_encoder_kind(algorithm: Algorithm, network: NetworkParams, transfer: TransferParams) -> None:
-    """Raises TransferError if IQN should take an encoder of another kind than its own."""
-    if algorithm == "iqn" and network.iqn.encoder != "conv" and transfer.iqn_encoder != "fresh":
-        message = (
-            f"network.iqn.encoder is {network.iqn.encoder!r}, the {transfer.iqn_encoder} encoder that "
-            "transfer.iqn_encoder names is 'conv'"
-        )
-        raise TransferError(message, hint="Set transfer.iqn_encoder to fresh, or network.iqn.encoder to conv.")
-
-
-def _offers(
-    algorithm: Algorithm, encoder: Artifact, policy: Artifact, transfer: TransferParams, network: NetworkParams
-) -> dict[str, tuple[str, Tensor]]:
-    """Returns what an algorithm takes over, by name, with the place it comes from."""
-    offered = {name: ("cloned policy", tensor) for name, tensor in policy.tensors.items()}
-    if algorithm == "ppo":
-        return offered
-    taken = TAKEN_BY_IQN if network.iqn.actions_per_decision == 1 else ("encoder.",)
-    offered = {name: offer for name, offer in offered.items() if name.startswith(taken)}
-    if transfer.iqn_encoder == "fresh":
-        return {name: offer for name, offer in offered.items() if not name.startswith("encoder.")}
-    if transfer.iqn_encoder == "pretrained":
-        offered |= {name: ("pretrained encoder", tensor) for name, tensor in encoder.tensors.items()}
-    return offered
-
-
-def _write_report(folder: Path, algorithm: Algorithm, report: list[TensorReport]) -> None:
-    content: dict[str, Any] = {"algorithm": algorithm, "tensors": [asdict(tensor) for tensor in report]}
+def _write_report(folder: Path, algorithm: Algorithm, parts: PartsParams, report: list[TensorReport]) -> None:
+    content: dict[str, Any] = {
+        "schema_version": REPORT_SCHEMA_VERSION,
+        "algorithm": algorithm,
+        "parts": parts.model_dump(),
+        "tensors": [asdict(tensor) for tensor in report],
+    }
     (folder / REPORT_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    counts = {action: sum(tensor.action == action for tensor in report) for action in ("copied", "kept", "refused")}
-    lines = [
-        f"# What {algorithm} starts with",
-        "",
-        ", ".join(f"{count} tensors {action}" for action, count in counts.items()) + ".",
-        "",
-        "| tensor | shape | what | why |",
-        "|---|---|---|---|",
-        *(f"| {t.name} | {' x '.join(map(str, t.shape)) or 'one number'} | {t.action} | {t.reason} |" for t in report),
-    ]
+    lines = [f"# What {algorithm} starts with"]
+    for where in dict.fromkeys(row.where for row in report):
+        rows = [row for row in report if row.where == where]
+        counts = Counter(row.action for row in rows)
+        lines += [
+            "",
+            f"## Tensors of the {where}",
+            "",
+            ", ".join(f"{count} {action}" for action, count in sorted(counts.items())) + ".",
+            "",
+            "| tensor | shape | what | why |",
+            "|---|---|---|---|",
+            *(
+                f"| {t.name} | {' x '.join(map(str, t.shape)) or 'one number'} | {t.action} | {t.reason} |"
+                for t in rows
+            ),
+        ]
     (folder / READABLE_REPORT_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -253,6 +202,7 @@ def main() -> None:
         params.network,
         params.train,
         params.transfer,
+        params.iqn,
         encoder_dir=Path("data/encoder"),
         policy_dir=Path("data/policy"),
         out_dir=Path("data/agent_init"),

@@ -99,7 +99,12 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"simulator.physics.idle_rpm": 2e4}, "idle_rpm 20000.0 is greater than max_rpm"),
         ({"simulator.physics.rest_m": 0.2}, "rest_m 0.2 is greater than travel_m"),
         ({"simulator.physics.gear_up_mps": [65.0, 60.0, 63.0, 97.0]}, "gear_up_mps must rise"),
-        ({"network.iqn.encoder": "impala"}, "set transfer.iqn_encoder to fresh"),
+        ({"network.iqn.encoder": "impala"}, "set transfer.iqn.encoder to fresh"),
+        ({"network.iqn.layer_norm": True}, "set transfer.iqn.float_head to fresh"),
+        ({"transfer.iqn.trunk": "cloned"}, "transfer.iqn.trunk is cloned, but .* no values of actions"),
+        ({"transfer.iqn.heads": "cloned"}, "transfer.iqn.heads is cloned, but .* no values of actions"),
+        ({"transfer.ppo.trunk": "pretrained"}, "transfer.ppo.trunk: must be 'fresh' or 'cloned'"),
+        ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_updates to 0"),
         ({"pretrain.task": "simclr", "pretrain.simclr_crop_pixels": 64}, "leaves nothing of images of 64"),
         ({"pretrain.task": "simclr", "pretrain.batch_size": 1}, "batch_size must be at least 2"),
         (
@@ -116,6 +121,17 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
 def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamsError, match=message):
         checked_params(with_keys(values), "wrong")
+
+
+def test_blocks_of_actions_need_a_float_head_of_their_own() -> None:
+    blocks = {"network.iqn.actions_per_decision": 5, "iqn.warmup_steps": 0, "iqn.demonstration_share": 0.0}
+    with pytest.raises(ParamsError, match=r"set transfer.iqn.float_head to fresh"):
+        checked_params(with_keys(blocks), "wrong")
+    checked_params(with_keys(blocks | {"transfer.iqn.float_head": "fresh"}), "wrong")
+
+
+def test_what_is_not_trained_may_stand_as_it_is() -> None:
+    checked_params(with_keys({"network.iqn.encoder": "impala", "train.compared": []}), "wrong")
 
 
 def test_a_message_holds_key_rule_and_value_alone() -> None:

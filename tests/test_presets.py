@@ -49,6 +49,27 @@ def test_btr_has_all_extras(params_file: Path):
     assert params.ppo == read_params(ROOT / "params.yaml").ppo, "what it does not name stays"
 
 
+def test_scratch_takes_nothing_over_and_waits_for_no_clone(params_file: Path):
+    apply_preset("scratch", params_file, ROOT / "presets")
+    params = read_params(params_file)
+    for parts in (params.transfer.ppo, params.transfer.iqn):
+        assert set(parts.model_dump().values()) == {"fresh"}
+    assert params.ppo.value_warmup_updates == 0
+    assert params.iqn.warmup_steps == 0
+    assert params.iqn.demonstration_share == read_params(ROOT / "params.yaml").iqn.demonstration_share
+
+
+def test_parameters_that_cannot_be_written_are_named(params_file: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    before = params_file.read_bytes()
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(PresetError, match=r"params.yaml cannot be written: Permission denied"):
+        apply_preset("scratch", params_file, ROOT / "presets")
+    assert params_file.read_bytes() == before
+
+
 def test_changes_are_named(params_file: Path, tmp_path: Path):
     text = "iqn:\n  n_steps: 5\n  gamma: {interpolation: linear, points: [[0, 0.9]]}\ntrain:\n  seed: 1\n"
     lines = apply_preset("mine", params_file, write(tmp_path, text)).changes

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +29,8 @@ PRECISIONS = {
 }
 COMPARED = "compared"
 """Folder inside the agent's with one artifact for each further algorithm that was trained."""
+_PART_NAMES = {"float_head": "float head", "heads": "policy head"}
+"""How the parts of an agent are called where the word of the parameters is not English."""
 Json = dict[str, Any]
 
 
@@ -61,7 +64,7 @@ class Origins:
         """Returns every parameter section that made the agent; where stages differ, the later one's."""
         merged: Json = {}
         for meta in (self.encoder, self.policy, self.agent_init, self.agent):
-            merged |= meta.get("provenance", {}).get("parameters", {})
+            merged |= _parameters(meta)
         return merged
 
 
@@ -97,7 +100,7 @@ def facts_of(
         Fact("Transfer", transfer),
         Fact("Training", _training(origins.agent)),
         Fact("Also trained", " ".join(_training(meta) for meta in origins.compared)),
-        Fact("Help on the way", _help(parameters)),
+        Fact("Help on the way", _help(origins)),
         Fact("Choice of weights", _choice(parameters, _training_run(origins.agent))),
         Fact("Evaluation", _evaluation(evaluate)),
         Fact("Machine", _machine(_training_run(origins.agent))),
@@ -144,8 +147,13 @@ def _training_run(meta: Json) -> Json:
     return meta.get("provenance", {}).get("training", {})
 
 
+def _parameters(meta: Json) -> Json:
+    """Returns the parameter sections that an artifact was made with."""
+    return meta.get("provenance", {}).get("parameters", {})
+
+
 def _training(meta: Json) -> str:
-    training, train = _training_run(meta), meta.get("provenance", {}).get("parameters", {}).get("train")
+    training, train = _training_run(meta), _parameters(meta).get("train")
     if not train or not training:
         return ""
     num_collectors, cars = training.get("num_collectors", train["num_collectors"]), train["cars_per_collector"]
@@ -162,24 +170,44 @@ def _training(meta: Json) -> str:
     return ", ".join(part for part in parts if part) + "."
 
 
-def _help(parameters: Json) -> str:
+def _help(origins: Origins) -> str:
     """Says in which ways training had it easier than a race from the start line without any knowledge."""
-    train, iqn = parameters.get("train"), parameters.get("iqn")
+    parameters = origins.parameters()
+    train = parameters.get("train")
     if not train:
         return ""
-    parts = ["PPO starts as the cloned policy."]
-    if train["algorithm"] == "iqn":
-        parts = ["IQN starts with the pretrained encoder."]
-    if train["algorithm"] == "iqn" and iqn and iqn.get("warmup_steps"):
-        parts.append(f"Its first {iqn['warmup_steps']:,} decisions are those of the frozen cloned policy.")
-    if train["algorithm"] == "iqn" and iqn and iqn.get("demonstration_share"):
-        parts.append(f"{iqn['demonstration_share']:.0%} of every batch comes from demonstrations.")
+    runs = [(meta.get("config", {}).get("algorithm", ""), meta) for meta in (origins.agent, *origins.compared)]
+    parts = [_start(algorithm, parameters.get("transfer", {}).get(algorithm, {})) for algorithm, _ in runs]
+    parts += [_help_for_iqn(_parameters(meta).get("iqn", {})) for algorithm, meta in runs if algorithm == "iqn"]
     if train.get("start_anywhere"):
         parts.append(f"{train['start_anywhere']:.0%} of the training races start anywhere on the track.")
     if train.get("environment") == "game":
         parts.append("Training drives the track in the game, evaluation in the simulator.")
     else:
         parts.append("Training and evaluation use the same track and the same simulator.")
+    return " ".join(part for part in parts if part)
+
+
+def _start(algorithm: str, parts: Mapping[str, str]) -> str:
+    """Says where the weights come from that an agent starts with; empty where the metadata do not hold it."""
+    if not parts:
+        return ""
+    name, taken = algorithm.upper(), [part for part, source in parts.items() if source != "fresh"]
+    if not taken:
+        return f"{name} starts from scratch, with random weights."
+    if set(parts.values()) == {"cloned"}:
+        return f"{name} starts as the cloned policy, with a random value head."
+    which = " and ".join(f"the {parts[part]} {_PART_NAMES.get(part, part)}" for part in taken)
+    return f"{name} starts with {which}; the rest of its network starts random."
+
+
+def _help_for_iqn(iqn: Json) -> str:
+    """Says what IQN is given besides its weights."""
+    parts = []
+    if iqn.get("warmup_steps"):
+        parts.append(f"The first {iqn['warmup_steps']:,} decisions of IQN are those of the frozen cloned policy.")
+    if iqn.get("demonstration_share"):
+        parts.append(f"{iqn['demonstration_share']:.0%} of every batch of IQN comes from demonstrations.")
     return " ".join(parts)
 
 
@@ -239,13 +267,12 @@ def transfer_summary(agent_init_dir: Path) -> str:
     if not path.exists():
         return ""
     report = json.loads(path.read_text(encoding="utf-8"))
-    actions = [tensor["action"] for tensor in report["tensors"]]
-    num_copied, num_kept, num_refused = (actions.count(name) for name in ("copied", "kept", "refused"))
-    text = (
-        f"{num_copied} of the {num_copied + num_kept} tensors of the agent's network were copied from what was learned"
-    )
-    text += f" before, {num_kept} start fresh" if num_kept else " before"
-    return f"{text}; refused: {_count(num_refused, 'tensor')} of the cloned policy." if num_refused else f"{text}."
+    own = [tensor["action"] for tensor in report["tensors"] if tensor["where"] == "new network"]
+    num_copied, num_kept = own.count("copied"), own.count("kept")
+    if not num_copied:
+        return f"None of the {num_kept} tensors of the agent's network was taken from what was learned before."
+    text = f"{num_copied} of the {len(own)} tensors of the agent's network were copied from what was learned before"
+    return f"{text}, {num_kept} start fresh." if num_kept else f"{text}."
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:

@@ -21,7 +21,7 @@ from rulka.params.base import (
 )
 from rulka.params.evaluation import EvaluateParams
 from rulka.params.iqn import IqnParams, MunchausenParams, PrioritisedParams, ResetParams
-from rulka.params.networks import IqnNetworkParams, NetworkParams, TransferParams
+from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
 from rulka.params.observation import MAX_PIXELS, MIN_PIXELS, ActionParams, ObservationParams, Ticks
 from rulka.params.ppo import PpoParams
 from rulka.params.problems import problems_of
@@ -57,6 +57,7 @@ __all__ = [
     "ObservationParams",
     "Params",
     "ParamsError",
+    "PartsParams",
     "PhysicsParams",
     "PpoParams",
     "PretrainParams",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rulka.params.base import Count, Section, Seed, Size
+from rulka.params.base import Algorithm, Count, Section, Seed, Size
 
 
 class IqnNetworkParams(Section):
@@ -41,10 +41,46 @@ class NetworkParams(Section):
     iqn: IqnNetworkParams
 
 
-class TransferParams(Section):
-    """Stage `transfer`: what the RL network takes over."""
+class PartsParams(Section):
+    """Where each part of a new agent comes from; the table of parts is `rulka.pretraining.initial_weights.PARTS`."""
 
-    iqn_encoder: Literal["cloned", "pretrained", "fresh"] = Field(
-        description="whose encoder IQN takes: Level 1, Level 0, or none, which encoders of another kind need"
-    )
+    encoder: Literal["fresh", "pretrained", "cloned"] = Field(description="of images; pretrained is Level 0")
+    float_head: Literal["fresh", "cloned"] = Field(description="of the floats, with their normalisation")
+    trunk: Literal["fresh", "cloned"] = Field(description="between both and the heads; IQN's embeds quantile fractions")
+    heads: Literal["fresh", "cloned"] = Field(description="policy head of PPO; values have no earlier stage, so fresh")
+
+
+class TransferParams(Section):
+    """Stage `transfer`: what the network of each algorithm takes over."""
+
+    ppo: PartsParams
+    iqn: PartsParams
     seed: Seed = Field(description="of the weights that start fresh")
+
+    def impossible(self, algorithm: Algorithm, network: NetworkParams) -> list[tuple[bool, str]]:
+        """Returns what cannot be taken over: for each such wish whether it is there, and what is wrong with it."""
+        return _impossible_for_iqn(self.iqn, network.iqn) if algorithm == "iqn" else []
+
+
+def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams) -> list[tuple[bool, str]]:
+    no_values = "the cloned policy's logits, and what leads to them, are no values of actions: set it to fresh"
+    has_cloned_floats, count = parts.float_head == "cloned", network.actions_per_decision
+    return [
+        (parts.trunk == "cloned", f"transfer.iqn.trunk is cloned, but {no_values}"),
+        (parts.heads == "cloned", f"transfer.iqn.heads is cloned, but {no_values}"),
+        (
+            network.encoder != "conv" and parts.encoder != "fresh",
+            f"network.iqn.encoder {network.encoder} is of another kind than the one that "
+            f"transfer.iqn.encoder {parts.encoder} names: set transfer.iqn.encoder to fresh",
+        ),
+        (
+            network.layer_norm and has_cloned_floats,
+            "network.iqn.layer_norm makes another function of the cloned float head's weights: "
+            "set transfer.iqn.float_head to fresh",
+        ),
+        (
+            count > 1 and has_cloned_floats,
+            f"with network.iqn.actions_per_decision {count} IQN sees more previous actions than the cloned float head: "
+            "set transfer.iqn.float_head to fresh",
+        ),
+    ]

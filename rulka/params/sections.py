@@ -44,6 +44,7 @@ class Params(Section):
         """Returns for each impossible combination of sections whether it is there, and what is wrong with it."""
         count, ticks = self.network.iqn.actions_per_decision, self.actions.ticks_per_action
         has_iqn = "iqn" in self.train.algorithms
+        warmup = self.ppo.value_warmup_updates
         side = min(self.observation.height, self.observation.width)
         return [
             (
@@ -60,10 +61,15 @@ class Params(Section):
                 "the cloned policy and demonstrations know decisions of one action: with a larger "
                 "network.iqn.actions_per_decision, set iqn.warmup_steps and iqn.demonstration_share to 0",
             ),
+            *(
+                problem
+                for algorithm in self.train.algorithms
+                for problem in self.transfer.impossible(algorithm, self.network)
+            ),
             (
-                has_iqn and self.network.iqn.encoder != "conv" and self.transfer.iqn_encoder != "fresh",
-                f"network.iqn.encoder {self.network.iqn.encoder} is of another kind than the one that "
-                f"transfer.iqn_encoder {self.transfer.iqn_encoder} names: set transfer.iqn_encoder to fresh",
+                "ppo" in self.train.algorithms and self.transfer.ppo.heads == "fresh" and warmup > 0,
+                f"ppo.value_warmup_updates {warmup} spares a cloned policy, and transfer.ppo.heads is fresh: "
+                "set ppo.value_warmup_updates to 0",
             ),
             (
                 self.pretrain.task == "simclr" and self.pretrain.simclr_crop_pixels >= side,

@@ -129,14 +129,77 @@ def test_facts_say_where_it_was_trained(track: Track, where: str, said: str) -> 
     assert texts["Machine"].endswith("; trained on cuda:0.")
 
 
-def test_transfer_is_counted(tmp_path: Path) -> None:
-    actions = ["copied", "copied", "kept", "refused"]
-    (tmp_path / "report.json").write_text(json.dumps({"tensors": [{"name": "x", "action": a} for a in actions]}))
-    assert transfer_summary(tmp_path) == (
-        "2 of the 3 tensors of the agent's network were copied from what was learned before, 1 start fresh; "
-        "refused: 1 tensor of the cloned policy."
-    )
+@pytest.mark.parametrize(
+    ("actions", "text"),
+    [
+        (
+            ["copied", "copied", "kept"],
+            "2 of the 3 tensors of the agent's network were copied from what was learned before, 1 start fresh.",
+        ),
+        (["copied"], "1 of the 1 tensors of the agent's network were copied from what was learned before."),
+        (
+            ["kept", "kept"],
+            "None of the 2 tensors of the agent's network was taken from what was learned before.",
+        ),
+    ],
+)
+def test_transfer_counts_the_tensors_of_the_new_network(tmp_path: Path, actions: list[str], text: str) -> None:
+    rows = [{"where": "new network", "action": action} for action in actions]
+    rows += [{"where": "cloned policy", "action": action} for action in ("copied", "refused")]
+    (tmp_path / "report.json").write_text(json.dumps({"tensors": rows}))
+    assert transfer_summary(tmp_path) == text
     assert transfer_summary(tmp_path / "missing") == ""
+
+
+SCRATCH = dict.fromkeys(("encoder", "float_head", "trunk", "heads"), "fresh")
+IQN_HELP = (
+    "The first 1,000 decisions of IQN are those of the frozen cloned policy. "
+    "50% of every batch of IQN comes from demonstrations. "
+)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "parts", "sentence"),
+    [
+        ("ppo", SCRATCH, "PPO starts from scratch, with random weights."),
+        ("iqn", SCRATCH, "IQN starts from scratch, with random weights."),
+        ("ppo", dict.fromkeys(SCRATCH, "cloned"), "PPO starts as the cloned policy, with a random value head."),
+        (
+            "ppo",
+            SCRATCH | {"encoder": "pretrained", "heads": "cloned"},
+            "PPO starts with the pretrained encoder and the cloned policy head; the rest of its network starts random.",
+        ),
+        (
+            "iqn",
+            SCRATCH | {"encoder": "cloned", "float_head": "cloned"},
+            "IQN starts with the cloned encoder and the cloned float head; the rest of its network starts random.",
+        ),
+    ],
+)
+def test_facts_say_what_each_agent_started_with(
+    track: Track, algorithm: str, parts: dict[str, str], sentence: str
+) -> None:
+    evaluation, params = Evaluation(track, [Contestant("agent", "Agent", [])], []), read_params()
+
+    def help_text(origins: Origins) -> str:
+        facts = facts_of(evaluation, [], origins, "", params.evaluate)
+        return next(fact.text for fact in facts if fact.label == "Help on the way")
+
+    sections = {"train": {"algorithm": algorithm}, "iqn": {"warmup_steps": 1000, "demonstration_share": 0.5}}
+    agent = {"provenance": {"parameters": sections}, "config": {"algorithm": algorithm}}
+    initial = {"provenance": {"parameters": {"transfer": {algorithm: parts, "seed": 1}}}}
+    given = IQN_HELP if algorithm == "iqn" else ""
+    expected = f"{sentence} {given}Training and evaluation use the same track and the same simulator."
+    assert help_text(Origins({}, {}, initial, agent, ())) == expected
+    other = {"provenance": {"parameters": {"train": {"algorithm": "x"}}}, "config": {"algorithm": "x"}}
+    assert help_text(Origins({}, {}, initial, other, (agent,))) == expected, "of compared agents as well"
+
+
+def test_facts_do_not_guess_what_an_agent_started_with(track: Track) -> None:
+    evaluation = Evaluation(track, [Contestant("agent", "Agent", [])], [])
+    agent = {"provenance": {"parameters": {"train": {"algorithm": "ppo"}}}, "config": {"algorithm": "ppo"}}
+    facts = facts_of(evaluation, [], Origins({}, {}, {}, agent, ()), "", read_params().evaluate)
+    assert not any("starts" in fact.text for fact in facts if fact.label == "Help on the way")
 
 
 def test_view_from_above_keeps_left_on_the_left() -> None:

@@ -31,6 +31,9 @@ def params(small_params: Params) -> Params:
         "network": small_params.network.model_copy(update={"iqn": body}),
         "train": small_params.train.model_copy(update={"algorithm": "iqn", "compared": ()}),
         "iqn": small_params.iqn.model_copy(update={"warmup_steps": 0, "demonstration_share": 0.0}),
+        "transfer": small_params.transfer.model_copy(
+            update={"iqn": small_params.transfer.iqn.model_copy(update={"float_head": "fresh"})}
+        ),
     }
     return small_params.model_copy(update=changes)
 
@@ -38,7 +41,7 @@ def params(small_params: Params) -> Params:
 @pytest.fixture
 def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
     folders = Folders(tmp_path / "agent_init", *driven, tmp_path / "runs", tmp_path / "agent")
-    sections = (params.observation, params.actions, params.network, params.train, params.transfer)
+    sections = (params.observation, params.actions, params.network, params.train, params.transfer, params.iqn)
     transfer(*sections, encoder_dir=pretrained[0], policy_dir=pretrained[1], out_dir=folders.agent_init)
     train(
         params.observation,
@@ -58,10 +61,11 @@ def test_an_agent_of_blocks_is_transferred_trained_and_raced(
     params: Params, trained: Folders, pretrained: tuple[Path, Path]
 ) -> None:
     initial, policy = load_artifact(trained.agent_init, "agent_init"), load_artifact(pretrained[1], "policy")
-    report = {t["name"]: t for t in json.loads((trained.agent_init / "report.json").read_text())["tensors"]}
+    rows = json.loads((trained.agent_init / "report.json").read_text())["tensors"]
+    report = {t["name"]: t for t in rows if t["where"] == "new network"}
     assert {t["action"] for name, t in report.items() if name.startswith("encoder.")} == {"copied"}
     assert report["float_head.0.weight"]["action"] == "kept"
-    assert "see more previous actions" in report["float_head.0.weight"]["reason"]
+    assert report["float_head.0.weight"]["reason"] == "initialised: transfer.iqn.float_head is fresh"
     np.testing.assert_array_equal(initial.normalisation.mean[-80:], policy.normalisation.mean[-80:])
     assert initial.tensors["float_head.0.weight"].shape[1] == 264
     assert initial.tensors["advantage_head.2.bias"].shape == (60,)
@@ -119,6 +123,7 @@ def test_impossible_blocks_are_refused(tmp_path: Path, section: str, changes: di
     data = yaml.safe_load((ROOT / "params.yaml").read_text())
     data["network"]["iqn"]["actions_per_decision"] = 5
     data["iqn"] |= {"demonstration_share": 0.0, "warmup_steps": 0}
+    data["transfer"]["iqn"]["float_head"] = "fresh"
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(data))
     assert read_params(path).network.iqn.actions_per_decision == 5

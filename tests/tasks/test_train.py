@@ -34,6 +34,7 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
         small_params.network,
         small_params.train,
         small_params.transfer,
+        small_params.iqn,
         encoder_dir=pretrained[0],
         policy_dir=pretrained[1],
         out_dir=tmp_path / "agent_init",

@@ -59,6 +59,7 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
         params.network,
         params.train,
         params.transfer,
+        params.iqn,
         encoder_dir=pretrained[0],
         policy_dir=pretrained[1],
         out_dir=tmp_path / "agent_init",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,27 +11,29 @@ import numpy as np
 import pytest
 import torch
 
+from rulka.agents.networks import build_agent_network
 from rulka.artifacts import Artifact, load_artifact, save_artifact
 from rulka.errors import UserError
-from rulka.observation import FLOATS
-from rulka.params import Params
+from rulka.observation import FLOATS, reference_normalisation
+from rulka.params import Algorithm, Params
+from rulka.pretraining.initial_weights import PARTS, WITHOUT_SOURCE, TransferError
 from rulka.stage import StageInputError
-from tasks.transfer import TransferError, transfer
+from tasks.transfer import transfer
 
 Folders = tuple[Path, Path]
 HEADS_OF_POLICY = {f"{layer}.{kind}" for layer in ("trunk.0", "trunk.2", "policy_head") for kind in ("weight", "bias")}
 
 
-def run(params: Params, pretrained: Folders, **transfer_changes: object) -> Path:
+def run(params: Params, pretrained: Folders) -> Path:
     out = pretrained[0].parent / "agent_init"
-    section = params.transfer.model_copy(update=transfer_changes)
     encoder_dir, policy_dir = pretrained
     transfer(
         params.observation,
         params.actions,
         params.network,
         params.train,
-        section,
+        params.transfer,
+        params.iqn,
         encoder_dir=encoder_dir,
         policy_dir=policy_dir,
         out_dir=out,
@@ -38,8 +41,24 @@ def run(params: Params, pretrained: Folders, **transfer_changes: object) -> Path
     return out
 
 
-def report_of(folder: Path) -> dict[str, str]:
-    return {t["name"]: t["action"] for t in json.loads((folder / "report.json").read_text())["tensors"]}
+def with_parts(params: Params, algorithm: str, **parts: str) -> Params:
+    wished = getattr(params.transfer, algorithm).model_copy(update=parts)
+    return params.model_copy(update={"transfer": params.transfer.model_copy(update={algorithm: wished})})
+
+
+def with_iqn(params: Params, **changes: object) -> Params:
+    network = params.network.model_copy(update={"iqn": params.network.iqn.model_copy(update=changes)})
+    return params.model_copy(update={"network": network})
+
+
+def rows_of(folder: Path, where: str) -> dict[str, tuple[str, str]]:
+    """What became of each tensor in one place, and why."""
+    tensors = json.loads((folder / "report.json").read_text())["tensors"]
+    return {row["name"]: (row["action"], row["reason"]) for row in tensors if row["where"] == where}
+
+
+def actions_of(folder: Path, where: str = "new network") -> dict[str, str]:
+    return {name: action for name, (action, _) in rows_of(folder, where).items()}
 
 
 def test_ppo_takes_over_the_whole_policy_bit_by_bit(small_params: Params, pretrained: Folders) -> None:
@@ -49,27 +68,126 @@ def test_ppo_takes_over_the_whole_policy_bit_by_bit(small_params: Params, pretra
     for name, tensor in policy.tensors.items():
         assert torch.equal(agent.tensors[name], tensor), name
     assert agent.config["algorithm"] == "ppo"
-    report = report_of(out)
-    assert {name for name, action in report.items() if action == "kept"} == {"value_head.weight", "value_head.bias"}
-    assert "refused" not in report.values()
+    kept = {name for name, action in actions_of(out).items() if action == "kept"}
+    assert kept == {"value_head.weight", "value_head.bias"}
+    assert set(actions_of(out, "cloned policy").values()) == {"copied"}
+    assert rows_of(out, "pretrained encoder")["encoder.layers.0.weight"] == (
+        "refused",
+        "transfer.ppo.encoder is cloned",
+    )
 
 
 def test_iqn_takes_only_what_sees(small_params: Params, pretrained: Folders) -> None:
     out = run(small_params, pretrained) / "compared" / "iqn"
     policy, agent = load_artifact(pretrained[1], "policy"), load_artifact(out, "agent_init")
-    report = report_of(out)
-    copied = {name for name, action in report.items() if action == "copied"}
+    actions = actions_of(out)
+    copied = {name for name, action in actions.items() if action == "copied"}
     assert copied == set(policy.tensors) - HEADS_OF_POLICY
     for name in copied:
         assert torch.equal(agent.tensors[name], policy.tensors[name]), name
-    assert {name for name, action in report.items() if action == "refused"} == HEADS_OF_POLICY
-    assert {name.split(".")[0] for name, action in report.items() if action == "kept"} == {
-        "tau_embed",
-        "advantage_head",
-        "value_head",
-    }
-    assert set(agent.tensors) == {name for name, action in report.items() if action != "refused"}
+    refused = {name for name, action in actions_of(out, "cloned policy").items() if action == "refused"}
+    assert refused == HEADS_OF_POLICY
+    kept = {name.split(".")[0] for name, action in actions.items() if action == "kept"}
+    assert kept == {"tau_embed", "advantage_head", "value_head"}
     assert "| tau_embed.0.weight | 528 x 8 | kept |" in (out / "report.md").read_text()
+
+
+WISHES = [
+    ("ppo", {"encoder": "fresh", "float_head": "fresh", "trunk": "fresh", "heads": "fresh"}),
+    ("ppo", {"encoder": "pretrained", "float_head": "fresh", "trunk": "cloned", "heads": "fresh"}),
+    ("ppo", {"encoder": "cloned", "float_head": "cloned", "trunk": "fresh", "heads": "cloned"}),
+    ("iqn", {"encoder": "fresh", "float_head": "fresh", "trunk": "fresh", "heads": "fresh"}),
+    ("iqn", {"encoder": "pretrained", "float_head": "cloned", "trunk": "fresh", "heads": "fresh"}),
+    ("iqn", {"encoder": "fresh", "float_head": "cloned", "trunk": "fresh", "heads": "fresh"}),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "wishes"), WISHES)
+def test_every_part_comes_from_where_the_parameters_say(
+    small_params: Params, pretrained: Folders, algorithm: Algorithm, wishes: dict[str, str]
+) -> None:
+    """Fresh weights are those of a network that was built alone with the same seed."""
+    params = with_parts(small_params, algorithm, **wishes)
+    out = run(params, pretrained) / ("." if algorithm == "ppo" else "compared/iqn")
+    agent, encoder, policy = (
+        load_artifact(*each).tensors
+        for each in ((out, "agent_init"), (pretrained[0], "encoder"), (pretrained[1], "policy"))
+    )
+    torch.manual_seed(params.transfer.seed)
+    fresh = build_agent_network(
+        algorithm, params.observation, params.network, reference_normalisation(), 12
+    ).state_dict()
+    assert set(agent) == set(fresh)
+    for part, beginnings in PARTS[algorithm].items():
+        names = [name for name in agent if name.startswith(beginnings)]
+        assert names, part
+        for name in names:
+            wish = "fresh" if name.startswith(WITHOUT_SOURCE[algorithm]) else wishes[part]
+            source = {"fresh": fresh, "pretrained": encoder, "cloned": policy}[wish]
+            assert torch.equal(agent[name], source[name]), name
+            assert actions_of(out)[name] == ("kept" if wish == "fresh" else "copied")
+
+
+@pytest.mark.parametrize(("algorithm", "wishes"), WISHES)
+def test_the_report_leaves_no_tensor_out(
+    small_params: Params, pretrained: Folders, algorithm: str, wishes: dict[str, str]
+) -> None:
+    out = run(with_parts(small_params, algorithm, **wishes), pretrained)
+    out = out if algorithm == "ppo" else out / "compared" / "iqn"
+    places = {"new network": (out, "agent_init"), "pretrained encoder": (pretrained[0], "encoder")}
+    places |= {"cloned policy": (pretrained[1], "policy")}
+    report = json.loads((out / "report.json").read_text())
+    assert report["parts"] == wishes
+    assert len(report["tensors"]) == sum(len(load_artifact(*place).tensors) for place in places.values())
+    for where, place in places.items():
+        rows = rows_of(out, where)
+        assert set(rows) == set(load_artifact(*place).tensors)
+        assert all(reason for _, reason in rows.values())
+    taken = [n for w in list(places)[1:] for n, action in actions_of(out, w).items() if action == "copied"]
+    assert sorted(taken) == sorted(name for name, action in actions_of(out).items() if action == "copied")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "part", "tensor"),
+    [
+        ("ppo", "encoder", "encoder.layers.2.weight"),
+        ("ppo", "float_head", "float_mean"),
+        ("ppo", "trunk", "trunk.0.weight"),
+        ("ppo", "heads", "policy_head.bias"),
+        ("iqn", "float_head", "float_head.2.weight"),
+    ],
+)
+def test_a_tensor_that_the_policy_lacks_is_an_error(
+    small_params: Params, pretrained: Folders, algorithm: str, part: str, tensor: str
+) -> None:
+    def rename(artifact: Artifact) -> Artifact:
+        tensors = {f"{name}_old" if name == tensor else name: value for name, value in artifact.tensors.items()}
+        return replace(artifact, tensors=tensors)
+
+    _change(pretrained[1], "policy", rename)
+    other = "iqn" if algorithm == "ppo" else "ppo"
+    params = with_parts(small_params, other, encoder="fresh", float_head="fresh", trunk="fresh", heads="fresh")
+    with pytest.raises(TransferError, match=rf"transfer.{algorithm}.{part} is cloned, but .* no tensor '{tensor}'"):
+        run(params, pretrained)
+    assert not (pretrained[0].parent / "agent_init").exists()
+
+
+def test_a_tensor_that_the_network_has_no_place_for_is_an_error(small_params: Params, pretrained: Folders) -> None:
+    def deepen(artifact: Artifact) -> Artifact:
+        return replace(artifact, tensors=artifact.tensors | {"trunk.4.weight": torch.zeros(2, 2)})
+
+    _change(pretrained[1], "policy", deepen)
+    with pytest.raises(
+        TransferError, match=r"'trunk.4.weight' of the cloned policy has no place in the network of ppo"
+    ):
+        run(small_params, pretrained)
+    run(with_parts(small_params, "ppo", trunk="fresh"), pretrained)
+
+
+@pytest.mark.parametrize("part", ["trunk", "heads"])
+def test_values_are_never_cloned(small_params: Params, pretrained: Folders, part: str) -> None:
+    with pytest.raises(TransferError, match=f"transfer.iqn.{part} is cloned, but .* no values of actions"):
+        run(with_parts(small_params, "iqn", **{part: "cloned"}), pretrained)
 
 
 def test_iqn_carries_the_policy_that_drives_first(small_params: Params, pretrained: Folders) -> None:
@@ -79,38 +197,44 @@ def test_iqn_carries_the_policy_that_drives_first(small_params: Params, pretrain
     assert all(torch.equal(carried.tensors[name], tensor) for name, tensor in policy.tensors.items())
 
 
-def test_iqn_can_take_the_encoder_of_level_0(small_params: Params, pretrained: Folders) -> None:
-    out = run(small_params, pretrained, iqn_encoder="pretrained") / "compared" / "iqn"
-    encoder, policy = load_artifact(pretrained[0], "encoder"), load_artifact(pretrained[1], "policy")
-    agent = load_artifact(out, "agent_init")
-    name = "encoder.layers.0.weight"
-    assert torch.equal(agent.tensors[name], encoder.tensors[name])
-    assert not torch.equal(agent.tensors[name], policy.tensors[name])
-    assert torch.equal(agent.tensors["float_head.0.weight"], policy.tensors["float_head.0.weight"])
-
-
-def with_iqn(params: Params, **changes: object) -> Params:
-    network = params.network.model_copy(update={"iqn": params.network.iqn.model_copy(update=changes)})
-    return params.model_copy(update={"network": network})
+def test_without_a_warm_up_no_policy_is_carried(small_params: Params, pretrained: Folders) -> None:
+    iqn = small_params.iqn.model_copy(update={"warmup_steps": 0})
+    out = run(small_params.model_copy(update={"iqn": iqn}), pretrained)
+    assert not list(out.rglob("warmup_policy"))
 
 
 def test_another_kind_of_encoder_is_refused_by_name_or_starts_fresh(small_params: Params, pretrained: Folders) -> None:
-    params = with_iqn(small_params, encoder="impala", impala_width=1, adaptive_pool=2, layer_norm=True)
-    with pytest.raises(TransferError, match=r"network.iqn.encoder is 'impala', the cloned encoder .* is 'conv'"):
+    params = with_iqn(small_params, encoder="impala", impala_width=1, adaptive_pool=2)
+    with pytest.raises(TransferError, match=r"network.iqn.encoder impala is of another kind than .* cloned names"):
         run(params, pretrained)
-    out = run(params, pretrained, iqn_encoder="fresh") / "compared" / "iqn"
+    out = run(with_parts(params, "iqn", encoder="fresh"), pretrained) / "compared" / "iqn"
     agent, policy = load_artifact(out, "agent_init"), load_artifact(pretrained[1], "policy")
     assert torch.equal(agent.tensors["float_head.2.weight"], policy.tensors["float_head.2.weight"])
-    report = {t["name"]: (t["action"], t["reason"]) for t in json.loads((out / "report.json").read_text())["tensors"]}
-    assert report["encoder.layers.0.weight"] == ("kept", "initialised: transfer.iqn_encoder is fresh")
-    assert report["float_head.norm_0.weight"][0] == "kept"
-    assert {name for name, (action, _) in report.items() if action == "refused"} == HEADS_OF_POLICY
+    assert rows_of(out, "new network")["encoder.layers.0.weight"] == (
+        "kept",
+        "initialised: transfer.iqn.encoder is fresh",
+    )
+
+
+def test_a_float_head_with_layer_norm_computes_something_else_and_is_not_cloned(
+    small_params: Params, pretrained: Folders
+) -> None:
+    params = with_iqn(small_params, layer_norm=True)
+    with pytest.raises(TransferError, match=r"network.iqn.layer_norm makes another function"):
+        run(params, pretrained)
+    actions = actions_of(run(with_parts(params, "iqn", float_head="fresh"), pretrained) / "compared" / "iqn")
+    assert {name: action for name, action in actions.items() if name.startswith("float_head.")} == {
+        f"float_head.{layer}.{kind}": "kept" for layer in ("0", "norm_0", "2", "norm_2") for kind in ("weight", "bias")
+    }
 
 
 def test_seed_decides_what_starts_fresh(small_params: Params, pretrained: Folders) -> None:
-    first, same, other = (
-        load_artifact(run(small_params, pretrained, seed=seed), "agent_init").tensors["value_head.weight"]
+    seeded = [
+        small_params.model_copy(update={"transfer": small_params.transfer.model_copy(update={"seed": seed})})
         for seed in (1, 1, 2)
+    ]
+    first, same, other = (
+        load_artifact(run(params, pretrained), "agent_init").tensors["value_head.weight"] for params in seeded
     )
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
@@ -164,5 +288,5 @@ def test_missing_input_names_the_stage(small_params: Params, tmp_path: Path, mis
         run(small_params, (folders[0], folders[1]))
 
 
-def _change(folder: Path, kind: str, change) -> None:
+def _change(folder: Path, kind: str, change: Callable[[Artifact], Artifact]) -> None:
     save_artifact(folder, change(load_artifact(folder, kind)))
