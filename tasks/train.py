@@ -72,7 +72,7 @@ from tasks.transfer import COMPARED_FOLDER, WARMUP_FOLDER, agent_table
 
 FINAL_FOLDER = "final"
 LOG_FILE = "training.jsonl"
-RUN_SCHEMA_VERSION = 2
+RUN_SCHEMA_VERSION = 3
 """Part of every fingerprint; raised when checkpoints of earlier code must not be gone on from."""
 
 
