@@ -9,6 +9,7 @@ aside. What is edited between that comparison and DVC's reading, a second or two
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -33,6 +34,11 @@ from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.graph import StageInputs, is_recorded, note_inputs, read_graph, stage_of_module
 
+try:
+    import fcntl
+except ImportError:  # Windows, which also cannot open folders
+    fcntl = None
+
 EXIT_USER_ERROR = 1
 EXIT_INTERRUPTED = 130
 WATCH_PERIOD_S = 1.0
@@ -52,6 +58,10 @@ SET_ASIDE_FOLDER = Path("runs/set_aside")
 
 class StageInputError(UserError):
     """A stage was started before its input exists; the message names the stage to run first."""
+
+
+class StageRunningError(UserError):
+    """Two processes write the same output."""
 
 
 class StageChangedError(UserError):
@@ -86,6 +96,7 @@ def output_folder(path: Path) -> Iterator[Path]:
     What a killed run left beside `path` is removed first; an old content that it had moved aside comes back.
 
     Raises:
+        StageRunningError: if another process is writing a new content for `path`.
         StageChangedError: if `path` is the output of the stage that this process runs, and what decides the result
             changed since the start; the finished output then lies in `SET_ASIDE_FOLDER`.
     """
@@ -93,15 +104,16 @@ def output_folder(path: Path) -> Iterator[Path]:
     _clean_up_after_killed(path)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        folder.chmod(0o755)
-        yield folder
-        run = _RUN.get()
-        if run is not None and path in run.outs:
-            run.check(folder, path)
-        with _INTERRUPTS.held():
-            _replace(path, folder)
-            if run is not None:
-                run.finished.append(path)
+        with _locked(folder):
+            folder.chmod(0o755)
+            yield folder
+            run = _RUN.get()
+            if run is not None and path in run.outs:
+                run.check(folder, path)
+            with _INTERRUPTS.held():
+                _replace(path, folder)
+                if run is not None:
+                    run.finished.append(path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,10 +123,37 @@ _OLD = "-old"
 
 def _clean_up_after_killed(path: Path) -> None:
     for stale in path.parent.glob(f".{path.name}-*"):
-        if stale.name.endswith(_OLD) and not path.exists():  # killed between the two renames
-            stale.rename(path)
-        else:
-            shutil.rmtree(stale)
+        with _locked(stale) as is_free:
+            if not is_free:
+                message = f"another process is writing {path.as_posix()} just now"
+                raise StageRunningError(message, hint="Wait until it has ended, or end it.")
+            if stale.name.endswith(_OLD) and not path.exists():  # killed between the two renames
+                stale.rename(path)
+            else:
+                shutil.rmtree(stale)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Yields whether nobody else has locked a folder, and locks it then for the block, or until this process dies."""
+    if fcntl is None:
+        yield True
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    assert fcntl is not None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Some network file systems know no locks of folders: there, two processes are kept apart by DVC alone.
+        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN)
+    return True
 
 
 def _replace(path: Path, folder: Path) -> None:
@@ -253,7 +292,7 @@ def _say(text: str) -> None:
 
 # Signals --------------------------------------------------------------------------------------------------------------
 
-_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_INTERRUPTING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class _Interrupts:
@@ -302,10 +341,10 @@ def interrupt_on_signals() -> None:
     Ctrl-C does so even where a shell had it ignored, as it does for background commands.
     One wish to stop often comes as several signals; those that follow at once must not break off the cleaning up.
     """
-    signal.signal(signal.SIGINT, _INTERRUPTS.handle)
-    signal.signal(signal.SIGTERM, _INTERRUPTS.handle)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, _INTERRUPTS.handle)
+    for number in _INTERRUPTING:
+        # A hang-up that was ignored stays so: `nohup`.
+        if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _INTERRUPTS.handle)
 
 
 # Watching -------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from rulka.errors import UserError
-from rulka.stage import StageInputError, output_folder, require
+from rulka.stage import StageInputError, StageRunningError, output_folder, require
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,6 +65,21 @@ def test_output_folder_removes_what_a_killed_run_left(tmp_path: Path) -> None:
     with output_folder(tmp_path / "frames"):
         assert not left.exists()
     assert other.exists()
+
+
+def test_output_folder_leaves_alone_what_another_process_is_writing(tmp_path: Path) -> None:
+    writer = start_stage(tmp_path, WORK)
+    assert writer.stdout is not None
+    child = int(writer.stdout.readline())
+    (beside,) = tmp_path.glob(".out-*")
+    with pytest.raises(StageRunningError, match="another process is writing"), output_folder(tmp_path / "out"):
+        pass
+    assert (beside / "half").exists()
+    writer.kill()
+    os.kill(child, signal.SIGKILL)
+    writer.communicate(timeout=60)
+    with output_folder(tmp_path / "out"):
+        assert not beside.exists()
 
 
 def test_output_folder_brings_back_what_a_run_killed_between_two_renames_had_moved_aside(tmp_path: Path) -> None:
