@@ -99,6 +99,11 @@ def test_dvc_removes_no_output_before_a_stage(stage: str) -> None:
     assert [options for out in GRAPH["stages"][stage]["outs"] for options in out.values()] == [{"persist": True}]
 
 
+@pytest.mark.parametrize("path", [*GRAPH["metrics"], *GRAPH["plots"]])
+def test_what_dvc_compares_lies_in_outputs(path: str) -> None:
+    assert any(Path(path).is_relative_to(out) for outs in OUTPUTS.values() for out in outs)
+
+
 def test_outputs_are_plain_paths() -> None:
     assert OUTPUTS["train"] == ["data/agent"]
 
