@@ -19,14 +19,14 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
@@ -42,6 +42,7 @@ except ImportError:  # Windows, which also cannot open folders
 EXIT_USER_ERROR = 1
 EXIT_INTERRUPTED = 130
 WATCH_PERIOD_S = 1.0
+CHANGES_PERIOD_S = 10.0
 REPEATED_SIGNAL_S = 5.0
 STARTED_BY_DVC = "DVC_STAGE"
 """Environment variable that DVC sets for the commands it runs."""
@@ -179,19 +180,28 @@ class _StageRun:
 
     Attributes:
         stage: its name.
-        outs: what it writes.
+        entry: what `dvc.yaml` says of it.
         inputs: what decides its result, as it was at the start.
         finished: outputs that took their place.
     """
 
     stage: str
-    outs: tuple[Path, ...]
+    entry: Mapping[str, Any]
     inputs: StageInputs
     finished: list[Path] = field(default_factory=list)
 
+    @property
+    def outs(self) -> list[Path]:
+        """What the stage writes."""
+        return [Path(out) for out in self.entry["outs"]]
+
+    def changes(self) -> str:
+        """Names what decides the result and is not as it was at the start; empty when all is."""
+        return "; ".join(note_inputs(self.entry).changes_since(self.inputs))
+
     def check(self, folder: Path, out: Path) -> None:
         """Compares what decides the result with what did at the start; sets `folder` aside where it differs."""
-        changes = note_inputs(self.stage).changes_since(self.inputs)
+        changes = self.changes()
         if not changes:
             return
         aside = SET_ASIDE_FOLDER / self.stage
@@ -199,7 +209,7 @@ class _StageRun:
         aside.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(folder, aside)
         here, there = out.as_posix(), aside.as_posix()
-        message = f"changed while `{self.stage}` ran: {'; '.join(changes)}. The finished output is set aside in {there}"
+        message = f"changed while `{self.stage}` ran: {changes}. The finished output is set aside in {there}"
         raise StageChangedError(
             message,
             hint=f"`dvc repro {self.stage}` makes it anew with what is there now. If you undo the change, or it makes"
@@ -249,9 +259,8 @@ def run_stage(main: Callable[[], None], after_interrupt: str = "") -> NoReturn:
 def _run(main: Callable[[], None]) -> int:
     """Does the work, says what went wrong, and returns the exit code."""
     try:
-        watch = _Watch()
+        watch = _Watch(_note_start())
         watch.start()
-        _note_start()
         main()
     except UserError as error:
         return _fail(error)
@@ -266,12 +275,16 @@ def _run(main: Callable[[], None]) -> int:
     return 0
 
 
-def _note_start() -> None:
+def _note_start() -> _StageRun | None:
     """Notes what decides the result, where this process runs a stage of `dvc.yaml`."""
     spec = sys.modules["__main__"].__spec__
     stage = stage_of_module(spec.name) if spec else None
-    if stage is not None:
-        _RUN.set(_StageRun(stage, tuple(map(Path, read_graph()[stage]["outs"])), note_inputs(stage)))
+    if stage is None:
+        return None
+    entry = read_graph()[stage]
+    run = _StageRun(stage, entry, note_inputs(entry))
+    _RUN.set(run)
+    return run
 
 
 def _fail(error: UserError) -> int:
@@ -351,21 +364,36 @@ def interrupt_on_signals() -> None:
 
 
 class _Watch(threading.Thread):
-    """Looks after this process every second: how much memory it takes, and whether somebody still waits for it."""
+    """Looks after this process: how much memory it takes, who still waits for it, what changes under it."""
 
-    def __init__(self) -> None:
+    def __init__(self, stage_run: _StageRun | None) -> None:
         super().__init__(daemon=True, name="watch")
         self._started_s = time.monotonic()
         self._parent = os.getppid()
         self._starters = [int(pid) for pid in os.environ.get(STARTED_BY, "").split()]
         self._peak_rss_bytes = 0
+        self._stage_run = stage_run
+        self._looked_s = self._started_s
 
     def run(self) -> None:
         """Interrupts the stage when whoever started it was ended alone; otherwise nobody would ever stop it."""
         while not self._is_orphaned():
             self._peak_rss_bytes = max(self._peak_rss_bytes, _rss_bytes())
+            self._warn_of_changes()
             time.sleep(WATCH_PERIOD_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def _warn_of_changes(self) -> None:
+        """Says once, while it can still be undone, what will keep the output from its place."""
+        if self._stage_run is None or time.monotonic() - self._looked_s < CHANGES_PERIOD_S:
+            return
+        self._looked_s = time.monotonic()
+        if changes := self._stage_run.changes():
+            run, self._stage_run = self._stage_run, None
+            _say(
+                f"warning: changed while `{run.stage}` runs: {changes}\n"
+                f"  If it stays so, the output will be set aside in {SET_ASIDE_FOLDER / run.stage} when it is done.\n"
+            )
 
     def write_duration(self) -> None:
         """Appends the line of `DURATIONS_FILE`; memory counts child processes, and shared pages once in each.
