@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from rulka.disk import disk_error_of
+from rulka.disk import check_can_hold, disk_error_of
 from rulka.errors import UserError
 from rulka.graph import StageInputs, is_recorded, note_inputs, read_graph, stage_of_module
 
@@ -276,7 +276,11 @@ def _run(main: Callable[[], None]) -> int:
 
 
 def _note_start() -> _StageRun | None:
-    """Notes what decides the result, where this process runs a stage of `dvc.yaml`."""
+    """Notes what decides the result, where this process runs a stage of `dvc.yaml`.
+
+    Raises:
+        DiskError: if its output cannot be written.
+    """
     spec = sys.modules["__main__"].__spec__
     stage = stage_of_module(spec.name) if spec else None
     if stage is None:
@@ -284,6 +288,8 @@ def _note_start() -> _StageRun | None:
     entry = read_graph()[stage]
     run = _StageRun(stage, entry, note_inputs(entry))
     _RUN.set(run)
+    for out in run.outs:  # before the work, not after it
+        check_can_hold(out.parent)
     return run
 
 

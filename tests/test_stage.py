@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rulka.disk import DiskError, check_can_hold
 from rulka.errors import UserError
 from rulka.stage import StageInputError, StageRunningError, output_folder, require
 
@@ -93,6 +94,20 @@ def test_output_folder_brings_back_what_a_run_killed_between_two_renames_had_mov
 def test_user_error_says_what_to_do() -> None:
     assert UserError("no port").for_people() == "no port"
     assert UserError("no port", hint="choose one").for_people() == "no port\n  choose one"
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_can_hold(Path("data"))
+    check_can_hold(Path("data/deeper"))
+    # Whoever runs the tests may be allowed everything, so the answer of the operating system is replaced.
+    monkeypatch.setattr(os, "access", lambda folder, _mode: Path(folder) != tmp_path)
+    with pytest.raises(DiskError, match="is not writable"):
+        check_can_hold(Path("data"))
+    (tmp_path / "data").mkdir()
+    check_can_hold(Path("data"))
 
 
 # A stage as a process -------------------------------------------------------------------------------------------------

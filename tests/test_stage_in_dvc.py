@@ -172,6 +172,15 @@ def test_a_wrong_parameter_costs_no_output(project: Project) -> None:
     assert project.is_recorded
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_the_work(project: Project) -> None:
+    # Whoever runs the tests may be allowed everything, so the answer of the operating system is replaced.
+    project.write("tasks/toy.py", "import os\nos.access = lambda *_: False\n" + STAGE)
+    project.write("params.yaml", PARAMS.format("wrong"))  # which the work would find first
+    code, said = project.dvc("repro")
+    assert code != 0
+    assert "is not writable\n  Allow writing to it, or work in a folder of your own.\n  data/out is as it was" in said
+
+
 def test_the_last_output_is_there_while_a_new_one_is_made_and_after_an_interrupt(project: Project) -> None:
     process = project.held("working", "repro", "--force")
     assert project.output == "1 given"
