@@ -35,7 +35,7 @@ test: check
 
 # What the tools made. Data, runs and DVC's cache stay: they are the only copies of every agent that was trained.
 clean:
-	rm -rf .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .pytest_cache .ruff_cache .import_linter_cache dvc_plots
 	find flows tasks rulka models tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # By find, as a name may hold spaces.

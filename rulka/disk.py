@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from rulka.errors import UserError
 
@@ -33,6 +35,18 @@ def disk_error_of(error: BaseException) -> DiskError | None:
         if number in _NOT_ALLOWED or (isinstance(each, OSError) and _NOT_ALLOWED_TEXT.search(str(each))):
             return DiskError(f"not allowed: {_described(each)}", hint="Allow it, or work in a folder of your own.")
     return None
+
+
+def check_can_hold(folder: Path) -> None:
+    """Checks that a folder, which need not exist yet, can be written into.
+
+    Raises:
+        DiskError: if it, or the nearest folder above it that exists, is not writable.
+    """
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        message = f"{there if there != folder.absolute() else folder} is not writable"
+        raise DiskError(message, hint="Allow writing to it, or work in a folder of your own.")
 
 
 def _described(error: BaseException) -> str:

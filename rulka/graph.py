@@ -67,7 +67,7 @@ def code_files(stage: str) -> list[Path]:
 
     `rulka/params/` is not among them: DVC tracks the values it reads.
     """
-    return sorted(file for path in _deps(stage, is_code=True) for file in _files(path))
+    return sorted(file for path in _deps(read_graph()[stage], is_code=True) for file in _files(path))
 
 
 def hash_code(files: Iterable[Path]) -> str:
@@ -80,9 +80,8 @@ def hash_code(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _deps(stage: str, *, is_code: bool) -> list[Path]:
-    deps = read_graph()[stage].get("deps", ())
-    return [Path(path) for path in deps if (path.split("/")[0] in CODE_FOLDERS) == is_code]
+def _deps(entry: Mapping[str, Any], *, is_code: bool) -> list[Path]:
+    return [Path(path) for path in entry.get("deps", ()) if (path.split("/")[0] in CODE_FOLDERS) == is_code]
 
 
 def _files(path: Path) -> list[Path]:
@@ -119,13 +118,17 @@ class StageInputs:
         return changed
 
 
-def note_inputs(stage: str) -> StageInputs:
-    """Returns what decides the result of a stage of `dvc.yaml` now."""
+def note_inputs(entry: Mapping[str, Any]) -> StageInputs:
+    """Returns what decides the result of a stage now.
+
+    Args:
+        entry: what `read_graph` says of the stage. DVC reads it once, before the stage; so `dvc.yaml` may change.
+    """
     sections = _sections()
     return StageInputs(
-        params={name: sections.get(name) for name in read_graph()[stage].get("params", ())},
-        code={file.as_posix(): hash_code([file]) if file.exists() else _GONE for file in code_files(stage)},
-        data={file.as_posix(): _mark(file) for path in _deps(stage, is_code=False) for file in _files(path)},
+        params={name: sections.get(name) for name in entry.get("params", ())},
+        code={file.as_posix(): _hash(file) for path in _deps(entry, is_code=True) for file in _files(path)},
+        data={file.as_posix(): _mark(file) for path in _deps(entry, is_code=False) for file in _files(path)},
     )
 
 
@@ -141,10 +144,18 @@ def _sections() -> dict[str, Any]:
     return sections if isinstance(sections, dict) else {}
 
 
-def _mark(file: Path) -> str:
-    if not file.exists():
+def _hash(file: Path) -> str:
+    try:
+        return hash_code([file])
+    except OSError:  # removed, perhaps just now: a change as well
         return _GONE
-    status = file.stat()
+
+
+def _mark(file: Path) -> str:
+    try:
+        status = file.stat()
+    except OSError:
+        return _GONE
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
 
 

@@ -9,6 +9,7 @@ aside. What is edited between that comparison and DVC's reading, a second or two
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,24 +19,30 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
-from rulka.disk import disk_error_of
+from rulka.disk import check_can_hold, disk_error_of
 from rulka.errors import UserError
 from rulka.graph import StageInputs, is_recorded, note_inputs, read_graph, stage_of_module
+
+try:
+    import fcntl
+except ImportError:  # Windows, which also cannot open folders
+    fcntl = None
 
 EXIT_USER_ERROR = 1
 EXIT_INTERRUPTED = 130
 WATCH_PERIOD_S = 1.0
+CHANGES_PERIOD_S = 10.0
 REPEATED_SIGNAL_S = 5.0
 STARTED_BY_DVC = "DVC_STAGE"
 """Environment variable that DVC sets for the commands it runs."""
@@ -52,6 +59,10 @@ SET_ASIDE_FOLDER = Path("runs/set_aside")
 
 class StageInputError(UserError):
     """A stage was started before its input exists; the message names the stage to run first."""
+
+
+class StageRunningError(UserError):
+    """Two processes write the same output."""
 
 
 class StageChangedError(UserError):
@@ -86,6 +97,7 @@ def output_folder(path: Path) -> Iterator[Path]:
     What a killed run left beside `path` is removed first; an old content that it had moved aside comes back.
 
     Raises:
+        StageRunningError: if another process is writing a new content for `path`.
         StageChangedError: if `path` is the output of the stage that this process runs, and what decides the result
             changed since the start; the finished output then lies in `SET_ASIDE_FOLDER`.
     """
@@ -93,15 +105,16 @@ def output_folder(path: Path) -> Iterator[Path]:
     _clean_up_after_killed(path)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        folder.chmod(0o755)
-        yield folder
-        run = _RUN.get()
-        if run is not None and path in run.outs:
-            run.check(folder, path)
-        with _INTERRUPTS.held():
-            _replace(path, folder)
-            if run is not None:
-                run.finished.append(path)
+        with _locked(folder):
+            folder.chmod(0o755)
+            yield folder
+            run = _RUN.get()
+            if run is not None and path in run.outs:
+                run.check(folder, path)
+            with _INTERRUPTS.held():
+                _replace(path, folder)
+                if run is not None:
+                    run.finished.append(path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,10 +124,37 @@ _OLD = "-old"
 
 def _clean_up_after_killed(path: Path) -> None:
     for stale in path.parent.glob(f".{path.name}-*"):
-        if stale.name.endswith(_OLD) and not path.exists():  # killed between the two renames
-            stale.rename(path)
-        else:
-            shutil.rmtree(stale)
+        with _locked(stale) as is_free:
+            if not is_free:
+                message = f"another process is writing {path.as_posix()} just now"
+                raise StageRunningError(message, hint="Wait until it has ended, or end it.")
+            if stale.name.endswith(_OLD) and not path.exists():  # killed between the two renames
+                stale.rename(path)
+            else:
+                shutil.rmtree(stale)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Yields whether nobody else has locked a folder, and locks it then for the block, or until this process dies."""
+    if fcntl is None:
+        yield True
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    assert fcntl is not None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Some network file systems know no locks of folders: there, two processes are kept apart by DVC alone.
+        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN)
+    return True
 
 
 def _replace(path: Path, folder: Path) -> None:
@@ -140,19 +180,28 @@ class _StageRun:
 
     Attributes:
         stage: its name.
-        outs: what it writes.
+        entry: what `dvc.yaml` says of it.
         inputs: what decides its result, as it was at the start.
         finished: outputs that took their place.
     """
 
     stage: str
-    outs: tuple[Path, ...]
+    entry: Mapping[str, Any]
     inputs: StageInputs
     finished: list[Path] = field(default_factory=list)
 
+    @property
+    def outs(self) -> list[Path]:
+        """What the stage writes."""
+        return [Path(out) for out in self.entry["outs"]]
+
+    def changes(self) -> str:
+        """Names what decides the result and is not as it was at the start; empty when all is."""
+        return "; ".join(note_inputs(self.entry).changes_since(self.inputs))
+
     def check(self, folder: Path, out: Path) -> None:
         """Compares what decides the result with what did at the start; sets `folder` aside where it differs."""
-        changes = note_inputs(self.stage).changes_since(self.inputs)
+        changes = self.changes()
         if not changes:
             return
         aside = SET_ASIDE_FOLDER / self.stage
@@ -160,7 +209,7 @@ class _StageRun:
         aside.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(folder, aside)
         here, there = out.as_posix(), aside.as_posix()
-        message = f"changed while `{self.stage}` ran: {'; '.join(changes)}. The finished output is set aside in {there}"
+        message = f"changed while `{self.stage}` ran: {changes}. The finished output is set aside in {there}"
         raise StageChangedError(
             message,
             hint=f"`dvc repro {self.stage}` makes it anew with what is there now. If you undo the change, or it makes"
@@ -210,9 +259,8 @@ def run_stage(main: Callable[[], None], after_interrupt: str = "") -> NoReturn:
 def _run(main: Callable[[], None]) -> int:
     """Does the work, says what went wrong, and returns the exit code."""
     try:
-        watch = _Watch()
+        watch = _Watch(_note_start())
         watch.start()
-        _note_start()
         main()
     except UserError as error:
         return _fail(error)
@@ -227,12 +275,22 @@ def _run(main: Callable[[], None]) -> int:
     return 0
 
 
-def _note_start() -> None:
-    """Notes what decides the result, where this process runs a stage of `dvc.yaml`."""
+def _note_start() -> _StageRun | None:
+    """Notes what decides the result, where this process runs a stage of `dvc.yaml`.
+
+    Raises:
+        DiskError: if its output cannot be written.
+    """
     spec = sys.modules["__main__"].__spec__
     stage = stage_of_module(spec.name) if spec else None
-    if stage is not None:
-        _RUN.set(_StageRun(stage, tuple(map(Path, read_graph()[stage]["outs"])), note_inputs(stage)))
+    if stage is None:
+        return None
+    entry = read_graph()[stage]
+    run = _StageRun(stage, entry, note_inputs(entry))
+    _RUN.set(run)
+    for out in run.outs:  # before the work, not after it
+        check_can_hold(out.parent)
+    return run
 
 
 def _fail(error: UserError) -> int:
@@ -253,7 +311,7 @@ def _say(text: str) -> None:
 
 # Signals --------------------------------------------------------------------------------------------------------------
 
-_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_INTERRUPTING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class _Interrupts:
@@ -302,31 +360,46 @@ def interrupt_on_signals() -> None:
     Ctrl-C does so even where a shell had it ignored, as it does for background commands.
     One wish to stop often comes as several signals; those that follow at once must not break off the cleaning up.
     """
-    signal.signal(signal.SIGINT, _INTERRUPTS.handle)
-    signal.signal(signal.SIGTERM, _INTERRUPTS.handle)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, _INTERRUPTS.handle)
+    for number in _INTERRUPTING:
+        # A hang-up that was ignored stays so: `nohup`.
+        if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _INTERRUPTS.handle)
 
 
 # Watching -------------------------------------------------------------------------------------------------------------
 
 
 class _Watch(threading.Thread):
-    """Looks after this process every second: how much memory it takes, and whether somebody still waits for it."""
+    """Looks after this process: how much memory it takes, who still waits for it, what changes under it."""
 
-    def __init__(self) -> None:
+    def __init__(self, stage_run: _StageRun | None) -> None:
         super().__init__(daemon=True, name="watch")
         self._started_s = time.monotonic()
         self._parent = os.getppid()
         self._starters = [int(pid) for pid in os.environ.get(STARTED_BY, "").split()]
         self._peak_rss_bytes = 0
+        self._stage_run = stage_run
+        self._looked_s = self._started_s
 
     def run(self) -> None:
         """Interrupts the stage when whoever started it was ended alone; otherwise nobody would ever stop it."""
         while not self._is_orphaned():
             self._peak_rss_bytes = max(self._peak_rss_bytes, _rss_bytes())
+            self._warn_of_changes()
             time.sleep(WATCH_PERIOD_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def _warn_of_changes(self) -> None:
+        """Says once, while it can still be undone, what will keep the output from its place."""
+        if self._stage_run is None or time.monotonic() - self._looked_s < CHANGES_PERIOD_S:
+            return
+        self._looked_s = time.monotonic()
+        if changes := self._stage_run.changes():
+            run, self._stage_run = self._stage_run, None
+            _say(
+                f"warning: changed while `{run.stage}` runs: {changes}\n"
+                f"  If it stays so, the output will be set aside in {SET_ASIDE_FOLDER / run.stage} when it is done.\n"
+            )
 
     def write_duration(self) -> None:
         """Appends the line of `DURATIONS_FILE`; memory counts child processes, and shared pages once in each.

@@ -99,6 +99,11 @@ def test_dvc_removes_no_output_before_a_stage(stage: str) -> None:
     assert [options for out in GRAPH["stages"][stage]["outs"] for options in out.values()] == [{"persist": True}]
 
 
+@pytest.mark.parametrize("path", [*GRAPH["metrics"], *GRAPH["plots"]])
+def test_what_dvc_compares_lies_in_outputs(path: str) -> None:
+    assert any(Path(path).is_relative_to(out) for outs in OUTPUTS.values() for out in outs)
+
+
 def test_outputs_are_plain_paths() -> None:
     assert OUTPUTS["train"] == ["data/agent"]
 
@@ -152,6 +157,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("params.yaml", "# note\na:\n  x: 1\nb: {x: 2}\n", []),
         ("params.yaml", "a: {x: 2}\nb: {x: 1}\n", ["a in params.yaml"]),
         ("params.yaml", "a: {x: 1\n", ["a in params.yaml"]),
+        ("dvc.yaml", "stages: {\n", []),
         ("tasks/one.py", "print()\n", ["tasks/one.py"]),
         ("tasks/one.py", "pass\n", []),
         ("tasks/two.py", "print()\n", []),
@@ -164,20 +170,21 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_what_decides_a_result_is_compared(small: Path, path: str, text: str, changes: list[str]) -> None:
-    before = note_inputs("one")
-    assert note_inputs("one").changes_since(before) == []
+    entry = read_graph()["one"]
+    before = note_inputs(entry)
+    assert note_inputs(entry).changes_since(before) == []
     (small / path).parent.mkdir(parents=True, exist_ok=True)
     (small / path).write_text(text)
-    assert note_inputs("one").changes_since(before) == changes
+    assert note_inputs(entry).changes_since(before) == changes
 
 
 def test_what_is_removed_is_a_change_and_many_files_are_counted(small: Path) -> None:
     for number in range(9):
         (small / "data" / "in" / f"{number}").write_text("x")
-    before = note_inputs("one")
+    before = note_inputs(read_graph()["one"])
     (small / "tasks" / "one.py").unlink()
     shutil.rmtree(small / "data" / "in")
-    changes = note_inputs("one").changes_since(before)
+    changes = note_inputs(read_graph()["one"]).changes_since(before)
     assert changes == ["tasks/one.py", "data/in", "data/in/0", "data/in/1", "7 more files"]
 
 

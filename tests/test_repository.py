@@ -25,6 +25,7 @@ NOT_TRACKED = {
     ".dvc",
     ".prefect",
     "runs",
+    "dvc_plots",
     "__pycache__",
     ".ruff_cache",
     ".pytest_cache",

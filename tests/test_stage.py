@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rulka.disk import DiskError, check_can_hold
 from rulka.errors import UserError
-from rulka.stage import StageInputError, output_folder, require
+from rulka.stage import StageInputError, StageRunningError, output_folder, require
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,6 +68,21 @@ def test_output_folder_removes_what_a_killed_run_left(tmp_path: Path) -> None:
     assert other.exists()
 
 
+def test_output_folder_leaves_alone_what_another_process_is_writing(tmp_path: Path) -> None:
+    writer = start_stage(tmp_path, WORK)
+    assert writer.stdout is not None
+    child = int(writer.stdout.readline())
+    (beside,) = tmp_path.glob(".out-*")
+    with pytest.raises(StageRunningError, match="another process is writing"), output_folder(tmp_path / "out"):
+        pass
+    assert (beside / "half").exists()
+    writer.kill()
+    os.kill(child, signal.SIGKILL)
+    writer.communicate(timeout=60)
+    with output_folder(tmp_path / "out"):
+        assert not beside.exists()
+
+
 def test_output_folder_brings_back_what_a_run_killed_between_two_renames_had_moved_aside(tmp_path: Path) -> None:
     for name in (".frames-abc", ".frames-abc-old"):
         (tmp_path / name).mkdir()
@@ -78,6 +94,20 @@ def test_output_folder_brings_back_what_a_run_killed_between_two_renames_had_mov
 def test_user_error_says_what_to_do() -> None:
     assert UserError("no port").for_people() == "no port"
     assert UserError("no port", hint="choose one").for_people() == "no port\n  choose one"
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_can_hold(Path("data"))
+    check_can_hold(Path("data/deeper"))
+    # Whoever runs the tests may be allowed everything, so the answer of the operating system is replaced.
+    monkeypatch.setattr(os, "access", lambda folder, _mode: Path(folder) != tmp_path)
+    with pytest.raises(DiskError, match="is not writable"):
+        check_can_hold(Path("data"))
+    (tmp_path / "data").mkdir()
+    check_can_hold(Path("data"))
 
 
 # A stage as a process -------------------------------------------------------------------------------------------------

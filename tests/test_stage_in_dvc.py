@@ -172,6 +172,15 @@ def test_a_wrong_parameter_costs_no_output(project: Project) -> None:
     assert project.is_recorded
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_the_work(project: Project) -> None:
+    # Whoever runs the tests may be allowed everything, so the answer of the operating system is replaced.
+    project.write("tasks/toy.py", "import os\nos.access = lambda *_: False\n" + STAGE)
+    project.write("params.yaml", PARAMS.format("wrong"))  # which the work would find first
+    code, said = project.dvc("repro")
+    assert code != 0
+    assert "is not writable\n  Allow writing to it, or work in a folder of your own.\n  data/out is as it was" in said
+
+
 def test_the_last_output_is_there_while_a_new_one_is_made_and_after_an_interrupt(project: Project) -> None:
     process = project.held("working", "repro", "--force")
     assert project.output == "1 given"
@@ -214,6 +223,25 @@ def test_what_changes_while_a_stage_runs_sets_its_output_aside(
     assert (project.folder / ASIDE / "value").read_text() == "1 given"
     assert [path.name for path in (project.folder / "data").iterdir() if path.name.startswith(".out")] == []
     assert not project.is_recorded
+
+
+def test_a_change_is_told_while_it_can_be_undone(project: Project) -> None:
+    lock = project.lock
+    # A folder of its own with a stage that looks every moment, so that nothing waits.
+    project.write("tasks/toy.py", "import rulka.stage\nrulka.stage.CHANGES_PERIOD_S = 0.0\n" + STAGE)
+    process = project.held("working", "repro", "--force")
+    edit_code(project)
+    assert process.stdout is not None
+    said = ""
+    while "warning: changed" not in said:
+        said = process.stdout.readline()
+        assert said
+    assert said == "warning: changed while `toy` runs: rulka/code/part.py\n"
+    project.write("rulka/code/part.py", "x = 1\n")
+    code, _ = project.release(process)
+    assert code == 0
+    assert project.lock != lock
+    assert project.is_recorded
 
 
 def test_an_output_set_aside_is_kept_as_its_message_says(project: Project) -> None:
