@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -149,7 +151,7 @@ class Supervisor:
         spec = self._make_spec(index, num_starts)
         name = f"rulka-{self._title}-{index}"
         process = self._context.Process(target=self._run, args=(spec, theirs), name=name, daemon=True)
-        with _one_thread_each():
+        with _one_thread_each(), _interrupts_blocked():
             process.start()
         theirs.close()  # or the pipe would stay open when the process is gone
         return process, ours
@@ -221,6 +223,23 @@ def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | 
     give_up_s = time.monotonic() + STOP_GRACE_S
     for process in processes:
         process.join(max(0.0, give_up_s - time.monotonic()))
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Lets a process started in the block begin with interrupts blocked, where the system can do that.
+
+    Ctrl-C reaches every process of a terminal, also one that is still importing and has not yet said that it leaves
+    interrupts to its parent. One that comes to this process meanwhile is only late.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

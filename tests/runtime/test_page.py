@@ -14,7 +14,7 @@ import pytest
 from rulka.runtime.live import LIVE_FILE, TRACK_FILE, LiveCars
 from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.page.server import PortError, make_server
-from rulka.runtime.page.snapshot import MAX_POINTS, NoRunError, find_run, snapshot, track_outline
+from rulka.runtime.page.snapshot import MAX_POINTS, NoRunError, RunReader, find_run, track_outline
 from rulka.tracks.generate import generate_track
 
 
@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_snapshot_by_hand(run: Path) -> None:
     track = generate_track(1, 300.0, 16.0, 0.1, 100.0)
-    shown = snapshot(run, track)
+    shown = RunReader(run, track).snapshot()
     assert shown["latest"] == {"env_steps": 128, "loss": 1.0, "best_time_s": 13.5}
     assert shown["curves"] == {"loss": [[64, 2.0], [128, 1.0]], "best_time_s": [[128, 13.5]]}
     assert shown["is_running"]
@@ -45,7 +45,7 @@ def test_snapshot_by_hand(run: Path) -> None:
 
 
 def test_a_run_without_reports_yet_shows_nothing(tmp_path: Path) -> None:
-    shown = snapshot(tmp_path, None)
+    shown = RunReader(tmp_path, None).snapshot()
     assert (shown["latest"], shown["curves"], shown["cars"], shown["is_running"]) == ({}, {}, [], False)
     assert track_outline(tmp_path)["points"] == []
 
@@ -53,7 +53,7 @@ def test_a_run_without_reports_yet_shows_nothing(tmp_path: Path) -> None:
 def test_long_curves_are_thinned_and_keep_their_newest_point(run: Path) -> None:
     lines = [json.dumps({"env_steps": k, "loss": k}) + "\n" for k in range(1001)]
     (run / METRICS_FILE).write_text("".join(lines))
-    curve = snapshot(run, None)["curves"]["loss"]
+    curve = RunReader(run, None).snapshot()["curves"]["loss"]
     assert len(curve) <= MAX_POINTS
     assert curve[-1] == [1000, 1000]
 
@@ -81,3 +81,40 @@ def test_page_is_served_to_this_machine(run: Path) -> None:
         with pytest.raises(PortError, match=str(port)):
             make_server(run, int(port))
         server.shutdown()
+
+
+def lines_of(*numbers: int) -> str:
+    return "".join(json.dumps({"env_steps": number, "loss": float(number)}) + "\n" for number in numbers)
+
+
+def test_only_what_is_new_is_parsed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that grows by half a line between two looks: each line is parsed once, when it is whole."""
+    path, parsed, loads = run / METRICS_FILE, [], json.loads
+
+    def note(text: str | bytes) -> object:
+        if isinstance(text, bytes):  # the file of the cars is read as text
+            parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(json, "loads", note)
+    path.write_text("")
+    reader = RunReader(run, None)
+    for number in range(50):
+        with path.open("a") as file:
+            file.write(lines_of(number)[:9])
+        assert len(reader.snapshot()["curves"].get("loss", [])) == number
+        with path.open("a") as file:
+            file.write(lines_of(number)[9:])
+        assert reader.snapshot()["latest"]["loss"] == number
+    assert len(parsed) == 50
+
+
+@pytest.mark.parametrize("after", [(1, 2), (1, 2, 7), (1, 2, 7, 8, 9, 10), ()])
+def test_a_run_that_went_on_from_an_earlier_checkpoint_is_read_anew(run: Path, after: tuple[int, ...]) -> None:
+    """It cuts its metrics off behind the checkpoint, and may have written more than before until the next look."""
+    path = run / METRICS_FILE
+    path.write_text(lines_of(1, 2, 3, 4))
+    reader = RunReader(run, None)
+    assert reader.snapshot()["curves"]["loss"][-1] == [4, 4.0]
+    path.write_text(lines_of(*after))
+    assert [point[0] for point in reader.snapshot()["curves"].get("loss", [])] == list(after)

@@ -236,3 +236,29 @@ def test_killed_run_takes_its_collectors_with_it_and_resumes(tmp_path: Path) -> 
 
 def _newest_env_steps(folder: Path) -> int:
     return max((int(path.stem.split("-")[1]) for path in folder.glob("checkpoint-*.ckpt")), default=0)
+
+
+def test_an_interrupt_while_collectors_import_prints_no_traceback(tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to all its processes; each collector gets it again and again from its first moment."""
+    command = [sys.executable, str(Path(__file__).parent / "fake_main.py"), str(tmp_path), "2"]
+    stage = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    _wait_for(lambda: len(_collectors_of(stage.pid)) == 2 or stage.poll() is not None, "collectors to be started")
+    os.killpg(stage.pid, signal.SIGINT)
+    give_up_s = time.monotonic() + PATIENCE_S
+    while stage.poll() is None and time.monotonic() < give_up_s:
+        for collector in _collectors_of(stage.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                collector.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    text, _ = stage.communicate(timeout=PATIENCE_S)
+    assert stage.returncode == 130, text
+    assert "Traceback" not in text, text
+
+
+def _collectors_of(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(pid).children()
+        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    return []

@@ -12,7 +12,7 @@ from pathlib import Path
 from rulka.errors import UserError
 from rulka.ports import check_port
 from rulka.runtime.live import TRACK_FILE
-from rulka.runtime.page.snapshot import snapshot, track_outline
+from rulka.runtime.page.snapshot import RunReader, track_outline
 from rulka.tracks.track import load_track
 
 HOST = "127.0.0.1"
@@ -36,11 +36,11 @@ def make_server(folder: Path, port: int) -> ThreadingHTTPServer:
     """
     check_port(port, zero_takes_any=True)
     path = folder / TRACK_FILE
-    track = load_track(path) if path.exists() else None
+    reader = RunReader(folder, load_track(path) if path.exists() else None)
     pages: dict[str, tuple[str, Callable[[], bytes]]] = {
         "/": ("text/html; charset=utf-8", PAGE_FILE.read_bytes),
         "/track.json": ("application/json", lambda: json.dumps(track_outline(folder)).encode()),
-        "/run.json": ("application/json", lambda: json.dumps(snapshot(folder, track)).encode()),
+        "/run.json": ("application/json", lambda: json.dumps(reader.snapshot()).encode()),
     }
     try:
         return ThreadingHTTPServer((HOST, port), partial(_Handler, pages))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -57,44 +58,86 @@ def track_outline(folder: Path) -> dict[str, Any]:
     }
 
 
-def snapshot(folder: Path, track: Track | None) -> dict[str, Any]:
-    """Returns the newest state of a run.
+class RunReader:
+    """Reads a run again and again, for any number of pages; of its metrics only what is new since the last time."""
 
-    Returns:
-        `run` (name of its folder), `is_running`, `latest` (last value of every metric), `curves` (by metric, points
-        [env steps, value]) and `cars` ([[x, z, m/s], ...]).
+    def __init__(self, folder: Path, track: Track | None) -> None:
+        """Begins without having read anything.
+
+        Args:
+            folder: of the run.
+            track: on which its cars are shown; None shows none.
+        """
+        self._folder, self._track = folder, track
+        self._metrics = _Metrics(folder / METRICS_FILE)
+        self._lock = threading.Lock()  # every page that is open asks in a thread of its own
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns the newest state of the run.
+
+        Returns:
+            `run` (name of its folder), `is_running`, `latest` (last value of every metric), `curves` (by metric, points
+            [env steps, value]) and `cars` ([[x, z, m/s], ...]).
+        """
+        live, age_s = _live(self._folder)
+        with self._lock:
+            self._metrics.read_on()
+            latest, curves = dict(self._metrics.latest), self._metrics.curves()
+        return {
+            "run": self._folder.name,
+            "is_running": age_s < STALE_S,
+            "latest": latest,
+            "curves": curves,
+            "cars": _cars(live, self._track),
+        }
+
+
+class _Metrics:
+    """What was read of a metrics file, which may be written to at this moment.
+
+    Attributes:
+        latest: last value of every metric.
     """
-    lines = read_lines(folder / METRICS_FILE)
-    live, age_s = _live(folder)
-    latest: dict[str, Any] = {}
-    for line in lines:
-        latest |= {name: value for name, value in line.items() if value is not None}
-    return {
-        "run": folder.name,
-        "is_running": age_s < STALE_S,
-        "latest": latest,
-        "curves": _curves(lines),
-        "cars": _cars(live, track),
-    }
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin()
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Reads a metrics file that may be written to at this moment: a last line that is not whole is left out."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    def _begin(self) -> None:
+        self._num_bytes, self._last_line = 0, b""
+        self.latest: dict[str, Any] = {}
+        self._points: dict[str, list[list[float]]] = {}
 
+    def read_on(self) -> None:
+        """Reads the lines that were added; all of them where a run that went on has cut the file off and added others.
 
-def _curves(lines: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
-    names = sorted({name for line in lines for name, value in line.items() if isinstance(value, int | float)})
-    curves = {}
-    for name in names:
-        points = [[line["env_steps"], line[name]] for line in lines if isinstance(line.get(name), int | float)]
-        every = -(-len(points) // MAX_POINTS)
-        curves[name] = points[::-1][::every][::-1]  # the newest one is always there
-    curves.pop("env_steps", None)
-    return curves
+        A last line that is not whole yet is left for the next time.
+        """
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._num_bytes - len(self._last_line))
+            if file.read(len(self._last_line)) != self._last_line:
+                self._begin()
+                file.seek(0)
+            added = file.read()
+        for line in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._num_bytes, self._last_line = self._num_bytes + len(line), line
+            self._add(json.loads(line))
+
+    def _add(self, values: dict[str, Any]) -> None:
+        self.latest |= {name: value for name, value in values.items() if value is not None}
+        for name, value in values.items():
+            if name != "env_steps" and isinstance(value, int | float):
+                self._points.setdefault(name, []).append([values["env_steps"], value])
+
+    def curves(self) -> dict[str, list[list[float]]]:
+        """Returns the points of every number by name, thinned so that the newest one is always there."""
+        curves = {}
+        for name, points in sorted(self._points.items()):
+            every = -(-len(points) // MAX_POINTS)
+            curves[name] = points[::-every][::-1]
+        return curves
 
 
 def _live(folder: Path) -> tuple[list[list[list[float]]], float]:
