@@ -6,7 +6,7 @@ A keyword left out is taken from the reference parameters that come with the pac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -40,6 +40,10 @@ from rulka.tracks.track import Track
 
 class SettingsError(UserError):
     """A keyword of an environment is unknown, of a wrong type or out of range; the message names it."""
+
+
+class UnknownKeywordError(SettingsError, TypeError):
+    """A keyword that an environment does not have; a `TypeError` too, as Python's own, by which torchrl goes."""
 
 
 class RaceOptions(TypedDict, total=False):
@@ -125,22 +129,38 @@ PLAIN: dict[str, Any] = {"start_speed_mps": 0.0, "randomisation": ALIKE, "contin
 """What an environment does unless asked: races begin at rest and are all alike, an action is one index."""
 
 
-def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> RaceSettings:
+def check_keywords(options: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuses keywords that an environment does not have.
+
+    The words "unexpected keyword argument 'frameskip'" are those of Python: torchrl's `GymEnv` looks for them, and goes
+    on without that keyword.
+
+    Raises:
+        UnknownKeywordError: naming the unknown ones and all that are known.
+    """
+    unknown = sorted(set(options) - set(known), key=str)
+    if unknown:
+        message = f"unexpected keyword argument {', '.join(map(repr, unknown))}; known are {', '.join(sorted(known))}"
+        raise UnknownKeywordError(message)
+
+
+def resolve_settings(
+    track: Track | Path | str | None, options: RaceOptions, beside: tuple[str, ...] = ("track", "render_mode")
+) -> RaceSettings:
     """Fills in what an environment's keywords leave open.
 
     Args:
         track: a track, a slug of the campaign, a track file, or None for the one of the reference parameters.
         options: the other keywords; None counts as left out.
+        beside: further keywords that the caller's environment has, named where one is unknown.
 
     Raises:
-        SettingsError: if a keyword is unknown or out of range.
+        UnknownKeywordError: if there is no such keyword.
+        SettingsError: if a keyword is out of range.
         UnknownTrackError: if there is no track of that name.
         TrackError: if the file holds no valid track.
     """
-    unknown = set(options) - set(RaceOptions.__annotations__)
-    if unknown:
-        message = f"unknown keywords {sorted(unknown)}; known are {sorted(RaceOptions.__annotations__)}"
-        raise SettingsError(message)
+    check_keywords(options, (*RaceOptions.__annotations__, *beside))
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if len(given) < len(RaceOptions.__annotations__):
         needed = set(RaceOptions.__annotations__) - set(PLAIN)

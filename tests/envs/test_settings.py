@@ -1,3 +1,4 @@
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -6,8 +7,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rulka.envs import game, vector
+from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import ALIKE, SettingsError, resolve_settings
+from rulka.envs.settings import ALIKE, SettingsError, UnknownKeywordError, resolve_settings
 from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, read_params, reference_params
 from rulka.simulator.simulator import SimulatorError
@@ -70,6 +73,32 @@ def test_a_track_may_be_a_file(straight, tmp_path) -> None:
 def test_wrong_keywords_are_named(straight, options, message) -> None:
     with pytest.raises(SettingsError, match=message):
         RaceEnv(straight, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "further"),
+    [
+        (RaceEnv, {"track", "render_mode"}),
+        (lambda **options: RaceVectorEnv(2, **options), {"num_envs", "track", "render_mode", "autoreset_mode"}),
+        (GameEnv, {"track", "render_mode", "port", "host", "speed", "patience_s", "timeout_s"}),
+    ],
+)
+def test_an_unknown_keyword_lists_all_that_are_known(make, further) -> None:
+    with pytest.raises(UnknownKeywordError, match=r"unexpected keyword argument 'b', 'z'; known are") as caught:
+        make(z=1, b=2)
+    assert isinstance(caught.value, TypeError), "as Python says it"
+    listed = set(str(caught.value).split("known are ")[1].split(", "))
+    assert further <= listed
+    assert {"max_race_s", "observation"} <= listed
+
+
+@pytest.mark.parametrize(
+    ("environment", "beside"),
+    [(RaceEnv, ("track", "render_mode")), (RaceVectorEnv, vector.BESIDE), (GameEnv, game.BESIDE)],
+)
+def test_every_keyword_of_a_constructor_is_listed(environment, beside) -> None:
+    own = [p.name for p in inspect.signature(environment).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    assert set(own) == set(beside)
 
 
 def test_numbers_of_numpy_are_numbers(straight) -> None:
