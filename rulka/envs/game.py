@@ -33,6 +33,7 @@ class GameOptions(TypedDict, total=False):
     actions_per_decision: int | None
     max_race_s: float | None
     no_progress_s: float | None
+    min_gain_m: float | None
 
 
 def game_settings(track: Track | Path | str | None, options: GameOptions) -> RaceSettings:

@@ -22,10 +22,9 @@ from rulka.params import (
     LateralM,
     ObservationParams,
     Params,
-    RaceSeconds,
+    RaceEndParams,
     RandomisationParams,
     RewardParams,
-    Section,
     Share,
     SimulatorParams,
     StartSpeedMps,
@@ -56,15 +55,16 @@ class RaceOptions(TypedDict, total=False):
     start_anywhere: float | None  # train.start_anywhere: share of races that begin anywhere on the track
     start_lateral_m: float | None  # evaluate.start_lateral_m: races begin at most this far beside the line
     start_heading_deg: float | None  # evaluate.start_heading_deg: and turned by at most this much
-    max_race_s: float | None  # train.max_race_s: a race is cut after this long
-    no_progress_s: float | None  # train.no_progress_s: a race is cut after this long without a further zone
+    max_race_s: float | None  # race_end.max_race_s: a race is cut after this long
+    no_progress_s: float | None  # race_end.no_progress_s: a race is cut after this long without getting further
+    min_gain_m: float | None  # race_end.min_gain_m: getting further by less than this does not count
     start_speed_mps: float | None  # at rest: speed of races that begin anywhere
     randomisation: RandomisationParams | None  # none: how much races differ in friction, camera, light and noise
     actions_per_decision: int | None  # one: actions that share a decision's ticks, one after another
     continuous: bool | None  # no: actions are steer, gas and brake instead of an index
 
 
-class _Keywords(Section):
+class _Keywords(RaceEndParams):
     """The same keywords, all given: types and ranges are those of the parameters that they stand for."""
 
     simulator: SimulatorParams
@@ -74,8 +74,6 @@ class _Keywords(Section):
     start_anywhere: Share
     start_lateral_m: LateralM
     start_heading_deg: AngleDeg
-    max_race_s: RaceSeconds
-    no_progress_s: RaceSeconds
     start_speed_mps: StartSpeedMps
     randomisation: RandomisationParams
     actions_per_decision: Count
@@ -95,8 +93,7 @@ class RaceSettings:
         start_anywhere: share of races that begin anywhere on the track instead of at the start line.
         start_lateral_m: races begin at most this far beside the line.
         start_heading_deg: and turned by at most this much.
-        max_race_s: a race is cut after this long.
-        no_progress_s: a race is cut after this long without a further zone.
+        end: when a race ends.
         start_speed_mps: speed at which races begin that begin anywhere.
         randomisation: how much races differ in friction, camera, light and noise.
         continuous: actions are steer in [-1, 1], gas and brake in [0, 1] instead of an index into the table.
@@ -110,8 +107,7 @@ class RaceSettings:
     start_anywhere: float
     start_lateral_m: float
     start_heading_deg: float
-    max_race_s: float
-    no_progress_s: float
+    end: RaceEndParams
     start_speed_mps: float
     randomisation: RandomisationParams
     continuous: bool
@@ -170,7 +166,8 @@ def resolve_settings(
         table = action_table(given.pop("ticks_per_action"), given.pop("actions_per_decision"))
     except ValueError as error:
         raise SettingsError(str(error), hint="actions_per_decision must divide ticks_per_action.") from error
-    return RaceSettings(track=_track(track), table=table, **given)
+    end = RaceEndParams(**{name: given.pop(name) for name in RaceEndParams.model_fields})
+    return RaceSettings(track=_track(track), table=table, end=end, **given)
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
@@ -193,8 +190,7 @@ def _reference_options(params: Params) -> dict[str, Any]:
         "start_anywhere": params.train.start_anywhere,
         "start_lateral_m": params.evaluate.start_lateral_m,
         "start_heading_deg": params.evaluate.start_heading_deg,
-        "max_race_s": params.train.max_race_s,
-        "no_progress_s": params.train.no_progress_s,
+        **dict(params.race_end),
         **PLAIN,
     }
 

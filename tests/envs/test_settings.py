@@ -38,7 +38,7 @@ def test_a_wheel_carries_the_parameters() -> None:
 def test_what_is_left_out_comes_from_the_reference(straight) -> None:
     reference: Params = reference_params()
     settings = resolve_settings(straight, {"max_race_s": 7.0, "start_anywhere": None})
-    assert settings.max_race_s == 7.0
+    assert settings.end == reference.race_end.model_copy(update={"max_race_s": 7.0})
     assert settings.start_anywhere == reference.train.start_anywhere
     assert settings.rewards == reference.rewards
     assert settings.table.ticks_per_action == reference.actions.ticks_per_action
@@ -104,7 +104,7 @@ def test_every_keyword_of_a_constructor_is_listed(environment, beside) -> None:
 def test_numbers_of_numpy_are_numbers(straight) -> None:
     given = {"max_race_s": np.float32(7.5), "ticks_per_action": np.int64(2), "continuous": np.True_}
     settings = resolve_settings(straight, given)
-    assert (settings.max_race_s, settings.table.ticks_per_action, settings.continuous) == (7.5, 2, True)
+    assert (settings.end.max_race_s, settings.table.ticks_per_action, settings.continuous) == (7.5, 2, True)
 
 
 @pytest.mark.parametrize("num_envs", [0, -1, 2.0, True, "2"])

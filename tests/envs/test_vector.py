@@ -34,7 +34,7 @@ def test_make_vec_gives_one_environment_for_all_cars() -> None:
         assert observation in env.observation_space
         assert (reward.dtype, terminated.dtype, truncated.dtype) == (np.float32, np.bool_, np.bool_)
         assert reward.shape == terminated.shape == truncated.shape == (16,)
-    assert set(info) == {"progress_m", "time_ms", "is_finished", "is_off_track", "potential"}
+    assert set(info) == {"progress_m", "start_m", "time_ms", "is_finished", "is_off_track", "potential"}
     assert all(values.shape == (16,) for values in info.values())
     env.close()
 
