@@ -45,7 +45,9 @@ def dataset_of(params: Params, recordings: Path | None) -> RaceDataset:
     table = action_table(params.actions.ticks_per_action)
     track = generate_track(**params.track.model_dump())
     driver = params.races.driver
-    driven = record_demonstrations(track, params.simulator, table, driver, NUM_RACES, params.races.seed, 60.0)
+    driven = record_demonstrations(
+        track, params.simulator, table, driver, NUM_RACES, params.races.seed, params.race_end
+    )
     races = tuple(race_of_driver(race, track.uid, table) for race in driven if race.is_finished)
     return RaceDataset(races, track, ())
 

@@ -67,7 +67,13 @@ def agent_spec(params: Params, algorithm: Algorithm) -> AgentSpec:
 def race_spec(params: Params, track: Path) -> RaceSpec:
     """Returns what collectors race on."""
     return RaceSpec(
-        track, params.simulator, params.observation, params.rewards, params.actions.ticks_per_action, params.train
+        track,
+        params.simulator,
+        params.observation,
+        params.rewards,
+        params.actions.ticks_per_action,
+        params.train,
+        params.race_end,
     )
 
 

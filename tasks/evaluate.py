@@ -43,7 +43,7 @@ from rulka.evaluation.result import best_race
 from rulka.evaluation.summary import Evaluation
 from rulka.evaluation.training import LOG_FILE, TrainingLog, read_training_log
 from rulka.evaluation.video import VideoRace, write_video
-from rulka.params import ActionParams, EvaluateParams, ObservationParams, SimulatorParams, read_params
+from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams, read_params
 from rulka.progress import Progress
 from rulka.stage import DURATIONS_FILE, output_folder, require, run_stage
 
@@ -82,6 +82,7 @@ def evaluate(
     actions: ActionParams,
     simulator: SimulatorParams,
     evaluate: EvaluateParams,
+    race_end: RaceEndParams,
     *,
     inputs: Inputs,
     out_dir: Path,
@@ -98,7 +99,7 @@ def evaluate(
     dataset = load_races(inputs.races)
     demonstrations = dataset.on_main_track()
     table = action_table(actions.ticks_per_action)
-    rules = RaceRules(dataset.main_track, table, simulator, observation, evaluate)
+    rules = RaceRules(dataset.main_track, table, simulator, observation, evaluate, race_end)
     entries = drivers(inputs.agent, inputs.policy, rules)
     evaluation = hold_contest(
         entries,
@@ -149,14 +150,15 @@ def _draw(folder: Path, evaluation: Evaluation, demonstrations: list[Race], rule
     save_figures(folder / PLOTS_FOLDER, figures)
     origins = read_origins(inputs.encoder, inputs.policy, inputs.agent_init, inputs.agent)
     transfer = transfer_summary(inputs.agent_init)
-    parameters = origins.parameters() | {"evaluate": rules.evaluate.model_dump(mode="json")}
+    own = {"evaluate": rules.evaluate, "race_end": rules.end}
+    parameters = origins.parameters() | {name: section.model_dump(mode="json") for name, section in own.items()}
     return Report(
         evaluation=evaluation,
         seed=rules.evaluate.seed,
         plots=list(figures.values()),
         video=folder / VIDEO_FILE,
         video_caption="",
-        facts=facts_of(evaluation, demonstrations, origins, transfer, rules.evaluate),
+        facts=facts_of(evaluation, demonstrations, origins, transfer, rules),
         durations=[],
         is_from_game=any(race.source == "recording" for race in demonstrations),
         parameters=yaml.safe_dump(parameters, sort_keys=False),
@@ -212,6 +214,7 @@ def main() -> None:
         params.actions,
         params.simulator,
         params.evaluate,
+        params.race_end,
         inputs=inputs,
         out_dir=data / "evaluation",
     )

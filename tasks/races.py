@@ -17,7 +17,7 @@ from rulka.datasets.expected import MissingRecordingsError, refuse_missing
 from rulka.datasets.from_recordings import NoUsableRecordingError, find_recordings, read_race_dataset
 from rulka.datasets.races import RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
-from rulka.params import ActionParams, RaceParams, SimulatorParams, TrackParams, read_params
+from rulka.params import ActionParams, RaceEndParams, RaceParams, SimulatorParams, TrackParams, read_params
 from rulka.progress import Progress
 from rulka.reference.lap import reference_path, store_reference
 from rulka.reference.search import search_with_progress
@@ -36,6 +36,7 @@ def races(
     simulator: SimulatorParams,
     track: TrackParams,
     races: RaceParams,
+    race_end: RaceEndParams,
     *,
     recordings_dir: Path,
     out_dir: Path,
@@ -57,7 +58,7 @@ def races(
             dataset = _read(recordings_dir, files, races, bar.advance)
         sys.stdout.write(f"races: {summary_of(len(dataset.races), dataset.quarantine)}\n")
     else:
-        dataset = _demonstrate(actions, simulator, track, races)
+        dataset = _demonstrate(actions, simulator, track, races, race_end)
     with output_folder(out_dir) as folder:
         write_races(folder, dataset)
         if races.reference_decisions:
@@ -79,7 +80,7 @@ def _read(folder: Path, files: Sequence[Path], races: RaceParams, on_file: Calla
 
 
 def _demonstrate(
-    actions: ActionParams, simulator: SimulatorParams, track: TrackParams, races: RaceParams
+    actions: ActionParams, simulator: SimulatorParams, track: TrackParams, races: RaceParams, race_end: RaceEndParams
 ) -> RaceDataset:
     """Returns the finished races of a field of drivers; a race that did not finish shows nothing worth copying."""
     road = campaign_track(races.campaign) if races.campaign else generate_track(**track.model_dump())
@@ -92,7 +93,7 @@ def _demonstrate(
             races.driver,
             races.num_demonstrations,
             races.seed,
-            races.driver.max_race_s,
+            race_end,
             on_decision=bar.advance,
         )
     finished = tuple(race_of_driver(race, road.uid, table) for race in driven if race.is_finished)
@@ -102,7 +103,7 @@ def _demonstrate(
             f"there are no recordings, and none of {len(driven)} built-in drivers finished track {road.uid}"
             f" ({road.length_m:.0f} m); the furthest came {furthest_m:.0f} m"
         )
-        hint = "Raise races.num_demonstrations or races.driver.max_race_s, or take another track.seed, in params.yaml."
+        hint = "Raise races.num_demonstrations or race_end.max_race_s, or take another track.seed, in params.yaml."
         raise RaceDataError(message, hint=hint)
     return RaceDataset(finished, road, ())
 
@@ -128,6 +129,7 @@ def main() -> None:
         params.simulator,
         params.track,
         params.races,
+        params.race_end,
         recordings_dir=Path("data/recordings"),
         out_dir=Path("data/races"),
     )

@@ -52,6 +52,7 @@ from rulka.params import (
     NetworkParams,
     ObservationParams,
     PpoParams,
+    RaceEndParams,
     RewardParams,
     SimulatorParams,
     TrainParams,
@@ -123,6 +124,7 @@ class Sections:
     observation: ObservationParams
     actions: ActionParams
     simulator: SimulatorParams
+    race_end: RaceEndParams
     network: NetworkParams
     rewards: RewardParams
     train: TrainParams
@@ -135,10 +137,11 @@ class Sections:
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != other}
 
 
-def train(  # noqa: PLR0913 - a stage takes exactly the sections it reads
+def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it reads
     observation: ObservationParams,
     actions: ActionParams,
     simulator: SimulatorParams,
+    race_end: RaceEndParams,
     network: NetworkParams,
     rewards: RewardParams,
     train: TrainParams,
@@ -157,7 +160,7 @@ def train(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     require(folders.races, "races")
     torch.set_num_threads(1)
     keep_freed_memory()
-    sections = Sections(observation, actions, simulator, network, rewards, train, ppo, iqn)
+    sections = Sections(observation, actions, simulator, race_end, network, rewards, train, ppo, iqn)
     algorithms: list[Algorithm] = [train.algorithm, *train.compared]
     runs = {algorithm: AgentRun(algorithm, sections, folders) for algorithm in algorithms}
     with ExitStack() as stack:
@@ -315,6 +318,7 @@ class AgentRun:
             ticks_per_action=sections.actions.ticks_per_action,
             actions_per_decision=self._table.actions_per_decision,
             train=sections.train,
+            end=sections.race_end,
         )
 
     def _agent_spec(self, initial: Artifact) -> AgentSpec:
@@ -377,6 +381,7 @@ def main() -> None:
         params.observation,
         params.actions,
         params.simulator,
+        params.race_end,
         params.network,
         params.rewards,
         params.train,

@@ -23,6 +23,7 @@ from rulka.envs.settings import RaceSettings
 from rulka.observation import num_floats
 from rulka.simulator.camera import camera_array
 from rulka.simulator.first_use import painting_beside
+from rulka.simulator.race_end import MILESTONE_M, MILESTONE_MS
 from rulka.simulator.render import FramePainter
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
@@ -42,15 +43,15 @@ class RaceBatch:
         measures: [NUM_MEASURES, N] float32, `race_ms`: [N] int64 and `flags`: [NUM_FLAGS, N] of the last decision, see
             `rulka.envs.judging`; overwritten by the next one.
         num_over: races that are over.
+        start_m: [N] where along the centreline each race began, metres; float64 that hold float32, a view.
     """
 
     def __init__(self, settings: RaceSettings, num_cars: int) -> None:
         self.settings, self.num_cars = settings, num_cars
         self.scene = bake_scene(settings.track)
-        self._rules = rules.rule_array(
-            settings.rewards, settings.track.length_m, settings.max_race_s, settings.no_progress_s
-        )
+        self._rules = rules.rule_array(settings.rewards, settings.end, settings.track.length_m)
         self._marks = np.zeros((num_cars, judging.NUM_MARKS))
+        self.start_m = self._marks[:, judging.START_M]
         self.measures = np.zeros((judging.NUM_MEASURES, num_cars), np.float32)
         self.race_ms = np.zeros(num_cars, np.int64)
         self.flags = np.zeros((judging.NUM_FLAGS, num_cars), np.bool_)
@@ -151,6 +152,7 @@ class RaceBatch:
             truncated=flags[judging.TRUNCATED],
             is_reset=flags[judging.IS_RESET],
             progress_m=measures[judging.PROGRESS_M],
+            start_m=self.start_m.astype(np.float32),
             race_time_ms=self.race_ms.copy(),
             is_finished=flags[judging.FINISHED],
             is_off_track=flags[judging.OFF_TRACK],
@@ -224,6 +226,7 @@ class RaceBatch:
         simulator = self.simulator
         return {
             "progress_m": self.progress_m,
+            "start_m": self.start_m.astype(np.float32),
             "time_ms": self.race_time_ms,
             "is_finished": simulator.is_finished.copy(),
             "is_off_track": simulator.is_off_track & ~simulator.is_finished,
@@ -303,10 +306,11 @@ class RaceBatch:
             self._painter.cameras[:] = self._randomiser.cameras()
         is_full = places["along_m"] <= 0.0 if "along_m" in places else ~is_anywhere
         along_m = np.minimum(self.simulator.along_m, settings.track.length_m)
-        marks, zone = self._marks, self.simulator.zone_index
+        marks = self._marks
         marks[which, judging.IS_FULL_RACE] = is_full[which]
-        marks[which, judging.FURTHEST_M], marks[which, judging.FURTHEST_ZONE] = along_m[which], zone[which]
-        marks[which, judging.PROGRESS_MS] = 0.0
+        marks[which, judging.FURTHEST_M] = marks[which, MILESTONE_M] = along_m[which]
+        marks[which, MILESTONE_MS] = 0.0
+        marks[which, judging.START_M] = along_m[which].astype(np.float32)
         if self.settings.rewards.speed_as_seconds:
             marks[which, judging.SPEED_MPS] = length_of(car_frame_velocity(self.simulator.cars[which]))
 

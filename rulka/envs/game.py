@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.envs.game_race import GameRace, GameStep, floats_and_image
-from rulka.envs.settings import RaceSettings, SettingsError, resolve_settings
+from rulka.envs.settings import RaceSettings, SettingsError, check_keywords, resolve_settings
 from rulka.envs.space import action_space, observation_space
 from rulka.game.link import GameLink
 from rulka.game.protocol import BASE_PORT
@@ -19,6 +19,8 @@ from rulka.params import ObservationParams, RewardParams, SimulatorParams
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
+BESIDE = ("track", "render_mode", "port", "host", "speed", "patience_s", "timeout_s")
+"""Keywords beside `GameOptions`."""
 
 
 class GameOptions(TypedDict, total=False):
@@ -31,18 +33,17 @@ class GameOptions(TypedDict, total=False):
     actions_per_decision: int | None
     max_race_s: float | None
     no_progress_s: float | None
+    min_gain_m: float | None
 
 
 def game_settings(track: Track | Path | str | None, options: GameOptions) -> RaceSettings:
     """Fills in what keywords leave open; races begin at the start line, where the game puts its car.
 
     Raises:
-        SettingsError: if a keyword is unknown or out of range.
+        UnknownKeywordError: if there is no such keyword.
+        SettingsError: if a keyword is out of range.
     """
-    unknown = set(options) - set(GameOptions.__annotations__)
-    if unknown:
-        message = f"unknown keywords {sorted(unknown)}; known are {sorted(GameOptions.__annotations__)}"
-        raise SettingsError(message)
+    check_keywords(options, (*GameOptions.__annotations__, *BESIDE))
     return resolve_settings(track, {**options, "start_anywhere": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
 
 

@@ -2,8 +2,8 @@
 
 Observations, rewards and limits are those of the simulator's races: the state block becomes a `CAR` row, from which
 `build_floats` makes the floats; the frame becomes grey; the way along the track comes from the car's position. What a
-game cannot say is found from the track: a car has left it when it is as far beside or off it, or as much on its roof,
-as it may be in the simulator.
+game cannot say is found from the track: where the car is, and by the rule of `rulka.simulator.race_end` whether it has
+left the track and how its race ends.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from rulka.game.frames import grey_from_bgra
 from rulka.game.link import GameLink
 from rulka.game.session import Decision, GameSession
 from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats, num_floats
+from rulka.simulator.race_end import TOO_LONG, RaceWatch, has_left
 from rulka.tracks.progress import PATH_SEARCH_ZONES, all_zones, locate, zone_frames
 
 
@@ -42,6 +43,7 @@ class GameStep:
         truncated: the race was cut by a limit, or the connection was lost.
         is_reset: the decision was swallowed by a reset, the observation is the first of a new race.
         progress_m: float32 furthest distance along the centreline.
+        start_m: float32 distance along the centreline at which the race began.
         race_time_ms: int64 time since the start; of a finished race its time to the millisecond.
         is_finished: the finish was crossed.
         is_off_track: the car left the track.
@@ -54,11 +56,17 @@ class GameStep:
     truncated: NDArray[np.bool_]
     is_reset: NDArray[np.bool_]
     progress_m: NDArray[np.float32]
+    start_m: NDArray[np.float32]
     race_time_ms: NDArray[np.int64]
     is_finished: NDArray[np.bool_]
     is_off_track: NDArray[np.bool_]
     is_full_race: NDArray[np.bool_]
     is_crashed: NDArray[np.bool_]
+
+    @property
+    def gained_m(self) -> NDArray[np.float32]:
+        """[1] metres that the race got further than its start; never negative."""
+        return self.progress_m - self.start_m
 
 
 class GameRace:
@@ -85,8 +93,9 @@ class GameRace:
         self._session: GameSession = link.open(table.ticks_per_action * TICK_MS, observation.width, observation.height)
         track, physics = settings.track, settings.simulator.physics
         self._centre, self._frames = all_zones(track), zone_frames(track)
-        self._off_road_m, self._fall_m = physics.off_road_m, physics.fall_m
-        self._crash_cosine, self._rest_m = np.cos(np.radians(physics.crash_deg)), physics.rest_m
+        crash_cosine = float(np.cos(np.radians(physics.crash_deg)))
+        self._beyond = physics.off_road_m, physics.fall_m, physics.rest_m, crash_cosine
+        self._reference_m = physics.reference_m
         self._keys, self._num_places = table.keys(), table.actions_per_decision
         self._grey = np.zeros((observation.height, observation.width), np.uint8)
         self._previous = np.zeros((1, NUM_PREVIOUS_ACTIONS * self._num_places, 4), np.float32)
@@ -115,7 +124,8 @@ class GameRace:
         self._is_started, self._is_over = True, False
         self._forget_race()
         self._take(decision)
-        self._furthest_m, self._furthest_zone = self._along_m, self._zone
+        self._furthest_m = self._start_m = self._along_m
+        self._watch = RaceWatch(self.settings.end, self.settings.track.length_m, np.array([self._along_m]))
 
     def step(self, action: int | NDArray[np.int64]) -> GameStep:
         """Takes one decision.
@@ -168,6 +178,7 @@ class GameRace:
         """Returns the info of the car, by the names of the simulator's environment, and `is_crashed`."""
         return {
             "progress_m": float(np.float32(self._furthest_m)),
+            "start_m": float(np.float32(self._start_m)),
             "time_ms": self._time_ms,
             "is_finished": self._is_finished,
             "is_off_track": self._is_off_track,
@@ -190,8 +201,8 @@ class GameRace:
 
     def _forget_race(self) -> None:
         self._previous[:] = self._keys[FORWARD]
-        self._zone, self._along_m, self._unbounded_m, self._time_ms, self._progress_ms = 0, 0.0, 0.0, 0, 0
-        self._furthest_m, self._furthest_zone = 0.0, 0
+        self._zone, self._along_m, self._time_ms = 0, 0.0, 0
+        self._furthest_m = self._start_m = 0.0
         self._is_finished = self._is_off_track = self._is_crashed = False
 
     def _lose(self, error: GameError) -> None:
@@ -210,32 +221,34 @@ class GameRace:
         if decision.pixels is not None:
             grey_from_bgra(decision.pixels, self._grey)
         self._time_ms, self._is_finished = decision.time_ms, decision.is_finished
-        position = self._cars[0, CAR["position"]].astype(np.float64)
-        found = locate(position, self._centre, self._frames, self._zone, PATH_SEARCH_ZONES, ZONE_SPACING_M)
-        self._zone, self._unbounded_m, lateral_m, height_m = found
-        self._along_m = min(self._unbounded_m, self.settings.track.length_m)
-        self._is_off_track = not decision.is_finished and self._is_beyond(lateral_m, height_m)
         track = self.settings.track
-        zone, margin_m = np.array([self._zone]), np.array([track.length_m - self._unbounded_m], np.float32)
+        up = self._cars[0, CAR["rotation"]].reshape(3, 3)[:, 1].astype(np.float64)
+        # The ground under the car, as in the simulator: a car that leans has its position beside it.
+        ground = self._cars[0, CAR["position"]].astype(np.float64) - self._reference_m * up
+        found = locate(ground, self._centre, self._frames, self._zone, PATH_SEARCH_ZONES, ZONE_SPACING_M)
+        self._zone, unbounded_m, lateral_m, height_m = found
+        self._along_m = min(unbounded_m, track.length_m)
+        self._is_off_track = not decision.is_finished and self._has_left(unbounded_m, lateral_m, height_m, up)
+        zone, margin_m = np.array([self._zone]), np.array([track.length_m - unbounded_m], np.float32)
         build_floats(self._cars, self._previous, track.zones, zone, margin_m, self._floats)
 
-    def _is_beyond(self, lateral_m: float, height_m: float) -> bool:
-        """Whether a car is off the track by the simulator's rule."""
-        track = self.settings.track
-        half_width_m = 0.5 * track.width_m[min(self._zone, track.num_zones - 1)]
-        up = self._cars[0, CAR["rotation"]].reshape(3, 3)[:, 1]
-        is_on_roof = height_m < self._rest_m and up @ self._frames[self._zone, 6:9] < self._crash_cosine
-        return bool(abs(lateral_m) - half_width_m > self._off_road_m or abs(height_m) > self._fall_m or is_on_roof)
+    def _has_left(self, along_m: float, lateral_m: float, height_m: float, up: NDArray[np.float64]) -> bool:
+        track, share = self.settings.track, along_m / ZONE_SPACING_M - self._zone
+        here, ahead = self._frames[self._zone, 6:9], self._frames[self._zone + 1, 6:9]
+        normal = here + share * (ahead - here)
+        aside_m = abs(lateral_m) - 0.5 * float(track.width_m[min(self._zone, track.num_zones - 1)])
+        return has_left(aside_m, height_m, float(up @ normal / np.linalg.norm(normal)), *self._beyond)
 
     def _judge(self, last_action: int, before_m: float, before_ms: int, before_mps: NDArray[np.float64]) -> GameStep:
-        settings = self.settings
         self._furthest_m = max(self._furthest_m, self._along_m)
-        if self._zone > self._furthest_zone:
-            self._furthest_zone, self._progress_ms = self._zone, self._time_ms
+        self._watch.look(
+            np.array([self._is_finished]),
+            np.array([self._is_off_track]),
+            np.array([self._along_m]),
+            np.array([self._time_ms]),
+        )
         terminated = self._is_finished or self._is_off_track
-        is_late = self._time_ms >= settings.max_race_s * 1000.0
-        is_stuck = self._time_ms - self._progress_ms >= settings.no_progress_s * 1000.0
-        truncated = not terminated and (is_late or is_stuck)
+        truncated = bool(self._watch.ends[0] >= TOO_LONG)
         happening = Happening(
             gained_m=np.array([self._along_m - before_m]),
             duration_s=np.array([(self._time_ms - before_ms) / 1000.0]),
@@ -244,7 +257,7 @@ class GameRace:
             before_mps=before_mps,
         )
         manner = manner_from_floats(self._floats, np.array([last_action]))
-        reward = whole_reward(happening, manner, settings.rewards, self.env_steps)
+        reward = whole_reward(happening, manner, self.settings.rewards, self.env_steps)
         return self._result(float(reward[0]), terminated=terminated, truncated=truncated)
 
     def _result(self, reward: float, *, terminated: bool, truncated: bool, is_reset: bool = False) -> GameStep:
@@ -255,6 +268,7 @@ class GameRace:
             truncated=np.array([truncated]),
             is_reset=np.array([is_reset]),
             progress_m=np.array([self._furthest_m], np.float32),
+            start_m=np.array([self._start_m], np.float32),
             race_time_ms=np.array([self._time_ms]),
             is_finished=np.array([self._is_finished]),
             is_off_track=np.array([self._is_off_track]),

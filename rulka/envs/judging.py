@@ -16,30 +16,29 @@ from rulka.envs.paying import distance_to, manner_reward, speed_along
 from rulka.envs.rules import (
     DIRECTION_WEIGHT,
     FAR_M,
-    LENGTH_M,
     LINE_WEIGHT,
-    MAX_MS,
     NEAR_M,
     PAYS_MANNER,
     PER_LEAVING,
     PER_METRE,
     PER_SECOND,
-    STUCK_MS,
 )
 from rulka.observation import WAYPOINT_STRIDE
-from rulka.simulator import compiling
+from rulka.simulator import compiling, race_end
 from rulka.simulator.car import columns
 from rulka.simulator.car.columns import R_ROTATION
 from rulka.simulator.compiling import Array, cached_kernel, source_stamp
+from rulka.simulator.race_end import LENGTH_M, NUM_MILESTONES, TOO_LONG, end_of_race
 
-IS_OVER, IS_FULL_RACE, FURTHEST_M, FURTHEST_ZONE, PROGRESS_MS, SPEED_MPS, NUM_MARKS = range(7)
-"""Columns of how a race stands: over, begun at the start line, furthest metre and zone, time of the last new zone,
-speed after the last decision (kept where gained speed is paid for)."""
+IS_OVER, IS_FULL_RACE, FURTHEST_M, SPEED_MPS, START_M, NUM_MARKS = range(NUM_MILESTONES, NUM_MILESTONES + 6)
+"""Columns of how a race stands, behind its milestone (see `rulka.simulator.race_end`): over, begun at the start line,
+furthest metre, speed after the last decision (kept where gained speed is paid for), metres along the centreline at its
+start."""
 TERMINATED, TRUNCATED, IS_RESET, FINISHED, OFF_TRACK, FULL_RACE, NUM_FLAGS = range(7)
 """Rows of the flags of a verdict, as in `rulka.envs.batch.VectorStep`."""
 REWARD, PROGRESS_M, NUM_MEASURES = range(3)
 """Rows of the measures of a verdict."""
-MODULES = (compiling, columns, rewards, rule_places, paying)
+MODULES = (compiling, columns, rewards, rule_places, paying, race_end)
 """What the kernels are made of beside this file."""
 
 
@@ -68,11 +67,9 @@ def _compile_judge(stamp: int) -> Callable[..., int]:
             along_m = min(progress[0, n], rules[LENGTH_M])
             now_ms = places[places.shape[0] - 1, n] if is_finished else places[1, n]
             marks[n, FURTHEST_M] = max(marks[n, FURTHEST_M], along_m)
-            if places[0, n] > marks[n, FURTHEST_ZONE]:
-                marks[n, FURTHEST_ZONE], marks[n, PROGRESS_MS] = places[0, n], now_ms
             has_ended = is_finished or is_off_track
-            is_late = now_ms >= rules[MAX_MS] or now_ms - marks[n, PROGRESS_MS] >= rules[STUCK_MS]
-            is_cut = is_late and not has_ended and not is_reset
+            end = end_of_race(is_finished, is_off_track, along_m, np.float64(now_ms), marks[n], rules)
+            is_cut = end >= TOO_LONG and not is_reset
             gained_m = along_m - min(progress[2, n], rules[LENGTH_M])
             reward = rules[PER_METRE] * gained_m + rules[PER_SECOND] * ((now_ms - progress[3, n]) / 1000.0)
             reward += rules[PER_LEAVING] * (1.0 if is_off_track else 0.0)

@@ -104,6 +104,7 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         measures, flags = batch.measures[:, 0].tolist(), batch.flags[:, 0].tolist()
         info = {
             "progress_m": measures[PROGRESS_M],
+            "start_m": batch.start_m.item(),
             "time_ms": batch.race_ms.item(),
             "is_finished": flags[FINISHED],
             "is_off_track": flags[OFF_TRACK],

@@ -18,7 +18,8 @@ class VectorStep:
         terminated: the race ended for good: finished or off the track.
         truncated: the race was cut by a limit.
         is_reset: the decision was swallowed by a reset, the observation is the first of a new race.
-        progress_m: float32 furthest distance along the centreline.
+        progress_m: float32 furthest distance along the centreline; counts from the start line, wherever the race began.
+        start_m: float32 distance along the centreline at which the race began.
         race_time_ms: int64 time since the start; of a finished race its time to the millisecond.
         is_finished: the finish was crossed.
         is_off_track: the car left the track.
@@ -30,10 +31,16 @@ class VectorStep:
     truncated: NDArray[np.bool_]
     is_reset: NDArray[np.bool_]
     progress_m: NDArray[np.float32]
+    start_m: NDArray[np.float32]
     race_time_ms: NDArray[np.int64]
     is_finished: NDArray[np.bool_]
     is_off_track: NDArray[np.bool_]
     is_full_race: NDArray[np.bool_]
+
+    @property
+    def gained_m(self) -> NDArray[np.float32]:
+        """[N] metres that the race got further than its start; never negative."""
+        return self.progress_m - self.start_m
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,7 @@ class SavedRaces:
 
     Attributes:
         cars: [N, K] float64 rows of `Simulator.save`.
-        marks: [N, NUM_MARKS] float64 race is over, began at the start line, furthest metre, furthest zone, time of the
-            last new zone in ms, speed; see `rulka.envs.judging`.
+        marks: [N, NUM_MARKS] float64 how each race stands, see `rulka.envs.judging`.
         chance: N states of the sources of chance, empty where the batch was never reset.
         draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
     """

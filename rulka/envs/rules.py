@@ -12,23 +12,25 @@ from rulka.envs.rewards import (
     SLIDE_SPEED_KMH,
     SLIDE_START,
 )
-from rulka.params import RewardParams
+from rulka.params import RaceEndParams, RewardParams
 from rulka.simulator.compiling import Array
+from rulka.simulator.race_end import NUM_LIMITS, limit_array
 
-PER_METRE, PER_SECOND, PER_LEAVING, LENGTH_M, MAX_MS, STUCK_MS, LINE_WEIGHT, NEAR_M, FAR_M = range(9)
-DIRECTION_WEIGHT, PER_GAINED_MPS, NEO_MPS, MANNER_NEAR_M, SLIDE_STEP_KMH = range(9, 14)
-SPEED_SLIDE, NEO_SLIDE, KAMIKAZE, LINE_DISTANCE = range(14, 18)
+PER_METRE, PER_SECOND, PER_LEAVING, LINE_WEIGHT, NEAR_M, FAR_M = range(NUM_LIMITS, NUM_LIMITS + 6)
+"""The first places are those of the limits of races, see `rulka.simulator.race_end`."""
+DIRECTION_WEIGHT, PER_GAINED_MPS, NEO_MPS, MANNER_NEAR_M, SLIDE_STEP_KMH = range(FAR_M + 1, FAR_M + 6)
+SPEED_SLIDE, NEO_SLIDE, KAMIKAZE, LINE_DISTANCE = range(SLIDE_STEP_KMH + 1, SLIDE_STEP_KMH + 5)
 """Places of the engineered rewards' weights, which follow their schedules."""
-PAYS_MANNER, SLIDE_TABLE = 18, 19
+PAYS_MANNER, SLIDE_TABLE = LINE_DISTANCE + 1, LINE_DISTANCE + 2
 """Whether any reward looks at the manner of driving; and the first number of the table of speed slides."""
 NUM_SLIDE_POINTS = len(SLIDE_START)
 
 
-def rule_array(rewards: RewardParams, length_m: float, max_race_s: float, no_progress_s: float) -> Array:
+def rule_array(rewards: RewardParams, end: RaceEndParams, length_m: float) -> Array:
     """Returns [SLIDE_TABLE + NUM_SLIDE_POINTS] what races are judged by, with the schedules at their start."""
     rules = np.zeros(SLIDE_TABLE + NUM_SLIDE_POINTS)
     rules[[PER_METRE, PER_SECOND, PER_LEAVING]] = rewards.per_metre, rewards.per_second, rewards.off_track
-    rules[[LENGTH_M, MAX_MS, STUCK_MS]] = length_m, max_race_s * 1000.0, no_progress_s * 1000.0
+    rules[:NUM_LIMITS] = limit_array(end, length_m)
     rules[[LINE_WEIGHT, NEAR_M, FAR_M]] = rewards.line_distance_potential, MIN_DISTANCE_M, MAX_DISTANCE_M
     rules[DIRECTION_WEIGHT] = rewards.direction_potential
     rules[PER_GAINED_MPS] = rewards.per_metre * rewards.speed_as_seconds

@@ -6,7 +6,7 @@ A keyword left out is taken from the reference parameters that come with the pac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -22,10 +22,9 @@ from rulka.params import (
     LateralM,
     ObservationParams,
     Params,
-    RaceSeconds,
+    RaceEndParams,
     RandomisationParams,
     RewardParams,
-    Section,
     Share,
     SimulatorParams,
     StartSpeedMps,
@@ -42,6 +41,10 @@ class SettingsError(UserError):
     """A keyword of an environment is unknown, of a wrong type or out of range; the message names it."""
 
 
+class UnknownKeywordError(SettingsError, TypeError):
+    """A keyword that an environment does not have; a `TypeError` too, as Python's own, by which torchrl goes."""
+
+
 class RaceOptions(TypedDict, total=False):
     """Keywords of the environments; behind each, the reference parameter that stands in where it is left out."""
 
@@ -52,15 +55,16 @@ class RaceOptions(TypedDict, total=False):
     start_anywhere: float | None  # train.start_anywhere: share of races that begin anywhere on the track
     start_lateral_m: float | None  # evaluate.start_lateral_m: races begin at most this far beside the line
     start_heading_deg: float | None  # evaluate.start_heading_deg: and turned by at most this much
-    max_race_s: float | None  # train.max_race_s: a race is cut after this long
-    no_progress_s: float | None  # train.no_progress_s: a race is cut after this long without a further zone
+    max_race_s: float | None  # race_end.max_race_s: a race is cut after this long
+    no_progress_s: float | None  # race_end.no_progress_s: a race is cut after this long without getting further
+    min_gain_m: float | None  # race_end.min_gain_m: getting further by less than this does not count
     start_speed_mps: float | None  # at rest: speed of races that begin anywhere
     randomisation: RandomisationParams | None  # none: how much races differ in friction, camera, light and noise
     actions_per_decision: int | None  # one: actions that share a decision's ticks, one after another
     continuous: bool | None  # no: actions are steer, gas and brake instead of an index
 
 
-class _Keywords(Section):
+class _Keywords(RaceEndParams):
     """The same keywords, all given: types and ranges are those of the parameters that they stand for."""
 
     simulator: SimulatorParams
@@ -70,8 +74,6 @@ class _Keywords(Section):
     start_anywhere: Share
     start_lateral_m: LateralM
     start_heading_deg: AngleDeg
-    max_race_s: RaceSeconds
-    no_progress_s: RaceSeconds
     start_speed_mps: StartSpeedMps
     randomisation: RandomisationParams
     actions_per_decision: Count
@@ -91,8 +93,7 @@ class RaceSettings:
         start_anywhere: share of races that begin anywhere on the track instead of at the start line.
         start_lateral_m: races begin at most this far beside the line.
         start_heading_deg: and turned by at most this much.
-        max_race_s: a race is cut after this long.
-        no_progress_s: a race is cut after this long without a further zone.
+        end: when a race ends.
         start_speed_mps: speed at which races begin that begin anywhere.
         randomisation: how much races differ in friction, camera, light and noise.
         continuous: actions are steer in [-1, 1], gas and brake in [0, 1] instead of an index into the table.
@@ -106,8 +107,7 @@ class RaceSettings:
     start_anywhere: float
     start_lateral_m: float
     start_heading_deg: float
-    max_race_s: float
-    no_progress_s: float
+    end: RaceEndParams
     start_speed_mps: float
     randomisation: RandomisationParams
     continuous: bool
@@ -125,22 +125,38 @@ PLAIN: dict[str, Any] = {"start_speed_mps": 0.0, "randomisation": ALIKE, "contin
 """What an environment does unless asked: races begin at rest and are all alike, an action is one index."""
 
 
-def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> RaceSettings:
+def check_keywords(options: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuses keywords that an environment does not have.
+
+    The words "unexpected keyword argument 'frameskip'" are those of Python: torchrl's `GymEnv` looks for them, and goes
+    on without that keyword.
+
+    Raises:
+        UnknownKeywordError: naming the unknown ones and all that are known.
+    """
+    unknown = sorted(set(options) - set(known), key=str)
+    if unknown:
+        message = f"unexpected keyword argument {', '.join(map(repr, unknown))}; known are {', '.join(sorted(known))}"
+        raise UnknownKeywordError(message)
+
+
+def resolve_settings(
+    track: Track | Path | str | None, options: RaceOptions, beside: tuple[str, ...] = ("track", "render_mode")
+) -> RaceSettings:
     """Fills in what an environment's keywords leave open.
 
     Args:
         track: a track, a slug of the campaign, a track file, or None for the one of the reference parameters.
         options: the other keywords; None counts as left out.
+        beside: further keywords that the caller's environment has, named where one is unknown.
 
     Raises:
-        SettingsError: if a keyword is unknown or out of range.
+        UnknownKeywordError: if there is no such keyword.
+        SettingsError: if a keyword is out of range.
         UnknownTrackError: if there is no track of that name.
         TrackError: if the file holds no valid track.
     """
-    unknown = set(options) - set(RaceOptions.__annotations__)
-    if unknown:
-        message = f"unknown keywords {sorted(unknown)}; known are {sorted(RaceOptions.__annotations__)}"
-        raise SettingsError(message)
+    check_keywords(options, (*RaceOptions.__annotations__, *beside))
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if len(given) < len(RaceOptions.__annotations__):
         needed = set(RaceOptions.__annotations__) - set(PLAIN)
@@ -150,7 +166,8 @@ def resolve_settings(track: Track | Path | str | None, options: RaceOptions) -> 
         table = action_table(given.pop("ticks_per_action"), given.pop("actions_per_decision"))
     except ValueError as error:
         raise SettingsError(str(error), hint="actions_per_decision must divide ticks_per_action.") from error
-    return RaceSettings(track=_track(track), table=table, **given)
+    end = RaceEndParams(**{name: given.pop(name) for name in RaceEndParams.model_fields})
+    return RaceSettings(track=_track(track), table=table, end=end, **given)
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
@@ -173,8 +190,7 @@ def _reference_options(params: Params) -> dict[str, Any]:
         "start_anywhere": params.train.start_anywhere,
         "start_lateral_m": params.evaluate.start_lateral_m,
         "start_heading_deg": params.evaluate.start_heading_deg,
-        "max_race_s": params.train.max_race_s,
-        "no_progress_s": params.train.no_progress_s,
+        **dict(params.race_end),
         **PLAIN,
     }
 

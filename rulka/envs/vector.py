@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeGuard, Unpack
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -23,6 +23,8 @@ from rulka.observation import num_floats
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
+BESIDE = ("num_envs", "track", "render_mode", "autoreset_mode")
+"""Keywords beside `RaceOptions`."""
 
 
 class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
@@ -56,7 +58,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             track: a track, a slug of the campaign, a track file, or None for the generated track of the reference
                 parameters.
             render_mode: None or "rgb_array".
-            autoreset_mode: see the class; a name is that of gymnasium's mode.
+            autoreset_mode: see the class; a text is the name or the value of gymnasium's mode.
             **options: see `RaceOptions`.
 
         Raises:
@@ -65,7 +67,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         if not isinstance(num_envs, int | np.integer) or isinstance(num_envs, bool) or num_envs < 1:
             message = f"num_envs is a whole number from 1, got {num_envs!r:.80}"
             raise SettingsError(message)
-        self.settings = resolve_settings(track, options)
+        self.settings = resolve_settings(track, options, BESIDE)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = self.metadata | {"autoreset_mode": self.autoreset_mode}
         self.num_envs, self.render_mode = num_envs, check_render_mode(render_mode)
@@ -76,32 +78,33 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         self.batch = RaceBatch(self.settings, num_envs)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Starts races anew; without a seed, from where each car's source of chance has come to.
 
         Args:
-            seed: car k's source of chance is seeded with `seed + k`.
+            seed: car k's source of chance is seeded with `seed + k`; or one seed for each car, None for those whose
+                source of chance is to go on.
             options: where to begin, see `rulka.envs.options.Places`; "reset_mask", a bool array of the cars to begin
                 anew while the others stay as they are; or "state", what `RaceBatch.save` returned, with its sources of
                 chance unless a seed is given.
 
         Raises:
             ClosedEnvironmentError: after `close`.
-            SettingsError: if an option is unknown or wrong.
+            SettingsError: if an option or a seed is unknown or wrong.
             SimulatorError: if a place is not on the track, or the state is of another one.
         """
-        given = check_options(options, (STATE, MASK))
+        given, seeds = check_options(options, (STATE, MASK)), _car_seeds(seed, self.num_envs)
         places, mask = read_places(given, self.num_envs), read_mask(given, self.num_envs)
-        super().reset(seed=seed)
+        super().reset(seed=int(seed) if isinstance(seed, int | np.integer) else None)
         if STATE in given:
-            self._restore(given[STATE], seed)
+            self._restore(given[STATE], seeds)
         elif mask is not None and not self.batch.is_seeded:
             message = f"the first reset is of all cars; {MASK!r} comes later"
             raise SettingsError(message)
         else:
             self.batch.check_open()
-            self.batch.reset(self._generators(seed, mask), mask, places)
+            self.batch.reset(self._generators(seeds, mask), mask, places)
         observation, potential = self._observe()
         return observation, self._info(potential)
 
@@ -132,7 +135,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         seed: int,
     ) -> None:
         """Starts all races anew and writes images [N, 1, H, W], floats [N, 184] and potentials [N]; copies nothing."""
-        self.batch.reset(self._generators(seed, None))
+        self.batch.reset(self._generators(_car_seeds(seed, self.num_envs), None))
         self.batch.observe(image_out, floats_out, potential_out)
 
     def set_env_steps(self, env_steps: int) -> None:
@@ -177,21 +180,23 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         del kwargs
         self.batch.close()
 
-    def _generators(self, seed: int | None, mask: NDArray[np.bool_] | None) -> list[np.random.Generator]:
+    def _generators(self, seeds: list[int | None], mask: NDArray[np.bool_] | None) -> list[np.random.Generator]:
         """Returns each car's source of chance: new ones where there is a seed, for the cars of a mask."""
         now = self.batch.generators
-        if seed is None and now:
-            return now
-        first = int(self.np_random.integers(2**31)) if seed is None else seed
-        new = car_generators(first, self.num_envs)
-        return new if mask is None else [new[k] if mask[k] else now[k] for k in range(self.num_envs)]
+        if not now and None in seeds:
+            first = int(self.np_random.integers(2**31))
+            seeds = [first + k if seed is None else seed for k, seed in enumerate(seeds)]
+        return [
+            now[k] if seed is None or (mask is not None and not mask[k]) else car_generators(seed, 1)[0]
+            for k, seed in enumerate(seeds)
+        ]
 
-    def _restore(self, state: Any, seed: int | None) -> None:
+    def _restore(self, state: Any, seeds: list[int | None]) -> None:
         if not isinstance(state, SavedRaces):
             message = f"the reset option {STATE!r} is what RaceBatch.save returned, got {type(state).__name__}"
             raise SettingsError(message)
         self.batch.restore(state)
-        self.batch.generators = self._generators(seed, None)
+        self.batch.generators = self._generators(seeds, None)
 
     def _begin_next(self, last: Observation, last_info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
         """Begins the next races where they are over; returns what is seen then, with the last of the old ones."""
@@ -218,9 +223,27 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         return self.batch.facts() | {"potential": potential}
 
 
+def _car_seeds(seed: int | Sequence[int | None] | None, num_cars: int) -> list[int | None]:
+    """Returns each car's seed, None where its source of chance goes on, or raises SettingsError."""
+    if seed is None:
+        return [None] * num_cars
+    given: Any = [seed + k for k in range(num_cars)] if _is_seed(seed) else np.asarray(seed, object).tolist()
+    if not isinstance(given, list) or len(given) != num_cars or not all(one is None or _is_seed(one) for one in given):
+        message = f"seed is a whole number from 0, or a list of {num_cars}, one or None for each car, got {seed!r:.120}"
+        raise SettingsError(message)
+    return [None if one is None else int(one) for one in given]
+
+
+def _is_seed(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
+
+
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    try:
-        return mode if isinstance(mode, AutoresetMode) else AutoresetMode[mode.upper()]
-    except (KeyError, AttributeError) as error:
-        message = f"autoreset_mode {mode!r} is not known; it is one of {[known.name for known in AutoresetMode]}"
-        raise SettingsError(message) from error
+    """Returns the mode of a name or a value of gymnasium's enum, in capitals or not, or raises SettingsError."""
+    if isinstance(mode, AutoresetMode):
+        return mode
+    for known in AutoresetMode:
+        if isinstance(mode, str) and mode.lower() in (known.name.lower(), known.value.lower()):
+            return known
+    message = f"autoreset_mode {mode!r} is not known; it is one of {[known.value for known in AutoresetMode]}"
+    raise SettingsError(message)

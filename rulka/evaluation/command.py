@@ -46,7 +46,7 @@ def evaluate_agent(
     where, demonstrations = _track_and_demonstrations(track, races_dir)
     evaluate = params.evaluate.model_copy(update={"num_races": num_races or params.evaluate.num_races})
     table = action_table(params.actions.ticks_per_action)
-    rules = RaceRules(where, table, params.simulator, params.observation, evaluate)
+    rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
     driver = agent_driver(agent_dir, rules)
     # Standard output is for JSON.
     evaluation = hold_contest([driver], rules, demonstrations, find_reference_race(races_dir, rules), sys.stderr)

@@ -1,8 +1,8 @@
 """Greedy races of one policy: one batch of cars, one for each seed, all from a standing start.
 
 Car k's start is drawn from `seed + k` alone, so every contestant drives from the same starts and a race can be
-repeated by its seed. The physics are those of training; a race ends at the finish, off the track, after `max_race_s`,
-or after `no_progress_s` without getting further.
+repeated by its seed. The physics are those of training, and so is the rule by which a race ends, see
+`rulka.simulator.race_end`.
 
 Dimensions: N cars, T samples.
 """
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from rulka.actions import ActionTable
 from rulka.evaluation.result import RaceResult
 from rulka.observation import num_floats
-from rulka.params import EvaluateParams, ObservationParams, SimulatorParams
+from rulka.params import EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams
+from rulka.simulator import race_end
 from rulka.simulator.camera import camera_array
+from rulka.simulator.race_end import RaceWatch
 from rulka.simulator.render import render_frames
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
@@ -29,8 +31,12 @@ Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.int64]]
 """Maps images [N, 1, H, W] and raw floats [N, F] of N cars to N action indices, or blocks of them; row k is car k's."""
 
 FINISHED, OFF_TRACK, TOO_LONG, STUCK = "finished", "left the track", "took too long", "stood still"
-MIN_GAIN_M = 0.5
-"""Getting further by less than this does not count as progress."""
+_END_IN_WORDS = {
+    race_end.FINISHED: FINISHED,
+    race_end.OFF_TRACK: OFF_TRACK,
+    race_end.TOO_LONG: TOO_LONG,
+    race_end.STUCK: STUCK,
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ class RaceRules:
         table: what an action does.
         simulator: physics and camera.
         observation: image size.
-        evaluate: starts and limits.
+        evaluate: starts.
+        end: when a race ends.
     """
 
     track: Track
@@ -50,6 +57,7 @@ class RaceRules:
     simulator: SimulatorParams
     observation: ObservationParams
     evaluate: EvaluateParams
+    end: RaceEndParams
 
     @property
     def seeds(self) -> list[int]:
@@ -95,7 +103,7 @@ def race(policy: Policy, rules: RaceRules, on_ended: Callable[[int], None] | Non
     image = np.zeros(size, np.uint8)
     floats = np.zeros((len(rules.seeds), num_floats(rules.table.actions_per_decision)), np.float32)
     scene, camera = bake_scene(rules.track), camera_array(rules.simulator.camera)
-    while log.is_driving.any():
+    while log.watch.is_racing.any():
         render_frames(simulator.cars, simulator.zone_index, scene, camera, image[:, 0])
         simulator.floats(floats)
         actions = policy(image, floats)
@@ -124,12 +132,9 @@ class _Log:
         self._analog = rules.table.analog()
         self._cars, self._along, self._time = [simulator.cars.copy()], [self._along_m()], [self._now()]
         self._controls: list[NDArray[np.float32]] = []
-        self.is_driving = np.ones(num_cars, bool)
+        self.watch = RaceWatch(rules.end, rules.track.length_m, simulator.along_m)
         self._num_samples = np.ones(num_cars, np.int64)
-        self._end = np.full(num_cars, "", dtype=object)
         self._furthest_m = simulator.along_m.astype(np.float64)
-        self._milestone_m = self._furthest_m.copy()
-        self._milestone_ms = self._now()
 
     def _now(self) -> NDArray[np.int64]:
         return np.array(self._simulator.time_ms, dtype=np.int64)
@@ -144,28 +149,11 @@ class _Log:
         self._along.append(along_m)
         self._time.append(now_ms)
         self._controls.append(self._analog[actions].reshape(len(actions), -1, 3))
-        self._num_samples[self.is_driving] += 1
-        self._furthest_m[self.is_driving] = np.maximum(self._furthest_m, along_m)[self.is_driving]
-        ended = self._end_races(now_ms)
-        self.is_driving &= ~ended
-        return int(ended.sum())
-
-    def _end_races(self, now_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
-        gained = self._furthest_m >= self._milestone_m + MIN_GAIN_M
-        self._milestone_m[gained], self._milestone_ms[gained] = self._furthest_m[gained], now_ms[gained]
-        limits = self._rules.evaluate
-        reasons = (
-            (FINISHED, self._simulator.is_finished),
-            (OFF_TRACK, self._simulator.is_off_track),
-            (TOO_LONG, now_ms >= limits.max_race_s * 1000.0),
-            (STUCK, now_ms - self._milestone_ms >= limits.no_progress_s * 1000.0),
-        )
-        ended = np.zeros(len(self.is_driving), bool)
-        for reason, applies in reasons:
-            now = self.is_driving & ~ended & applies
-            self._end[now] = reason
-            ended |= now
-        return ended
+        is_racing = self.watch.is_racing
+        self._num_samples[is_racing] += 1
+        self._furthest_m[is_racing] = np.maximum(self._furthest_m, along_m)[is_racing]
+        simulator = self._simulator
+        return self.watch.look(simulator.is_finished, simulator.is_off_track, simulator.along_m, now_ms)
 
     def results(self) -> list[RaceResult]:
         """Returns the finished log as one result for each car."""
@@ -173,7 +161,7 @@ class _Log:
         time_ms, controls = np.stack(self._time), np.stack([*self._controls, self._controls[-1]])
         return [
             self._result(k, cars[:, k], along_m[:, k], time_ms[:, k], controls[:, k])
-            for k in range(len(self.is_driving))
+            for k in range(len(self._num_samples))
         ]
 
     def _result(
@@ -184,7 +172,8 @@ class _Log:
         time_ms: NDArray[np.int64],
         controls: NDArray[np.float32],
     ) -> RaceResult:
-        is_finished = self._end[car] == FINISHED
+        end = _END_IN_WORDS[int(self.watch.ends[car])]
+        is_finished = end == FINISHED
         samples = slice(0, int(self._num_samples[car]))
         held = controls[samples].copy()
         held[-1] = held[max(len(held) - 2, 0)]  # whatever was decided after the end does not count
@@ -194,7 +183,7 @@ class _Log:
         return RaceResult(
             seed=self._rules.seeds[car],
             is_finished=is_finished,
-            end=str(self._end[car]),
+            end=end,
             time_ms=int(gate_times_ms[-1]) if is_finished else None,
             progress_m=self._rules.track.length_m if is_finished else float(self._furthest_m[car]),
             gate_times_ms=gate_times_ms,

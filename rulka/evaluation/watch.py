@@ -122,7 +122,7 @@ def _gathered(found: _Sources, params: Params, track: str | None, num_races: int
     for path in found.laps:
         lap = read_reference(path, table)
         where = _same(where, race_track(lap.track_uid.removeprefix(UID_PREFIX), RACES_DIR))
-        rules = RaceRules(where, table, params.simulator, params.observation, params.evaluate)
+        rules = RaceRules(where, table, params.simulator, params.observation, params.evaluate, params.race_end)
         races.append(("Reference lap", reference_race(load_reference(path, where, params.simulator, table), rules)))
     where = where or race_track(None, RACES_DIR)
     agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
@@ -163,7 +163,7 @@ def _same(where: Track | None, other: Track) -> Track:
 def _agent_races(folder: Path, where: Track, params: Params, num_races: int) -> list[tuple[str, RaceResult]]:
     table = action_table(params.actions.ticks_per_action)
     evaluate = params.evaluate.model_copy(update={"num_races": num_races})
-    rules = RaceRules(where, table, params.simulator, params.observation, evaluate)
+    rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
     driver = agent_driver(folder, rules)
     return [(f"{driver.label}, start {result.seed}", result) for result in race(driver.policy, rules)]
 

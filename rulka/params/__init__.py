@@ -25,7 +25,7 @@ from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, 
 from rulka.params.observation import MAX_PIXELS, MIN_PIXELS, ActionParams, ObservationParams, Ticks
 from rulka.params.ppo import PpoParams
 from rulka.params.problems import problems_of
-from rulka.params.races import CaptureParams, DriverParams, RaceParams, SelectParams, TrackParams
+from rulka.params.races import CaptureParams, DriverParams, RaceEndParams, RaceParams, SelectParams, TrackParams
 from rulka.params.reader import PARAMS_FILE, ParamsError, checked_params, read_params, read_sections, reference_params
 from rulka.params.sections import Params
 from rulka.params.simulator import CameraParams, PhysicsParams, SimulatorParams
@@ -62,6 +62,7 @@ __all__ = [
     "PpoParams",
     "PretrainParams",
     "PrioritisedParams",
+    "RaceEndParams",
     "RaceParams",
     "RaceSeconds",
     "RandomisationParams",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rulka.params.base import AngleDeg, LateralM, RaceSeconds, Section, Seed, Several
+from rulka.params.base import AngleDeg, LateralM, Section, Seed, Several
 
 
 class EvaluateParams(Section):
@@ -14,8 +14,6 @@ class EvaluateParams(Section):
     seed: Seed = Field(description="start k of a race is drawn from seed + k")
     start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")
     start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
-    max_race_s: RaceSeconds = Field(description="a race is cut after this long")
-    no_progress_s: RaceSeconds = Field(description="a race is cut after this long without getting further")
     video_width: int = Field(ge=64, le=7680, multiple_of=2, description="pixels")
     video_height: int = Field(ge=64, le=7680, multiple_of=2, description="pixels")
     video_fps: int = Field(ge=1, le=240, description="frames a second of the video, which plays in real time")

@@ -1,4 +1,4 @@
-"""Where races come from: sections `track`, `races` and `capture`."""
+"""Where races come from and how they end: sections `race_end`, `track`, `races` and `capture`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ from rulka.params.base import (
 )
 
 
+class RaceEndParams(Section):
+    """The end of every race, whoever drives it and whatever for; see `rulka.simulator.race_end`."""
+
+    max_race_s: RaceSeconds = Field(description="a race is cut after this long")
+    no_progress_s: RaceSeconds = Field(description="a race is cut after this long without getting further")
+    min_gain_m: float = Field(gt=0, le=1000, description="getting further by less than this does not count")
+
+
 class TrackParams(Section):
     """The track generated where there are no recordings."""
 
@@ -40,7 +48,6 @@ class DriverParams(Section):
     pace_high: float = Field(gt=0, le=1, description="and the boldest")
     slip_chance: Share = Field(description="chance that a decision is left as it was, at most")
     line_m: LateralM = Field(description="drivers aim at a line at most this far beside the centre")
-    max_race_s: RaceSeconds = Field(description="a demonstration is cut after this long")
 
     @model_validator(mode="after")
     def _check(self) -> DriverParams:

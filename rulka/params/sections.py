@@ -10,7 +10,7 @@ from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
 from rulka.params.observation import ActionParams, ObservationParams
 from rulka.params.ppo import PpoParams
-from rulka.params.races import CaptureParams, RaceParams, TrackParams
+from rulka.params.races import CaptureParams, RaceEndParams, RaceParams, TrackParams
 from rulka.params.simulator import SimulatorParams
 from rulka.params.supervised import CloneParams, PretrainParams
 from rulka.params.training import RewardParams, TrainParams
@@ -22,6 +22,7 @@ class Params(Section):
     observation: ObservationParams
     actions: ActionParams
     simulator: SimulatorParams
+    race_end: RaceEndParams
     track: TrackParams
     races: RaceParams
     capture: CaptureParams

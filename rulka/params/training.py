@@ -17,7 +17,6 @@ from rulka.params.base import (
     NotNegative,
     Positive,
     Processes,
-    RaceSeconds,
     Section,
     Seed,
     Several,
@@ -87,8 +86,6 @@ class TrainParams(Section):
     start_anywhere: Share = Field(description="share of training races that start anywhere on the track")
     start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")
     start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
-    max_race_s: RaceSeconds = Field(description="a race is cut after this long")
-    no_progress_s: RaceSeconds = Field(description="a race is cut after this long without a further zone")
     randomisation: RandomisationParams
     checkpoint_s: Positive = Field(description="seconds between live checkpoints")
     experience: Literal["saved", "rebuilt"] = Field(description="of a run that goes on: with its checkpoints, or anew")

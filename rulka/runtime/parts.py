@@ -16,7 +16,7 @@ from rulka.envs.vector import RaceVectorEnv
 from rulka.errors import UserError
 from rulka.game.link import GameLink
 from rulka.observation import num_floats
-from rulka.params import ObservationParams, RewardParams, SimulatorParams, TrainParams
+from rulka.params import ObservationParams, RaceEndParams, RewardParams, SimulatorParams, TrainParams
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class RaceSpec:
         rewards: weights of the reward.
         ticks_per_action: length of a decision.
         actions_per_decision: actions that share it.
-        train: starts and limits of races.
+        train: starts of races.
+        end: when they end.
     """
 
     track: Path
@@ -39,6 +40,7 @@ class RaceSpec:
     rewards: RewardParams
     ticks_per_action: int
     train: TrainParams
+    end: RaceEndParams
     actions_per_decision: int = 1
 
 
@@ -55,8 +57,9 @@ def build_cars(spec: RaceSpec, num_cars: int, *, start_anywhere: float) -> RaceV
         start_anywhere=start_anywhere,
         start_lateral_m=spec.train.start_lateral_m,
         start_heading_deg=spec.train.start_heading_deg,
-        max_race_s=spec.train.max_race_s,
-        no_progress_s=spec.train.no_progress_s,
+        max_race_s=spec.end.max_race_s,
+        no_progress_s=spec.end.no_progress_s,
+        min_gain_m=spec.end.min_gain_m,
         randomisation=spec.train.randomisation,
     )
 
@@ -79,8 +82,9 @@ def build_game_cars(spec: RaceSpec, link: GameLink, num_cars: int, *, start_anyw
             "rewards": spec.rewards,
             "ticks_per_action": spec.ticks_per_action,
             "actions_per_decision": spec.actions_per_decision,
-            "max_race_s": spec.train.max_race_s,
-            "no_progress_s": spec.train.no_progress_s,
+            "max_race_s": spec.end.max_race_s,
+            "no_progress_s": spec.end.no_progress_s,
+            "min_gain_m": spec.end.min_gain_m,
         },
     )
     return GameCars(settings, link)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
-from rulka.params import DriverParams, SimulatorParams
+from rulka.params import DriverParams, RaceEndParams, SimulatorParams
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
+from rulka.simulator.race_end import RaceWatch
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
@@ -52,7 +53,7 @@ def record_demonstrations(
     driver: DriverParams,
     num_races: int,
     seed: int,
-    max_race_s: float,
+    end: RaceEndParams,
     on_decision: Callable[[int], None] = lambda _running: None,
 ) -> list[DrivenRace]:
     """Lets a field of drivers race, all at once, one car each.
@@ -64,7 +65,7 @@ def record_demonstrations(
         driver: how good the field is.
         num_races: cars.
         seed: of skills, slips and starting places.
-        max_race_s: a race is cut after this long.
+        end: when a race ends.
         on_decision: called after every decision with the number of cars still driving.
 
     Returns:
@@ -77,16 +78,15 @@ def record_demonstrations(
     pilot = PurePursuitDriver(track, simulator.physics, skills, seed)
     actions, rows, times = [], [cars.cars.copy()], [cars.time_ms.copy()]
     lasts = np.zeros(num_races, np.int64)
-    for decision in range(int(max_race_s * 1000.0 / table.duration_ms)):
-        running = ~(cars.is_finished | cars.is_off_track)
-        if not running.any():
-            break
+    watch = RaceWatch(end, track.length_m, cars.along_m)
+    while watch.is_racing.any():
         actions.append(pilot.actions(cars))
         cars.step(actions[-1])
         rows.append(cars.cars.copy())
         times.append(cars.time_ms.copy())
-        lasts[running] = decision + 1
-        on_decision(int(running.sum()))
+        lasts[watch.is_racing] = len(actions)
+        on_decision(int(watch.is_racing.sum()))
+        watch.look(cars.is_finished, cars.is_off_track, cars.along_m, cars.time_ms)
     return [_race(n, seed, int(lasts[n]), cars, actions, rows, times) for n in range(num_races)]
 
 

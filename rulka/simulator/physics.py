@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator import compiling
+from rulka.simulator import compiling, race_end
 from rulka.simulator.car import body, columns, ground, rolling, rows
 from rulka.simulator.car.body import fly
 from rulka.simulator.car.columns import (
@@ -62,6 +62,7 @@ from rulka.simulator.car.ground import find_ground, has_ground, meet_stops, meet
 from rulka.simulator.car.rolling import roll_on_road
 from rulka.simulator.car.rows import describe_car
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel, source_stamp
+from rulka.simulator.race_end import is_beyond_track
 
 
 @inlined_kernel
@@ -97,8 +98,7 @@ def tick(
     car[TIME_MS] += c[TICK_MS]
     beyond_m = abs(car[LATERAL]) - below[G_HALF_WIDTH]
     upright = car[UX] * below[0] + car[UY] * below[1] + car[UZ] * below[2]
-    is_crashed = car[HEIGHT] < c[REST_M] and upright < c[CRASH_COSINE]
-    if beyond_m > c[OFF_ROAD_M] or abs(car[HEIGHT]) > c[FALL_M] or is_crashed:
+    if is_beyond_track(beyond_m, car[HEIGHT], upright, c[OFF_ROAD_M], c[FALL_M], c[REST_M], c[CRASH_COSINE]):
         car[OFF_TRACK] = 1.0
     else:
         pass_gates(car, before_m, gate_m, c)
@@ -204,7 +204,7 @@ def show_car(car: Array, n: int, world: World, view: View) -> None:
 
 
 Kernel = Callable[..., int]
-MODULES = (compiling, columns, ground, body, rolling, rows)
+MODULES = (compiling, columns, ground, body, rolling, rows, race_end)
 """What the kernels are made of beside this file."""
 NUM_CONTROLS, NUM_COMMANDS = 3, 7
 """A command is steer, gas and brake, then the keys accelerate, brake, left and right."""

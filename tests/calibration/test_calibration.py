@@ -43,7 +43,7 @@ def windows() -> Windows:
     params = read_params()
     track = generate_track(2, 600.0, 16.0, 0.06, 150.0)
     driver = params.races.driver
-    driven = record_demonstrations(track, params.simulator, action_table(5), driver, 6, 1, 60.0)
+    driven = record_demonstrations(track, params.simulator, action_table(5), driver, 6, 1, params.race_end)
     races = [_every_second_sample(race_of_driver(r, track.uid, action_table(5))) for r in driven if r.is_finished]
     return cut_windows(replace(track, source=DRIVEN_SOURCE), races, 0)
 

@@ -26,8 +26,8 @@ class SlowRaces:
         self.simulator = Simulator(settings.track, num_cars, settings.simulator, settings.table)
         self.generators = car_generators(seed, num_cars)
         self.is_over, self.is_full = np.zeros(num_cars, bool), np.zeros(num_cars, bool)
-        self.furthest_m, self.furthest_zone = np.zeros(num_cars), np.zeros(num_cars, np.int64)
-        self.progress_ms = np.zeros(num_cars, np.int64)
+        self.furthest_m, self.start_m = np.zeros(num_cars), np.zeros(num_cars)
+        self.milestone_m, self.milestone_ms = np.zeros(num_cars), np.zeros(num_cars, np.int64)
         self.begin(np.ones(num_cars, bool))
 
     def along_m(self) -> np.ndarray:
@@ -49,8 +49,8 @@ class SlowRaces:
                 (2.0 * turn - 1.0) * math.radians(settings.start_heading_deg),
                 is_anywhere * settings.start_speed_mps,
             )
-            self.is_full[k], self.is_over[k], self.progress_ms[k] = not is_anywhere, False, 0
-            self.furthest_m[k], self.furthest_zone[k] = self.along_m()[k], self.simulator.zone_index[k]
+            self.is_full[k], self.is_over[k], self.milestone_ms[k] = not is_anywhere, False, 0
+            self.furthest_m[k] = self.milestone_m[k] = self.start_m[k] = self.along_m()[k]
 
     def step(self, actions: np.ndarray) -> dict[str, np.ndarray]:
         simulator, settings = self.simulator, self.settings
@@ -58,14 +58,14 @@ class SlowRaces:
         before_m, before_ms = self.along_m().copy(), simulator.time_ms.copy()
         simulator.step(actions)
         self.begin(is_reset)
-        along_m, zone, now_ms = self.along_m(), simulator.zone_index, self.now_ms()
+        along_m, now_ms = self.along_m(), self.now_ms()
         self.furthest_m = np.maximum(self.furthest_m, along_m)
-        self.progress_ms = np.where(zone > self.furthest_zone, now_ms, self.progress_ms)
-        self.furthest_zone = np.maximum(self.furthest_zone, zone)
+        is_further = along_m >= self.milestone_m + settings.end.min_gain_m
+        self.milestone_m[is_further], self.milestone_ms[is_further] = along_m[is_further], now_ms[is_further]
         is_off_track = simulator.is_off_track & ~simulator.is_finished
         terminated = simulator.is_finished | is_off_track
-        is_stuck = now_ms - self.progress_ms >= settings.no_progress_s * 1000.0
-        truncated = ~terminated & ~is_reset & ((now_ms >= settings.max_race_s * 1000.0) | is_stuck)
+        is_stuck = now_ms - self.milestone_ms >= settings.end.no_progress_s * 1000.0
+        truncated = ~terminated & ~is_reset & ((now_ms >= settings.end.max_race_s * 1000.0) | is_stuck)
         reward = decision_reward(along_m - before_m, (now_ms - before_ms) / 1000.0, is_off_track, settings.rewards)
         self.is_over = terminated | truncated
         return {
@@ -74,6 +74,7 @@ class SlowRaces:
             "truncated": truncated,
             "is_reset": is_reset,
             "progress_m": self.furthest_m.astype(np.float32),
+            "start_m": self.start_m.astype(np.float32),
             "race_time_ms": now_ms,
             "is_finished": simulator.is_finished.copy(),
             "is_off_track": is_off_track,
@@ -93,6 +94,7 @@ def some_options() -> RaceOptions:
         "start_speed_mps": 12.5,
         "max_race_s": 3.0,
         "no_progress_s": 0.5,
+        "min_gain_m": 2.0,
         "rewards": reference_params().rewards.model_copy(update={"line_distance_potential": 0.07}),
     }
 

@@ -62,10 +62,15 @@ def test_every_mode_is_gymnasiums(straight, mode: AutoresetMode, continuous: boo
     assert num_ends >= 8
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_mode_goes_by_its_name_and_by_its_value(straight, mode: AutoresetMode) -> None:
+    for text in (mode.name, mode.value, mode.name.lower()):
+        assert RaceVectorEnv(1, straight, autoreset_mode=text).autoreset_mode is mode
+
+
 def test_a_mode_that_is_none_is_refused(straight) -> None:
-    assert RaceVectorEnv(1, straight, autoreset_mode="same_step").autoreset_mode is AutoresetMode.SAME_STEP
     for mode in ("sometimes", None):
-        with pytest.raises(SettingsError, match="NEXT_STEP"):
+        with pytest.raises(SettingsError, match=r"one of \['NextStep', 'SameStep', 'Disabled'\]"):
             RaceVectorEnv(1, straight, autoreset_mode=mode)  # pyright: ignore[reportArgumentType] a wrong one
 
 

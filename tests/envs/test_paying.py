@@ -241,7 +241,7 @@ def test_one_car_is_paid_as_among_others(straight) -> None:
 
 @pytest.mark.parametrize("kmh", [-50.0, 0.0, 50.0, 100.0, 149.0, 200.0, 333.0, 500.0, 900.0])
 def test_the_table_of_slides(kmh: float) -> None:
-    array = rules.rule_array(weights(), 100.0, 10.0, 2.0)
+    array = rules.rule_array(weights(), reference_params().race_end, 100.0)
     assert slide_start(kmh / 3.6, array) == pytest.approx(table(kmh))
     assert slide_start(kmh / 3.6, array) == pytest.approx(np.interp(kmh, SLIDE_SPEED_KMH, SLIDE_START))
 
@@ -249,11 +249,11 @@ def test_the_table_of_slides(kmh: float) -> None:
 def test_the_weights_by_hand() -> None:
     """Half a schedule of 0.5 is 0.25; 0.05 for a metre and 2 s make 0.1 for each m/s gained."""
     rewards = weights(per_metre=0.05, speed_as_seconds=2.0, neo_slide=0.5)
-    array = rules.rule_array(rewards, 100.0, 10.0, 2.0)
+    array = rules.rule_array(rewards, reference_params().race_end, 100.0)
     assert (array[rules.PER_GAINED_MPS], array[rules.NEO_SLIDE], array[rules.PAYS_MANNER]) == (0.1, 0.0, 1.0)
     rules.set_engineered(array, rewards, 50)
     assert array[rules.NEO_SLIDE] == 0.25
-    assert rules.rule_array(weights(), 100.0, 10.0, 2.0)[rules.PAYS_MANNER] == 0.0
+    assert rules.rule_array(weights(), reference_params().race_end, 100.0)[rules.PAYS_MANNER] == 0.0
 
 
 def test_transitions_are_shaped_by_the_direction_when_they_are_drawn(straight) -> None:

@@ -35,8 +35,15 @@ def test_spaces_and_info(make_env) -> None:
     assert env.observation_space["floats"].shape == (184,)
     assert env.action_space.n == 12
     assert observation in env.observation_space
-    assert info == {"progress_m": 0.0, "time_ms": 0, "is_finished": False, "is_off_track": False, "potential": 0.0}
-    assert [type(value) for value in info.values()] == [float, int, bool, bool, float]
+    assert info == {
+        "progress_m": 0.0,
+        "start_m": 0.0,
+        "time_ms": 0,
+        "is_finished": False,
+        "is_off_track": False,
+        "potential": 0.0,
+    }
+    assert [type(value) for value in info.values()] == [float, float, int, bool, bool, float]
 
 
 def test_a_finished_race_is_worth_its_length_and_time(make_env) -> None:

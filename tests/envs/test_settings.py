@@ -1,3 +1,4 @@
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -6,8 +7,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rulka.envs import game, vector
+from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import ALIKE, SettingsError, resolve_settings
+from rulka.envs.settings import ALIKE, SettingsError, UnknownKeywordError, resolve_settings
 from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, read_params, reference_params
 from rulka.simulator.simulator import SimulatorError
@@ -35,7 +38,7 @@ def test_a_wheel_carries_the_parameters() -> None:
 def test_what_is_left_out_comes_from_the_reference(straight) -> None:
     reference: Params = reference_params()
     settings = resolve_settings(straight, {"max_race_s": 7.0, "start_anywhere": None})
-    assert settings.max_race_s == 7.0
+    assert settings.end == reference.race_end.model_copy(update={"max_race_s": 7.0})
     assert settings.start_anywhere == reference.train.start_anywhere
     assert settings.rewards == reference.rewards
     assert settings.table.ticks_per_action == reference.actions.ticks_per_action
@@ -72,10 +75,36 @@ def test_wrong_keywords_are_named(straight, options, message) -> None:
         RaceEnv(straight, **options)
 
 
+@pytest.mark.parametrize(
+    ("make", "further"),
+    [
+        (RaceEnv, {"track", "render_mode"}),
+        (lambda **options: RaceVectorEnv(2, **options), {"num_envs", "track", "render_mode", "autoreset_mode"}),
+        (GameEnv, {"track", "render_mode", "port", "host", "speed", "patience_s", "timeout_s"}),
+    ],
+)
+def test_an_unknown_keyword_lists_all_that_are_known(make, further) -> None:
+    with pytest.raises(UnknownKeywordError, match=r"unexpected keyword argument 'b', 'z'; known are") as caught:
+        make(z=1, b=2)
+    assert isinstance(caught.value, TypeError), "as Python says it"
+    listed = set(str(caught.value).split("known are ")[1].split(", "))
+    assert further <= listed
+    assert {"max_race_s", "observation"} <= listed
+
+
+@pytest.mark.parametrize(
+    ("environment", "beside"),
+    [(RaceEnv, ("track", "render_mode")), (RaceVectorEnv, vector.BESIDE), (GameEnv, game.BESIDE)],
+)
+def test_every_keyword_of_a_constructor_is_listed(environment, beside) -> None:
+    own = [p.name for p in inspect.signature(environment).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    assert set(own) == set(beside)
+
+
 def test_numbers_of_numpy_are_numbers(straight) -> None:
     given = {"max_race_s": np.float32(7.5), "ticks_per_action": np.int64(2), "continuous": np.True_}
     settings = resolve_settings(straight, given)
-    assert (settings.max_race_s, settings.table.ticks_per_action, settings.continuous) == (7.5, 2, True)
+    assert (settings.end.max_race_s, settings.table.ticks_per_action, settings.continuous) == (7.5, 2, True)
 
 
 @pytest.mark.parametrize("num_envs", [0, -1, 2.0, True, "2"])

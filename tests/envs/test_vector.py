@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import rulka  # noqa: F401 registers the environment
 from rulka.envs.race import RaceEnv
+from rulka.envs.settings import SettingsError
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import NUM_FLOATS
 
@@ -33,7 +34,7 @@ def test_make_vec_gives_one_environment_for_all_cars() -> None:
         assert observation in env.observation_space
         assert (reward.dtype, terminated.dtype, truncated.dtype) == (np.float32, np.bool_, np.bool_)
         assert reward.shape == terminated.shape == truncated.shape == (16,)
-    assert set(info) == {"progress_m", "time_ms", "is_finished", "is_off_track", "potential"}
+    assert set(info) == {"progress_m", "start_m", "time_ms", "is_finished", "is_off_track", "potential"}
     assert all(values.shape == (16,) for values in info.values())
     env.close()
 
@@ -178,3 +179,31 @@ def test_pictures_of_all_cars(make_vector) -> None:
     pictures = env.render()
     assert len(pictures) == 2
     assert pictures[0].shape == (480, 640, 3)
+
+
+def test_a_list_of_seeds_is_one_for_each_car(straight) -> None:
+    """As in gymnasium's own vectors; None lets a car's source of chance go on."""
+    options = {"start_anywhere": 0.5, "start_lateral_m": 2.0, "start_heading_deg": 5.0}
+    ours, theirs = RaceVectorEnv(3, straight, **options), SyncVectorEnv([lambda: RaceEnv(straight, **options)] * 3)
+    for seed in ([1, 2, 3], [5, None, 5], np.array([7, 1, 9]).tolist(), 4, [None, None, 0]):
+        seen, expected = ours.reset(seed=seed)[0], theirs.reset(seed=seed)[0]
+        assert np.array_equal(seen["floats"], expected["floats"]), seed
+    assert np.array_equal(ours.reset(seed=np.array([1, 2, 3]))[0]["floats"], theirs.reset(seed=[1, 2, 3])[0]["floats"])
+
+
+def test_seeds_where_no_car_has_one_yet(straight) -> None:
+    env = RaceVectorEnv(3, straight, start_lateral_m=3.0)
+    floats = env.reset(seed=[8, None, None])[0]["floats"]
+    assert np.array_equal(floats[0], RaceEnv(straight, start_lateral_m=3.0).reset(seed=8)[0]["floats"])
+    assert not np.array_equal(floats[1], floats[2]), "cars without a seed differ"
+
+
+@pytest.mark.parametrize(
+    "seed", [[1, 2], [1, 2, 3, 4], [1, 2, -3], [1, 2, 0.5], [1, 2, True], -1, 1.5, "123", [[1, 2, 3]]]
+)
+def test_wrong_seeds_are_named_and_nothing_moves(straight, seed) -> None:
+    env = RaceVectorEnv(3, straight, start_lateral_m=3.0)
+    before = env.reset(seed=0)[0]["floats"]
+    with pytest.raises(SettingsError, match="seed is a whole number from 0, or a list of 3"):
+        env.reset(seed=seed)
+    assert np.array_equal(env.reset(seed=0)[0]["floats"], before)

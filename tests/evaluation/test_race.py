@@ -11,7 +11,7 @@ from rulka.actions import FORWARD, action_table
 from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, RaceRules, RandomPolicy, race, start_offsets
 from rulka.evaluation.result import RaceResult
 from rulka.observation import CAR, NUM_FLOATS
-from rulka.params import EvaluateParams, read_params
+from rulka.params import EvaluateParams, RaceEndParams, read_params
 from rulka.tracks.track import Track
 
 COAST, LEFT = 3, 1
@@ -20,9 +20,10 @@ COAST, LEFT = 3, 1
 
 def make_rules(track: Track, num_races: int = 3, **changes: float) -> RaceRules:
     params = read_params()
-    settings = {"num_races": num_races, "seed": 5, "max_race_s": 30.0, "no_progress_s": 2.0, **changes}
-    evaluate = params.evaluate.model_copy(update=settings)
-    return RaceRules(track, action_table(5), params.simulator, params.observation, evaluate)
+    limits = {"max_race_s": 30.0, "no_progress_s": 2.0, "min_gain_m": 0.5}
+    end = {name: changes.pop(name, value) for name, value in limits.items()}
+    evaluate = params.evaluate.model_copy(update={"num_races": num_races, "seed": 5, **changes})
+    return RaceRules(track, action_table(5), params.simulator, params.observation, evaluate, RaceEndParams(**end))
 
 
 def always(action: int) -> Callable[..., np.ndarray]:

@@ -81,7 +81,12 @@ def test_table_and_plot_show_it(track: Track, make_race: MakeRace) -> None:
 def test_stored_lap_is_found_and_driven(tmp_path: Path) -> None:
     road = generate_track(seed=1, length_m=160.0, width_m=14.0, max_slope=0.1, gate_spacing_m=50.0, difficulty="easy")
     rules = RaceRules(
-        road, action_table(PARAMS.actions.ticks_per_action), PARAMS.simulator, PARAMS.observation, PARAMS.evaluate
+        road,
+        action_table(PARAMS.actions.ticks_per_action),
+        PARAMS.simulator,
+        PARAMS.observation,
+        PARAMS.evaluate,
+        PARAMS.race_end,
     )
     assert find_reference_race(tmp_path, rules) is None
     lap = find_reference(road, rules.simulator, rules.table, 1, 10_000)

@@ -44,10 +44,13 @@ def found() -> dict[int, Reference]:
     return {seed: lap for seed, lap in laps.items() if lap is not None}
 
 
+END = PARAMS.race_end.model_copy(update={"max_race_s": 600.0})
+
+
 def check_ranking(track: Track, reference_ms: int, num_drivers: int) -> None:
     """Random gets less far than pure pursuit, or needs longer; pure pursuit needs longer than the reference."""
     driver = PARAMS.races.driver
-    races = record_demonstrations(track, SIMULATOR, TABLE, driver, num_drivers, 1, 600.0)
+    races = record_demonstrations(track, SIMULATOR, TABLE, driver, num_drivers, 1, END)
     pursuit_ms = min((race.race_time_ms for race in races if race.race_time_ms is not None), default=None)
     cars = Simulator(track, 8, SIMULATOR, TABLE)
     generator = np.random.default_rng(1)

@@ -15,7 +15,8 @@ from rulka.runtime.specs import RunSpec
 def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
     """Returns a run of `params.train.algorithm` from scratch, in float32."""
     train = params.train
-    race = RaceSpec(track, params.simulator, params.observation, params.rewards, params.actions.ticks_per_action, train)
+    ticks = params.actions.ticks_per_action
+    race = RaceSpec(track, params.simulator, params.observation, params.rewards, ticks, train, params.race_end)
     spec = AgentSpec(
         train.algorithm,
         params.observation,

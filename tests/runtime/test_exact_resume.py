@@ -37,6 +37,7 @@ def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
     """Returns parameters of a run of some 20 updates; `extras` are of the section of the algorithm, or `network`."""
     params = read_params(ROOT / "params.yaml").model_dump()
     params["network"] |= {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8}
+    params["race_end"]["max_race_s"] = 3.0
     params["train"] |= {
         "algorithm": algorithm,
         "compared": [],
@@ -45,7 +46,6 @@ def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
         "cars_per_collector": 3,
         "block_steps": 8,
         "max_env_steps": 720,
-        "max_race_s": 3.0,
         "checkpoint_s": 1e-9,
         "check_env_steps": 240,
         "check_races": 2,

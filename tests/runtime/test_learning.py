@@ -38,6 +38,7 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
     params = read_params(ROOT / "params.yaml").model_dump()
     generate_track(**params["track"] | {"length_m": 150.0, "difficulty": "easy"}).save(tmp_path / "track.npz")
     params["network"] |= {"float_hidden": 64, "dense_hidden": 256, "tau_embedding": 32}
+    params["race_end"]["max_race_s"] = 15.0
     params["train"] |= {
         "algorithm": algorithm,
         "compared": [],
@@ -46,7 +47,6 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
         "block_steps": 32,
         "max_env_steps": ENV_STEPS[algorithm],
         "max_minutes": 30.0,
-        "max_race_s": 15.0,
         "check_env_steps": ENV_STEPS[algorithm] // 8,
         "check_races": 8,
         "check_candidates": 2,

@@ -31,7 +31,8 @@ def run_spec(folder: Path, rewards: RewardParams, num_collectors: int) -> RunSpe
     train = fake_train(num_collectors=num_collectors, block_steps=BLOCK_STEPS, cars_per_collector=NUM_CARS)
     track = folder / "track.npz"
     generate_track(**params.track.model_dump() | {"length_m": 200.0}).save(track)
-    race = RaceSpec(track, params.simulator, params.observation, rewards, params.actions.ticks_per_action, train)
+    ticks = params.actions.ticks_per_action
+    race = RaceSpec(track, params.simulator, params.observation, rewards, ticks, train, params.race_end)
     made = fake_run(folder, num_collectors=num_collectors)
     spec = block_spec(params.observation, train)
     return RunSpec(partial(build_cars, race), made.make_actor, made.make_learner, spec, train, folder, "test")

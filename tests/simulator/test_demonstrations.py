@@ -13,7 +13,7 @@ TABLE = action_table(5)
 
 def field(params: Params, num_races: int, seed: int) -> list:
     track = generate_track(**params.track.model_dump())
-    return record_demonstrations(track, params.simulator, TABLE, params.races.driver, num_races, seed, 60.0)
+    return record_demonstrations(track, params.simulator, TABLE, params.races.driver, num_races, seed, params.race_end)
 
 
 def test_the_field_finishes_and_spreads(params: Params) -> None:

@@ -64,7 +64,9 @@ def test_more_pace_is_faster_and_steadier_hands_too(track, params, table) -> Non
 
 def test_demonstrations_finish_and_are_beatable(track, params, table) -> None:
     """At least 95 % of a field finish, and the best is a tenth faster than the median."""
-    races = record_demonstrations(track, params.simulator, table, params.races.driver, 40, params.races.seed, 60.0)
+    races = record_demonstrations(
+        track, params.simulator, table, params.races.driver, 40, params.races.seed, params.race_end
+    )
     times = np.array([race.race_time_ms for race in races if race.is_finished])
     assert len(times) >= 38
     assert 1.08 * times.min() < np.median(times)
@@ -77,7 +79,8 @@ def test_demonstrations_finish_and_are_beatable(track, params, table) -> None:
 
 def test_a_driver_does_not_depend_on_the_field(track, params, table) -> None:
     few, many = (
-        record_demonstrations(track, params.simulator, table, params.races.driver, num, 3, 60.0) for num in (2, 5)
+        record_demonstrations(track, params.simulator, table, params.races.driver, num, 3, params.race_end)
+        for num in (2, 5)
     )
     for k in range(2):
         assert np.array_equal(few[k].actions, many[k].actions)

@@ -29,6 +29,7 @@ def small_params() -> Params:
     params["track"] |= {"length_m": 150.0}
     params["races"] |= {"num_demonstrations": 3, "reference_decisions": 20_000}
     params["capture"] |= {"num_workers": 1, "validation_fraction": 0.0}
+    params["race_end"]["max_race_s"] = 4.0
     params["train"] |= {
         "algorithm": "ppo",
         "compared": ["iqn"],
@@ -37,7 +38,6 @@ def small_params() -> Params:
         "cars_per_collector": 4,
         "block_steps": 16,
         "max_env_steps": 512,
-        "max_race_s": 4.0,
         "check_env_steps": 256,
         "check_races": 2,
         "check_candidates": 2,
@@ -79,6 +79,7 @@ def driven(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> tu
         params.simulator,
         params.track,
         params.races,
+        reference_params().race_end,  # a driver needs longer than the races of training may last here
         recordings_dir=folder / "recordings",
         out_dir=folder / "races",
     )

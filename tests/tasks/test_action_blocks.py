@@ -78,7 +78,7 @@ def test_an_agent_of_blocks_is_transferred_trained_and_raced(
         load_policy(trained.out, actions=action_table(10))
 
     track = load_races(trained.races).main_track
-    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate)
+    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
     for result in race(driver, rules):
         inputs = race_of_result(result, track, rules.table, "").controls
         assert result.block_controls is not None
@@ -99,9 +99,9 @@ def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: F
             return self.rng.choice([0, 1, 2], p=[0.6, 0.2, 0.2], size=(len(floats), 5))
 
     track = load_races(trained.races).main_track
-    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate)
+    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
     evaluate = rules.evaluate.model_copy(update={"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
-    (result,) = race(Drunk(), RaceRules(track, rules.table, rules.simulator, rules.observation, evaluate))
+    (result,) = race(Drunk(), RaceRules(track, rules.table, rules.simulator, rules.observation, evaluate, rules.end))
     inputs = race_of_result(result, track, rules.table, "").controls
     again = Simulator(track, 1, params.simulator, action_table(1))
     assert len(np.unique(inputs, axis=0)) == 3

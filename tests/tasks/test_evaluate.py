@@ -30,8 +30,9 @@ TABLE = action_table(5)
 
 def small_params() -> Params:
     params = read_params()
-    changes = {"num_races": 2, "no_progress_s": 1.0, "video_width": 160, "video_height": 90, "video_fps": 5}
-    return params.model_copy(update={"evaluate": params.evaluate.model_copy(update=changes)})
+    changes = {"num_races": 2, "video_width": 160, "video_height": 90, "video_fps": 5}
+    end = params.race_end.model_copy(update={"no_progress_s": 1.0})
+    return params.model_copy(update={"evaluate": params.evaluate.model_copy(update=changes), "race_end": end})
 
 
 def short_track(uid: str = "tiny") -> Track:
@@ -106,7 +107,8 @@ def inputs(tmp_path: Path) -> Inputs:
 
 def run(inputs: Inputs, out_dir: Path) -> None:
     params = small_params()
-    evaluate(params.observation, params.actions, params.simulator, params.evaluate, inputs=inputs, out_dir=out_dir)
+    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+    evaluate(*sections, inputs=inputs, out_dir=out_dir)
 
 
 def test_stage_writes_everything_and_says_where(

@@ -23,7 +23,6 @@ TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_sp
 
 
 def params(**changes: object) -> RaceParams:
-    driver = PARAMS.races.driver.model_copy(update={"max_race_s": 40.0})
     values = {
         "source": "auto",
         "map_uid": None,
@@ -31,12 +30,13 @@ def params(**changes: object) -> RaceParams:
         "select": PARAMS.races.select,
         "num_demonstrations": 4,
     }
-    values |= {"driver": driver, "reference_decisions": 0, "seed": 2}
+    values |= {"driver": PARAMS.races.driver, "reference_decisions": 0, "seed": 2}
     return RaceParams.model_validate(values | changes)
 
 
-def run(recordings_dir: Path, out_dir: Path, races_params: RaceParams) -> None:
-    races(ACTIONS, PARAMS.simulator, TRACK, races_params, recordings_dir=recordings_dir, out_dir=out_dir)
+def run(recordings_dir: Path, out_dir: Path, races_params: RaceParams, max_race_s: float = 40.0) -> None:
+    end = PARAMS.race_end.model_copy(update={"max_race_s": max_race_s})
+    races(ACTIONS, PARAMS.simulator, TRACK, races_params, end, recordings_dir=recordings_dir, out_dir=out_dir)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -69,10 +69,9 @@ def test_same_seed_same_files_and_another_seed_another(tmp_path: Path) -> None:
 
 
 def test_drivers_that_never_finish_are_an_error_with_what_to_change(tmp_path: Path) -> None:
-    driver = PARAMS.races.driver.model_copy(update={"max_race_s": 1.0})
     with pytest.raises(RaceDataError, match="none of 4 built-in drivers finished") as caught:
-        run(tmp_path / "none", tmp_path / "races", params(driver=driver))
-    assert "max_race_s" in caught.value.hint
+        run(tmp_path / "none", tmp_path / "races", params(), max_race_s=1.0)
+    assert "race_end.max_race_s" in caught.value.hint
     assert not (tmp_path / "races").exists()
 
 

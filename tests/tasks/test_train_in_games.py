@@ -42,6 +42,7 @@ IN_GAMES = {
 
 def in_games(params: Params, **changes: Any) -> Params:
     values = params.model_dump()
+    values["race_end"]["max_race_s"] = changes.pop("max_race_s", values["race_end"]["max_race_s"])
     values["train"] |= IN_GAMES | changes
     return Params.model_validate(values)
 

@@ -112,8 +112,9 @@ def test_a_fast_car_flies_over_the_jumps() -> None:
 def test_the_built_in_driver_finishes(slug: str) -> None:
     params = read_params(ROOT / "params.yaml")
     driver = params.races.driver.model_copy(update={"slip_chance": 0.0, "pace_low": 0.6, "pace_high": 0.85})
+    end = params.race_end.model_copy(update={"max_race_s": 200.0})
     races = record_demonstrations(
-        campaign_track(slug), params.simulator, action_table(5), driver, num_races=4, seed=1, max_race_s=200.0
+        campaign_track(slug), params.simulator, action_table(5), driver, num_races=4, seed=1, end=end
     )
     assert sum(race.is_finished for race in races) >= 2, [race.progress_m for race in races]
 

@@ -1,0 +1,180 @@
+"""How a race ends: the one rule of training, greedy checks, evaluation, demonstrations and races in the game.
+
+A race ends at the finish; where the car leaves the track; after `max_race_s`; or once the car has for `no_progress_s`
+not got `min_gain_m` further than where it last did. The four are looked for in this order, after every decision.
+
+The batch of training races has the rule compiled into its own kernel (`rulka.envs.judging`); everybody else watches
+races with `RaceWatch`. Dimensions: N cars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.params import RaceEndParams
+from rulka.simulator import compiling
+from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel, source_stamp
+
+RACING, FINISHED, OFF_TRACK, TOO_LONG, STUCK = range(5)
+"""How a race stands; all but the first are ends, and from `TOO_LONG` on it was cut."""
+LENGTH_M, MAX_MS, NO_PROGRESS_MS, MIN_GAIN_M, NUM_LIMITS = range(5)
+"""Places in the array of limits."""
+MILESTONE_M, MILESTONE_MS, NUM_MILESTONES = range(3)
+"""Columns of where, and when, a car last got further by enough."""
+MODULES = (compiling,)
+"""What the kernels are made of beside this file."""
+
+
+def limit_array(end: RaceEndParams, length_m: float) -> Array:
+    """Returns [NUM_LIMITS] the limits of races on a track of a length in metres."""
+    limits = np.zeros(NUM_LIMITS)
+    limits[LENGTH_M], limits[MIN_GAIN_M] = length_m, end.min_gain_m
+    limits[MAX_MS], limits[NO_PROGRESS_MS] = end.max_race_s * 1000.0, end.no_progress_s * 1000.0
+    return limits
+
+
+@inlined_kernel
+def end_of_race(
+    is_finished: bool, is_off_track: bool, along_m: float, now_ms: float, milestone: Array, limits: Array
+) -> int:
+    """Returns how a race stands after a decision.
+
+    Args:
+        is_finished: the finish was passed.
+        is_off_track: the car has left the track.
+        along_m: metres along the line, counted up to the finish.
+        now_ms: race time.
+        milestone: [NUM_MILESTONES, or more] of the car, updated.
+        limits: [NUM_LIMITS, or more].
+    """
+    reached_m = min(along_m, limits[LENGTH_M])
+    if reached_m >= milestone[MILESTONE_M] + limits[MIN_GAIN_M]:
+        milestone[MILESTONE_M], milestone[MILESTONE_MS] = reached_m, now_ms
+    if is_finished:
+        return FINISHED
+    if is_off_track:
+        return OFF_TRACK
+    if now_ms >= limits[MAX_MS]:
+        return TOO_LONG
+    return STUCK if now_ms - milestone[MILESTONE_MS] >= limits[NO_PROGRESS_MS] else RACING
+
+
+@inlined_kernel
+def is_beyond_track(
+    aside_m: float,
+    height_m: float,
+    upright: float,
+    off_road_m: float,
+    fall_m: float,
+    rest_m: float,
+    crash_cosine: float,
+) -> bool:
+    """Whether a car has left the track.
+
+    Args:
+        aside_m: how far it is beyond the edge of the road, negative on the road.
+        height_m: of the ground under the car at rest, above the road along its normal.
+        upright: cosine between the car's up axis and that normal.
+        off_road_m: a car may be this far beyond the edge,
+        fall_m: this far above or below the road,
+        rest_m: and, less than this above it,
+        crash_cosine: not less upright than this.
+    """
+    return aside_m > off_road_m or abs(height_m) > fall_m or (height_m < rest_m and upright < crash_cosine)
+
+
+def _compile_find_ends(stamp: int) -> Callable[..., int]:
+    """Returns the kernel `find_ends`; the stamp of its files is part of the key under which numba keeps it."""
+
+    @cached_kernel
+    def find_ends(
+        is_finished: NDArray[np.bool_],
+        is_off_track: NDArray[np.bool_],
+        along_m: Array,
+        now_ms: NDArray[np.int64],
+        limits: Array,
+        milestones: Array,
+        ends: NDArray[np.int64],
+    ) -> int:
+        num_ended = 0
+        for n in range(ends.shape[0] if stamp else 0):
+            if ends[n] == RACING:
+                ends[n] = end_of_race(
+                    is_finished[n], is_off_track[n], along_m[n], np.float64(now_ms[n]), milestones[n], limits
+                )
+                num_ended += 1 if ends[n] != RACING else 0
+        return num_ended
+
+    return find_ends
+
+
+def _compile_has_left(stamp: int) -> Callable[..., bool]:
+    """Returns the kernel `has_left`."""
+
+    @cached_kernel
+    def has_left(
+        aside_m: float,
+        height_m: float,
+        upright: float,
+        off_road_m: float,
+        fall_m: float,
+        rest_m: float,
+        crash_cosine: float,
+    ) -> bool:
+        return stamp > 0 and is_beyond_track(aside_m, height_m, upright, off_road_m, fall_m, rest_m, crash_cosine)
+
+    return has_left
+
+
+_find_ends = _compile_find_ends(source_stamp(MODULES))
+has_left = _compile_has_left(source_stamp(MODULES))
+"""`is_beyond_track` for those who are not kernels."""
+
+
+class RaceWatch:
+    """Watches one race of each car from its start to its end.
+
+    Attributes:
+        ends: [N] int64 how each race stands; stays as it is once a race has ended.
+    """
+
+    def __init__(self, end: RaceEndParams, length_m: float, along_m: NDArray[np.floating]) -> None:
+        """Begins.
+
+        Args:
+            end: the limits.
+            length_m: of the track.
+            along_m: [N] where each race begins, at time 0.
+        """
+        self._limits = limit_array(end, length_m)
+        self._milestones = np.zeros((len(along_m), NUM_MILESTONES))
+        self._milestones[:, MILESTONE_M] = np.minimum(along_m, length_m)
+        self.ends = np.full(len(along_m), RACING, np.int64)
+
+    @property
+    def is_racing(self) -> NDArray[np.bool_]:
+        """[N] the race has not ended."""
+        return self.ends == RACING
+
+    def look(
+        self,
+        is_finished: NDArray[np.bool_],
+        is_off_track: NDArray[np.bool_],
+        along_m: NDArray[np.floating],
+        now_ms: NDArray[np.int64],
+    ) -> int:
+        """Takes in what the last decision of every car led to; returns how many races ended with it.
+
+        Args:
+            is_finished: [N] the finish was passed.
+            is_off_track: [N] the car has left the track.
+            along_m: [N] metres along the line.
+            now_ms: [N] race time.
+        """
+        along = np.ascontiguousarray(along_m, np.float64)
+        finished, left = np.ascontiguousarray(is_finished), np.ascontiguousarray(is_off_track)
+        now = np.ascontiguousarray(now_ms, np.int64)
+        return _find_ends(finished, left, along, now, self._limits, self._milestones, self.ends)
