@@ -75,7 +75,13 @@ def read_setting(data: Path) -> Setting:
     initial = load_artifact(data / "agent_init", "agent_init", observation=params.observation, actions=table)
     track = track_path(data / "races", read_meta(data / "races")["main_track"])
     cars = RaceSpec(
-        track, params.simulator, params.observation, params.rewards, params.actions.ticks_per_action, params.train
+        track=track,
+        simulator=params.simulator,
+        observation=params.observation,
+        rewards=params.rewards,
+        ticks_per_action=params.actions.ticks_per_action,
+        train=params.train,
+        end=params.race_end,
     )
     return Setting(params, initial, cars)
 

@@ -104,7 +104,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"transfer.iqn.trunk": "cloned"}, "transfer.iqn.trunk is cloned, but .* no values of actions"),
         ({"transfer.iqn.heads": "cloned"}, "transfer.iqn.heads is cloned, but .* no values of actions"),
         ({"transfer.ppo.trunk": "pretrained"}, "transfer.ppo.trunk: must be 'fresh' or 'cloned'"),
-        ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_updates to 0"),
+        ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
         ({"pretrain.task": "simclr", "pretrain.simclr_crop_pixels": 64}, "leaves nothing of images of 64"),
         ({"pretrain.task": "simclr", "pretrain.batch_size": 1}, "batch_size must be at least 2"),
         (

@@ -54,7 +54,7 @@ def test_scratch_takes_nothing_over_and_waits_for_no_clone(params_file: Path):
     params = read_params(params_file)
     for parts in (params.transfer.ppo, params.transfer.iqn):
         assert set(parts.model_dump().values()) == {"fresh"}
-    assert params.ppo.value_warmup_updates == 0
+    assert params.ppo.value_warmup_steps == 0
     assert params.iqn.warmup_steps == 0
     assert params.iqn.demonstration_share == read_params(ROOT / "params.yaml").iqn.demonstration_share
 

@@ -45,7 +45,7 @@ class Params(Section):
         """Returns for each impossible combination of sections whether it is there, and what is wrong with it."""
         count, ticks = self.network.iqn.actions_per_decision, self.actions.ticks_per_action
         has_iqn = "iqn" in self.train.algorithms
-        warmup = self.ppo.value_warmup_updates
+        warmup = self.ppo.value_warmup_steps
         side = min(self.observation.height, self.observation.width)
         return [
             (
@@ -69,8 +69,8 @@ class Params(Section):
             ),
             (
                 "ppo" in self.train.algorithms and self.transfer.ppo.heads == "fresh" and warmup > 0,
-                f"ppo.value_warmup_updates {warmup} spares a cloned policy, and transfer.ppo.heads is fresh: "
-                "set ppo.value_warmup_updates to 0",
+                f"ppo.value_warmup_steps {warmup} spares a cloned policy, and transfer.ppo.heads is fresh: "
+                "set ppo.value_warmup_steps to 0",
             ),
             (
                 self.pretrain.task == "simclr" and self.pretrain.simclr_crop_pixels >= side,
