@@ -28,8 +28,9 @@ from rulka.recordings import Ghost, Recording, inputs_to_controls, parse_map, re
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.times import check_times
-from rulka.tracks.from_paths import path_from_rows, track_from_paths
-from rulka.tracks.track import Track
+from rulka.tracks.driven_path import DrivenPath, jump_of, path_from_rows, problem_of
+from rulka.tracks.from_paths import track_from_paths
+from rulka.tracks.track import Track, TrackError
 
 SUFFIX = ".gbx"
 NUM_SHOWN_REASONS = 10
@@ -50,6 +51,10 @@ class DuplicateError(UnusableRecordingError):
 
 class OtherMapError(UnusableRecordingError):
     """The race was driven on another map than the one that is used."""
+
+
+class UnusablePathError(UnusableRecordingError):
+    """The driven path makes no track, or not the one that the other recordings of the map make."""
 
 
 class UnreadableFolderError(UserError):
@@ -119,8 +124,8 @@ def read_race_dataset(
         on_file: called after every file.
 
     Raises:
-        NoUsableRecordingError: if no recording of that map can be used; the message gives the reasons.
-        TrackError: if the driven paths make no track.
+        NoUsableRecordingError: if no recording of that map can be used, as when no path of it makes a track; the
+            message gives the reasons.
     """
     usable: dict[str, _Usable] = {}
     quarantine: list[QuarantinedFile] = []
@@ -135,12 +140,18 @@ def read_race_dataset(
         on_file()
     fast, slow = split_by_speed([found.race for found in usable.values()], select.max_best_ratio)
     quarantine += slow
-    uid = _choose_map([race.map_uid for race in fast], map_uid, quarantine)
-    races = tuple(race for race in fast if race.map_uid == uid)
+    while True:  # each round without a track leaves races out, and without a race there is no map to choose
+        uid = _choose_map([race.map_uid for race in fast], map_uid, quarantine)
+        chosen = [usable[race.race_id] for race in fast if race.map_uid == uid]
+        track, without_track = _track(uid, chosen)
+        quarantine += without_track
+        dropped = {item.file for item in without_track}
+        fast = [race for race in fast if race.file not in dropped]
+        if track is not None:
+            break
     quarantine += [_of_other_map(race, uid) for race in fast if race.map_uid != uid]
     quarantine.sort(key=lambda item: item.file)
-    chosen = [usable[race.race_id] for race in races]
-    return RaceDataset(races, _track(uid, chosen), tuple(quarantine))
+    return RaceDataset(tuple(race for race in fast if race.map_uid == uid), track, tuple(quarantine))
 
 
 def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool = False) -> Race:
@@ -199,7 +210,19 @@ def _read_race(path: Path, name: str, select: SelectParams) -> _Usable:
     require_inputs(ghost)
     refuse_unwanted(recording, ghost, select)
     race = race_of_ghost(ghost, name, recording.map_uid, with_respawns=select.with_respawns)
-    return _Usable(race, map_name(recording), has_respawns=bool(ghost.respawns))
+    driven = _path_of(race)
+    problem, jump = problem_of(driven), jump_of(driven)
+    if problem is not None:
+        message = f"its path makes no track: {problem}"
+        raise UnusablePathError(message, hint="Use another recording of the map.")
+    if jump is not None and not select.with_respawns:
+        message = f"its path makes no track: {jump}, though no respawn is counted"
+        raise UnusablePathError(message, hint="Use another recording, or set races.select.with_respawns to true.")
+    return _Usable(race, map_name(recording), has_respawns=bool(ghost.respawns) or jump is not None)
+
+
+def _path_of(race: Race) -> DrivenPath:
+    return path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms)
 
 
 def map_name(recording: Recording) -> str:
@@ -258,8 +281,29 @@ def _of_other_map(race: Race, uid: str) -> QuarantinedFile:
     return quarantined(race.file, OtherMapError(message, hint=hint))
 
 
-def _track(uid: str, chosen: Sequence[_Usable]) -> Track:
-    """Builds the track from the races without respawns; only where there are none, from all."""
-    whole = [found.race for found in chosen if not found.has_respawns] or [found.race for found in chosen]
-    paths = [path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms) for race in whole]
-    return track_from_paths(uid, chosen[0].map_name, paths)
+def _track(uid: str, chosen: Sequence[_Usable]) -> tuple[Track | None, list[QuarantinedFile]]:
+    """Builds the track from the races without respawns; only where there are none, from all.
+
+    Returns:
+        The track and the races that are in its way, which can no more be used; without a track at least one is.
+    """
+    whole = [found for found in chosen if not found.has_respawns] or list(chosen)
+    alone: dict[str, TrackError] = {}
+    try:
+        return _track_of(uid, whole), []
+    except TrackError as error:
+        together = error
+    for found in whole:
+        try:
+            _track_of(uid, [found])
+        except TrackError as error:
+            alone[found.race.file] = error
+    # Where each makes a track by itself, it is not to be known which of them goes another way.
+    culprits = alone or {found.race.file: together for found in whole}
+    hint = "Add a recording of the map without respawns, or take this one away."
+    reasons = [(file, UnusablePathError(str(error), hint=hint)) for file, error in culprits.items()]
+    return None, [quarantined(file, error) for file, error in reasons]
+
+
+def _track_of(uid: str, chosen: Sequence[_Usable]) -> Track:
+    return track_from_paths(uid, chosen[0].map_name, [_path_of(found.race) for found in chosen])

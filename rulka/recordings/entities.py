@@ -22,6 +22,8 @@ MOTION_BYTES = 22
 DETAIL_BYTES = 103
 """Least size of a record whose further fields are known."""
 WHEEL_DAMPER, WHEEL_MATERIAL = [23, 25, 27, 29], [24, 26, 28, 30]
+MAX_RPM = 30_000
+"""Engine speed of the highest value of its byte: the same range as in older games, by which gears keep their ratios."""
 PEDALS = [14, 15, 18, 21]
 """Steering, gas, brake and turbo."""
 
@@ -173,7 +175,7 @@ def _decode_vehicle(
     return VehicleState(
         forward_speed_mps=as_float32(np.linalg.norm(velocity, axis=1)),
         side_speed_mps=as_float32((side / 65536 - 0.5) * 2000),
-        rpm=as_float32(rows[:, 5]),
+        rpm=as_float32(rows[:, 5] * (MAX_RPM / 255)),
         steer=steer * 2 - 1,
         gas=np.minimum(gas + brake, 1),
         brake=brake,

@@ -28,6 +28,8 @@ MIN_SIZES = {10: 68, 11: 68, 12: 68, 14: 70, 15: 71, 16: 73}
 FIRST_EXTENDED_VERSION = 10
 """From this version on, samples of versions not listed are read for their motion alone."""
 MOTION_BYTES = 26
+MAX_LEFT_BYTES = 4
+"""ManiaPlanet and Turbo store one more number, which nobody needs, after the samples."""
 
 
 def inflate(cursor: Cursor) -> bytes:
@@ -94,6 +96,9 @@ def read_compressed_samples(cursor: Cursor) -> Samples | None:
         if len(times) != len(start):
             message = f"{len(times)} sample times are stated for {len(start)} samples"
             raise DamagedError(message)
+    if inner.remaining > MAX_LEFT_BYTES:
+        message = f"{inner.remaining} bytes are left over after the samples"
+        raise DamagedError(message)
     return _decode(_Stored(version, period_ms, states, start, size_bytes, times))
 
 

@@ -22,6 +22,7 @@ MAX_GAP_FACTOR, MAX_GAP_M = 2.0, 10.0
 MAX_RACE_MS = 3 * 3_600_000
 MAX_LENGTH_M, MAX_COORDINATE_M, MAX_SPEED_MPS = 200_000.0, 100_000.0, 2_000.0
 """Drives beyond these are damaged ones."""
+MIN_LENGTH_M = 20.0
 MIN_STEP_M = 1e-3
 """Dense points nearer than this to the one before are dropped: the car stands."""
 ASPHALT = 16
@@ -76,7 +77,7 @@ def path_from_rows(
 
 
 def problem_of(path: DrivenPath) -> str | None:
-    """Returns why a path cannot be used, None when it can."""
+    """Returns why no car can have driven a path to its finish, None when one can; see `jump_of` for jumps in it."""
     if len(path.time_ms) < 2 or (np.diff(path.time_ms) <= 0).any():
         return "its samples are too few or not in order of time"
     limits = ((path.position, MAX_COORDINATE_M), (path.velocity, MAX_SPEED_MPS), (path.up, 2.0))
@@ -89,12 +90,24 @@ def problem_of(path: DrivenPath) -> str | None:
     if max(path.checkpoint_times_ms) > MAX_RACE_MS:
         return f"it lasts longer than {MAX_RACE_MS // 3_600_000} hours"
     race = path.time_ms <= max(path.checkpoint_times_ms)
+    length_m = np.linalg.norm(np.diff(path.position[race], axis=0), axis=1).sum()
+    if length_m < MIN_LENGTH_M:
+        return f"it is too short: {length_m:.0f} m, {MIN_LENGTH_M:.0f} m is the least"
+    return None if length_m < MAX_LENGTH_M else f"it is longer than {MAX_LENGTH_M / 1000:.0f} km"
+
+
+def jump_of(path: DrivenPath) -> str | None:
+    """Returns where a path leaps further than its speed allows, as at a respawn, before the finish; None if nowhere."""
+    race = path.time_ms <= max(path.checkpoint_times_ms, default=path.time_ms[-1])
+    time_ms = path.time_ms[race]
     step_m = np.linalg.norm(np.diff(path.position[race], axis=0), axis=1)
     speed_mps = np.linalg.norm(path.velocity[race], axis=1)
-    reach_m = MAX_GAP_FACTOR * np.maximum(speed_mps[1:], speed_mps[:-1]) * np.diff(path.time_ms[race]) / 1000
-    if (step_m > reach_m + MAX_GAP_M).any():
-        return "it holds a respawn"
-    return None if step_m.sum() < MAX_LENGTH_M else f"it is longer than {MAX_LENGTH_M / 1000:.0f} km"
+    reach_m = MAX_GAP_FACTOR * np.maximum(speed_mps[1:], speed_mps[:-1]) * np.diff(time_ms) / 1000 + MAX_GAP_M
+    is_jump = step_m > reach_m
+    if not is_jump.any():
+        return None
+    at = int(is_jump.argmax())
+    return f"it jumps {step_m[at]:.0f} m between {time_ms[at] / 1000:.2f} s and {time_ms[at + 1] / 1000:.2f} s"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from rulka.tracks.driven_path import (
     ASPHALT,
     DensePath,
     DrivenPath,
+    jump_of,
     make_dense,
     path_from_rows,
     problem_of,
@@ -30,7 +31,6 @@ from rulka.tracks.track import DRIVEN_SOURCE, VERGE, Track, TrackError
 
 __all__ = ["DrivenPath", "path_from_rows", "track_from_paths"]
 
-MIN_LENGTH_M = 20.0
 MAX_AWAY_M = 30.0
 """A path further than this from the others somewhere took another way."""
 SMOOTHING_M = 3.0
@@ -68,11 +68,10 @@ def track_from_paths(
     Raises:
         TrackError: if not one drive can be used, with the reasons.
     """
-    reasons = [(index, problem_of(path)) for index, path in enumerate(paths)]
-    dense = [make_dense(paths[index], car_height_m) for index, problem in reasons if problem is None]
-    dense = [path for path in dense if path.length_m >= MIN_LENGTH_M]
+    reasons = [problem_of(path) or jump_of(path) for path in paths]
+    dense = [make_dense(path, car_height_m) for path, reason in zip(paths, reasons, strict=True) if reason is None]
     if not dense:
-        listed = "; ".join(f"drive {index}: {problem or 'too short'}" for index, problem in reasons) or "none is given"
+        listed = "; ".join(f"drive {index}: {reason}" for index, reason in enumerate(reasons)) or "none is given"
         message = f"track {name!r} cannot be made from {len(paths)} drives: {listed}"
         raise TrackError(message, hint="A track needs one finished drive without a respawn; add another recording.")
     centre, aligned = _common_line(dense)

@@ -26,6 +26,8 @@ from rulka.datasets.selection import RespawnError, summary_of
 from rulka.observation import CAR
 from rulka.params import SelectParams
 from rulka.recordings import Ghost, InputEvent, Recording, RecordingHeader, Samples, TruncatedError, VehicleState
+from rulka.tracks.driven_path import DrivenPath
+from rulka.tracks.track import Track, TrackError
 
 SPEED_MPS = 20.0
 ANY = SelectParams(
@@ -252,6 +254,91 @@ def test_respawns_where_they_are_wanted(read: Callable[..., RaceDataset]) -> Non
     dataset = read(content, with_respawns=True)
     assert kept(dataset) == (["r.Gbx", "w.Gbx"], {})
     np.testing.assert_allclose(dataset.main_track.centre_m[:, 0], 0.0, atol=0.05)
+
+
+def leaping(lateral_m: float = 0.0, respawns: int = 0) -> Ghost:
+    """A drive that is 500 m further on from 2 s on."""
+    ghost = make_ghost(lateral_m=lateral_m)
+    assert ghost.samples is not None
+    ghost.samples.position[20:, 2] += 500.0
+    ghost.respawns = respawns
+    return ghost
+
+
+def standing() -> Ghost:
+    ghost = make_ghost(lateral_m=7.0)
+    assert ghost.samples is not None
+    ghost.samples.position[:, 2] = 0.0
+    return ghost
+
+
+def test_a_path_that_makes_no_track_is_quarantined_by_name(read: Callable[..., RaceDataset]) -> None:
+    """The others go on, also where the bad ones are more and of a map of their own."""
+    content: dict[str, Recording | Exception] = {
+        "good.Gbx": make_recording(make_ghost()),
+        "leap.Gbx": make_recording(leaping()),
+        "stand.Gbx": make_recording(standing()),
+        "b1.Gbx": make_recording(leaping(1.0), "map-b"),
+        "b2.Gbx": make_recording(leaping(2.0), "map-b"),
+    }
+    dataset = read(content)
+    reasons = {item.file: item.error for item in dataset.quarantine}
+    assert kept(dataset) == (["good.Gbx"], dict.fromkeys(reasons, "UnusablePathError"))
+    assert "jumps 502 m between 1.90 s and 2.00 s, though no respawn is counted" in reasons["leap.Gbx"]
+    assert "too short: 0 m" in reasons["stand.Gbx"]
+    assert all(item.hint for item in dataset.quarantine)
+
+
+def test_only_respawns_are_no_track_but_reasons(read: Callable[..., RaceDataset]) -> None:
+    content: dict[str, Recording | Exception] = {
+        "r1.Gbx": make_recording(leaping(respawns=1)),
+        "r2.Gbx": make_recording(leaping(1.0, respawns=2)),
+    }
+    with pytest.raises(NoUsableRecordingError, match=r"r1\.Gbx: UnusablePathError: .*jumps 502 m") as caught:
+        read(content, with_respawns=True)
+    assert [item.file for item in caught.value.quarantine] == ["r1.Gbx", "r2.Gbx"]
+
+
+def test_a_map_without_a_track_gives_way_to_the_next(read: Callable[..., RaceDataset]) -> None:
+    content: dict[str, Recording | Exception] = {
+        "r1.Gbx": make_recording(leaping(respawns=1)),
+        "r2.Gbx": make_recording(leaping(1.0, respawns=2)),
+        "w.Gbx": make_recording(make_ghost(), "map-b"),
+    }
+    dataset = read(content, with_respawns=True)
+    assert kept(dataset) == (["w.Gbx"], {"r1.Gbx": "UnusablePathError", "r2.Gbx": "UnusablePathError"})
+    assert dataset.main_track.uid == "map-b"
+
+
+def test_the_race_whose_track_runs_into_itself_is_found(
+    read: Callable[..., RaceDataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that looks drivable by itself can still make no track: it is found by building each alone."""
+    build = from_recordings.track_from_paths
+
+    def refuse(uid: str, name: str, paths: list[DrivenPath]) -> Track:
+        if any(path.position[0, 0] == 3.0 for path in paths):
+            raise TrackError("it runs into itself")
+        return build(uid, name, paths)
+
+    monkeypatch.setattr(from_recordings, "track_from_paths", refuse)
+    content: dict[str, Recording | Exception] = {
+        f"{lateral_m}.Gbx": make_recording(make_ghost(lateral_m=lateral_m)) for lateral_m in (0.0, 1.0, 3.0)
+    }
+    assert kept(read(content)) == (["0.0.Gbx", "1.0.Gbx"], {"3.0.Gbx": "UnusablePathError"})
+
+
+def test_times_and_inputs_that_contradict_the_path_are_quarantined(read: Callable[..., RaceDataset]) -> None:
+    endless, strange = make_ghost(lateral_m=1.0), make_ghost(lateral_m=2.0)
+    endless.race_time_ms, endless.checkpoint_times_ms = 2**31 - 1, (2**31 - 1,)
+    strange.events = (InputEvent(0, "SteerRight", 1),)
+    content: dict[str, Recording | Exception] = {
+        "endless.Gbx": make_recording(endless),
+        "good.Gbx": make_recording(make_ghost()),
+        "strange.Gbx": make_recording(strange),
+    }
+    expected = {"endless.Gbx": "ContradictoryTimeError", "strange.Gbx": "MisalignedInputsError"}
+    assert kept(read(content)) == (["good.Gbx"], expected)
 
 
 def test_the_summary_counts_reasons(read: Callable[..., RaceDataset]) -> None:

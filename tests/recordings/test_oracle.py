@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rulka.observation import CAR
 from rulka.recordings import (
     UnlimiterMapError,
     UnsupportedGenerationError,
@@ -247,6 +248,18 @@ def test_inputs_of_2020_hold_no_phantoms(corpus: Path) -> None:
     ghost = read(corpus / "TM2020_GBX_NET_2_CGameCtnReplayRecord_TM2020_001.Replay.Gbx").ghosts[0]
     assert not [event for event in ghost.events if event.name == "Respawn"]
     assert device_of(ghost) == "keyboard"
+
+
+def test_engine_speed_and_gears_of_2020(corpus: Path) -> None:
+    """Its engine speeds are those of the other games: gears shift at the same speeds, and all five are found."""
+    ghost = read(corpus / "TM2020_Simple_TECH_1.Ghost.Gbx").ghosts[0]
+    _, rows = car_rows(ghost)
+    gear, rpm = rows[:, CAR["gear"]][:, 0], rows[:, CAR["rpm"]][:, 0]
+    speed_mps = np.linalg.norm(rows[:, CAR["velocity"]], axis=1)
+    assert set(gear.tolist()) == {1, 2, 3, 4, 5}
+    assert 10_000 < rpm.max() < 11_000
+    assert (gear[speed_mps < 25] == 1).all()
+    assert (gear[speed_mps > 100] >= 4).all()
 
 
 def test_full_right_turns_right(corpus: Path) -> None:

@@ -187,3 +187,16 @@ def test_a_bomb_is_not_unpacked(forge) -> None:
 def test_positions_must_be_finite(forge) -> None:
     with pytest.raises(DamagedError, match="not finite"):
         read(forge.samples_chunk([forge.sample_bytes((0, float("nan"), 0))] * 2))
+
+
+@pytest.mark.parametrize(("num_left", "is_refused"), [(0, False), (4, False), (5, True), (61, True)])
+def test_bytes_left_over_after_the_samples_are_damage(num_left: int, is_refused: bool, forge) -> None:
+    chunk = forge.samples_chunk([forge.sample_bytes((0.0, 0.0, 0.0))] * 2)
+    data = zlib.decompress(chunk[12:]) + bytes(num_left)
+    packed = zlib.compress(data)
+    chunk = chunk[:4] + forge.u32(len(data), len(packed)) + packed
+    if is_refused:
+        with pytest.raises(DamagedError, match=f"{num_left} bytes are left over after the samples"):
+            read(chunk)
+    else:
+        assert len(read(chunk)) == 2

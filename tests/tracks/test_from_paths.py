@@ -228,7 +228,10 @@ def test_gates_are_the_median_over_the_drives() -> None:
             "no drive",
         ),
         (lambda p: replace(p, velocity=p.velocity * 1e6), "no drive"),
-        (lambda p: replace(p, position=p.position + 500.0 * (p.time_ms > 2000)[:, None]), "respawn"),
+        (
+            lambda p: replace(p, position=p.position + 500.0 * (p.time_ms > 2000)[:, None]),
+            r"jumps 869 m between 2\.00 s and 2\.10 s",
+        ),
         (lambda p: replace(p, position=p.position * [1, 1, 0], velocity=0 * p.velocity), "too short"),
     ],
 )
