@@ -1,0 +1,74 @@
+"""The benchmark of the dip after cloning, to its end, on a run that is over at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import value_warmup
+from rulka.actions import action_table
+from rulka.agents.networks import build_agent_network
+from rulka.artifacts import Artifact, observation_contract
+from rulka.observation import reference_normalisation
+from rulka.params import Params, read_params
+from rulka.runtime.parts import RaceSpec
+from rulka.tracks.generate import generate_track
+
+ROOT = Path(__file__).parents[2]
+
+
+def small_params() -> Params:
+    params = read_params(ROOT / "params.yaml").model_dump()
+    params["network"] |= {"float_hidden": 16, "dense_hidden": 32}
+    params["train"] |= {"cars_per_collector": 4, "block_steps": 8, "max_race_s": 2.0}
+    params["ppo"] |= {"steps_per_update": 32, "batch_size": 16, "epochs": 1, "value_warmup_steps": 64}
+    return Params.model_validate(params)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> value_warmup.Setting:
+    params, track = small_params(), tmp_path / "track.npz"
+    generate_track(**params.track.model_dump() | {"length_m": 150.0}).save(track)
+    table, normalisation = action_table(params.actions.ticks_per_action), reference_normalisation()
+    torch.manual_seed(0)
+    network = build_agent_network("ppo", params.observation, params.network, normalisation, table.num_actions)
+    initial = Artifact(
+        "agent_init",
+        network.state_dict(),
+        {},
+        observation_contract(params.observation),
+        table,
+        normalisation,
+        {},
+    )
+    cars = RaceSpec(track, params.simulator, params.observation, params.rewards, table.ticks_per_action, params.train)
+    return value_warmup.Setting(params, initial, cars)
+
+
+def test_rows_of_a_run(setting: value_warmup.Setting) -> None:
+    """64 decisions of warm-up, in which the clone stays as it is, then an update every 32; looked at every 64."""
+    torch.set_num_threads(1)
+    rows = value_warmup.train(setting, 1, value_warmup.Budget(env_steps=128, check_every=64, num_races=2))
+    assert [row["env_steps"] for row in rows] == [0, 64, 128]
+    assert rows[1]["mean_progress_m"] == rows[0]["mean_progress_m"]
+    assert "update_kl" in rows[2]
+    summary = value_warmup.summarise(rows)
+    assert (summary["clone"], summary["lowest"], summary["lowest_at"]) == (0.0, 0.0, 64)
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_command_to_its_end(
+    setting: value_warmup.Setting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_json: bool
+) -> None:
+    monkeypatch.setattr(value_warmup, "read_setting", lambda _: setting)
+    arguments = ["--seeds", "1,2", "--env-steps", "64", "--check-every", "64", "--races", "2"]
+    monkeypatch.setattr("sys.argv", ["value_warmup", *arguments, *(["--json"] if is_json else [])])
+    value_warmup.main()
+    printed = capsys.readouterr().out
+    if is_json:
+        assert [[check["seed"] for check in run] for run in json.loads(printed)["checks"]] == [[1, 1], [2, 2]]
+    else:
+        assert len(printed.splitlines()) == 3
