@@ -45,11 +45,11 @@ class ConvEncoder(nn.Module):
         num_features: E.
     """
 
-    def __init__(self, height: int, width: int, num_frames: int = 1, pool_size: int = 0) -> None:
+    def __init__(self, height: int, width: int, pool_size: int = 0) -> None:
         """Builds the encoder; `pool_size` rows and columns are left by an adaptive max-pooling, 0 for none."""
         super().__init__()
         layers: list[nn.Module] = []
-        num_inputs = num_frames
+        num_inputs = 1
         for num_outputs, kernel, stride in _CONVOLUTIONS:
             layers += [nn.Conv2d(num_inputs, num_outputs, kernel, stride), nn.LeakyReLU(LEAKY_SLOPE)]
             num_inputs = num_outputs
@@ -62,7 +62,7 @@ class ConvEncoder(nn.Module):
         initialise_all(self, LEAKY_GAIN)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Maps images made by `normalise_image` [B, C, H, W] to features [B, E]."""
+        """Maps images made by `normalise_image` [B, 1, H, W] to features [B, E]."""
         features = image
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d):

@@ -22,7 +22,11 @@ class ClonePolicy(Observer):
 
     def forward(self, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to logits [B, A] float32."""
-        return output(self.policy_head, self.trunk(self.join(self.encode(image), floats)))
+        return self.decide(self.encode(image), floats)
+
+    def decide(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """The same from image features [B, E]."""
+        return output(self.policy_head, self.trunk(self.join(encoded, floats)))
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the policy head."""

@@ -3,8 +3,10 @@
 Reads  data/frames/         see rulka.datasets.frames
        data/encoder/        the pretrained encoder
 Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors are `ClonePolicy.state_dict()`
-         metrics.json       accuracy on held-out races beside what needs no learning, per action, and every epoch;
-                            `measured_on` says "train", and `validation_*` are null, where no race is held out
+         metrics.json       accuracy on held-out races beside what needs no learning, per action, and every epoch.
+                            One half of them, by a hash of each, chooses the epoch, by the loss along races in which the
+                            policy sees its own actions; the other half is measured on. `measured_on` says "choosing"
+                            where one race has to do both, and "train", with `validation_*` null, where none is held out
          loss_curve.png, confusion.png
 """
 
@@ -29,8 +31,17 @@ from rulka.artifacts import Artifact, load_artifact, observation_contract, write
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.losses.cloning import soft_cross_entropy
 from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, read_params
-from rulka.pretraining.cloning import Disturbance, disturb, forget_previous_actions, frames_of_fastest, measure, predict
-from rulka.pretraining.fit import FitSettings, History, choose_precision, fit
+from rulka.pretraining.cloning import (
+    Disturbance,
+    HeldOut,
+    disconnect,
+    disturb,
+    frames_of_fastest,
+    measure,
+    predict_own,
+    share_held_out,
+)
+from rulka.pretraining.fit import FitSettings, History, choose_precision, fit, say_if_stopped
 from rulka.pretraining.plots import plot_confusion, plot_loss
 from rulka.progress import Progress
 from rulka.provenance import provenance
@@ -70,7 +81,7 @@ def clone(
     check_contract(train.index, observation_contract(observation), table)
     torch.manual_seed(clone.seed)
     policy = _build_policy(observation, network, table, encoder)
-    result = _train(policy, clone, train, validation)
+    result = _train(policy, clone, train, validation, table)
     artifact = Artifact(
         kind="policy",
         tensors=policy.state_dict(),
@@ -99,11 +110,15 @@ def _build_policy(
     return policy
 
 
-def _train(policy: ClonePolicy, clone: CloneParams, train: FrameDataset, validation: FrameDataset) -> _Result:
+def _train(
+    policy: ClonePolicy, clone: CloneParams, train: FrameDataset, validation: FrameDataset, table: ActionTable
+) -> _Result:
     started_s = time.monotonic()
+    choosing = share_held_out(validation.races).choosing
     disturbance = Disturbance(clone.previous_action_dropout, clone.float_noise)
+    disconnect(policy.float_head, "clock")
     if disturbance.previous_action_dropout == 1.0:
-        forget_previous_actions(policy.float_head)
+        disconnect(policy.float_head, "previous_actions")
     generator = torch.Generator().manual_seed(clone.seed)
 
     def loss(batch: Batch) -> torch.Tensor:
@@ -133,19 +148,22 @@ def _train(policy: ClonePolicy, clone: CloneParams, train: FrameDataset, validat
                 seed=clone.seed, epoch=epoch, batch_size=clone.batch_size, frames=frames
             ),
             loss=loss,
-            validate=lambda: predict(policy, validation).loss if len(validation) else None,
+            validate=lambda: predict_own(policy, validation, choosing, table).loss if choosing else None,
             on_batch=lambda num_frames, value: bar.advance(num_frames, loss=value),
         )
+    say_if_stopped("clone", history)
     return _Result(policy, history, precision, time.monotonic() - started_s)
 
 
 def _write_results(
     folder: Path, result: _Result, train: FrameDataset, validation: FrameDataset, table: ActionTable
 ) -> None:
+    is_held_out, races = len(validation) > 0, share_held_out(validation.races).reporting
+    frames, races = (validation, races) if is_held_out else (train, train.races)
     with torch.no_grad():
-        measured = measure(result.policy, train, validation if len(validation) else train, table.num_actions)
+        measured = measure(result.policy, train, frames, races, table)
     metrics = _metrics(result, train, validation) | measured
-    metrics |= {f"validation_{name}": measured[name] if len(validation) else None for name in ("loss", "accuracy")}
+    metrics |= {f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")}
     (folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
     plot_loss(
         folder / "loss_curve.png",
@@ -158,16 +176,27 @@ def _write_results(
 
 
 def _metrics(result: _Result, train: FrameDataset, validation: FrameDataset) -> dict[str, Any]:
+    held_out = share_held_out(validation.races)
     return {
         "num_train_frames": len(train),
         "num_validation_frames": len(validation),
-        "measured_on": "validation" if len(validation) else "train",
+        "num_choosing_races": len(held_out.choosing),
+        "num_reporting_races": len(held_out.reporting),
+        "measured_on": _measured_on(held_out),
         "best_epoch": result.history.best_epoch,
         "train_loss": result.history.best.train_loss,
+        "stopped": result.history.stopped,
         "precision": result.precision,
         "seconds": round(result.seconds, 1),
         "epochs": [epoch.to_json() for epoch in result.history.epochs],
     }
+
+
+def _measured_on(held_out: HeldOut) -> str:
+    """Returns which races gave the measures: held-out ones that chose nothing, the one that had to choose, or none."""
+    if not held_out.reporting:
+        return "train"
+    return "choosing" if held_out.reporting == held_out.choosing else "reporting"
 
 
 def action_names(table: ActionTable) -> list[str]:

@@ -2,7 +2,8 @@
 
 Reads  data/frames/         see rulka.datasets.frames
 Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; tensors are named `encoder.*`
-         metrics.json       losses of every epoch, which one was kept, what they compare with
+         metrics.json       losses of every epoch, which one was kept, what they compare with, and
+                            why training stopped early, if it did
          loss_curve.png, reconstructions.png
 """
 
@@ -12,6 +13,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,11 @@ from models.encoder import normalise_image
 from rulka.actions import action_table
 from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.artifacts import Artifact, observation_contract, write_artifact
-from rulka.datasets.frames import FrameDataset, check_contract
+from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.observation import reference_normalisation
 from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
 from rulka.pretraining.augmentation import Augmentation
-from rulka.pretraining.fit import FitSettings, History, choose_precision, fit
+from rulka.pretraining.fit import FitError, FitSettings, History, choose_precision, fit, say_if_stopped
 from rulka.pretraining.objectives import Objective, ObjectiveSettings, build_objective
 from rulka.pretraining.plots import plot_loss, save_pairs
 from rulka.progress import Progress
@@ -81,6 +83,7 @@ def _train(
     started_s = time.monotonic()
     torch.manual_seed(pretrain.seed)
     objective = build_objective(pretrain.task, observation.height, observation.width, _objective_settings(pretrain))
+    _check_comparable(objective, train, validation)
     generator = torch.Generator().manual_seed(pretrain.seed)
     sample = train.batch(slice(0, pretrain.batch_size)).image
     precision = choose_precision(
@@ -88,7 +91,7 @@ def _train(
     )
     settings = FitSettings(
         epochs=pretrain.epochs,
-        steps_per_epoch=math.ceil(len(train) / pretrain.batch_size),
+        steps_per_epoch=_steps_per_epoch(objective, len(train), pretrain.batch_size),
         learning_rate=pretrain.learning_rate,
         weight_decay=pretrain.weight_decay,
         max_grad_norm=pretrain.max_grad_norm,
@@ -98,13 +101,12 @@ def _train(
         history = fit(
             objective,
             settings,
-            batches=lambda epoch: train.iterate_batches(
-                seed=pretrain.seed, epoch=epoch, batch_size=pretrain.batch_size
-            ),
+            batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
             loss=lambda batch: objective.loss(batch.image, generator),
-            validate=lambda: _validation_loss(objective, validation, pretrain.seed),
+            validate=lambda: _validation_loss(objective, validation, pretrain),
             on_batch=lambda num_frames, loss: bar.advance(num_frames, loss=loss),
         )
+    say_if_stopped("pretrain", history)
     return _Result(objective, history, precision, time.monotonic() - started_s)
 
 
@@ -118,15 +120,42 @@ def _objective_settings(pretrain: PretrainParams) -> ObjectiveSettings:
     )
 
 
-def _validation_loss(objective: Objective, validation: FrameDataset, seed: int) -> float | None:
-    """Returns the mean loss over all held-out frames, with the same random numbers every time."""
+def _batches(
+    objective: Objective, frames: FrameDataset, pretrain: PretrainParams, epoch: int, batch_size: int
+) -> Iterator[Batch]:
+    """Yields frames in an order of the epoch; where the objective compares frames, all batches have one size.
+
+    What is left over then waits for another epoch.
+    """
+    size = min(batch_size, len(frames))
+    for batch in frames.iterate_batches(seed=pretrain.seed, epoch=epoch, batch_size=batch_size):
+        if len(batch.image) == size or not objective.compares_frames:
+            yield batch
+
+
+def _validation_loss(objective: Objective, validation: FrameDataset, pretrain: PretrainParams) -> float | None:
+    """Returns the mean loss over the held-out frames, with the same random numbers every time."""
     if not len(validation):
         return None
-    generator = torch.Generator().manual_seed(seed)
-    total = 0.0
-    for batch in validation.iterate_batches(seed=seed, epoch=0, batch_size=VALIDATION_BATCH):
+    generator = torch.Generator().manual_seed(pretrain.seed)
+    size = pretrain.batch_size if objective.compares_frames else VALIDATION_BATCH
+    total, num_frames = 0.0, 0
+    for batch in _batches(objective, validation, pretrain, 0, size):
         total += float(objective.loss(batch.image, generator)) * len(batch.image)
-    return total / len(validation)
+        num_frames += len(batch.image)
+    return total / num_frames
+
+
+def _steps_per_epoch(objective: Objective, num_frames: int, batch_size: int) -> int:
+    return max(1, num_frames // batch_size) if objective.compares_frames else math.ceil(num_frames / batch_size)
+
+
+def _check_comparable(objective: Objective, train: FrameDataset, validation: FrameDataset) -> None:
+    """Raises FitError if frames are to be told apart where there is only one."""
+    for name, frames in (("training", train), ("held-out", validation)):
+        if objective.compares_frames and len(frames) == 1:
+            message = f"simclr tells frames apart, and there is one {name} frame"
+            raise FitError(message, hint="Capture more races, or set pretrain.task to autoencoder or vae.")
 
 
 def _write_results(
@@ -158,6 +187,7 @@ def _metrics(
         "best_epoch": best.epoch,
         "train_loss": best.train_loss,
         "validation_loss": best.validation_loss,
+        "stopped": result.history.stopped,
         "precision": result.precision,
         "seconds": round(result.seconds, 1),
         "epochs": [epoch.to_json() for epoch in result.history.epochs],
@@ -167,7 +197,8 @@ def _metrics(
 def _baselines(pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset) -> dict[str, float]:
     """Returns the loss of what needs no learning: the mean training frame, or a blind guess of the other view."""
     if pretrain.task == "simclr":
-        return {"blind_guess_loss": math.log(2 * pretrain.batch_size - 1)}
+        num_frames = len(validation) or len(train)
+        return {"blind_guess_loss": math.log(2 * min(pretrain.batch_size, num_frames) - 1)}
     mean = _spread_frames(train, NUM_BASELINE_FRAMES).mean(dim=0)
     error = _spread_frames(validation if len(validation) else train, NUM_BASELINE_FRAMES) - mean
     return {"mean_image_loss": float(error.square().mean())}

@@ -90,7 +90,7 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
             inside.mkdir(parents=True, exist_ok=True)
             decides = agent_table(algorithm, actions, network)
             tensors, report = initial_tensors(algorithm, encoder, policy, observation, network, transfer)
-            _write_report(inside, algorithm, getattr(transfer, algorithm), report)
+            _write_report(inside, algorithm, transfer.of(algorithm), report)
             if algorithm == "iqn" and iqn.warmup_steps:
                 (inside / WARMUP_FOLDER).mkdir()
                 write_artifact(inside / WARMUP_FOLDER, policy)
@@ -155,16 +155,15 @@ def initial_tensors(
     count = network.iqn.actions_per_decision if algorithm == "iqn" else 1
     num_outputs, normalisation = count * policy.actions.num_actions, policy.normalisation.for_blocks(count)
     tensors = build_agent_network(algorithm, observation, network, normalisation, num_outputs).state_dict()
-    parts: PartsParams = getattr(transfer, algorithm)
     offered = {"pretrained": encoder.tensors, "cloned": policy.tensors}
-    return tensors, take_over(algorithm, tensors, offered, parts)
+    return tensors, take_over(algorithm, tensors, offered, transfer.of(algorithm))
 
 
 def _write_report(folder: Path, algorithm: Algorithm, parts: PartsParams, report: list[TensorReport]) -> None:
     content: dict[str, Any] = {
         "schema_version": REPORT_SCHEMA_VERSION,
         "algorithm": algorithm,
-        "parts": parts.model_dump(),
+        "parts": parts.by_part(),
         "tensors": [asdict(tensor) for tensor in report],
     }
     (folder / REPORT_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

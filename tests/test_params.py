@@ -95,6 +95,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"races.select.min_race_s": 9.0, "races.select.max_race_s": 8.0}, "min_race_s 9.0 is greater than max_race_s"),
         ({"races.campaign": "copper"}, r"races.campaign: must be 'copper-oval', .* or 'last-light' \(got 'copper'\)"),
         ({"capture.validation_fraction": 1.0}, "capture.validation_fraction: must be less than 1"),
+        ({"races.num_demonstrations": 0}, "races.num_demonstrations: must be greater than or equal to 1"),
         ({"clone.fastest_share": 0.0}, "clone.fastest_share: must be greater than 0"),
         ({"simulator.physics.idle_rpm": 2e4}, "idle_rpm 20000.0 is greater than max_rpm"),
         ({"simulator.physics.rest_m": 0.2}, "rest_m 0.2 is greater than travel_m"),

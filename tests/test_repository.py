@@ -170,15 +170,6 @@ def test_parameters_have_no_defaults_in_code(section: type[BaseModel]) -> None:
     assert [name for name, field in section.model_fields.items() if not field.is_required()] == []
 
 
-def test_every_parameter_is_read_by_some_code() -> None:
-    """As an attribute, or by name where a section is unpacked into a function's arguments."""
-    nodes = [node for file in own_sources() for node in nodes_of(file)]
-    read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
-    read |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    names = {name for section in sections_of(Params) for name in section.model_fields}
-    assert sorted(names - read) == []
-
-
 def test_the_parameter_file_is_complete() -> None:
     assert read_params(ROOT / "params.yaml")
 

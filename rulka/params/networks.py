@@ -49,6 +49,10 @@ class PartsParams(Section):
     trunk: Literal["fresh", "cloned"] = Field(description="between both and the heads; IQN's embeds quantile fractions")
     heads: Literal["fresh", "cloned"] = Field(description="policy head of PPO; values have no earlier stage, so fresh")
 
+    def by_part(self) -> dict[str, str]:
+        """Returns the source of every part, by the name of the part."""
+        return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
+
 
 class TransferParams(Section):
     """Stage `transfer`: what the network of each algorithm takes over."""
@@ -56,6 +60,10 @@ class TransferParams(Section):
     ppo: PartsParams
     iqn: PartsParams
     seed: Seed = Field(description="of the weights that start fresh")
+
+    def of(self, algorithm: Algorithm) -> PartsParams:
+        """Returns what one algorithm takes over."""
+        return self.ppo if algorithm == "ppo" else self.iqn
 
     def impossible(self, algorithm: Algorithm, network: NetworkParams) -> list[tuple[bool, str]]:
         """Returns what cannot be taken over: for each such wish whether it is there, and what is wrong with it."""

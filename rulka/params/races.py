@@ -85,7 +85,7 @@ class RaceParams(Section):
     )
     select: SelectParams
     num_demonstrations: int = Field(
-        ge=0, le=100_000, description="races driven by the built-in driver without recordings"
+        ge=1, le=100_000, description="races driven by the built-in driver without recordings"
     )
     driver: DriverParams
     reference_decisions: Whole = Field(description="decisions simulated for the reference lap; 0 for none")

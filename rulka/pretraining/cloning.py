@@ -2,22 +2,29 @@
 
 The previous actions are among the floats, and most actions repeat the one before, so a cloned policy that only copies
 its own last action looks good on recorded frames and then drives straight on for ever. Hiding them from a share of the
-samples, and comparing with the policy that does nothing but repeat, guard against that.
+samples, choosing the epoch by races in which the policy sees its own previous actions, and comparing with the policy
+that does nothing but repeat, guard against that.
+
+The clock of the mini-race is always hidden: recorded races have none, so its weights would be trained as a second bias,
+and IQN, which sees the clock run, would find another function than was cloned.
 Dimensions: N frames, B batch, F floats, A actions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rulka.actions import FORWARD
-from rulka.datasets.frames import FrameDataset
+from models.policy import ClonePolicy
+from rulka.actions import FORWARD, ActionTable
+from rulka.datasets.frames import Batch, FrameDataset, FrameRace
+from rulka.datasets.split import place
 from rulka.losses.cloning import soft_cross_entropy
 from rulka.observation import FLOATS
 
@@ -38,9 +45,9 @@ class Disturbance:
 
 
 def disturb(floats: Tensor, mean: Tensor, std: Tensor, disturbance: Disturbance, generator: torch.Generator) -> Tensor:
-    """Returns disturbed copies of raw floats [B, F].
+    """Returns disturbed copies of raw floats [B, F], in which the clock says nothing.
 
-    Hidden previous actions become the mean of the normalisation, which the network sees as zeros.
+    What is hidden becomes the mean of the normalisation, which the network sees as zeros.
 
     Args:
         floats: [B, F] raw.
@@ -50,27 +57,28 @@ def disturb(floats: Tensor, mean: Tensor, std: Tensor, disturbance: Disturbance,
         generator: source of randomness.
     """
     noise = torch.randn(floats.shape, generator=generator)
-    disturbed = floats + disturbance.float_noise * std * noise
+    disturbed = hide(floats + disturbance.float_noise * std * noise, mean, "clock")
     is_hidden = torch.rand(len(floats), 1, generator=generator) < disturbance.previous_action_dropout
     part = FLOATS["previous_actions"]
     disturbed[:, part] = torch.where(is_hidden, mean[part], disturbed[:, part])
     return disturbed
 
 
-def hide_previous_actions(floats: Tensor, mean: Tensor) -> Tensor:
-    """Returns raw floats [B, F] in which the previous actions say nothing."""
+def hide(floats: Tensor, mean: Tensor, part: str) -> Tensor:
+    """Returns raw floats [B, F] of which one part, by its name in `FLOATS`, says nothing."""
     hidden = floats.clone()
-    hidden[:, FLOATS["previous_actions"]] = mean[FLOATS["previous_actions"]]
+    hidden[:, FLOATS[part]] = mean[FLOATS[part]]
     return hidden
 
 
-def forget_previous_actions(float_head: nn.Sequential) -> None:
-    """Disconnects the previous actions from a float head whose first layer takes the normalised floats.
+def disconnect(float_head: nn.Sequential, part: str) -> None:
+    """Disconnects one part of the floats, by its name in `FLOATS`, from a float head's first layer.
 
-    For policies that never see them while learning, whose random weights would otherwise disturb them when they act.
+    For what is always hidden while learning: its random weights would otherwise disturb the policy when it acts. They
+    stay zero, as no gradient reaches them.
     """
     with torch.no_grad():
-        float_head[0].get_parameter("weight")[:, FLOATS["previous_actions"]] = 0.0
+        float_head[0].get_parameter("weight")[:, FLOATS[part]] = 0.0
 
 
 def frames_of_fastest(frames: FrameDataset, share: float) -> NDArray[np.int64]:
@@ -82,12 +90,34 @@ def frames_of_fastest(frames: FrameDataset, share: float) -> NDArray[np.int64]:
     """
     ordered = sorted(frames.races, key=lambda race: (race.num_frames, race.race_id))
     chosen = ordered[: max(1, round(share * len(ordered)))]
-    return np.concatenate([np.arange(race.start, race.start + race.num_frames) for race in chosen])
+    return frames_of(chosen)
+
+
+class HeldOut(NamedTuple):
+    """Held-out races, shared between two uses; see `share_held_out`."""
+
+    choosing: list[FrameRace]
+    reporting: list[FrameRace]
+
+
+def share_held_out(races: Sequence[FrameRace]) -> HeldOut:
+    """Shares held-out races between choosing an epoch and reporting what it can do, by a hash of each.
+
+    A single race does both, as there is no other; none leaves both empty.
+    """
+    ordered = sorted(races, key=lambda race: place(f"report {race.race_id}"))
+    middle = (len(ordered) + 1) // 2
+    return HeldOut(ordered[:middle], ordered[middle:] or ordered)
+
+
+def frames_of(races: Sequence[FrameRace]) -> NDArray[np.int64]:
+    """Returns the numbers of all frames of some races of one split, race after race."""
+    return np.concatenate([np.arange(race.start, race.start + race.num_frames) for race in races])
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a policy makes of all frames of a dataset.
+    """What a policy makes of N frames.
 
     Attributes:
         loss: mean cross-entropy against the shares of the actions, nats.
@@ -98,16 +128,58 @@ class Predictions:
     predicted: NDArray[np.int64]
 
 
-def predict(policy: nn.Module, frames: FrameDataset, *, hide_previous: bool = False) -> Predictions:
-    """Runs a policy over all frames; call it without gradients."""
+def predict(
+    policy: ClonePolicy, frames: FrameDataset, numbers: NDArray[np.int64], *, hide_previous: bool = False
+) -> Predictions:
+    """Runs a policy over frames by their numbers [N], with the recorded previous actions; call it without gradients."""
     total, predicted = 0.0, [np.zeros(0, np.int64)]
-    mean = policy.get_buffer("float_mean")
-    for batch in frames.iterate_in_order(EVALUATION_BATCH):
-        floats = hide_previous_actions(batch.floats, mean) if hide_previous else batch.floats
+    for batch in _in_order(frames, numbers):
+        floats = hide(batch.floats, policy.float_mean, "previous_actions") if hide_previous else batch.floats
         logits = policy(batch.image, floats)
         total += float(soft_cross_entropy(logits, batch.action_share)) * len(floats)
         predicted.append(logits.argmax(dim=1).numpy())
-    return Predictions(total / len(frames), np.concatenate(predicted))
+    return Predictions(total / len(numbers), np.concatenate(predicted))
+
+
+def predict_own(
+    policy: ClonePolicy, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable
+) -> Predictions:
+    """Runs a policy along races such that it sees its own actions as the previous ones, as it does when it drives.
+
+    The car still goes where the recorded driver went. Previous actions from before the first frame are the recorded
+    ones. Call it without gradients.
+
+    Args:
+        policy: to run.
+        frames: frames of the races.
+        races: at least one.
+        table: what its actions are, one a decision.
+
+    Returns:
+        Over all frames of the races, in the order of `frames_of`.
+    """
+    numbers = frames_of(races)
+    encoded = torch.cat([policy.encode(batch.image).float() for batch in _in_order(frames, numbers)])
+    floats, keys = torch.from_numpy(frames.floats[numbers]), torch.from_numpy(table.keys())
+    length = torch.tensor([race.num_frames for race in races])
+    start, part = length.cumsum(0) - length, FLOATS["previous_actions"]
+    logits = torch.empty(len(numbers), table.num_actions)
+    previous = floats[start, part]
+    for step in range(int(length.max())):
+        is_going = step < length
+        at = start[is_going] + step
+        seen = floats[at]
+        seen[:, part] = previous[is_going]
+        logits[at] = policy.decide(encoded[at], seen)
+        pressed = keys[logits[at].argmax(dim=1)]
+        previous[is_going] = torch.cat([previous[is_going][:, keys.shape[1] :], pressed], dim=1)
+    share = torch.from_numpy(frames.action_share[numbers])
+    return Predictions(float(soft_cross_entropy(logits, share)), logits.argmax(dim=1).numpy())
+
+
+def _in_order(frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:
+    for start in range(0, len(numbers), EVALUATION_BATCH):
+        yield frames.batch(numbers[start : start + EVALUATION_BATCH])
 
 
 def repeat_last_action(action: NDArray[np.int64], race_index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -136,34 +208,42 @@ def confusion_matrix(action: NDArray[np.int64], predicted: NDArray[np.int64], nu
     return counts.reshape(num_actions, num_actions)
 
 
-def measure(policy: nn.Module, train: FrameDataset, frames: FrameDataset, num_actions: int) -> dict[str, Any]:
-    """Compares a policy with the labels of some frames, and with policies that learned nothing.
+def measure(
+    policy: ClonePolicy, train: FrameDataset, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable
+) -> dict[str, Any]:
+    """Compares a policy with the labels of some races, and with policies that learned nothing.
 
     Args:
-        policy: maps images and floats to logits; call it without gradients.
+        policy: call this without gradients.
         train: frames that the majority action is taken from.
-        frames: frames to measure on.
-        num_actions: A.
+        frames: frames of the races.
+        races: races to measure on.
+        table: what its actions are, A of them.
 
     Returns:
-        Plain JSON: loss, accuracy, accuracy_without_previous_actions, majority_accuracy, repeat_last_action_accuracy,
+        Plain JSON: loss, accuracy (both with the recorded previous actions), loss_with_own_actions,
+        accuracy_with_own_actions, accuracy_without_previous_actions, majority_accuracy, repeat_last_action_accuracy,
         accuracy_where_action_changes (and the share of such frames), label_entropy, per_action, confusion.
     """
-    action = frames.action[:].astype(np.int64)
-    seen, hidden = predict(policy, frames), predict(policy, frames, hide_previous=True)
-    repeated = repeat_last_action(action, frames.race_index[:])
+    numbers = frames_of(races)
+    action = frames.action[numbers].astype(np.int64)
+    seen, hidden = predict(policy, frames, numbers), predict(policy, frames, numbers, hide_previous=True)
+    own = predict_own(policy, frames, races, table)
+    repeated = repeat_last_action(action, frames.race_index[numbers])
     majority = int(train.action_share[:].sum(axis=0, dtype=np.float64).argmax())
     has_changed = repeated != action
-    confusion = confusion_matrix(action, seen.predicted, num_actions)
+    confusion = confusion_matrix(action, seen.predicted, table.num_actions)
     return {
         "loss": seen.loss,
         "accuracy": _share(seen.predicted == action),
+        "loss_with_own_actions": own.loss,
+        "accuracy_with_own_actions": _share(own.predicted == action),
         "accuracy_without_previous_actions": _share(hidden.predicted == action),
         "majority_accuracy": _share(action == majority),
         "repeat_last_action_accuracy": _share(~has_changed),
         "accuracy_where_action_changes": _share((seen.predicted == action)[has_changed]),
         "share_where_action_changes": _share(has_changed),
-        "label_entropy": label_entropy(frames.action_share[:]),
+        "label_entropy": label_entropy(frames.action_share[numbers]),
         "per_action": _per_action(confusion),
         "confusion": confusion.tolist(),
     }

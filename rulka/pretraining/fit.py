@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,18 @@ WARMUP_SHARE = 0.05
 
 class FitError(UserError):
     """Training went wrong in a way that another parameter can cure."""
+
+
+class _DivergedError(Exception):
+    """Training cannot go on from here."""
+
+
+class _Best(NamedTuple):
+    """The best epoch so far: its number, the loss that it is judged by, and its weights."""
+
+    epoch: int
+    score: float
+    weights: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,16 +67,23 @@ class Epoch:
     seconds: float
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Returns plain JSON."""
-        return asdict(self)
+        """Returns plain JSON, which knows no NaN: a loss that was none becomes null."""
+        return {name: value if value is None or math.isfinite(value) else None for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class History:
-    """All epochs, and which one's weights were kept."""
+    """All epochs, and which one's weights were kept.
+
+    Attributes:
+        epochs: those that came to their end.
+        best_epoch: number of the one whose weights were kept.
+        stopped: why training ended before its last epoch, None where it did not.
+    """
 
     epochs: tuple[Epoch, ...]
     best_epoch: int
+    stopped: str | None = None
 
     @property
     def best(self) -> Epoch:
@@ -90,27 +111,43 @@ def fit(
             without gradients, in evaluation mode.
         on_batch: called with the number of frames and the loss after every gradient step.
 
+    Training that diverges stops, and the best epoch before that is kept; `History.stopped` says why.
+
     Raises:
-        FitError: if the loss stops being a finite number.
+        FitError: if no epoch came to its end with finite losses and weights.
     """
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, eps=1e-6
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_factor(settings.epochs * settings.steps_per_epoch))
     epochs: list[Epoch] = []
-    best_epoch, best_weights = 0, _copy(network)
+    best: _Best | None = None
+    stopped = None
     for number in range(settings.epochs):
         started_s = time.monotonic()
         network.train()
-        train_loss = _train_epoch(network, settings, optimizer, schedule, batches(number), loss, on_batch)
+        try:
+            train_loss = _train_epoch(network, settings, optimizer, schedule, batches(number), loss, on_batch)
+        except _DivergedError as error:
+            stopped = f"{error} in epoch {number + 1} of {settings.epochs}"
+            break
         network.eval()
         with torch.no_grad(), computing_in(settings.precision):
             validation_loss = validate()
         epochs.append(Epoch(number, train_loss, validation_loss, round(time.monotonic() - started_s, 3)))
-        if number == 0 or _score(epochs[-1]) < _score(epochs[best_epoch]):
-            best_epoch, best_weights = number, _copy(network)
-    network.load_state_dict(best_weights)
-    return History(tuple(epochs), best_epoch)
+        best = _better(best, epochs[-1], network)
+    if best is None:
+        message = stopped or "no epoch ended with finite losses and weights"
+        raise FitError(message, hint="Lower the learning_rate of this stage in params.yaml.")
+    network.load_state_dict(best.weights)
+    return History(tuple(epochs), best.epoch, stopped)
+
+
+def say_if_stopped(stage: str, history: History) -> None:
+    """Writes one line where training ended early, as the weights that are kept do not show it."""
+    if history.stopped is not None:
+        kept = f"the weights of epoch {history.best_epoch + 1} are kept; a lower learning_rate may do better"
+        sys.stderr.write(f"{stage}: {history.stopped}; {kept}\n")
 
 
 def choose_precision(precision: Precision, network: nn.Module, loss: Callable[[], Tensor]) -> Precision:
@@ -140,7 +177,11 @@ def _train_epoch(
     loss: Callable[[Batch], Tensor],
     on_batch: Callable[[int, float], None],
 ) -> float:
-    """Makes one gradient step for each batch and returns the mean loss over frames."""
+    """Makes one gradient step for each batch and returns the mean loss over frames.
+
+    Raises:
+        _DivergedError: before a step that would put numbers into the weights that are none.
+    """
     total, num_frames = 0.0, 0
     for batch in batches:
         with computing_in(settings.precision):
@@ -148,10 +189,13 @@ def _train_epoch(
         value = float(batch_loss.detach())
         if not math.isfinite(value):
             message = f"the training loss became {value}"
-            raise FitError(message, hint="Lower the learning_rate of this stage in params.yaml.")
+            raise _DivergedError(message)
         optimizer.zero_grad(set_to_none=True)
         batch_loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), settings.max_grad_norm)
+        norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.max_grad_norm))
+        if not math.isfinite(norm):
+            message = f"the norm of the gradient became {norm}"
+            raise _DivergedError(message)
         optimizer.step()
         schedule.step()
         total, num_frames = total + value * len(batch.image), num_frames + len(batch.image)
@@ -171,8 +215,18 @@ def _rate_factor(num_steps: int) -> Callable[[int], float]:
     return factor
 
 
-def _score(epoch: Epoch) -> float:
-    return epoch.train_loss if epoch.validation_loss is None else epoch.validation_loss
+def _better(best: _Best | None, epoch: Epoch, network: nn.Module) -> _Best | None:
+    """Returns the better of the best epoch so far and the one that just ended.
+
+    Comparisons with NaN are false, so a loss that is no number is looked for, and so are such weights: where nothing
+    is held out, the last step of an epoch shows in no loss of it.
+    """
+    score = epoch.train_loss if epoch.validation_loss is None else epoch.validation_loss
+    weights = network.state_dict()
+    is_finite = math.isfinite(score) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
+    if not is_finite or (best is not None and score >= best.score):
+        return best
+    return _Best(epoch.epoch, score, _copy(network))
 
 
 def _copy(network: nn.Module) -> dict[str, Tensor]:

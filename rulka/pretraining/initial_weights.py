@@ -81,7 +81,7 @@ def take_over(
     Raises:
         TransferError: if something asked for is not there, has another shape, or has no place in the network.
     """
-    wishes: dict[str, str] = parts.model_dump()
+    wishes = parts.by_part()
     rows = [_fill(algorithm, name, tensor, offered, wishes) for name, tensor in network.items()]
     copied = {row.name for row in rows if row.action == "copied"}
     for part, wish in wishes.items():

@@ -47,7 +47,11 @@ class Objective(nn.Module):
 
     Attributes:
         encoder: what is being pretrained.
+        compares_frames: whether the loss of a frame depends on the others of its batch, so that only losses of batches
+            of one size can be compared.
     """
+
+    compares_frames = False
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
@@ -102,6 +106,8 @@ class VaeObjective(Objective):
 
 class SimclrObjective(Objective):
     """Finding the other view of the same frame among all views of a batch."""
+
+    compares_frames = True
 
     def __init__(self, height: int, width: int, settings: ObjectiveSettings) -> None:
         super().__init__(height, width)

@@ -40,8 +40,32 @@ def test_every_image_gets_its_own_light_around_black() -> None:
 
 
 def test_light_stays_in_range() -> None:
-    bright = random_view(torch.ones(32, 1, 34, 34), Augmentation(4.0, 0.5), generator())
-    assert bright.max() <= 1.0
+    """Half of the factors are above 1 and would carry white beyond the range; black stays black under any."""
+    white = random_view(torch.ones(64, 1, 34, 34), Augmentation(0.0, 0.5), generator())
+    assert white.max() == 1.0
+    assert 16 < (white.flatten(1).amax(dim=1) == 1.0).sum() < 48, "some are lit and clamped, the others are darker"
+    assert white.min() >= 2 * 0.5 - 1 - 1e-6
+    black = random_view(torch.full((64, 1, 34, 34), -1.0), Augmentation(4.0, 0.5), generator())
+    torch.testing.assert_close(black, torch.full_like(black, -1.0), atol=1e-5, rtol=0)
+
+
+def test_left_stays_left_and_up_stays_up() -> None:
+    ramp = torch.linspace(-1, 1, 64)
+    for image in (ramp.expand(32, 1, 64, 64), ramp[:, None].expand(32, 1, 64, 64)):
+        view = random_view(image, Augmentation(8.0, 0.2), generator())
+        assert (view[:, 0, 0, 0] < view[:, 0, -1, -1]).all()
+
+
+def test_crops_reach_every_side() -> None:
+    """Of each side of some image something is cut off, and the kept part is as wide as it is high in share."""
+    across = torch.linspace(-1, 1, 64).expand(128, 1, 64, 64)
+    down = across.transpose(2, 3)
+    views = [random_view(image, Augmentation(8.0, 0.0), generator())[:, 0] for image in (across, down)]
+    for first, last in ((views[0][:, 32, 0], views[0][:, 32, -1]), (views[1][:, 0, 32], views[1][:, -1, 32])):
+        assert first.max() > -1 + 4 * 2 / 63
+        assert last.min() < 1 - 4 * 2 / 63
+    kept = [views[0][:, 32, -1] - views[0][:, 32, 0], views[1][:, -1, 32] - views[1][:, 0, 32]]
+    torch.testing.assert_close(kept[0], kept[1], atol=0.01, rtol=0)
 
 
 def test_same_generator_same_views() -> None:

@@ -11,18 +11,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rulka.datasets.frames import FrameDataset
+from models.observer import InputShape
+from models.policy import ClonePolicy
+from rulka.actions import action_table
+from rulka.datasets.frames import FrameDataset, FrameRace
+from rulka.datasets.sharded import ShardedArray
 from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
 from rulka.pretraining.cloning import (
     Disturbance,
     confusion_matrix,
+    disconnect,
     disturb,
-    forget_previous_actions,
+    frames_of,
     frames_of_fastest,
-    hide_previous_actions,
+    hide,
     label_entropy,
     measure,
+    predict,
+    predict_own,
     repeat_last_action,
+    share_held_out,
 )
 
 PREVIOUS = FLOATS["previous_actions"]
@@ -45,14 +53,16 @@ def test_confusion_by_hand() -> None:
     np.testing.assert_array_equal(matrix, [[1, 0, 1], [0, 1, 0], [1, 0, 0]])
 
 
-def test_dropout_hides_the_asked_share_and_nothing_else() -> None:
+def test_dropout_hides_the_asked_share_and_nothing_else_but_the_clock() -> None:
     floats = torch.full((2000, NUM_FLOATS), 7.0)
     disturbed = disturb(floats, MEAN, STD, Disturbance(0.25, 0.0), torch.Generator().manual_seed(0))
     is_hidden = (disturbed[:, PREVIOUS] == MEAN[PREVIOUS]).all(dim=1)
     is_kept = (disturbed[:, PREVIOUS] == 7.0).all(dim=1)
     assert (is_hidden | is_kept).all()
     assert 0.21 < is_hidden.float().mean() < 0.29
+    assert (disturbed[:, FLOATS["clock"]] == MEAN[FLOATS["clock"]]).all()
     disturbed[:, PREVIOUS] = 7.0
+    disturbed[:, FLOATS["clock"]] = 7.0
     assert torch.equal(disturbed, floats)
     assert (floats == 7.0).all()
 
@@ -60,38 +70,46 @@ def test_dropout_hides_the_asked_share_and_nothing_else() -> None:
 def test_noise_is_in_units_of_the_normalisation() -> None:
     floats = torch.zeros(4000, NUM_FLOATS)
     noisy = disturb(floats, MEAN, STD, Disturbance(0.0, 0.5), torch.Generator().manual_seed(0))
-    torch.testing.assert_close(noisy.std(dim=0), 0.5 * STD, rtol=0.1, atol=0)
+    expected = 0.5 * STD
+    expected[FLOATS["clock"]] = 0.0
+    torch.testing.assert_close(noisy.std(dim=0), expected, rtol=0.1, atol=0)
 
 
-def test_hidden_previous_actions_are_zeros_after_normalisation() -> None:
-    hidden = hide_previous_actions(torch.ones(3, NUM_FLOATS), MEAN)
-    assert ((hidden - MEAN) / STD)[:, PREVIOUS].abs().max() == 0
-    assert (hidden[:, PREVIOUS.stop :] == 1).all()
+@pytest.mark.parametrize("part", ["previous_actions", "clock"])
+def test_what_is_hidden_is_zero_after_normalisation(part: str) -> None:
+    hidden = hide(torch.ones(3, NUM_FLOATS), MEAN, part)
+    assert ((hidden - MEAN) / STD)[:, FLOATS[part]].abs().max() == 0
+    hidden[:, FLOATS[part]] = 1
+    assert (hidden == 1).all()
 
 
-def test_a_float_head_can_forget_the_previous_actions() -> None:
+@pytest.mark.parametrize("part", ["previous_actions", "clock"])
+def test_a_float_head_can_be_disconnected_from_a_part(part: str) -> None:
     head = nn.Sequential(nn.Linear(NUM_FLOATS, 4), nn.ReLU())
-    forget_previous_actions(head)
+    disconnect(head, part)
     floats = torch.randn(5, NUM_FLOATS)
     changed = floats.clone()
-    changed[:, PREVIOUS] = 9.0
+    changed[:, FLOATS[part]] = 9.0
     assert torch.equal(head(floats), head(changed))
-    changed[:, PREVIOUS.stop] = 9.0
+    changed[:, FLOATS[part].stop] = 9.0
     assert not torch.equal(head(floats), head(changed))
 
 
-class Copycat(nn.Module):
-    """Repeats the last of the previous actions, told apart by its keys; "brake" (6) if it has none of three."""
+class Copycat(ClonePolicy):
+    """Repeats one of the five previous actions, told apart by its keys; "brake" (6) if it has none of three."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("float_mean", MEAN)
+    def __init__(self, oldest: int = 4) -> None:
+        super().__init__(InputShape(64, 64, MEAN, STD), 1, 1, 12)
+        self.at = PREVIOUS.start + 4 * oldest
 
-    def forward(self, image: Tensor, floats: Tensor) -> Tensor:
-        keys = floats[:, PREVIOUS.stop - 4 : PREVIOUS.stop]
+    def encode(self, image: Tensor) -> Tensor:
+        return torch.zeros(len(image), 1)
+
+    def decide(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        keys = floats[:, self.at : self.at + 4]
         known = torch.tensor([[1.0, 0, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1]])
         is_same = (keys[:, None] == known).all(dim=2).float()
-        logits = torch.zeros(len(image), 12)
+        logits = torch.zeros(len(floats), 12)
         logits[:, :3] = 20 * is_same
         logits[:, 6] = 10
         return logits
@@ -101,18 +119,60 @@ def test_a_copycat_scores_as_the_baseline_and_is_unmasked(write_frames: Callable
     folder, _ = write_frames()
     train, validation = FrameDataset(folder, "train"), FrameDataset(folder, "validation")
     with torch.no_grad():
-        result = measure(Copycat(), train, validation, 12)
+        result = measure(Copycat(), train, validation, validation.races, action_table(5))
     action, race = validation.action[:].astype(int), validation.race_index[:]
     repeats = np.mean([a == b for a, b, r, s in zip(action[1:], action, race[1:], race, strict=False) if r == s])
     assert result["accuracy"] == result["repeat_last_action_accuracy"] == pytest.approx(repeats, abs=0.03)
     assert result["accuracy_where_action_changes"] == 0.0
     assert result["accuracy_without_previous_actions"] == 0.0
+    # Its races begin after "forward" (0), which it repeats to their end where it sees what it did itself.
+    assert result["accuracy_with_own_actions"] == pytest.approx(np.mean(action == 0))
+    assert result["loss_with_own_actions"] > result["loss"] + 2
     majority = np.bincount(train.action[:]).argmax()
     assert result["majority_accuracy"] == pytest.approx(np.mean(action == majority))
     assert result["label_entropy"] == pytest.approx(-0.8 * math.log(0.8) - 0.2 * math.log(0.2), rel=1e-4)
     assert sum(row["num_frames"] for row in result["per_action"]) == len(validation)
     assert np.array(result["confusion"]).sum() == len(validation)
     assert result["per_action"][11]["accuracy"] is None
+
+
+def test_own_actions_move_from_newest_to_oldest_in_every_race_by_itself(
+    write_frames: Callable[..., tuple[Path, object]],
+) -> None:
+    """A policy that repeats what it did five decisions ago: each race repeats the five actions before its start."""
+    folder, _ = write_frames(num_races=3, num_frames=12, validation_fraction=0.0)  # 12, 13 and 14 frames
+    train = FrameDataset(folder, "train")
+    floats, before = train.floats[:], [[0, 1, 2, 0, 1], [2, 2, 1, 0, 0], [1, 0, 2, 2, 1]]
+    for race, actions in zip(train.races, before, strict=True):
+        floats[race.start, PREVIOUS] = action_table(5).keys()[actions].ravel()
+    train.floats = ShardedArray([floats])
+    races = [train.races[2], train.races[0], train.races[1]]
+    predicted = predict_own(Copycat(oldest=0), train, races, action_table(5)).predicted
+    expected = [np.resize(before[train.races.index(race)], race.num_frames) for race in races]
+    np.testing.assert_array_equal(predicted, np.concatenate(expected))
+
+
+def test_own_actions_of_a_blind_policy_change_nothing(write_frames: Callable[..., tuple[Path, object]]) -> None:
+    folder, _ = write_frames(num_races=3, num_frames=12)
+    train = FrameDataset(folder, "train")
+    torch.manual_seed(0)
+    policy = ClonePolicy(InputShape(64, 64, MEAN, STD), 8, 8, 12)
+    disconnect(policy.float_head, "previous_actions")
+    with torch.no_grad():
+        own = predict_own(policy, train, train.races, action_table(5))
+        seen = predict(policy, train, frames_of(train.races))
+    np.testing.assert_array_equal(own.predicted, seen.predicted)
+    assert own.loss == pytest.approx(seen.loss, rel=1e-5)
+
+
+def test_held_out_races_choose_or_report_but_not_both() -> None:
+    races = [FrameRace(f"race-{number}", "driver", "validation", 9 * number, 9) for number in range(9)]
+    choosing, reporting = share_held_out(races)
+    assert sorted([*choosing, *reporting], key=lambda race: race.start) == races
+    assert (len(choosing), len(reporting)) == (5, 4)
+    assert share_held_out(races[::-1]) == (choosing, reporting), "whatever their order"
+    assert share_held_out(races[:1]) == (races[:1], races[:1])
+    assert share_held_out([]) == ([], [])
 
 
 def test_the_fastest_races_are_those_with_fewest_frames(write_frames: Callable[..., tuple[Path, object]]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from rulka.datasets.frames import Batch
-from rulka.pretraining.fit import FitError, FitSettings, History, _rate_factor, choose_precision, fit
+from rulka.pretraining.fit import FitError, FitSettings, History, _rate_factor, choose_precision, fit, say_if_stopped
 
 SETTINGS = FitSettings(
     epochs=4, steps_per_epoch=5, learning_rate=0.1, weight_decay=0.0, max_grad_norm=10.0, precision="float32"
@@ -23,38 +25,145 @@ def batches(epoch: int) -> Iterator[Batch]:
         yield Batch(empty, floats, empty, empty)
 
 
-def run(validation: list[float | None], seen: list | None = None) -> tuple[History, nn.Linear]:
-    torch.manual_seed(0)
-    network = nn.Linear(1, 1)
+class Line(nn.Linear):
+    """One weight and one bias, which remembers what they were at the end of every epoch."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(1, 1)
+        self.at_end_of_epoch: list[tuple[float, float]] = []
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        return self.weight.item(), self.bias.item()
+
+
+def run(validation: list[float | None], seen: list | None = None) -> tuple[History, Line]:
+    network = Line()
     remaining = iter(validation)
+
+    def validate() -> float | None:
+        network.at_end_of_epoch.append(network.weights)
+        return next(remaining)
+
     history = fit(
         network,
         SETTINGS,
         batches=batches,
         loss=lambda batch: (network(batch.floats) - 3).square().mean(),
-        validate=lambda: next(remaining),
+        validate=validate,
         on_batch=lambda num_frames, loss: seen.append((num_frames, loss)) if seen is not None else None,
     )
     return history, network
 
 
-def test_best_epoch_is_kept() -> None:
-    history, network = run([3.0, 1.0, 2.0, 1.5])
-    assert history.best_epoch == 1
-    # The same run cut off after two epochs must end in the same weights as those that were kept.
-    kept = network.weight.item()
-    for validation, best in [([1.0, 2.0, 3.0, 4.0], 0), ([4.0, 3.0, 2.0, 1.0], 3)]:
-        other, weights = run(validation)
-        assert other.best_epoch == best
-        assert weights.weight.item() != kept
-    assert run([3.0, 1.0, 2.0, 1.5])[1].weight.item() == kept
+@pytest.mark.parametrize(
+    ("validation", "best"),
+    [
+        ([3.0, 1.0, 2.0, 1.5], 1),
+        ([1.0, 2.0, 3.0, 4.0], 0),
+        ([4.0, 3.0, 2.0, 1.0], 3),
+        ([2.0, 1.0, 1.0, 1.0], 1),
+        ([float("nan"), 3.0, 2.0, 2.5], 2),
+        ([3.0, float("nan"), 2.0, float("inf")], 2),
+        ([3.0, float("nan"), 4.0, float("nan")], 0),
+    ],
+)
+def test_the_weights_of_the_best_epoch_are_kept(validation: list[float | None], best: int) -> None:
+    """Those at its end, not those it began with; and a loss that is no number is never the best."""
+    history, network = run(validation)
+    assert len(set(network.at_end_of_epoch)) == 4
+    assert history.best_epoch == best
+    assert history.stopped is None
+    assert network.weights == network.at_end_of_epoch[best]
+
+
+def test_losses_that_are_no_numbers_are_null_in_json() -> None:
+    history, _ = run([1.0, float("nan"), 2.0, 3.0])
+    assert [epoch.to_json()["validation_loss"] for epoch in history.epochs] == [1.0, None, 2.0, 3.0]
+
+
+def test_no_finite_validation_loss_is_an_error() -> None:
+    with pytest.raises(FitError, match="no epoch ended with finite losses") as caught:
+        run([float("nan")] * 4)
+    assert "learning_rate" in caught.value.hint
 
 
 def test_without_validation_the_training_loss_decides() -> None:
-    history, _ = run([None] * 4)
+    history, network = run([None] * 4)
     losses = [epoch.train_loss for epoch in history.epochs]
     assert losses[history.best_epoch] == min(losses)
     assert history.best.validation_loss is None
+    assert network.weights == network.at_end_of_epoch[history.best_epoch]
+
+
+def diverging(at_step: int, spoil: Callable[[Line, torch.Tensor], torch.Tensor]) -> tuple[History, Line]:
+    """A run without held-out frames in which one step, counted from 0, goes wrong; epochs have five."""
+    network, losses = Line(), []
+
+    def loss(batch: Batch) -> torch.Tensor:
+        losses.append((network(batch.floats) - 3).square().mean())
+        return spoil(network, losses[-1]) if len(losses) == at_step + 1 else losses[-1]
+
+    def validate() -> None:
+        network.at_end_of_epoch.append(network.weights)
+
+    history = fit(network, SETTINGS, batches=batches, loss=loss, validate=validate, on_batch=lambda *_: None)
+    return history, network
+
+
+class _InfiniteGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * torch.inf
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda network, loss: loss * float("nan"), "the training loss became nan"),
+        (lambda network, loss: loss * float("inf"), "the training loss became inf"),
+        (lambda network, loss: _InfiniteGradient.apply(loss), "the norm of the gradient became"),
+    ],
+)
+@pytest.mark.parametrize("at_step", [12, 14])
+def test_divergence_keeps_the_best_weights_before_it(
+    spoil: Callable[[Line, torch.Tensor], torch.Tensor], reason: str, at_step: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history, network = diverging(at_step, spoil)
+    assert history.stopped is not None
+    assert history.stopped.startswith(reason)
+    assert history.stopped.endswith("in epoch 3 of 4")
+    assert len(history.epochs) == 2
+    assert network.weights == network.at_end_of_epoch[history.best_epoch]
+    assert all(math.isfinite(weight) for weight in network.weights)
+    say_if_stopped("clone", history)
+    said = capsys.readouterr().err
+    assert said.startswith(f"clone: {reason}")
+    assert f"the weights of epoch {history.best_epoch + 1} are kept" in said
+
+
+def test_weights_that_are_no_numbers_are_never_kept() -> None:
+    """The last step of the last epoch spoils the weights, which no training loss shows any more."""
+
+    def spoil(network: Line, loss: torch.Tensor) -> torch.Tensor:
+        network.bias.register_hook(lambda gradient: _ruin(network, gradient))
+        return loss
+
+    def _ruin(network: Line, gradient: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            network.bias.fill_(float("nan"))
+        return gradient
+
+    history, network = diverging(19, spoil)
+    assert len(history.epochs) == 4
+    assert not math.isfinite(network.at_end_of_epoch[3][1])
+    assert history.best_epoch < 3
+    assert network.weights == network.at_end_of_epoch[history.best_epoch]
 
 
 def test_train_loss_is_the_mean_over_frames() -> None:
@@ -66,17 +175,9 @@ def test_train_loss_is_the_mean_over_frames() -> None:
     assert history.epochs[0].train_loss == pytest.approx(expected)
 
 
-def test_a_loss_that_is_no_number_names_the_parameter() -> None:
-    network = nn.Linear(1, 1)
-    with pytest.raises(FitError, match="nan") as caught:
-        fit(
-            network,
-            SETTINGS,
-            batches=batches,
-            loss=lambda batch: network(batch.floats).sum() * float("nan"),
-            validate=lambda: None,
-            on_batch=lambda num_frames, loss: None,
-        )
+def test_divergence_in_the_first_epoch_is_an_error_that_names_the_parameter() -> None:
+    with pytest.raises(FitError, match="became nan in epoch 1 of 4") as caught:
+        diverging(4, lambda network, loss: loss * float("nan"))
     assert "learning_rate" in caught.value.hint
 
 

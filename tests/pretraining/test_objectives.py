@@ -1,14 +1,16 @@
-"""The objectives of Level 0 can each be learned, and draw only from the generator they are given."""
+"""The objectives of Level 0 can each be learned, draw only from their generator, and teach the encoder something."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 from models.encoder import normalise_image
-from rulka.losses.contrastive import nt_xent_loss
-from rulka.losses.reconstruction import reconstruction_loss
-from rulka.pretraining.augmentation import Augmentation
+from rulka.pretraining.augmentation import Augmentation, random_view
 from rulka.pretraining.objectives import ObjectiveSettings, Task, build_objective
 
 SETTINGS = ObjectiveSettings(
@@ -51,22 +53,107 @@ def test_same_generator_same_loss(task: Task) -> None:
     assert (first != other) == (task != "autoencoder")
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_previews_are_images(task: Task) -> None:
-    objective = build_objective(task, 64, 64, SETTINGS)
-    shown = objective.preview(frames(), torch.Generator().manual_seed(0))
-    assert shown.shape == (8, 1, 64, 64)
-    assert shown.abs().max() <= 1.0
-
-
-def test_losses_are_those_of_the_losses_room() -> None:
-    autoencoder = build_objective("autoencoder", 64, 64, SETTINGS)
+@pytest.mark.parametrize("task", ["autoencoder", "vae"])
+def test_previews_are_the_frames_that_were_rebuilt(task: Task) -> None:
+    """After learning four frames by heart, each preview is nearer to its own frame than to any other."""
+    torch.manual_seed(0)
+    objective = build_objective(task, 64, 64, replace(SETTINGS, kl_weight=1e-5))
+    optimizer = torch.optim.Adam(objective.parameters(), 3e-3)
     generator = torch.Generator().manual_seed(0)
-    expected = reconstruction_loss(normalise_image(frames(), torch.float32), autoencoder.preview(frames(), generator))
-    torch.testing.assert_close(autoencoder.loss(frames(), generator), expected)
+    for _ in range(100):
+        optimizer.zero_grad()
+        objective.loss(frames(4), generator).backward()
+        optimizer.step()
+    with torch.no_grad():
+        shown = objective.preview(frames(4), generator)
+    assert shown.shape == (4, 1, 64, 64)
+    assert shown.abs().max() <= 1.0
+    target = normalise_image(frames(4), torch.float32)
+    assert torch.equal(torch.cdist(shown.flatten(1), target.flatten(1)).argmin(dim=1), torch.arange(4))
+
+
+def test_previews_of_simclr_are_views_of_their_frames() -> None:
+    target = normalise_image(frames(), torch.float32)
     simclr = build_objective("simclr", 64, 64, SETTINGS)
-    first = torch.Generator().manual_seed(4)
-    views = [simclr.preview(frames(), first) for _ in range(2)]
-    projections = [simclr.get_submodule("projector")(simclr.encoder(view)) for view in views]
-    expected = nt_xent_loss(projections[0], projections[1], SETTINGS.temperature)
+    shown = simclr.preview(frames(), torch.Generator().manual_seed(0))
+    expected = random_view(target, SETTINGS.augmentation, torch.Generator().manual_seed(0))
+    assert torch.equal(shown, expected)
+    assert not torch.equal(shown, target)
+
+
+def test_losses_by_hand() -> None:
+    """Each loss put together from its parts: layers of the objective, and formulas written out here."""
+    target = normalise_image(frames(), torch.float32)
+    autoencoder = build_objective("autoencoder", 64, 64, SETTINGS)
+    rebuilt = autoencoder.get_submodule("decoder")(autoencoder.encoder(target))
+    expected = ((rebuilt - target) ** 2).mean()
+    torch.testing.assert_close(autoencoder.loss(frames(), torch.Generator()), expected)
+
+    vae = build_objective("vae", 64, 64, SETTINGS)
+    mean, log_variance = vae.get_submodule("head")(vae.encoder(target))
+    noise = torch.randn(mean.shape, generator=torch.Generator().manual_seed(4))
+    rebuilt = vae.get_submodule("decoder")(mean + (0.5 * log_variance).exp() * noise)
+    divergence = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum(dim=1).mean()
+    expected = ((rebuilt - target) ** 2).mean() + 0.001 * divergence
+    torch.testing.assert_close(vae.loss(frames(), torch.Generator().manual_seed(4)), expected)
+
+    simclr = build_objective("simclr", 64, 64, SETTINGS)
+    generator = torch.Generator().manual_seed(4)
+    views = torch.cat([random_view(target, SETTINGS.augmentation, generator) for _ in range(2)])
+    projected = functional.normalize(simclr.get_submodule("projector")(simclr.encoder(views)), dim=1)
+    similarity = (projected @ projected.T / 0.5).exp()
+    others = similarity.sum(dim=1) - similarity.diagonal()
+    expected = -(similarity[torch.arange(16), torch.arange(16).roll(8)] / others).log().mean()
     torch.testing.assert_close(simclr.loss(frames(), torch.Generator().manual_seed(4)), expected)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("height", "width"), [(84, 84), (120, 160), (34, 35)])
+def test_every_task_takes_every_size_of_image(task: Task, height: int, width: int) -> None:
+    objective = build_objective(task, height, width, SETTINGS)
+    image = torch.randint(0, 256, (3, 1, height, width), dtype=torch.uint8)
+    objective.loss(image, torch.Generator().manual_seed(0)).backward()
+    assert all(parameter.grad is not None for parameter in objective.parameters())
+    assert objective.preview(image, torch.Generator().manual_seed(0)).shape == (3, 1, height, width)
+
+
+# What the features are good for ---------------------------------------------------------------------------------------
+
+
+def scenes(num_frames: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Noisy frames of 48 x 48 in some light with a brighter square, and where the square is."""
+    generator = torch.Generator().manual_seed(seed)
+    light = torch.randint(40, 160, (num_frames, 1, 1, 1), generator=generator)
+    image = light + torch.randint(0, 30, (num_frames, 1, 48, 48), generator=generator)
+    place = torch.randint(0, 38, (num_frames, 2), generator=generator)
+    for number, (row, column) in enumerate(place.tolist()):
+        image[number, 0, row : row + 10, column : column + 10] += 60
+    return image.to(torch.uint8), place.float()
+
+
+def explained(encoder: nn.Module) -> float:
+    """Share of the variance of unseen places that ridge regression on the features of 80 frames explains."""
+    with torch.no_grad():
+        (image, place), (other, true) = scenes(80, 11), scenes(300, 12)
+        seen, unseen = (encoder(normalise_image(each, torch.float32)) for each in (image, other))
+        mean, std = seen.mean(dim=0), seen.std(dim=0) + 1e-3
+        seen, unseen = (seen - mean) / std, (unseen - mean) / std
+        weights = torch.linalg.solve(seen @ seen.T + 30 * torch.eye(len(seen)), place - place.mean(dim=0))
+        error = (unseen @ seen.T) @ weights + place.mean(dim=0) - true
+    return float(1 - error.square().mean() / true.var())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_learned_features_say_more_than_random_ones(task: Task) -> None:
+    torch.manual_seed(1)
+    settings = replace(SETTINGS, kl_weight=1e-5, temperature=0.2, augmentation=Augmentation(8.0, 0.3))
+    objective = build_objective(task, 48, 48, settings)
+    random = explained(objective.encoder)
+    images, _ = scenes(512, 3)
+    optimizer = torch.optim.Adam(objective.parameters(), 2e-3)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(90):
+        optimizer.zero_grad()
+        objective.loss(images[torch.randint(0, 512, (32,), generator=generator)], generator).backward()
+        optimizer.step()
+    assert explained(objective.encoder) > random + 0.2

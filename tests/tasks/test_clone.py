@@ -7,17 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import rulka.pretraining.cloning as cloning
+import tasks.clone as stage
 from models.encoder import ConvEncoder
 from rulka.actions import action_table
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, load_artifact, observation_contract, save_artifact
-from rulka.datasets.frames import FrameDataset
+from rulka.datasets.frames import FrameDataset, FrameRace
 from rulka.errors import UserError
-from rulka.observation import reference_normalisation
+from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, reference_params
+from rulka.pretraining.cloning import Predictions, frames_of, share_held_out
 from tasks.clone import clone
 
 Write = Callable[..., tuple[Path, Any]]
@@ -83,10 +87,57 @@ def test_the_artifact_drives_as_it_was_measured(write_frames: Write, encoder_dir
     network = NetworkParams(**artifact.config["network"])
     policy = build_clone_policy(OBSERVATION, network, artifact.normalisation, artifact.config["num_actions"])
     policy.load_state_dict(artifact.tensors)
-    frames = FrameDataset(frames_dir, "validation").batch(slice(None))
+    validation = FrameDataset(frames_dir, "validation")
+    frames = validation.batch(frames_of(share_held_out(validation.races).reporting))
     with torch.no_grad():
         accuracy = (policy(frames.image, frames.floats).argmax(dim=1) == frames.action).float().mean().item()
     assert accuracy == pytest.approx(metrics["validation_accuracy"])
+
+
+def test_the_clock_of_the_mini_race_says_nothing(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
+    """Recorded races have no clock: what learned from them must be the same function whatever it shows."""
+    frames_dir, _ = write_frames()
+    run(frames_dir, encoder_dir, tmp_path / "policy", epochs=2, weight_decay=0.1, previous_action_dropout=0.0)
+    artifact = load_artifact(tmp_path / "policy", "policy")
+    policy = build_clone_policy(OBSERVATION, NETWORK, artifact.normalisation, 12)
+    policy.load_state_dict(artifact.tensors)
+    frames = FrameDataset(frames_dir, "validation").batch(slice(None))
+    with torch.no_grad():
+        logits = []
+        for clock in (0.0, 70.0, 139.0):
+            frames.floats[:, FLOATS["clock"]] = clock
+            logits.append(policy(frames.image, frames.floats))
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+
+
+def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second epoch is best along races with its own actions, whatever it would do with the recorded ones."""
+    frames_dir, _ = write_frames(num_races=10, num_frames=12, validation_fraction=0.5)
+    held_out = share_held_out(FrameDataset(frames_dir, "validation").races)
+    losses, chosen_by = iter([2.0, 1.0, 3.0, 0.0]), []  # the last is that of the report
+
+    def own(policy: object, frames: object, races: list[FrameRace], table: object) -> Predictions:
+        chosen_by.append(races)
+        predicted = np.zeros(sum(race.num_frames for race in races), np.int64)
+        return Predictions(next(losses), predicted)
+
+    for module in (stage, cloning):
+        monkeypatch.setattr(module, "predict_own", own)
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=3)
+    assert metrics["best_epoch"] == 1
+    assert chosen_by == [held_out.choosing] * 3 + [held_out.reporting]
+    assert metrics["measured_on"] == "reporting"
+    num_reported = sum(race.num_frames for race in held_out.reporting)
+    assert sum(row["num_frames"] for row in metrics["per_action"]) == num_reported
+    assert (metrics["num_choosing_races"], metrics["num_reporting_races"]) == tuple(map(len, held_out))
+
+
+def test_one_held_out_race_has_to_choose_and_report(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
+    frames_dir, _ = write_frames(num_races=2)
+    assert run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1)["measured_on"] == "choosing"
 
 
 def test_it_starts_from_the_pretrained_encoder(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:

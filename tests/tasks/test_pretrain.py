@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import torch
 from models.encoder import ConvEncoder
 from rulka.artifacts import load_artifact
 from rulka.errors import UserError
+from rulka.losses.contrastive import nt_xent_loss
 from rulka.params import ActionParams, ObservationParams, PretrainParams
+from rulka.pretraining.fit import FitError
+from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective
 from tasks.pretrain import pretrain
 
 Write = Callable[..., tuple[Path, Any]]
@@ -46,7 +50,7 @@ def run(frames_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task", ["autoencoder", "vae", "simclr"])
-def test_it_learns_and_its_encoder_can_be_used(write_frames: Write, tmp_path: Path, task: str) -> None:
+def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: Path, task: str) -> None:
     frames_dir, _ = write_frames()
     metrics = run(frames_dir, tmp_path / "encoder", task=task)
     losses = [epoch["train_loss"] for epoch in metrics["epochs"]]
@@ -82,6 +86,57 @@ def test_a_single_race_has_no_validation(write_frames: Write, tmp_path: Path) ->
     metrics = run(frames_dir, tmp_path / "encoder", epochs=1)
     assert metrics["validation_loss"] is None
     assert metrics["num_validation_frames"] == 0
+
+
+def test_contrastive_losses_come_from_batches_of_one_size(
+    write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a batch of B frames a blind guess costs log(2 B - 1): batches of other sizes cannot be compared with it."""
+    frames_dir, index = write_frames()
+    num_train, num_held_out = (index.statistics["num_frames"][split] for split in ("train", "validation"))
+    assert num_train > 64
+    assert num_train % 64
+    assert num_held_out > 32
+    sizes: list[tuple[bool, int]] = []
+
+    def blind(objective: SimclrObjective, image: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        sizes.append((torch.is_grad_enabled(), len(image)))
+        guess = torch.ones(len(image), 4)
+        return nt_xent_loss(guess, guess, 0.5) + 0 * objective.projector.layers[0].get_parameter("bias").sum()
+
+    monkeypatch.setattr(SimclrObjective, "loss", blind)
+    for batch_size in (32, 64):
+        sizes.clear()
+        metrics = run(frames_dir, tmp_path / "encoder", task="simclr", epochs=2, batch_size=batch_size)
+        assert {size for is_training, size in sizes if is_training} == {batch_size}
+        assert {size for is_training, size in sizes if not is_training} == {min(batch_size, num_held_out)}
+        assert metrics["train_loss"] == pytest.approx(math.log(2 * batch_size - 1), rel=1e-5)
+        assert metrics["validation_loss"] == pytest.approx(metrics["blind_guess_loss"], rel=1e-5)
+
+
+def test_a_single_frame_cannot_be_told_apart(write_frames: Write, tmp_path: Path) -> None:
+    frames_dir, _ = write_frames(num_races=1, num_frames=1)
+    with pytest.raises(FitError, match="there is one training frame"):
+        run(frames_dir, tmp_path / "encoder", task="simclr")
+
+
+def test_training_that_diverges_keeps_what_was_good_and_says_so(
+    write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames_dir, _ = write_frames()
+    real, calls = AutoencoderObjective.loss, []
+
+    def diverging(objective: AutoencoderObjective, image: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        calls.extend([1] * torch.is_grad_enabled())
+        return real(objective, image, generator) * (float("nan") if len(calls) > 8 else 1.0)
+
+    monkeypatch.setattr(AutoencoderObjective, "loss", diverging)
+    metrics = run(frames_dir, tmp_path / "encoder")
+    assert metrics["stopped"].startswith("the training loss became nan in epoch 2")
+    assert len(metrics["epochs"]) == 1
+    assert "pretrain: the training loss became nan" in capsys.readouterr().err
+    tensors = load_artifact(tmp_path / "encoder", "encoder").tensors
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
 def test_missing_frames_say_what_to_run(tmp_path: Path) -> None:
