@@ -142,7 +142,9 @@ class _Painter:
         frame = render_rgb(self._scene, moment.pose, moment.zone_index, width, height)
         if len(others):
             with_ghosts = render_rgb(self._scene, moment.pose, moment.zone_index, width, height, others)
-            frame = (frame & with_ghosts) + ((frame ^ with_ghosts) >> 1)  # their mean: the own car shows through them
+            frame = (frame & with_ghosts) + (
+                (frame ^ with_ghosts) >> np.uint8(1)
+            )  # their mean: the own car shows through them
         return _Scenery(frame, moment, others[:, :3], self._seen(moment))
 
     def finish(self, scenery: _Scenery) -> NDArray[np.uint8]:
