@@ -26,7 +26,7 @@ from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.generate import generate_track
 
 TESTS = Path(__file__).parents[1]
-SMALL_VIDEO = {"num_races": 2, "no_progress_s": 1.0, "video_width": 160, "video_height": 90, "video_fps": 2}
+SMALL_VIDEO = {"num_races": 2, "video_width": 160, "video_height": 90, "video_fps": 2}
 
 
 def _module(path: str) -> ModuleType:
