@@ -40,7 +40,7 @@ def new_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
     Raises:
         OutputError: if the file cannot be written, or is there and may not be replaced.
     """
-    _check_parent(path)
+    check_file(path)
     beside = path.with_name(f".new-{os.getpid()}-{path.name}")
     try:
         _check_absent(path, may_replace)
@@ -98,12 +98,15 @@ def check_file(path: Path, *suffixes: str) -> Path:
         *suffixes: endings in lower case, one of which its name must have in either case; none for any name.
 
     Raises:
-        OutputError: if it is a folder, has another ending, or the folder it shall lie in is missing or may not be
-            written to.
+        OutputError: if it is a folder, or a device, has another ending, or the folder it shall lie in is missing or may
+            not be written to.
     """
     if path.is_dir():
         message = f"{path} is a folder, and a file is to be written"
         raise OutputError(message, hint=f"Name a file in it, such as {path / 'NAME'}.")
+    if path.exists() and not path.is_file():
+        message = f"{path} is a device or a pipe, and a file is to be written"
+        raise OutputError(message, hint="Name a file: it takes the place of what is there.")
     if suffixes and not path.name.lower().endswith(suffixes):
         message = f"{path} must end in {' or '.join(suffixes)}"
         raise OutputError(message, hint="The ending says what is written.")
