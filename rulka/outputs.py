@@ -40,7 +40,7 @@ def new_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
     Raises:
         OutputError: if the file cannot be written, or is there and may not be replaced.
     """
-    _check_parent(path)
+    check_file(path)
     beside = path.with_name(f".new-{os.getpid()}-{path.name}")
     try:
         _check_absent(path, may_replace)
@@ -81,9 +81,8 @@ def filled_folder(folder: Path) -> Iterator[Path]:
             folder.rmdir()
 
 
-def not_written(path: Path, error: OSError) -> OutputError:
-    """Returns the error to raise when writing `path` failed."""
-    hint = "Nothing was changed."
+def not_written(path: Path, error: OSError, hint: str = "Nothing was changed.") -> OutputError:
+    """Returns the error to raise when writing `path` failed; the hint says what became of what was there."""
     if error.errno in NO_ROOM:
         hint = f"{hint} Make room there, or name another place."
     elif error.errno in NOT_ALLOWED:
@@ -99,12 +98,15 @@ def check_file(path: Path, *suffixes: str) -> Path:
         *suffixes: endings in lower case, one of which its name must have in either case; none for any name.
 
     Raises:
-        OutputError: if it is a folder, has another ending, or the folder it shall lie in is missing or may not be
-            written to.
+        OutputError: if it is a folder, or a device, has another ending, or the folder it shall lie in is missing or may
+            not be written to.
     """
     if path.is_dir():
         message = f"{path} is a folder, and a file is to be written"
         raise OutputError(message, hint=f"Name a file in it, such as {path / 'NAME'}.")
+    if path.exists() and not path.is_file():
+        message = f"{path} is a device or a pipe, and a file is to be written"
+        raise OutputError(message, hint="Name a file: it takes the place of what is there.")
     if suffixes and not path.name.lower().endswith(suffixes):
         message = f"{path} must end in {' or '.join(suffixes)}"
         raise OutputError(message, hint="The ending says what is written.")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from rulka import cli
-from rulka.outputs import OutputError, check_file, check_folder
+from rulka.outputs import OutputError, check_file, check_folder, filled_folder, new_file
 
 
 def test_what_can_be_written_is_returned(tmp_path: Path) -> None:
@@ -87,3 +89,45 @@ def test_an_ending_counts_in_either_case(tmp_path: Path, name: str) -> None:
 def test_another_ending_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OutputError, match=r"must end in \.mp4 or \.mkv"):
         check_file(tmp_path / name, ".mp4", ".mkv")
+
+
+def half_written(opened: AbstractContextManager[Path], error: BaseException) -> None:
+    """Writes something, and then fails."""
+    with opened as beside:
+        (beside / "b.txt" if beside.is_dir() else beside).write_text("half")
+        raise error
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_what_was_there_stays_until_all_is_written(tmp_path: Path, error: BaseException) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "b.txt").write_text("old")
+    expected = OutputError if isinstance(error, OSError) else KeyboardInterrupt
+    for opened in (new_file(tmp_path / "a.txt"), *(filled_folder(tmp_path / name) for name in ("folder", "new"))):
+        with pytest.raises(expected):
+            half_written(opened, error)
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert files == {"a.txt", "folder", "folder/b.txt"}
+    assert (tmp_path / "a.txt").read_text() == (tmp_path / "folder" / "b.txt").read_text() == "old"
+
+
+def test_a_file_that_cannot_be_read_is_not_called_unwritable(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), new_file(tmp_path / "a.txt"):
+        (tmp_path / "missing").read_text()
+
+
+def test_a_file_that_must_not_be_replaced_is_kept(tmp_path: Path) -> None:
+    writing = new_file(tmp_path / "a.txt", may_replace=False)
+    writing.__enter__().write_text("mine")
+    (tmp_path / "a.txt").write_text("somebody else's, meanwhile")
+    with pytest.raises(OutputError, match=r"a\.txt exists"):
+        writing.__exit__(None, None, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text().startswith("somebody")
+
+
+def test_a_device_is_never_replaced() -> None:
+    """Whoever is root and writes to /dev/null would otherwise put a file there."""
+    with pytest.raises(OutputError, match="/dev/null is a device"), new_file(Path("/dev/null")):
+        pytest.fail("nothing is to be written")

@@ -29,10 +29,12 @@ REAL_COLOUR, SIMULATED_COLOUR = "#1b1f24", "#d55e00"
 
 _PAGE = """# Calibration of the physics
 
-`{command}`, {date}. {num_fit} recordings were fitted ({fit_windows} windows), {num_held} were held out
-({held_windows} windows). Everything below is measured on the held-out recordings: cars set out from a recorded state
-and drive on with the recorded inputs alone, and are compared with the recorded car after {horizons}. A cell is the
-median and, behind the stroke, the 90th percentile.
+`{command}`, {date}.
+
+{num_fit} recordings were fitted ({fit_windows} windows), {num_held} were held out ({held_windows} windows). Everything
+below is measured on the held-out recordings: cars set out from a recorded state and drive on with the recorded inputs
+alone, and are compared with the recorded car after {horizons}. A cell is the median and, behind the stroke, the 90th
+percentile.
 
 The ground is the path of the recordings themselves (a recording holds no map that the simulator could read), also of
 those held out. Several recordings of one map are alike, so a held-out one of a fitted map is less new than one of a map

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from difflib import get_close_matches
 
 import tyro
@@ -48,14 +49,22 @@ def main() -> None:
         sys.stderr.write("interrupted\n")
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # `rulka track list | head`: whoever reads has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
+        _drop_output()
         sys.exit(EXIT_USER_ERROR)
     except OSError as error:
         if error.errno not in (*NO_ROOM, *NOT_ALLOWED):
             raise
         where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
         sys.stderr.write(f"error: {where}{error.strerror}\n")
+        if error.filename is None:
+            _drop_output()
         sys.exit(EXIT_USER_ERROR)
+
+
+def _drop_output() -> None:
+    """Gives up what could not be printed: the interpreter would try once more as it ends, and complain."""
+    with suppress(OSError, ValueError):  # a test may have put something else in its place
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check_command(arguments: list[str]) -> None:

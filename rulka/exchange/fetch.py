@@ -19,7 +19,8 @@ from pathlib import Path
 from rulka.exchange.client import Client
 from rulka.exchange.errors import NotThereError
 from rulka.exchange.listing import MapEntry, MapQuery, ReplayEntry, best_replays, find_maps
-from rulka.exchange.manifest import Manifest
+from rulka.exchange.manifest import GOES_ON, Manifest
+from rulka.outputs import not_written
 from rulka.recordings import (
     RecordingError,
     UnlimiterMapError,
@@ -130,6 +131,9 @@ class _Job:
         except NotThereError as error:
             self._refuse(item, name, None, str(error))
             return
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise not_written(target, error, GOES_ON) from error
         if problem:
             self._refuse(item, name, part, problem)
             return

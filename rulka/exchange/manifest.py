@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rulka.exchange.errors import ExchangeError
+from rulka.outputs import not_written
 
 FILE_NAME = "fetched.jsonl"
+
+GOES_ON = "What was fetched stays, and the same command goes on with it."
 
 
 class Manifest:
@@ -59,10 +62,16 @@ class Manifest:
         self._append(self.items[item])
 
     def _append(self, row: Mapping[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        end = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if self.path.exists():
+                os.truncate(self.path, end)  # half a line would be lost in the next one
+            raise not_written(self.path, error, GOES_ON) from error
 
     def _mend(self) -> None:
         """Takes a cut-off last line away."""

@@ -1,0 +1,92 @@
+"""A small project in which every command finds what it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from rulka.actions import FORWARD, action_table
+from rulka.calibration import command as calibration
+from rulka.datasets.demonstrations import race_of_driver
+from rulka.datasets.export import recording_of_race
+from rulka.datasets.frames import FrameIndex
+from rulka.datasets.races import RaceDataset, write_races
+from rulka.params import read_params
+from rulka.recordings import write_recording
+from rulka.simulator.demonstrations import record_demonstrations
+from rulka.tracks.generate import generate_track
+
+TESTS = Path(__file__).parents[1]
+SMALL_VIDEO = {"num_races": 2, "video_width": 160, "video_height": 90, "video_fps": 2}
+
+
+def _module(path: str) -> ModuleType:
+    """Loads a file of another room of the tests, whose names no import finds."""
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_").removesuffix(".py"), TESTS / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+EXCHANGE, EVALUATION = _module("exchange/conftest.py"), _module("tasks/test_evaluate.py")
+site = EXCHANGE.site
+"""The small exchange of the tests of `fetch`, as a fixture here too."""
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of simulated races, written as the recordings that the game would write."""
+    folder = tmp_path_factory.mktemp("recordings")
+    params, table = read_params(TESTS.parent / "params.yaml"), action_table(5)
+    track = generate_track(3, 200.0, 16.0, 0.06, 60.0)
+    driven = record_demonstrations(track, params.simulator, table, params.races.driver, 4, 1, 60.0)
+    for number, race in enumerate(race_of_driver(race, track.uid, table) for race in driven if race.is_finished):
+        recording = recording_of_race(race)
+        ghost = replace(recording.ghosts[0], game_version="TmForever.2011-02-21")
+        write_recording(folder / f"{number}.Replay.Gbx", replace(recording, ghosts=(ghost,)))
+    return folder
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recordings: Path,
+    write_frames: Callable[..., tuple[Path, FrameIndex]],
+    site,
+) -> Path:
+    """The current folder: parameters, presets, recordings, races, frames, an agent, a training run, a benchmark."""
+    project = tmp_path / "project"
+    (project / "data" / "races").mkdir(parents=True)
+    for folder in ("out", "benchmarks", "runs/train/a"):
+        (project / folder).mkdir(parents=True)
+    params = yaml.safe_load((TESTS.parent / "params.yaml").read_text(encoding="utf-8"))
+    params["evaluate"] |= SMALL_VIDEO
+    (project / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    shutil.copytree(TESTS.parent / "presets", project / "presets")
+    shutil.copytree(recordings, project / "recordings")
+    races = tuple(EVALUATION.demonstration(number, speed) for number, speed in enumerate((6.0, 8.0)))
+    write_races(project / "data" / "races", RaceDataset(races, EVALUATION.short_track(), ()))
+    EVALUATION.save_driver(project / "data" / "agent", "agent", "ppo", FORWARD)
+    frames, _ = write_frames(num_races=3, num_frames=10)
+    frames.rename(project / "data" / "frames")
+    (project / "runs" / "train" / "a" / "metrics.jsonl").write_text(json.dumps({"env_steps": 1}) + "\n")
+    (project / "benchmarks" / "speed.py").write_text("print('10 per s')")
+    site.add_map(7, EXCHANGE.MAP_UID)
+    site.add_replay(7, 1, 1)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("RULKA_EXCHANGE_URL", site.url)
+    monkeypatch.setattr(calibration, "MAX_EVALUATIONS", 1)
+    return project

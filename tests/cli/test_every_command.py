@@ -1,0 +1,328 @@
+"""Every command, run to its end on small data; and every command that writes, where it cannot write.
+
+A command without a row fails the first test. What a row writes lies in `{place}`, or in the current folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import av
+import pytest
+
+from rulka.cli import COMMANDS, main
+from rulka.datasets.frames import FrameDataset
+from rulka.params import read_params
+from rulka.recordings import read_recording
+
+ROOT = Path(__file__).parents[2]
+SIZE_LIMIT_BYTES = 10
+"""Smaller than any file that a command writes: what a full disk does."""
+LIMIT_S = 60.0
+CAPABILITY_VERSION = 0x20080522
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to call a command.
+
+    Attributes:
+        command: its name, with the name of what it does where it does several things.
+        arguments: everything that is typed; `{place}` is a folder to write into.
+        check: looks at what it printed, and at the file or folder that it wrote.
+        writes: what it writes; `{place}` as above, empty for nothing.
+        before: arguments of a call that has to come first.
+    """
+
+    command: str
+    arguments: str
+    check: Callable[[str, Path], Any]
+    writes: str = ""
+    before: str = ""
+
+
+def is_video(_: str, path: Path) -> bool:
+    with av.open(str(path)) as video:
+        return sum(1 for _ in video.decode(video=0)) > 5
+
+
+def is_fetched(_: str, path: Path) -> bool:
+    return read_recording(next(path.rglob("*.Replay.Gbx"))).map_uid != "" and not list(path.rglob("*.part"))
+
+
+def is_calibrated(text: str, path: Path) -> bool:
+    return "written to params.yaml" in text and (path / "report.md").is_file() and bool(read_params())
+
+
+ROWS = (
+    Row("inspect", "inspect recordings --json", lambda text, _: not any(x["error"] for x in json.loads(text))),
+    Row("inspect", "inspect recordings/0.Replay.Gbx", lambda text, _: "num_inputs" in text),
+    Row("fetch", "fetch --maps 1 --requests-per-s 10 --out {place}/new", is_fetched, "{place}/new"),
+    Row("fetch", "fetch --maps 1 --requests-per-s 10 --only-list", lambda text, _: "Map 7" in text),
+    Row("export", "export race-0 {place}/a.Replay.Gbx", lambda _, path: read_recording(path), "{place}/a.Replay.Gbx"),
+    Row("export", "export race-0 {place}/a.txt", lambda _, path: "press up" in path.read_text(), "{place}/a.txt"),
+    Row("evaluate", "evaluate --json", lambda text, _: json.loads(text)["agent"]["finish_rate"] == 1.0),
+    Row("evaluate", "evaluate --track tiny --races 1", lambda text, _: "1/1" in text),
+    Row("watch", "watch data/agent data/races --out {place}/race.mp4", is_video, "{place}/race.mp4"),
+    Row("track show", "track show tiny --out {place}/a.png", lambda text, _: "tiny" in text, "{place}/a.png"),
+    Row("track show", "track show --campaign --json", lambda text, _: len(json.loads(text)) == 10),
+    Row("track list", "track list", lambda text, _: "copper-oval" in text),
+    Row("frames export", "frames export {place}/hub", lambda _, path: (path / "rulka.json").is_file(), "{place}/hub"),
+    Row(
+        "frames import",
+        "frames import hub --frames {place}/again",
+        lambda _, path: len(FrameDataset(path, "train")) > 0,
+        "{place}/again",
+        before="frames export hub",
+    ),
+    Row(
+        "calibrate",
+        "calibrate recordings --holdout 0.4 --out {place}/report --write",
+        is_calibrated,
+        "{place}/report",
+    ),
+    Row(
+        "reference",
+        "reference tiny --budget 1 --out {place}/lap.txt",
+        lambda _, path: "time_ms: " in path.read_text(),
+        "{place}/lap.txt",
+    ),
+    Row("bench", "bench speed", lambda text, _: "10 per s" in text),
+    Row("preset", "preset list", lambda text, _: "blocks" in text),
+    Row("preset", "preset blocks", lambda text, _: read_params().network.iqn.actions_per_decision == 5, "params.yaml"),
+)
+ELSEWHERE = {
+    "run": "tests/flows/test_pipeline.py",  # needs Prefect
+    "up": "tests/flows/test_stack.py",
+    "doctor": "test_doctor_ends_with_a_verdict",
+    "serve-game": "test_a_game_is_served_and_checked",
+    "game-check": "test_a_game_is_served_and_checked",
+}
+"""Commands whose test is another one: a function below, or a file."""
+WRITING = [row for row in ROWS if row.writes]
+ENDED: set[str] = set()
+"""Arguments that came to their end in this process."""
+
+
+def command_names() -> set[str]:
+    """Returns every command; one that does several things, as its first argument says, under the name of each."""
+    names: set[str] = set()
+    for name, function in COMMANDS.items():
+        first = get_type_hints(function).get(next(iter(inspect.signature(function).parameters), ""))
+        names |= {f"{name} {choice}" for choice in get_args(first)} if get_origin(first) is Literal else {name}
+    return names
+
+
+def test_every_command_has_a_row() -> None:
+    assert {row.command for row in ROWS} | set(ELSEWHERE) == command_names()
+    for test in ELSEWHERE.values():
+        assert test in globals() or (ROOT / test).is_file()
+
+
+def call(arguments: str) -> int:
+    """Runs a command in this process; returns its exit code."""
+    before, sys.argv = sys.argv, ["rulka", *arguments.split()]
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.arguments)
+def test_it_comes_to_its_end(project: Path, capfd: pytest.CaptureFixture[str], row: Row) -> None:
+    if row.before:
+        assert call(row.before) == 0
+        capfd.readouterr()
+    assert call(row.arguments.format(place="out")) == 0
+    said = capfd.readouterr()
+    assert "Traceback" not in said.err
+    assert row.check(said.out, Path(row.writes.format(place="out")))
+    assert not [path.name for path in project.rglob(".new-*")]
+    ENDED.add(row.arguments)
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    """Returns every file below a folder with what is in it, and every folder with None."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
+    }
+
+
+def fails_in_one_line(arguments: str, project: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Runs a command that must fail and change nothing; returns its error."""
+    before = content(project)
+    capsys.readouterr()
+    assert call(arguments) == 1, arguments
+    said = capsys.readouterr().err
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, said
+    assert "Traceback" not in said
+    after = content(project)
+    for path in [path for path, data in after.items() if path.endswith("fetched.jsonl") and not data]:
+        del after[path], after[str(Path(path).parent)]  # the list of what was fetched goes on next time
+    assert after == before, "something was left, lost or changed"
+    return errors[0]
+
+
+@contextmanager
+def a_full_disk() -> Iterator[None]:
+    """Lets no file grow beyond a few bytes: writing fails after it has begun, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE_LIMIT_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("row", WRITING, ids=lambda row: row.arguments)
+def test_a_full_disk_is_one_line(project: Path, capsys: pytest.CaptureFixture[str], row: Row) -> None:
+    if row.before:
+        assert call(row.before) == 0
+    if row.arguments not in ENDED:  # kernels have to be compiled and kept before nothing can be kept
+        Path("warm").mkdir()
+        assert call(row.arguments.format(place="warm")) == 0
+        shutil.copy(ROOT / "params.yaml", "params.yaml")
+    Path("out/kept.txt").write_text("kept")
+    written = Path(row.writes.format(place="out"))
+    if written.suffix in (".png", ".mp4"):
+        written.write_text("an older picture")
+    with a_full_disk():
+        said = fails_in_one_line(row.arguments.format(place="out"), project, capsys)
+    assert "cannot be written: " in said
+    assert "File too large" in said
+
+
+@pytest.mark.parametrize("row", WRITING, ids=lambda row: row.arguments)
+def test_a_folder_that_may_not_be_written_is_one_line(
+    project: Path, capsys: pytest.CaptureFixture[str], row: Row
+) -> None:
+    if row.before:
+        assert call(row.before) == 0
+    closed = [path for path in (project, *project.rglob("*")) if path.is_dir()]
+    for folder in closed:
+        folder.chmod(0o555)
+    try:
+        arguments = row.arguments.format(place="out")
+        said = as_nobody_special(lambda: fails_in_one_line(arguments, project, capsys))
+    finally:
+        for folder in closed:
+            folder.chmod(0o755)
+    assert "is not writable" in said or "Permission denied" in said
+
+
+@pytest.mark.parametrize("row", WRITING, ids=lambda row: row.arguments)
+def test_a_missing_folder_is_one_line(project: Path, capsys: pytest.CaptureFixture[str], row: Row) -> None:
+    if "{place}" not in row.writes:
+        Path(row.writes).unlink()
+    said = fails_in_one_line(row.arguments.format(place="none"), project, capsys)
+    assert "there is no folder none" in said or "params.yaml" in said
+
+
+def as_nobody_special(work: Callable[[], str]) -> str:
+    """Runs work without the right of root to write everywhere, and returns what it returns.
+
+    Linux gives and takes these rights for each thread, and a thread that gave them up takes them along when it ends.
+    """
+    if os.geteuid() != 0:
+        return work()
+    results: list[str | BaseException] = []
+
+    def run() -> None:
+        header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+        nothing = (ctypes.c_uint32 * 6)()
+        try:
+            assert ctypes.CDLL(None).capset(header, nothing) == 0
+            results.append(work())
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
+
+
+def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Starts a command as a process of its own."""
+    command = [sys.executable, "-m", "rulka.cli", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def line_with(process: subprocess.Popen[str], part: str) -> str:
+    """Waits for a line of standard output that holds a text."""
+    assert process.stdout is not None
+    return next(line for line in process.stdout if part in line)
+
+
+def test_a_process_ends_with_1_on_a_full_disk(project: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE_LIMIT_BYTES, SIZE_LIMIT_BYTES))
+
+    with start("track", "show", "tiny", "--out", "out/a.png", preexec_fn=limit) as process:
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert said.splitlines()[0] == "error: out/a.png cannot be written: File too large"
+    assert not list((project / "out").iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_below_standard_output_is_one_line(project: Path) -> None:
+    command = [sys.executable, "-m", "rulka.cli", "track", "list"]
+    with Path("/dev/full").open("w") as full:
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S)
+    assert (answer.returncode, answer.stderr) == (1, "error: No space left on device\n")
+
+
+def test_a_game_is_served_and_checked(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with start("serve-game", "--port", "0", "--track", "tiny", "--speed", "100") as game:
+        port = line_with(game, "a game listens on").split(":")[1].split(";")[0]
+        assert call(f"game-check --port {port} --decisions 5 --speed 100 --json") == 0
+        assert not json.loads(capfd.readouterr().out)["deviations"]
+        game.send_signal(signal.SIGINT)
+        said, errors = game.communicate(timeout=LIMIT_S)
+    assert (game.returncode, said) == (0, "stopped\n")
+    assert "Traceback" not in errors
+
+
+def test_the_live_page_is_shown_until_ctrl_c(project: Path) -> None:
+    with start("watch", "runs/train", "--port", "0") as page:
+        address = line_with(page, "http://").split(" on ")[1].split()[0]
+        with urllib.request.urlopen(address, timeout=LIMIT_S) as answer:
+            assert "<html" in answer.read().decode()
+        with urllib.request.urlopen(f"{address}run.json", timeout=LIMIT_S) as answer:
+            assert json.load(answer)
+        page.send_signal(signal.SIGINT)
+        _, errors = page.communicate(timeout=LIMIT_S)
+    assert (page.returncode, errors) == (130, "interrupted\n")
+
+
+def test_doctor_ends_with_a_verdict(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """What it finds is the machine's matter; the exit code says whether something is wrong."""
+    monkeypatch.chdir(ROOT)
+    code = call("doctor --json")
+    found = json.loads(capfd.readouterr().out)
+    assert code == (0 if all(finding["is_fine"] for finding in found.values()) else 1)
+    assert found["python"]["is_fine"]
