@@ -98,7 +98,9 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: Mapping[str
             rows = slice(start, min(start + ROWS_PER_FILE, len(dataset)))
             name = f"{split}-{number:05d}-of-{len(starts):05d}.parquet"
             _write_rows(out / "data" / name, dataset, rows, players)
-    content = {"schema_version": SCHEMA_VERSION} | {k: v for k, v in asdict(index).items() if k != "shards"}
+    content = {"schema_version": SCHEMA_VERSION} | {
+        k: v for k, v in asdict(index).items() if k not in ("shards", "checksums")
+    }
     (out / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     (out / "README.md").write_text(_header(index, datasets, licence) + _body(index, players), encoding="utf-8")
     return index
@@ -154,7 +156,8 @@ def _write_rows(path: Path, dataset: FrameDataset, rows: slice, players: Mapping
         columns[PLAYER_COLUMN] = pa.array([players.get(race_id, "") for race_id in race_ids], pa.string())
         features[PLAYER_COLUMN] = {"dtype": "string", "_type": "Value"}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path, row_group_size=2_000)
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    pq.write_table(table, path, row_group_size=2_000, write_page_checksum=True)
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:
@@ -185,7 +188,7 @@ def _read_index(folder: Path) -> FrameIndex:
         version = content.pop("schema_version")
         observation, races = ObservationContract(**content.pop("observation")), content.pop("races")
         entries = tuple(FrameRace(**race) for race in races)
-        index = FrameIndex(observation=observation, races=entries, shards={}, **content)
+        index = FrameIndex(observation=observation, races=entries, shards={}, checksums={}, **content)
     except FileNotFoundError as error:
         message = f"{folder.as_posix()} is no exported frame dataset: {INDEX_FILE} is missing"
         raise FrameDataError(message, hint=_HINT) from error
@@ -203,7 +206,7 @@ def _race_tables(folder: Path, split: Split) -> Iterator[pa.Table]:
     pending: list[pa.Table] = []
     for path in sorted((folder / "data").glob(f"{split}-*.parquet")):
         try:
-            table = pq.read_table(path)
+            table = pq.read_table(path, page_checksum_verification=True)
         except (OSError, pa.ArrowInvalid) as error:
             message = f"{path.as_posix()} cannot be read: {error}"
             raise FrameDataError(message, hint=_HINT) from error
