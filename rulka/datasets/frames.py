@@ -1,6 +1,7 @@
 """The frame dataset, `data/frames`: what the agent would have seen in every race, and what was done then.
 
-    index.json            schema_version, contracts, shards, races with their split, statistics; written last
+    index.json            schema_version, contracts, shards, races with their split, statistics, the SHA-256 of every
+                          file of a shard, and its own; written last
     <shard>/image.npy     uint8 [N, 1, H, W]
     <shard>/floats.npy    float32 [N, 184], unnormalised
     <shard>/action.npy    uint8 [N] index of the action that was held longest, the earliest of equals
@@ -12,7 +13,8 @@
     README.md, contact_sheet.png   for people
 
 Shards are plain `.npy` files that can be memory-mapped, hold one split only, and never divide a race. Frames of a race
-follow each other in time. The split is by race and fixed by a hash of the race's id, see `rulka.datasets.split`.
+follow each other in time. The split is by race and fixed by a hash of the race's id, see `rulka.datasets.split`. The
+files of a split are hashed once when it is opened, so that nothing is learned from what was not written.
 Dimensions: N frames, H x W pixels, A actions.
 """
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,12 +32,14 @@ from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.artifacts import ObservationContract, actions_to_json
+from rulka.datasets.checksums import SEAL, checksums_of, find_damage, is_sealed, sealed
 from rulka.datasets.sharded import ShardedArray
 from rulka.errors import UserError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 INDEX_FILE = "index.json"
 HINT = "Run `dvc repro capture` to make it."
+DAMAGE_HINT = "`dvc checkout --force capture` brings back DVC's copy of it, `dvc repro capture` makes it anew."
 
 Split = Literal["train", "validation"]
 
@@ -103,6 +107,7 @@ class FrameIndex:
     shards: dict[str, list[str]]
     races: tuple[FrameRace, ...]
     statistics: dict[str, Any]
+    checksums: dict[str, str]
 
 
 class Batch(NamedTuple):
@@ -144,7 +149,12 @@ class FrameWriter:
         self._races: list[FrameRace] = []
 
     def add(self, race: CapturedRace) -> None:
-        """Adds all frames of one race."""
+        """Adds all frames of one race.
+
+        Raises:
+            FrameDataError: if it holds what no frame holds: numbers that are not finite, an action that is none.
+        """
+        _check_values(race, self._actions.num_actions)
         split, num_frames = self._splits[race.race_id], len(race.image)
         values = {name: getattr(race, name) for name in _DTYPES if name != "race"}
         values["race"] = np.full(num_frames, len(self._races))
@@ -167,10 +177,17 @@ class FrameWriter:
             raise FrameDataError(message)
         shards: dict[str, list[str]] = {split: list(names) for split, names in self._shards.items()}
         statistics = _statistics(self._folder, shards, self._races)
+        files = [f"{shard}/{name}.npy" for names in shards.values() for shard in names for name in _DTYPES]
         index = FrameIndex(
-            self._observation, actions_to_json(self._actions), self._map_uid, shards, tuple(self._races), statistics
+            observation=self._observation,
+            actions=actions_to_json(self._actions),
+            map_uid=self._map_uid,
+            shards=shards,
+            races=tuple(self._races),
+            statistics=statistics,
+            checksums=checksums_of(self._folder, files),
         )
-        content = {"schema_version": SCHEMA_VERSION} | asdict(index)
+        content = sealed({"schema_version": SCHEMA_VERSION} | asdict(index))
         (self._folder / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         return index
 
@@ -201,13 +218,18 @@ class FrameDataset:
             `race_index` points into `index.races`.
 
     Raises:
-        FrameDataError: if the dataset is missing, incomplete, or of another version.
+        FrameDataError: if the dataset is missing, incomplete, damaged, or of another version.
     """
 
     def __init__(self, folder: Path, split: Split) -> None:
         self.index = read_index(folder)
         self.races = [race for race in self.index.races if race.split == split]
-        paths = [folder / shard for shard in self.index.shards[split]]
+        shards = self.index.shards[split]
+        files = (f"{shard}/{name}.npy" for shard in shards for name in _DTYPES)
+        damage = find_damage(folder, self.index.checksums, files)
+        if damage:
+            raise FrameDataError(damage, hint=DAMAGE_HINT)
+        paths = [folder / shard for shard in shards]
         arrays = {name: _open(paths, name) for name in _DTYPES}
         self.images, self.floats, self.action = arrays["image"], arrays["floats"], arrays["action"]
         self.action_share, self.controls, self.race_index = arrays["action_share"], arrays["controls"], arrays["race"]
@@ -255,7 +277,7 @@ def read_index(folder: Path) -> FrameIndex:
     """Reads and checks `index.json`.
 
     Raises:
-        FrameDataError: if it is missing, unreadable, or of an older or newer version.
+        FrameDataError: if it is missing, unreadable, damaged, or of an older or newer version.
     """
     path = folder / INDEX_FILE
     try:
@@ -271,12 +293,35 @@ def read_index(folder: Path) -> FrameIndex:
         age = "newer" if version > SCHEMA_VERSION else "older"
         message = f"{folder.as_posix()} has frame schema {version}, {age} than the {SCHEMA_VERSION} that is read here"
         raise FrameDataError(message, hint=HINT)
-    if set(content) != {part.name for part in fields(FrameIndex)}:
-        message = f"{path.as_posix()} does not hold the fields of an index: {sorted(content)}"
-        raise FrameDataError(message, hint=HINT)
+    if not is_sealed(content | {"schema_version": version}):
+        message = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it"
+        raise FrameDataError(message, hint=DAMAGE_HINT)
+    del content[SEAL]
     content["observation"] = ObservationContract(**content["observation"])
     content["races"] = tuple(FrameRace(**race) for race in content["races"])
     return FrameIndex(**content)
+
+
+def _check_values(race: CapturedRace, num_actions: int) -> None:
+    """Raises FrameDataError naming the first array, and frame, that holds what cannot be."""
+    num_frames = len(race.image)
+    is_possible = {
+        "floats": np.isfinite(race.floats).all(axis=1),
+        "controls": np.isfinite(race.controls).all(axis=1),
+        "along_m": np.isfinite(race.along_m),
+        "action_share": ((race.action_share >= 0.0) & (race.action_share <= 1.0)).all(axis=1),
+        "action": (race.action >= 0) & (race.action < num_actions),
+        "time_ms": race.time_ms >= 0,
+    }
+    for name, is_right in is_possible.items():
+        if len(is_right) != num_frames:
+            message = f"race {race.race_id} has {num_frames} images and {len(is_right)} rows of {name}"
+            raise FrameDataError(message)
+        if not is_right.all():
+            frame = int(np.argmin(is_right))
+            value = getattr(race, name)[frame]
+            message = f"race {race.race_id}: {name} of frame {frame} holds what cannot be: {value!s:.200}"
+            raise FrameDataError(message)
 
 
 def check_contract(index: FrameIndex, observation: ObservationContract, actions: ActionTable) -> None:

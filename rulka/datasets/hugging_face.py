@@ -93,7 +93,9 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: Mapping[str
         raise FrameDataError(message, hint="Name a new folder, or remove this one first.")
     datasets: dict[Split, FrameDataset] = {split: FrameDataset(frames, split) for split in SPLITS}
     index = datasets["train"].index
-    content = {"schema_version": SCHEMA_VERSION} | {k: v for k, v in asdict(index).items() if k != "shards"}
+    content = {"schema_version": SCHEMA_VERSION} | {
+        k: v for k, v in asdict(index).items() if k not in ("shards", "checksums")
+    }
     with filled_folder(out) as folder:
         _write_splits(folder / "data", datasets, players)
         (folder / INDEX_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -161,7 +163,8 @@ def _write_rows(path: Path, dataset: FrameDataset, rows: slice, players: Mapping
         columns[PLAYER_COLUMN] = pa.array([players.get(race_id, "") for race_id in race_ids], pa.string())
         features[PLAYER_COLUMN] = {"dtype": "string", "_type": "Value"}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path, row_group_size=2_000)
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    pq.write_table(table, path, row_group_size=2_000, write_page_checksum=True)
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:
@@ -192,7 +195,7 @@ def _read_index(folder: Path) -> FrameIndex:
         version = content.pop("schema_version")
         observation, races = ObservationContract(**content.pop("observation")), content.pop("races")
         entries = tuple(FrameRace(**race) for race in races)
-        index = FrameIndex(observation=observation, races=entries, shards={}, **content)
+        index = FrameIndex(observation=observation, races=entries, shards={}, checksums={}, **content)
     except FileNotFoundError as error:
         message = f"{folder.as_posix()} is no exported frame dataset: {INDEX_FILE} is missing"
         raise FrameDataError(message, hint=_HINT) from error
@@ -210,7 +213,7 @@ def _race_tables(folder: Path, split: Split) -> Iterator[pa.Table]:
     pending: list[pa.Table] = []
     for path in sorted((folder / "data").glob(f"{split}-*.parquet")):
         try:
-            table = pq.read_table(path)
+            table = pq.read_table(path, page_checksum_verification=True)
         except (OSError, pa.ArrowInvalid) as error:
             message = f"{path.as_posix()} cannot be read: {error}"
             raise FrameDataError(message, hint=_HINT) from error

@@ -8,16 +8,18 @@
                         each. Recordings have one every 100 ms, driven races one every decision.
     quarantine.parquet  one row a file that is not used: file, error, hint
     tracks/<uid>.npz    see `rulka.tracks.track`
-    meta.json           schema_version, main_track (UID of the track that everything after uses), counts
+    meta.json           schema_version, main_track (UID of the track that everything after uses), counts, the SHA-256 of
+                        every file above and its own
 
-`meta.json` is written last. Ticks and samples are sorted by race and time.
+`meta.json` is written last. Files are hashed when they are read, see `rulka.datasets.checksums`. Ticks and samples are
+sorted by race and time.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +30,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS
+from rulka.datasets.checksums import SEAL, checksums_of, find_damage, is_sealed, sealed
 from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.tracks.track import Track, load_track
@@ -35,6 +38,8 @@ from rulka.tracks.track import Track, load_track
 SCHEMA_VERSION = 2
 META_FILE = "meta.json"
 HINT = "Run `dvc repro races` to make it."
+DAMAGE_HINT = "`dvc checkout --force races` brings back DVC's copy of it, `dvc repro races` makes it anew."
+TABLES = ("races.parquet", "ticks.parquet", "states.parquet", "quarantine.parquet")
 
 Source = Literal["recording", "driver"]
 
@@ -157,25 +162,33 @@ class RaceDataset:
 
 
 def write_races(folder: Path, dataset: RaceDataset) -> None:
-    """Writes a race dataset into an existing folder, metadata last."""
+    """Writes a race dataset into an existing folder, metadata last.
+
+    Raises:
+        RaceDataError: if two races have the same id, or one holds a number that is not finite.
+    """
     races = sorted(dataset.races, key=lambda race: race.race_id)
     if len({race.race_id for race in races}) != len(races):
         message = "two races have the same race_id"
         raise RaceDataError(message)
+    for race in races:
+        _check_finite(race)
     pq.write_table(_race_table(races), folder / "races.parquet")
     pq.write_table(_tick_table(races), folder / "ticks.parquet")
     pq.write_table(_state_table(races), folder / "states.parquet")
     rows = [{"file": item.file, "error": item.error, "hint": item.hint} for item in dataset.quarantine]
     pq.write_table(pa.Table.from_pylist(rows, schema=_QUARANTINE_SCHEMA), folder / "quarantine.parquet")
-    dataset.main_track.save(track_path(folder, dataset.main_track.uid))
+    track_file = track_path(folder, dataset.main_track.uid)
+    dataset.main_track.save(track_file)
     meta = {
         "schema_version": SCHEMA_VERSION,
         "main_track": dataset.main_track.uid,
         "num_races": len(races),
         "num_ticks": sum(race.num_ticks for race in races),
         "num_quarantined": len(dataset.quarantine),
+        "checksums": checksums_of(folder, (*TABLES, track_file.relative_to(folder).as_posix())),
     }
-    (folder / META_FILE).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    (folder / META_FILE).write_text(json.dumps(sealed(meta), indent=1) + "\n", encoding="utf-8")
 
 
 def track_path(folder: Path, uid: str) -> Path:
@@ -187,7 +200,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """Reads `meta.json`.
 
     Raises:
-        RaceDataError: if it is missing, unreadable or of another schema version.
+        RaceDataError: if it is missing, unreadable, damaged or of another schema version.
     """
     path = folder / META_FILE
     try:
@@ -198,11 +211,13 @@ def read_meta(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         message = f"{path.as_posix()} cannot be read: {error}"
         raise RaceDataError(message, hint=HINT) from error
-    if meta.get("schema_version") != SCHEMA_VERSION:
-        message = (
-            f"{folder.as_posix()} has race schema {meta.get('schema_version')}, this version reads {SCHEMA_VERSION}"
-        )
+    version = meta.get("schema_version") if isinstance(meta, dict) else None
+    if version != SCHEMA_VERSION:
+        message = f"{folder.as_posix()} has race schema {version}, this version reads {SCHEMA_VERSION}"
         raise RaceDataError(message, hint=HINT)
+    if not is_sealed(meta):
+        message = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it"
+        raise RaceDataError(message, hint=DAMAGE_HINT)
     return meta
 
 
@@ -210,20 +225,41 @@ def load_main_track(folder: Path) -> Track:
     """Reads only the track that everything after the stage `races` uses.
 
     Raises:
-        RaceDataError: if there is no complete race dataset.
-        TrackError: if the track file is damaged.
+        RaceDataError: if there is no complete race dataset, or the track file is missing or damaged.
     """
-    return load_track(track_path(folder, read_meta(folder)["main_track"]))
+    return _main_track(folder, read_meta(folder))
+
+
+def _main_track(folder: Path, meta: Mapping[str, Any]) -> Track:
+    path = track_path(folder, meta["main_track"])
+    _refuse_damage(folder, meta, [path.relative_to(folder).as_posix()])
+    return load_track(path)
+
+
+def _refuse_damage(folder: Path, meta: Mapping[str, Any], names: Iterable[str]) -> None:
+    damage = find_damage(folder, meta["checksums"], names)
+    if damage:
+        raise RaceDataError(damage, hint=DAMAGE_HINT)
+
+
+def _check_finite(race: Race) -> None:
+    for name, values in (("controls", race.controls), ("states", race.state)):
+        is_finite = np.isfinite(values).all(axis=1)
+        if not is_finite.all():
+            source = f" ({race.file})" if race.file else ""
+            message = f"race {race.race_id}{source}: row {int(np.argmin(is_finite))} of its {name} is not finite"
+            raise RaceDataError(message)
 
 
 def load_races(folder: Path) -> RaceDataset:
     """Reads a whole race dataset.
 
     Raises:
-        RaceDataError: if it is missing, incomplete, or of another schema version.
-        TrackError: if the track file is damaged.
+        RaceDataError: if it is missing, incomplete, damaged, or of another schema version.
     """
-    track = load_main_track(folder)
+    meta = read_meta(folder)
+    track = _main_track(folder, meta)
+    _refuse_damage(folder, meta, TABLES)
     rows = _read(folder / "races.parquet").to_pylist()
     ticks = _split_by_race(_read(folder / "ticks.parquet"), CONTROL_COLUMNS)
     states = _split_by_race(_read(folder / "states.parquet"), CAR_COLUMNS)

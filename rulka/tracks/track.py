@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import tokenize
 import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -108,6 +110,10 @@ def _fields(track: Track) -> dict[str, NDArray]:
     return {name: np.asarray(getattr(track, name)) for name in Track.__dataclass_fields__}
 
 
+# What NumPy and zipfile raise where they meet another file, or single bytes that were changed.
+_NO_TRACK_FILE = (ValueError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, tokenize.TokenError)
+
+
 def load_track(path: Path) -> Track:
     """Reads a track file.
 
@@ -120,7 +126,7 @@ def load_track(path: Path) -> Track:
     except OSError as error:
         message = f"{path} is not a readable track file: {error.strerror or error}"
         raise TrackError(message) from error
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:  # NumPy speaks of pickles where it meets other files
+    except _NO_TRACK_FILE as error:
         message = f"{path} is not a readable track file: another kind of file, or damaged"
         raise TrackError(
             message, hint="Tracks are the .npz files of data/races/tracks; `rulka track list` shows others."

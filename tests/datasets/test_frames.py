@@ -14,6 +14,7 @@ import pytest
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.card import card, contact_sheet, write_card
+from rulka.datasets.checksums import checksums_of, sealed
 from rulka.datasets.frames import (
     INDEX_FILE,
     CapturedRace,
@@ -26,6 +27,7 @@ from rulka.datasets.frames import (
 )
 from rulka.observation import NUM_FLOATS
 from rulka.params import ObservationParams
+from tests.conftest import synthetic_race
 
 Write = Callable[..., tuple[Path, FrameIndex]]
 
@@ -128,7 +130,7 @@ def test_other_versions_are_named(write_frames: Write, version: int, age: str) -
 def test_a_missing_index_or_shard_is_named(write_frames: Write) -> None:
     folder, index = write_frames()
     (folder / index.shards["train"][0] / "action.npy").unlink()
-    with pytest.raises(FrameDataError, match=re.escape("action.npy")):
+    with pytest.raises(FrameDataError, match=re.escape("action.npy cannot be read: No such file")):
         FrameDataset(folder, "train")
     (folder / INDEX_FILE).unlink()
     with pytest.raises(FrameDataError, match=re.escape("index.json is missing")):
@@ -139,8 +141,97 @@ def test_a_lost_shard_is_noticed(write_frames: Write) -> None:
     folder, index = write_frames()
     path = folder / index.shards["train"][0] / "image.npy"
     np.save(path, np.load(path)[:-1])
+    seal_again(folder)
     with pytest.raises(FrameDataError, match="the index says otherwise"):
         FrameDataset(folder, "train")
+
+
+def seal_again(folder: Path) -> None:
+    """Makes what lies in a folder, changed as it is, pass for what was written."""
+    content = json.loads((folder / INDEX_FILE).read_text())
+    content["checksums"] = checksums_of(folder, content["checksums"])
+    (folder / INDEX_FILE).write_text(json.dumps(sealed(content)))
+
+
+def flip_byte(path: Path, place: int = -1) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x10
+    path.write_bytes(content)
+
+
+def write_row(path: Path, value: float) -> None:
+    array = np.load(path)
+    array[3] = value
+    np.save(path, array)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("image.npy", flip_byte),
+        ("floats.npy", flip_byte),
+        ("floats.npy", lambda path: write_row(path, np.nan)),
+        ("action.npy", lambda path: write_row(path, 200)),
+        ("action_share.npy", lambda path: path.write_bytes(b"")),
+        ("time_ms.npy", lambda path: path.write_bytes(path.read_bytes()[:-4])),
+        ("race.npy", lambda path: path.write_bytes(b"not an array")),
+        ("along_m.npy", lambda path: flip_byte(path, 6)),
+    ],
+)
+def test_damage_is_named_before_anything_is_read(
+    write_frames: Write, name: str, damage: Callable[[Path], object]
+) -> None:
+    folder, index = write_frames()
+    shard = index.shards["train"][-1]
+    damage(folder / shard / name)
+    with pytest.raises(FrameDataError, match=re.escape(f"{shard}/{name} is damaged or was changed")) as caught:
+        FrameDataset(folder, "train")
+    assert "dvc checkout --force capture" in caught.value.hint
+    assert len(FrameDataset(folder, "validation")) > 0, "the other split is as it was"
+
+
+@pytest.mark.parametrize("path", [("races", 0, "split"), ("shards",), ("checksums",), ("statistics", "float_mean")])
+def test_an_index_that_lost_something_is_named(write_frames: Write, path: tuple[str | int, ...]) -> None:
+    folder, _ = write_frames()
+    content = json.loads((folder / INDEX_FILE).read_text())
+    inner = content
+    for part in path[:-1]:
+        inner = inner[part]
+    del inner[path[-1]]
+    (folder / INDEX_FILE).write_text(json.dumps(content))
+    with pytest.raises(FrameDataError, match=r"index.json is damaged or was changed"):
+        FrameDataset(folder, "train")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"floats": np.nan}, "race bad: floats of frame 3 holds what cannot be"),
+        ({"controls": np.inf}, "controls of frame 3"),
+        ({"action_share": -0.1}, "action_share of frame 3"),
+        ({"action": 12}, "action of frame 3 holds what cannot be: 12"),
+        ({"time_ms": -50}, "time_ms of frame 3"),
+    ],
+)
+def test_what_no_frame_holds_is_not_written(tmp_path: Path, changes: dict[str, float], message: str) -> None:
+    race = synthetic_race("bad", 10, seed=0)
+    for name, value in changes.items():
+        getattr(race, name)[3] = value
+    with pytest.raises(FrameDataError, match=message):
+        one_race_writer(tmp_path).add(race)
+
+
+def test_arrays_of_other_lengths_are_not_written(tmp_path: Path) -> None:
+    race = synthetic_race("bad", 10, seed=0)
+    with pytest.raises(FrameDataError, match="10 images and 9 rows of floats"):
+        one_race_writer(tmp_path).add(replace(race, floats=race.floats[:-1]))
+
+
+def one_race_writer(folder: Path) -> FrameWriter:
+    contract = observation_contract(ObservationParams(height=64, width=64))
+    return FrameWriter(
+        folder, observation=contract, actions=action_table(5), map_uid="m", splits={"bad": "train"}, shard_frames=3
+    )
 
 
 def test_a_contract_that_differs_is_named(write_frames: Write) -> None:

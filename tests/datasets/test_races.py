@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rulka.datasets.checksums import checksums_of, sealed
 from rulka.datasets.races import (
     CAR_COLUMNS,
     META_FILE,
@@ -23,7 +24,7 @@ from rulka.datasets.races import (
     write_races,
 )
 from rulka.observation import CAR, NUM_CAR_FIELDS
-from rulka.tracks.track import Track, TrackError
+from rulka.tracks.track import Track
 
 
 def make_track(uid: str = "map/1") -> Track:
@@ -133,7 +134,7 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
 
 def test_a_missing_track_is_named(folder: Path) -> None:
     track_path(folder, "map/1").unlink()
-    with pytest.raises(TrackError, match="map_1"):
+    with pytest.raises(RaceDataError, match=r"map_1.npz cannot be read: No such file"):
         load_races(folder)
 
 
@@ -147,5 +148,47 @@ def test_another_schema_is_refused(folder: Path) -> None:
 def test_lost_ticks_are_noticed(folder: Path) -> None:
     table = pq.read_table(folder / "ticks.parquet")
     pq.write_table(table.slice(0, len(table) - 1), folder / "ticks.parquet")
+    meta = json.loads((folder / META_FILE).read_text())
+    meta["checksums"] = checksums_of(folder, meta["checksums"])
+    (folder / META_FILE).write_text(json.dumps(sealed(meta)))
     with pytest.raises(RaceDataError, match="race c has no states, or not the 5 ticks"):
         load_races(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["races.parquet", "ticks.parquet", "states.parquet", "quarantine.parquet", "tracks/map_1.npz"]
+)
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.999])
+def test_a_flipped_byte_is_named(folder: Path, name: str, share: float) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[int(share * len(content))] ^= 0x01
+    (folder / name).write_bytes(content)
+    with pytest.raises(RaceDataError, match=f"{name} is damaged or was changed") as caught:
+        load_races(folder)
+    assert "dvc checkout --force races" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["main_track", "checksums", "num_races", "content_sha256"])
+def test_metadata_that_lost_something_are_named(folder: Path, name: str) -> None:
+    meta = json.loads((folder / META_FILE).read_text())
+    del meta[name]
+    (folder / META_FILE).write_text(json.dumps(meta))
+    for read in (load_races, load_main_track):
+        with pytest.raises(RaceDataError, match=r"meta.json is damaged or was changed"):
+            read(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "{}", "{"])
+def test_metadata_of_another_kind_are_named(folder: Path, content: str) -> None:
+    (folder / META_FILE).write_text(content)
+    with pytest.raises(RaceDataError, match=r"race schema None|meta.json cannot be read"):
+        load_races(folder)
+
+
+@pytest.mark.parametrize("name", ["state", "controls"])
+def test_numbers_that_are_not_finite_are_not_written(tmp_path: Path, name: str) -> None:
+    race = make_race("a", 20, seed=None)
+    getattr(race, name)[2, 1] = np.nan
+    with pytest.raises(RaceDataError, match=r"race a \(x.Replay.Gbx\): row 2 of its .* is not finite"):
+        write_races(tmp_path, RaceDataset((race,), make_track(), ()))
+    assert not (tmp_path / META_FILE).exists()

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rulka.actions import action_table
 from rulka.datasets.races import Race
 from rulka.evaluation.demonstrations import demonstration_results
 from rulka.evaluation.durations import read_durations
 from rulka.evaluation.facts import Origins, facts_of, transfer_summary
+from rulka.evaluation.race import RaceRules
 from rulka.evaluation.summary import Contestant, Evaluation
 from rulka.evaluation.top_view import top_view
 from rulka.evaluation.training import TrainingLogError, read_training_log
@@ -89,13 +91,13 @@ def test_finish_stands_last_even_when_checkpoints_are_missing(track: Track) -> N
 def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track) -> None:
     evaluation = Evaluation(track, [Contestant("agent", "Agent", [])], [])
     params = read_params()
+    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
     races = [race("recording", (), None), race("recording", (), 5000), race("driver", (), 5000)]
-    empty = {
-        fact.label: fact.text for fact in facts_of(evaluation, races, Origins({}, {}, {}, {}, ()), "", params.evaluate)
-    }
+    empty = {fact.label: fact.text for fact in facts_of(evaluation, races, Origins({}, {}, {}, {}, ()), "", rules)}
     assert {"Pretraining", "Transfer", "Training", "Help on the way"}.isdisjoint(empty)
     assert "2 recordings of 1 player" in empty["Demonstrations"]
     assert "2 of 3 reached the finish" in empty["Demonstrations"]
+    assert "after 2 s without getting 0.5 m further, or after 120 s, as in training" in empty["Evaluation"]
     train = params.train.model_dump(mode="json") | {"algorithm": "iqn", "start_anywhere": 0.25}
     training = {"env_steps": 123456, "gradient_steps": 10, "minutes": 2.0, "precision": "float32", "num_collectors": 0}
     sections = {"train": train, "iqn": {"demonstration_share": 0.5, "warmup_steps": 1000}}
@@ -103,8 +105,7 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track) ->
     agent = {"provenance": {"parameters": sections, "training": training}, "config": {"algorithm": "iqn"}}
     other = agent | {"config": {"algorithm": "ppo"}}
     known = {
-        fact.label: fact.text
-        for fact in facts_of(evaluation, races, Origins({}, {}, {}, agent, (other,)), "", params.evaluate)
+        fact.label: fact.text for fact in facts_of(evaluation, races, Origins({}, {}, {}, agent, (other,)), "", rules)
     }
     assert "IQN, one process" in known["Training"]
     assert "123,456 env steps" in known["Training"]

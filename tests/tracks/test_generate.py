@@ -101,6 +101,25 @@ def test_track_files_round_trip_and_refuse_damage(tmp_path: Path) -> None:
         load_track(tmp_path / "none.npz")
 
 
+def test_a_changed_byte_of_a_track_file_is_named_or_means_nothing(tmp_path: Path) -> None:
+    """Every 17th byte: zip has a checksum of its contents, but not of all that it says about them."""
+    track, path = generate_track(2, **SHAPE), tmp_path / "track.npz"
+    track.save(path)
+    whole = path.read_bytes()
+    num_refused = 0
+    for place in range(0, len(whole), 17):
+        content = bytearray(whole)
+        content[place] ^= 0x10
+        path.write_bytes(content)
+        try:
+            again = load_track(path)
+        except TrackError:
+            num_refused += 1
+        else:
+            assert np.array_equal(again.centre_m, track.centre_m)
+    assert num_refused > 0.8 * len(whole) / 17
+
+
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
