@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rulka.errors import UserError
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NOT_ALLOWED = {errno.EROFS, errno.EACCES, errno.EPERM}
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NOT_ALLOWED = {errno.EROFS, errno.EACCES, errno.EPERM}
 # Libraries that write by themselves raise errors of their own; numpy says only how many items it could write.
 _NO_ROOM_TEXT = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|\d+ requested and \d+ written", re.IGNORECASE
@@ -27,12 +27,12 @@ def disk_error_of(error: BaseException) -> DiskError | None:
     """Returns what a person can do about an error, if it or one that it came from is of the disk; else None."""
     for each in _chain(error):
         number = each.errno if isinstance(each, OSError) else None
-        if number in _NO_ROOM or _NO_ROOM_TEXT.search(str(each)):
+        if number in NO_ROOM or _NO_ROOM_TEXT.search(str(each)):
             return DiskError(
                 f"there was no room for what had to be written: {_described(each)}",
                 hint="Make room on the disk, or raise your quota or the limit on the size of files, then run it again.",
             )
-        if number in _NOT_ALLOWED or (isinstance(each, OSError) and _NOT_ALLOWED_TEXT.search(str(each))):
+        if number in NOT_ALLOWED or (isinstance(each, OSError) and _NOT_ALLOWED_TEXT.search(str(each))):
             return DiskError(f"not allowed: {_described(each)}", hint="Allow it, or work in a folder of your own.")
     return None
 

@@ -9,22 +9,18 @@ half written, and what was there before stays.
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rulka.disk import NO_ROOM, NOT_ALLOWED
 from rulka.errors import UserError
 
 
 class OutputError(UserError):
     """Something cannot be written; the message says what and why."""
-
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import bench, doctor, preset, run, up
 from rulka.cli.races import evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect
+from rulka.disk import disk_error_of
 from rulka.errors import UserError
-from rulka.outputs import NO_ROOM, NOT_ALLOWED
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 COMMANDS = {
@@ -52,10 +52,10 @@ def main() -> None:
         _drop_output()
         sys.exit(EXIT_USER_ERROR)
     except OSError as error:
-        if error.errno not in (*NO_ROOM, *NOT_ALLOWED):
+        known = disk_error_of(error)
+        if known is None:
             raise
-        where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
-        sys.stderr.write(f"error: {where}{error.strerror}\n")
+        sys.stderr.write(f"error: {known.for_people()}\n")
         if error.filename is None:
             _drop_output()
         sys.exit(EXIT_USER_ERROR)

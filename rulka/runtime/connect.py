@@ -22,7 +22,6 @@ repeats bit by bit.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,6 +29,7 @@ from dataclasses import replace
 from typing import Any
 
 from rulka.agents.spec import Experience, Learner
+from rulka.disk import NO_ROOM
 from rulka.errors import UserError
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.collectors import CollectorProcesses, SerialCollectors
@@ -115,7 +115,7 @@ def train_run(spec: RunSpec) -> Outcome:
         with StopSignals() as stop, connect(spec, stop) as loop:
             return loop.run()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in NO_ROOM:
             raise
         message = f"there is no room to write {error.filename or spec.folder.as_posix()}; checkpoints are untouched"
         raise DiskFullError(message, hint="Make room and start again: the run goes on from its checkpoint.") from error
