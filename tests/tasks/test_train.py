@@ -71,7 +71,8 @@ def test_both_agents_are_trained_and_documented(small_params: Params, folders: F
         assert algorithm in agent.provenance["parameters"]
         assert other not in agent.provenance["parameters"]
         lines = [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
-        assert {"env_steps", "minutes", "finish_rate", "mean_return", "record_s", "loss"} <= set(lines[-1])
+        # A line holds a loss only if there was an update since the one before it.
+        assert {"env_steps", "minutes", "finish_rate", "mean_return", "record_s", "loss"} <= set().union(*lines)
         policy = load_policy(folder)
         assert policy(np.zeros((2, 1, 64, 64), np.uint8), np.zeros((2, 184), np.float32)).shape == (2,)
     assert not list(folders.runs.rglob("experience")), "the most of it is not kept until DVC has recorded the output"
