@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from rulka.datasets.frames import FrameDataError, FrameIndex
 from rulka.datasets.hugging_face import export_frames, import_frames
@@ -46,10 +45,5 @@ def stage_writing(folder: Path) -> str | None:
     if not GRAPH_FILE.is_file():
         return None
     stages = read_graph()
-    outputs = {str(output): name for name, stage in stages.items() for output in _paths(stage["outs"])}
+    outputs = {str(output): name for name, stage in stages.items() for output in stage["outs"]}
     return outputs.get(Path(os.path.relpath(folder)).as_posix())
-
-
-def _paths(entries: list[Any]) -> list[str]:
-    """Returns the paths of outputs, each of which is a path alone or a mapping of it to its settings."""
-    return [path for entry in entries for path in (entry if isinstance(entry, dict) else [entry])]

@@ -108,7 +108,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
     params = read_params()
     track = generate_track(3, 250.0, 16.0, 0.06, 60.0)
-    driven = record_demonstrations(track, params.simulator, action_table(5), params.races.driver, 6, 1, 60.0)
+    driven = record_demonstrations(track, params.simulator, action_table(5), params.races.driver, 6, 1, params.race_end)
     races = [race_of_driver(race, track.uid, action_table(5)) for race in driven if race.is_finished]
     for number, race in enumerate(races[:4]):
         recording = recording_of_race(race)

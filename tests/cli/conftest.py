@@ -51,7 +51,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
     params, table = read_params(TESTS.parent / "params.yaml"), action_table(5)
     track = generate_track(3, 200.0, 16.0, 0.06, 60.0)
-    driven = record_demonstrations(track, params.simulator, table, params.races.driver, 4, 1, 60.0)
+    driven = record_demonstrations(track, params.simulator, table, params.races.driver, 4, 1, params.race_end)
     for number, race in enumerate(race_of_driver(race, track.uid, table) for race in driven if race.is_finished):
         recording = recording_of_race(race)
         ghost = replace(recording.ghosts[0], game_version="TmForever.2011-02-21")

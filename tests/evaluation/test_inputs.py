@@ -88,10 +88,14 @@ def test_finish_stands_last_even_when_checkpoints_are_missing(track: Track) -> N
     assert result.gate_times_ms.tolist() == [2000, 0, 5050]
 
 
+def rules_of(track: Track) -> RaceRules:
+    params = read_params()
+    return RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
+
+
 def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track) -> None:
     evaluation = Evaluation(track, [Contestant("agent", "Agent", [])], [])
-    params = read_params()
-    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
+    params, rules = read_params(), rules_of(track)
     races = [race("recording", (), None), race("recording", (), 5000), race("driver", (), 5000)]
     empty = {fact.label: fact.text for fact in facts_of(evaluation, races, Origins({}, {}, {}, {}, ()), "", rules)}
     assert {"Pretraining", "Transfer", "Training", "Help on the way"}.isdisjoint(empty)
@@ -124,7 +128,7 @@ def test_facts_say_where_it_was_trained(track: Track, where: str, said: str) -> 
     train = params.train.model_dump(mode="json") | {"environment": where}
     training = {"env_steps": 1, "gradient_steps": 1, "minutes": 1.0, "device": "cuda:0"}
     agent = {"provenance": {"parameters": {"train": train}, "training": training}}
-    facts = facts_of(Evaluation(track, [], []), [], Origins({}, {}, {}, agent, ()), "", params.evaluate)
+    facts = facts_of(Evaluation(track, [], []), [], Origins({}, {}, {}, agent, ()), "", rules_of(track))
     texts = {fact.label: fact.text for fact in facts}
     assert texts["Help on the way"].endswith(said)
     assert texts["Machine"].endswith("; trained on cuda:0.")
@@ -180,10 +184,10 @@ IQN_HELP = (
 def test_facts_say_what_each_agent_started_with(
     track: Track, algorithm: str, parts: dict[str, str], sentence: str
 ) -> None:
-    evaluation, params = Evaluation(track, [Contestant("agent", "Agent", [])], []), read_params()
+    evaluation = Evaluation(track, [Contestant("agent", "Agent", [])], [])
 
     def help_text(origins: Origins) -> str:
-        facts = facts_of(evaluation, [], origins, "", params.evaluate)
+        facts = facts_of(evaluation, [], origins, "", rules_of(track))
         return next(fact.text for fact in facts if fact.label == "Help on the way")
 
     sections = {"train": {"algorithm": algorithm}, "iqn": {"warmup_steps": 1000, "demonstration_share": 0.5}}
@@ -199,7 +203,7 @@ def test_facts_say_what_each_agent_started_with(
 def test_facts_do_not_guess_what_an_agent_started_with(track: Track) -> None:
     evaluation = Evaluation(track, [Contestant("agent", "Agent", [])], [])
     agent = {"provenance": {"parameters": {"train": {"algorithm": "ppo"}}}, "config": {"algorithm": "ppo"}}
-    facts = facts_of(evaluation, [], Origins({}, {}, {}, agent, ()), "", read_params().evaluate)
+    facts = facts_of(evaluation, [], Origins({}, {}, {}, agent, ()), "", rules_of(track))
     assert not any("starts" in fact.text for fact in facts if fact.label == "Help on the way")
 
 

@@ -78,16 +78,14 @@ def test_table_and_plot_show_it(track: Track, make_race: MakeRace) -> None:
     assert "reference lap\n1 of 1 finished" in [label.get_text() for label in figure.axes[0].get_yticklabels()]
 
 
+def rules_of(road: Track) -> RaceRules:
+    table = action_table(PARAMS.actions.ticks_per_action)
+    return RaceRules(road, table, PARAMS.simulator, PARAMS.observation, PARAMS.evaluate, PARAMS.race_end)
+
+
 def test_stored_lap_is_found_and_driven(tmp_path: Path) -> None:
     road = generate_track(seed=1, length_m=160.0, width_m=14.0, max_slope=0.1, gate_spacing_m=50.0, difficulty="easy")
-    rules = RaceRules(
-        road,
-        action_table(PARAMS.actions.ticks_per_action),
-        PARAMS.simulator,
-        PARAMS.observation,
-        PARAMS.evaluate,
-        PARAMS.race_end,
-    )
+    rules = rules_of(road)
     assert find_reference_race(tmp_path, rules) is None
     lap = find_reference(road, rules.simulator, rules.table, 1, 10_000)
     assert lap is not None
@@ -105,9 +103,7 @@ def test_a_lap_of_another_processor_is_left_out_and_said(
     """Where the last bits of sums differ, the same keys arrive milliseconds later; the races are worth it still."""
     short = {"seed": 1, "length_m": 160.0, "width_m": 14.0, "max_slope": 0.1, "gate_spacing_m": 50.0}
     road = campaign_track(slug) if slug else generate_track(**short, difficulty="easy")
-    rules = RaceRules(
-        road, action_table(PARAMS.actions.ticks_per_action), PARAMS.simulator, PARAMS.observation, PARAMS.evaluate
-    )
+    rules = rules_of(road)
     shipped = shipped_lap(road)
     lap = read_reference(shipped, rules.table) if shipped else find_reference(road, rules.simulator, rules.table, 1, 1)
     assert lap is not None
