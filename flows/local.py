@@ -1,32 +1,81 @@
-"""`rulka run`: the flow in this process, with the server of `rulka up` where it runs, else with a short-lived one."""
+"""`rulka run`: the flow in this process, with the server of `rulka up` where it runs, else with one of its own."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from prefect.settings import temporary_settings
+from prefect.logging.handlers import APILogHandler
 
+from flows.access import client_settings, password
 from flows.pipeline import chosen_stages, pipeline
 from flows.process import CommandError
-from flows.server import api_url, is_ready
+from flows.project import HOME, check_project
+from flows.server import LOOPBACK, Occupant, ServerError, api_url, occupant, wait_until_ready
+from flows.stack import READY_TIMEOUT_S, server_part, stack_environment
+from flows.supervisor import Supervisor
 from rulka.stage import interrupt_on_signals
 
+SERVER_LOG = HOME / "server-of-run.log"
+FEW_SERVICES = ("--no-scheduler", "--no-late-runs")
+"""A server that lives as long as one run shows that run, and plans no others."""
 
-def run(stages: list[str] | None, force: bool) -> None:
+
+def run(stages: list[str] | None, force: bool, say: Callable[[str], None]) -> None:
     """Runs the flow to its end.
 
     Args:
         stages: names of the stages to run; all when None.
         force: run them even if nothing they read has changed.
+        say: gets each line for people.
 
     Raises:
-        UserError: if a name is no stage, or a stage failed.
+        UserError: if a name is no stage, this folder cannot be worked in, or a stage failed.
     """
-    chosen_stages(stages)
     interrupt_on_signals()
-    alone: dict[Any, Any] = {"PREFECT_API_URL": None, "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": True}
-    with nullcontext() if is_ready(api_url()) else temporary_settings(alone):
-        state = pipeline(stages=stages, force=force, return_state=True)
+    check_project()
+    chosen_stages(stages)
+    with _server(say):
+        try:
+            state = pipeline(stages=stages, force=force, return_state=True)
+        finally:
+            # What the run logged is sent in the background; the server is there for no longer than this block.
+            APILogHandler().flush()
     if not state.is_completed():
         raise CommandError(state.message or f"the flow ended as {state.name}")
+    say(state.message or "")
+
+
+@contextmanager
+def _server(say: Callable[[str], None]) -> Iterator[None]:
+    """Has a server for the block: the running one, or one that ends with it.
+
+    Prefect would start one in this terminal's process group: Ctrl-C would end it before the run could report to it, and
+    a kill would leave it behind. Ours has a group of its own and ends with this process.
+    """
+    secret, url = password(), api_url()
+    if occupant(url, secret) is Occupant.OUR_SERVER:
+        with client_settings(secret, url):
+            yield
+        return
+    url = f"http://{LOOPBACK[0]}:{_free_port()}/api"
+    say(f"`rulka up` does not run here: starting a Prefect server for this run alone; its log is {SERVER_LOG}")
+    part = server_part(url, stack_environment(url, secret), SERVER_LOG, *FEW_SERVICES)
+
+    def check() -> None:
+        if part.exit_code is not None:
+            message = f"the Prefect server ended with exit code {part.exit_code} as it started"
+            raise ServerError(message, hint=f"Look at {SERVER_LOG}.")
+
+    with Supervisor(lambda _: None) as supervisor:
+        supervisor.start(part)
+        wait_until_ready(url, READY_TIMEOUT_S, check)
+        with client_settings(secret, url):
+            yield
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK[0], 0))
+        return probe.getsockname()[1]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.states import Completed, Failed
 
-from flows.process import run_in_group
+from flows.dvc import Outcome, output_paths, reproduce_stage, stale_upstream
+from flows.turns import our_turn
 from rulka.errors import UserError
 from rulka.graph import read_graph
 from rulka.stage import require
@@ -27,29 +30,70 @@ def reproduce(stage: str, force: bool, timeout_h: float) -> State:
         force: run it even if nothing has changed.
         timeout_h: hours after which the stage is ended.
     """
-    command = [sys.executable, "-m", "dvc", "repro", "--single-item", *(["--force"] if force else []), stage]
     try:
         check_inputs(stage)
-        run_in_group(command, get_run_logger().info, timeout_h * HOUR_S)
+        outcome = reproduce_stage(stage, force=force, say=get_run_logger().info, timeout_s=timeout_h * HOUR_S)
     except UserError as error:
-        return Failed(message=str(error))
-    return Completed(message=f"{stage} is up to date")
+        return Failed(message=error.for_people())
+    return Completed(message=f"{stage}: {outcome}", data=outcome)
 
 
 @flow(name="rulka")
 def pipeline(stages: list[str] | None = None, force: bool = False, timeout_h: float = 24.0) -> State:
-    """Runs stages one after another, in the order of `dvc.yaml`.
+    """Runs stages one after another, in the order of `dvc.yaml`, when no other run is at work in this folder.
+
+    Stages that are not named are not run; where they are out of date, the state at the end says so.
 
     Args:
         stages: names of the stages to run; all when None.
         force: run them even if nothing they read has changed.
         timeout_h: hours after which a stage is ended.
     """
-    for stage in chosen_stages(stages):
-        state = reproduce(stage, force, timeout_h, return_state=True)
-        if not state.is_completed():
-            return Failed(message=f"stage {stage}: {state.message}")
-    return Completed(message="every stage is up to date")
+    log = get_run_logger()
+    try:
+        chosen = chosen_stages(stages)
+        with our_turn(name_of_this_run(), log.info):
+            stale = stale_upstream(chosen)
+            if stale:
+                log.warning(_stale_text(stale))
+            outcomes: dict[str, Outcome] = {}
+            for stage in chosen:
+                state = reproduce(stage, force, timeout_h, return_state=True)
+                if not state.is_completed():
+                    return Failed(message=f"stage {stage}: {state.message}")
+                outcomes[stage] = cast(Outcome, state.result())
+    except UserError as error:
+        return Failed(message=error.for_people())
+    return Completed(message=summary(outcomes, stale))
+
+
+def summary(outcomes: Mapping[str, Outcome], stale: Sequence[str] = ()) -> str:
+    """Returns what a run did as one text.
+
+    Args:
+        outcomes: what came of each stage, in the order they were run.
+        stale: stages that feed them, were not run, and are out of date.
+    """
+    parts = [
+        f"{outcome}: {', '.join(stages)}"
+        for outcome in Outcome
+        if (stages := [stage for stage, found in outcomes.items() if found == outcome])
+    ]
+    return "; ".join([*parts, *([_stale_text(stale)] if stale else [])])
+
+
+def _stale_text(stale: Sequence[str]) -> str:
+    what = f"stage {stale[0]} is" if len(stale) == 1 else f"stages {', '.join(stale)} are"
+    return f"the input is older than it could be: {what} out of date (`dvc status` says why, `rulka run` runs all)"
+
+
+def name_of_this_run() -> str:
+    """Returns what those who wait for this run are told."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return "a run"
+    kind = "the deployment's run" if context.flow_run.deployment_id else "`rulka run`"
+    return f"{kind} {context.flow_run.name}"
 
 
 def check_inputs(stage: str) -> None:
@@ -59,7 +103,7 @@ def check_inputs(stage: str) -> None:
         StageInputError: naming the stage to run first; DVC would only name the path.
     """
     graph = read_graph()
-    writers = {path: writer for writer, parts in graph.items() for path in parts["outs"]}
+    writers = {path: writer for writer, parts in graph.items() for path in output_paths(parts)}
     for path in graph[stage].get("deps", ()):
         if path in writers:
             require(Path(path), writers[path])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,16 +23,34 @@ POLL_S = 0.1
 
 
 class CommandError(UserError):
-    """A command failed or ran too long; its output says why."""
+    """A command failed or ran too long; its output says why.
+
+    Attributes:
+        lines: its output, line by line.
+    """
+
+    def __init__(self, message: str, lines: Sequence[str] = (), *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.lines = list(lines)
 
 
-def run_in_group(command: Sequence[str], write_line: Callable[[str], None], timeout_s: float) -> None:
+def run_in_group(
+    command: Sequence[str],
+    write_line: Callable[[str], None],
+    timeout_s: float,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> list[str]:
     """Runs a command to its end and hands on each line it writes; on any exception the whole group is ended.
 
     Args:
         command: the program and its arguments.
         write_line: gets each line of standard output and standard error that is not empty, without its end.
         timeout_s: seconds after which the group is ended.
+        environment: of the command; None takes `child_environment()`.
+
+    Returns:
+        The same lines.
 
     Raises:
         CommandError: if the command ends with an exit code other than 0 or runs longer than `timeout_s`.
@@ -46,14 +64,16 @@ def run_in_group(command: Sequence[str], write_line: Callable[[str], None], time
         errors="replace",
         bufsize=1,
         start_new_session=True,
-        env=child_environment(),
+        env=child_environment() if environment is None else dict(environment),
     )
+    lines: list[str] = []
     is_late = threading.Event()
     timer = threading.Timer(timeout_s, lambda: (is_late.set(), end_group(process)))
     timer.daemon = True
     timer.start()
     try:
         for line in filter(None, map(str.rstrip, process.stdout or ())):
+            lines.append(line)
             write_line(line)
         process.wait()
     finally:
@@ -61,10 +81,11 @@ def run_in_group(command: Sequence[str], write_line: Callable[[str], None], time
         end_group(process)
     if is_late.is_set():
         message = f"`{' '.join(command)}` took longer than {timeout_s:.0f} s and was ended"
-        raise CommandError(message)
+        raise CommandError(message, lines)
     if process.returncode != 0:
         message = f"`{' '.join(command)}` failed with exit code {process.returncode}; see its output above"
-        raise CommandError(message)
+        raise CommandError(message, lines)
+    return lines
 
 
 def child_environment() -> dict[str, str]:

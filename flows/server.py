@@ -1,33 +1,57 @@
-"""What the local stack asks of its Prefect server: is it ready, its work pool, and the runs under way."""
+"""What the flow and the stack ask of a Prefect server: is it ready and ours, its work pool, and the runs under way."""
 
 from __future__ import annotations
 
+import base64
+import socket
 import time
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from enum import StrEnum
+from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterExpectedStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.settings import get_current_settings
-from prefect.states import Cancelling, Crashed
+from prefect.states import Cancelled, Cancelling, Crashed
 from prefect.workers.process import ProcessWorker
 
+from flows.access import password
 from rulka.errors import UserError
+from rulka.ports import check_port
 
 WORK_POOL = "rulka"
 ACTIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 POLL_S = 0.5
+ANSWER_TIMEOUT_S = 5.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class ServerError(UserError):
     """The Prefect server cannot be used as asked."""
+
+
+class Occupant(StrEnum):
+    """Who answers at the address of the API."""
+
+    NOBODY = "nobody"
+    OUR_SERVER = "a Prefect server that takes this project's password"
+    OTHER_SERVER = "a Prefect server with another password"
+    OTHER_PROGRAM = "a program that is no Prefect server"
 
 
 def api_url() -> str:
@@ -40,18 +64,75 @@ def api_url() -> str:
     if not url:
         message = "no PREFECT_API_URL is set; run from the root of the project, where prefect.toml lies"
         raise ServerError(message)
-    if urlsplit(url).hostname not in LOOPBACK:
+    parts = urlsplit(url)
+    if parts.hostname not in LOOPBACK:
         message = f"PREFECT_API_URL is {url}, which is not this machine; unset it, or set it to a loopback address"
         raise ServerError(message)
+    if parts.scheme != "http" or parts.path != "/api":
+        message = f"PREFECT_API_URL is {url}, which is not of the form http://127.0.0.1:PORT/api"
+        raise ServerError(message)
+    address(url)
     return url
 
 
-def is_ready(url: str) -> bool:
-    """Whether a Prefect server answers at this address of an API."""
+def address(url: str) -> tuple[str, int]:
+    """Returns host and port of an address of the API.
+
+    Raises:
+        UserError: if there is no such port.
+    """
+    parts = urlsplit(url)
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2.0) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, OSError):
+        port = 80 if parts.port is None else parts.port
+    except ValueError as error:
+        message = f"PREFECT_API_URL is {url}: {error}"
+        raise ServerError(message) from error
+    check_port(port)
+    return parts.hostname or LOOPBACK[0], port
+
+
+def occupant(url: str, secret: str) -> Occupant:
+    """Returns who answers at an address of the API.
+
+    Args:
+        url: the address.
+        secret: `user:password` of this project's server.
+    """
+    if is_ready(url):
+        return Occupant.OUR_SERVER if _takes(url, secret) else Occupant.OTHER_SERVER
+    try:
+        socket.create_connection(address(url), timeout=ANSWER_TIMEOUT_S).close()
+    except OSError:
+        return Occupant.NOBODY
+    return Occupant.OTHER_PROGRAM
+
+
+def describe() -> tuple[str, Occupant]:
+    """Returns the address of the API and who answers there.
+
+    Raises:
+        UserError: if there is no address that can be used.
+    """
+    url = api_url()
+    return url, occupant(url, password())
+
+
+def is_ready(url: str) -> bool:
+    """Whether a Prefect server answers at this address of an API; it asks for no password here."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=ANSWER_TIMEOUT_S) as answer:
+            return answer.status == 200 and answer.read() == b"true"
+    except (urllib.error.URLError, OSError, HTTPException):
+        return False
+
+
+def _takes(url: str, secret: str) -> bool:
+    token = base64.b64encode(secret.encode()).decode()
+    request = urllib.request.Request(f"{url}/admin/version", headers={"Authorization": f"Basic {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S):
+            return True
+    except (urllib.error.URLError, OSError, HTTPException):
         return False
 
 
@@ -88,18 +169,37 @@ def make_work_pool() -> None:
 
 
 def close_abandoned_runs() -> None:
-    """Ends, in the records, what no worker is busy with any more; to be called while there is no worker.
+    """Ends, in the records, runs that no worker is busy with any more; to be called while there is no worker.
 
-    Runs that were active have crashed: left as they are they would block the work pool for ever. Scheduled times that
-    passed unseen are dropped, so that a machine does not make up for every night it was off.
+    Left as they are they would block the work pool for ever. Runs that wait for their turn are left alone.
     """
     with get_client(sync_client=True) as client:
         for run in _runs(client, *ACTIVE):
             client.set_flow_run_state(run.id, Crashed(message="its worker was ended"), force=True)
-        now = datetime.now(UTC)
-        for run in _runs(client, StateType.SCHEDULED):
-            if run.auto_scheduled and run.expected_start_time and run.expected_start_time < now:
-                client.delete_flow_run(run.id)
+
+
+def close_missed_runs() -> int:
+    """Leaves each deployment one scheduled run whose time has passed, the newest; to be called as the stack starts.
+
+    A machine that was off for some nights races once and not once for every night. The others stay in the records as
+    `Missed`.
+
+    Returns:
+        How many became `Missed`.
+    """
+    overdue: dict[object, list[FlowRun]] = defaultdict(list)
+    with get_client(sync_client=True) as client:
+        for run in _runs(client, StateType.SCHEDULED, before=datetime.now(UTC)):
+            # A run that somebody asked for is wanted, however late.
+            if run.auto_scheduled:
+                overdue[run.deployment_id].append(run)
+        missed = [run for runs in overdue.values() for run in runs[:-1]]
+        for run in missed:
+            state = Cancelled(
+                name="Missed", message="`rulka up` did not run at its time, and a later one takes its place"
+            )
+            client.set_flow_run_state(run.id, state, force=True)
+    return len(missed)
 
 
 def cancel_active_runs(timeout_s: float) -> int:
@@ -118,7 +218,11 @@ def cancel_active_runs(timeout_s: float) -> int:
         return len(runs)
 
 
-def _runs(client: SyncPrefectClient, *states: StateType) -> list[FlowRun]:
-    """Runs of deployments in these states; a `rulka run` belongs to the terminal it was started in."""
-    chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states))))
-    return [run for run in client.read_flow_runs(flow_run_filter=chosen) if run.deployment_id is not None]
+def _runs(client: SyncPrefectClient, *states: StateType, before: datetime | None = None) -> list[FlowRun]:
+    """Runs of deployments in these states, by their time; a `rulka run` belongs to the terminal it was started in."""
+    chosen = FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states))),
+        deployment_id=FlowRunFilterDeploymentId(is_null_=False),
+        expected_start_time=FlowRunFilterExpectedStartTime.model_validate({"before_": before}) if before else None,
+    )
+    return client.read_flow_runs(flow_run_filter=chosen, sort=FlowRunSort.EXPECTED_START_TIME_ASC)

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from flows.process import child_environment, run_in_group
+from flows.access import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, client_settings, password
+from flows.process import CommandError, child_environment, run_in_group
+from flows.project import HOME, check_project
 from flows.server import (
+    LOOPBACK,
     WORK_POOL,
+    Occupant,
     ServerError,
+    address,
     api_url,
     cancel_active_runs,
     close_abandoned_runs,
+    close_missed_runs,
     is_ready,
     make_work_pool,
+    occupant,
     wait_until_ready,
 )
 from flows.supervisor import Part, Supervisor
 from rulka.stage import interrupt_on_signals
 
-HOME = Path(".prefect")
 READY_TIMEOUT_S = 180.0
 DEPLOY_TIMEOUT_S = 180.0
 CANCEL_TIMEOUT_S = 40.0
 CHECK_PERIOD_S = 1.0
 PREFECT = [sys.executable, "-m", "prefect"]
+SERVER_LOG = HOME / "server.log"
 
 
 def up(say: Callable[[str], None]) -> None:
@@ -43,16 +48,23 @@ def up(say: Callable[[str], None]) -> None:
         UserError: if the stack cannot start or does not stay up.
     """
     interrupt_on_signals()
-    url = api_url()
-    _check_port_is_free(url)
-    environment = _environment(url)
-    with suppress(KeyboardInterrupt), Supervisor(say) as supervisor:
+    check_project()
+    url, secret = api_url(), password()
+    _check_port_is_free(url, secret)
+    environment = stack_environment(url, secret)
+    with (
+        suppress(KeyboardInterrupt),
+        client_settings(secret, url),
+        Supervisor(say) as supervisor,
+    ):
         say(f"starting the Prefect server at {url}")
-        supervisor.start(_server(url, environment))
+        supervisor.start(server_part(url, environment, SERVER_LOG))
         wait_until_ready(url, READY_TIMEOUT_S, supervisor.check)
         make_work_pool()
         close_abandoned_runs()
-        run_in_group([*PREFECT, "--no-prompt", "deploy", "--all"], lambda _: None, DEPLOY_TIMEOUT_S)
+        if num_missed := close_missed_runs():
+            say(f"{num_missed} scheduled run{'s' if num_missed > 1 else ''} whose time had passed: now `Missed`")
+        _deploy(environment, say)
         try:
             supervisor.start(_worker(url, environment))
             _announce(url, say)
@@ -62,40 +74,68 @@ def up(say: Callable[[str], None]) -> None:
     say("stopped")
 
 
-def _check_port_is_free(url: str) -> None:
-    host, port = _address(url)
-    if is_ready(url):
-        message = f"a Prefect server already answers at {url}: use it, or stop it, or choose another port"
-        raise ServerError(message, hint="a port is chosen with PREFECT_API_URL=http://127.0.0.1:PORT/api in .env")
-    with socket.socket() as probe:
-        if probe.connect_ex((host, port)) == 0:
-            message = f"port {port} of this machine is taken by another program"
-            raise ServerError(message, hint="choose another with PREFECT_API_URL=http://127.0.0.1:PORT/api in .env")
+def stack_environment(url: str, secret: str) -> dict[str, str]:
+    """Returns the environment of Prefect's processes: what must also hold where they do not run in this folder.
 
-
-def _address(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    return parts.hostname or "127.0.0.1", parts.port or 80
-
-
-def _environment(url: str) -> dict[str, str]:
-    """Settings that must also hold where Prefect's processes do not run in this folder."""
+    Args:
+        url: address of the API.
+        secret: `user:password` of the server.
+    """
     return {
         **child_environment(),
         "PREFECT_HOME": str(HOME.resolve()),
         "PREFECT_API_URL": url,
+        CLIENT_KEY: secret,
         "PREFECT_RUNNER_AUTO_INSTALL_DEPENDENCIES": "false",
         "DO_NOT_TRACK": "1",
     }
 
 
-def _server(url: str, environment: dict[str, str]) -> Part:
-    host, port = _address(url)
-    command = [*PREFECT, "server", "start", "--host", host, "--port", str(port)]
-    return Part("server", command, environment, log_file=HOME / "server.log")
+def server_part(url: str, environment: Mapping[str, str], log_file: Path, *options: str) -> Part:
+    """Returns a Prefect server that serves our own page and programs with the password, and nobody else.
+
+    Args:
+        url: address of its API.
+        environment: as from `stack_environment`.
+        log_file: where its output goes.
+        *options: further ones of `prefect server start`.
+    """
+    host, port = address(url)
+    origins = [f"http://{f'[{name}]' if ':' in name else name}:{port}" for name in LOOPBACK]
+    closed = {
+        SERVER_KEY: environment[CLIENT_KEY],
+        "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": ",".join(origins),
+    }
+    command = [*PREFECT, "server", "start", "--host", host, "--port", str(port), *options]
+    return Part("server", command, {**environment, **closed}, log_file=log_file, answers=lambda: is_ready(url))
 
 
-def _worker(url: str, environment: dict[str, str]) -> Part:
+def _check_port_is_free(url: str, secret: str) -> None:
+    found = occupant(url, secret)
+    if found is Occupant.NOBODY:
+        return
+    hint = "a port is chosen with PREFECT_API_URL=http://127.0.0.1:PORT/api in .env"
+    if found is Occupant.OUR_SERVER:
+        message = f"a Prefect server already answers at {url}: use it, or stop it, or choose another port"
+    else:
+        message = f"port {address(url)[1]} of this machine is taken by {found}"
+    raise ServerError(message, hint=hint)
+
+
+def _deploy(environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Makes the deployments of `prefect.yaml`; what Prefect says of it is shown where it fails."""
+    try:
+        run_in_group(
+            [*PREFECT, "--no-prompt", "deploy", "--all"], lambda _: None, DEPLOY_TIMEOUT_S, environment=environment
+        )
+    except CommandError as error:
+        for line in error.lines:
+            say(line)
+        raise
+
+
+def _worker(url: str, environment: Mapping[str, str]) -> Part:
     def close_runs() -> None:
         wait_until_ready(url, READY_TIMEOUT_S)
         close_abandoned_runs()
@@ -107,9 +147,10 @@ def _worker(url: str, environment: dict[str, str]) -> Part:
 def _announce(url: str, say: Callable[[str], None]) -> None:
     program = Path(sys.executable).with_name("prefect")
     shown = Path(os.path.relpath(program)) if program.is_relative_to(Path.cwd()) else program
-    say(f"ready: {url.removesuffix('/api')} shows runs and schedules; server log in {HOME / 'server.log'}")
+    say(f"ready: {url.removesuffix('/api')} shows runs and schedules; server log in {SERVER_LOG}")
+    say(f"the page asks for a password: it is {CLIENT_KEY} in {PROFILES_FILE}")
     say(f"run the pipeline from another terminal: {shown} deployment run rulka/full-pipeline --watch")
-    say(f"(outside this folder, first: export PREFECT_API_URL={url})")
+    say(f"(outside this folder, first: export PREFECT_API_URL={url} PREFECT_PROFILES_PATH={PROFILES_FILE.resolve()})")
     say("Ctrl-C stops everything")
 
 

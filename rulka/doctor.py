@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -24,6 +22,13 @@ CONSTRAINTS_FILE = Path("constraints.txt")
 CHECKED_PACKAGES = ("torch", "numba", "numpy", "gymnasium", "prefect", "fastapi", "sqlalchemy", "dvc")
 """Those whose other versions are known not to work together."""
 
+WRITTEN = (".", "dvc.lock", ".dvc", ".dvc/tmp", ".dvc/cache", ".prefect", ".prefect/prefect.db", "data", "runs")
+"""What a run writes in the root of the project, as far as it exists."""
+
+FINE_AT_THE_PORT = {
+    "nobody": "free for `rulka up`",
+    "a Prefect server that takes this project's password": "`rulka up` runs",
+}
 MIN_DISK_GB = 5.0
 MIN_MEMORY_GB = 6.0
 
@@ -42,21 +47,23 @@ class Finding(NamedTuple):
     text: str
 
 
-def examine(find_api_url: Callable[[], str]) -> list[Finding]:
+def examine(find_server: Callable[[], tuple[str, str]]) -> list[Finding]:
     """Looks at everything.
 
     Args:
-        find_api_url: says where `rulka up` would put Prefect's server, or raises UserError.
+        find_server: returns where `rulka up` puts Prefect's server, and who answers there, as one of the texts of
+            `flows.server.Occupant`; or raises UserError.
     """
     return [
         _python(),
         *_packages(),
         _imports(),
         _parameters(),
+        _folder(),
         _versioning(),
         _disk(),
         _memory(),
-        _port(find_api_url),
+        _server(find_server),
         *_game(),
     ]
 
@@ -100,6 +107,18 @@ def _parameters() -> Finding:
     return Finding("params.yaml", True, "complete")
 
 
+def unwritable_paths() -> list[Path]:
+    """Returns what a run writes in this folder, exists, and cannot be written."""
+    return [Path(name) for name in WRITTEN if Path(name).exists() and not os.access(name, os.W_OK)]
+
+
+def _folder() -> Finding:
+    if paths := unwritable_paths():
+        names = ", ".join(str(path) for path in paths)
+        return Finding("folder", False, f"{names} in {Path.cwd()}: not writable; change the owner or the mode")
+    return Finding("folder", True, str(Path.cwd()))
+
+
 def _versioning() -> Finding:
     local = Path(".dvc/config.local")
     if Path(".git").exists() or (local.is_file() and "no_scm" in local.read_text(encoding="utf-8")):
@@ -119,16 +138,17 @@ def _memory() -> Finding:
     return Finding("memory", not advice, f"{free_gb:.0f} GB free{advice}")
 
 
-def _port(find_api_url: Callable[[], str]) -> Finding:
+def _server(find_server: Callable[[], tuple[str, str]]) -> Finding:
+    if unwritable_paths():
+        return Finding("server", False, "not looked at: its password lies in .prefect, which cannot be written")
     try:
-        api_url = find_api_url()
+        url, found = find_server()
     except UserError as error:
-        return Finding("port", False, error.for_people())
-    parts = urlsplit(api_url)
-    with socket.socket() as probe:
-        is_taken = probe.connect_ex((parts.hostname or "127.0.0.1", parts.port or 80)) == 0
-    what = "answers; `rulka up` runs, or another program has its port" if is_taken else "free for `rulka up`"
-    return Finding("port", True, f"{api_url} {what}")
+        return Finding("server", False, error.for_people())
+    if found in FINE_AT_THE_PORT:
+        return Finding("server", True, f"{url}: {FINE_AT_THE_PORT[found]}")
+    advice = "end it, or choose another port with PREFECT_API_URL=http://127.0.0.1:PORT/api in .env"
+    return Finding("server", False, f"{url} is taken by {found}; {advice}")
 
 
 def _game() -> list[Finding]:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rulka import cli, doctor
+from rulka import cli
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.cli import COMMANDS, main
-from rulka.errors import UserError
 from rulka.presets import preset_names
 from rulka.recordings import read_recording
 from rulka.recordings import summary as summary_module
@@ -197,30 +196,6 @@ def test_outside_the_project_commands_say_where_to_run(
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *command) == 1
     assert "Run this from the root of the project." in capsys.readouterr().err
-
-
-def test_doctor_names_a_missing_server_among_the_rest() -> None:
-    def nowhere() -> str:
-        message = "no PREFECT_API_URL is set"
-        raise UserError(message)
-
-    found = {finding.name: finding for finding in doctor.examine(nowhere)}
-    assert (found["port"].is_fine, found["port"].text) == (False, "no PREFECT_API_URL is set")
-    assert found["python"].is_fine
-
-
-def test_doctor_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(ROOT)
-    good = {finding.name: finding for finding in doctor.examine(lambda: "http://127.0.0.1:1/api")}
-    assert good["python"].is_fine
-    assert good["prefect"].is_fine
-    assert good["params.yaml"].is_fine
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "constraints.txt").write_text("prefect==0.1\n")
-    bad = {finding.name: finding for finding in doctor.examine(lambda: "http://127.0.0.1:1/api")}
-    assert "instead of 0.1; run `make setup`" in bad["prefect"].text
-    assert not bad["params.yaml"].is_fine
-    assert not bad["versioning"].is_fine
 
 
 def test_ctrl_c_ends_the_command_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rulka.cli.options import AsJson, Flag, Names, OneName, say, say_json
@@ -20,14 +22,16 @@ def run(stages: Names = (), /, force: Flag = False) -> None:
         stages: names of stages in dvc.yaml.
         force: run them even if nothing they read has changed.
     """
-    from flows.local import run as run_flow
+    with _prefect_explained():
+        from flows.local import run as run_flow
 
-    run_flow(list(stages) or None, force)
+    run_flow(list(stages) or None, force, say)
 
 
 def up() -> None:
     """Start Prefect's server, worker and deployments on this machine; Ctrl-C stops them."""
-    from flows.stack import up as run_stack
+    with _prefect_explained():
+        from flows.stack import up as run_stack
 
     run_stack(say)
 
@@ -55,10 +59,9 @@ def doctor(as_json: AsJson = False) -> None:
     Args:
         as_json: print one JSON object.
     """
-    from flows.server import api_url
     from rulka.doctor import examine
 
-    findings = examine(api_url)
+    findings = examine(_prefect_server)
     if as_json:
         say_json({finding.name: finding._asdict() for finding in findings})
     for finding in () if as_json else findings:
@@ -87,3 +90,25 @@ def bench(names: Names = (), /, as_json: AsJson = False) -> None:
         if subprocess.run(command, check=False).returncode != 0:
             message = f"benchmark {name} failed"
             raise UserError(message)
+
+
+@contextmanager
+def _prefect_explained() -> Iterator[None]:
+    """Turns whatever an import of `flows`, and so of Prefect, raises in the block into a UserError.
+
+    These imports stand in functions, for they take seconds that no other command shall wait for.
+    """
+    try:
+        yield
+    except Exception as error:
+        # Packages that do not fit together, and settings that cannot be read, raise whatever they like.
+        reason = " ".join(str(error).split())
+        message = f"Prefect cannot be used: {type(error).__name__}: {reason}"
+        hint = "Look at PREFECT_* in the environment and in .env; else run `make setup` in a new .venv."
+        raise UserError(message, hint=hint) from error
+
+
+def _prefect_server() -> tuple[str, str]:
+    with _prefect_explained():
+        from flows.server import describe
+    return describe()

@@ -15,7 +15,11 @@ TRAINING_DIR = Path("runs/train")
 
 
 def evaluate(
-    agent: Path = Path("data/agent"), track: TrackName = None, races: int | None = None, as_json: AsJson = False
+    agent: Path = Path("data/agent"),
+    track: TrackName = None,
+    races: int | None = None,
+    seed: int | None = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let an agent race greedily from fixed seeds.
 
@@ -23,12 +27,13 @@ def evaluate(
         agent: folder of the agent's weights.
         track: campaign slug, file or uid of the track; the main track of data/races when left out.
         races: number of races; the one of params.yaml when left out.
+        seed: of the first start, the next race takes the next; the one of params.yaml when left out.
         as_json: print one JSON object.
     """
     from rulka.evaluation.command import evaluate_agent, format_evaluation
     from rulka.params import read_params
 
-    result = evaluate_agent(agent, track=track, num_races=races, params=read_params())
+    result = evaluate_agent(agent, track=track, num_races=races, seed=seed, params=read_params())
     if as_json:
         say_json(result)
     else:

@@ -23,7 +23,13 @@ RACES_DIR = Path("data/races")
 
 
 def evaluate_agent(
-    agent_dir: Path, *, params: Params, track: str | None, num_races: int | None, races_dir: Path = RACES_DIR
+    agent_dir: Path,
+    *,
+    params: Params,
+    track: str | None,
+    num_races: int | None,
+    seed: int | None = None,
+    races_dir: Path = RACES_DIR,
 ) -> dict[str, Any]:
     """Lets an agent drive greedy races from fixed seeds.
 
@@ -32,6 +38,7 @@ def evaluate_agent(
         params: everything else about the races.
         track: a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track there.
         num_races: races to drive; None takes `evaluate.num_races`.
+        seed: of the first start, in 0..2^32-1; race k takes seed + k. None takes `evaluate.seed`.
         races_dir: the race dataset, for its tracks and for the demonstrations on the same track.
 
     Returns:
@@ -43,8 +50,12 @@ def evaluate_agent(
     if num_races is not None and num_races < 1:
         message = f"{num_races} races are too few: at least 1 is needed"
         raise UserError(message)
+    if seed is not None and not 0 <= seed < 2**32:
+        message = f"{seed} is no seed: it is a whole number from 0 to 4294967295"
+        raise UserError(message)
     where, demonstrations = _track_and_demonstrations(track, races_dir)
-    evaluate = params.evaluate.model_copy(update={"num_races": num_races or params.evaluate.num_races})
+    chosen = {"num_races": num_races, "seed": seed}
+    evaluate = params.evaluate.model_copy(update={key: value for key, value in chosen.items() if value is not None})
     table = action_table(params.actions.ticks_per_action)
     rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
     driver = agent_driver(agent_dir, rules)

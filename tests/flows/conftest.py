@@ -1,8 +1,16 @@
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from prefect.testing.utilities import prefect_test_harness
+
+ROOT = Path(__file__).parents[2]
+RULKA = [sys.executable, "-m", "rulka.cli"]
+DVC = [sys.executable, "-m", "dvc"]
 
 TOY_GRAPH = """\
 stages:
@@ -26,11 +34,31 @@ def prefect_server() -> Iterator[None]:
         yield
 
 
+def make_project(folder: Path, graph: str = TOY_GRAPH) -> Path:
+    """Writes a project of stand-in stages, with this project's settings of Prefect."""
+    (folder / "dvc.yaml").write_text(graph)
+    (folder / ".dvc").mkdir()
+    (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    for name in ("prefect.yaml", "prefect.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
 @pytest.fixture
 def toy_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with three tiny stages, and the working directory of the test."""
-    (tmp_path / "dvc.yaml").write_text(TOY_GRAPH)
-    (tmp_path / ".dvc").mkdir()
-    (tmp_path / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(make_project(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return tmp_path
+
+
+def change_command(stage: str, command: str) -> None:
+    """Gives a stage of the project in the working directory another command."""
+    graph = yaml.safe_load(Path("dvc.yaml").read_text())
+    graph["stages"][stage]["cmd"] = command
+    Path("dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False))
+
+
+def dvc(*arguments: str) -> str:
+    """Calls DVC in the working directory; returns what it wrote."""
+    return subprocess.run([*DVC, *arguments], capture_output=True, text=True, check=True).stdout

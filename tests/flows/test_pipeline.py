@@ -1,14 +1,25 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from flows.pipeline import check_inputs, chosen_stages, pipeline
+from flows.dvc import Outcome
+from flows.pipeline import check_inputs, chosen_stages, pipeline, summary
 from rulka.errors import UserError
 from rulka.stage import StageInputError
+from tests.flows.conftest import change_command
 
 RAN = {"racing", "capturing", "evaluating"}
 """What the commands of the toy project write."""
+
+HOLDER = """
+import sys
+from flows.turns import our_turn
+with our_turn("the run before", print):
+    print("mine", flush=True)
+    sys.stdin.readline()
+"""
 
 
 def ran(log: pytest.LogCaptureFixture) -> list[str]:
@@ -34,24 +45,59 @@ def test_a_missing_input_names_the_stage_to_run_first(toy_project: Path) -> None
         check_inputs("capture")
 
 
+def test_the_summary_tells_what_was_done_from_what_was_not() -> None:
+    outcomes = {"races": Outcome.UNCHANGED, "capture": Outcome.RAN, "clone": Outcome.RESTORED, "train": Outcome.RAN}
+    assert summary(outcomes) == "ran: capture, train; taken from DVC's cache: clone; nothing had changed: races"
+    assert summary({"train": Outcome.RAN}, ["races"]).startswith(
+        "ran: train; the input is older than it could be: stage races is out of date ("
+    )
+
+
 @pytest.mark.usefixtures("prefect_server")
 class TestRuns:
     def test_every_stage_once_then_nothing(self, toy_project: Path, caplog: pytest.LogCaptureFixture) -> None:
-        assert pipeline(return_state=True).is_completed()
+        state = pipeline(return_state=True)
+        assert state.message == "ran: races, capture, evaluate"
         assert ran(caplog) == ["racing", "capturing", "evaluating"]
         assert (toy_project / "data" / "evaluation" / "x").read_text() == "1\n"
-        assert pipeline(return_state=True).is_completed()
-        assert sum("didn't change, skipping" in line for line in caplog.messages) == 3
+        state = pipeline(return_state=True)
+        assert state.is_completed()
+        assert state.message == "nothing had changed: races, capture, evaluate"
         assert ran(caplog) == []
-        assert pipeline(["evaluate"], force=True, return_state=True).is_completed()
+        state = pipeline(["evaluate"], force=True, return_state=True)
+        assert state.message == "ran: evaluate"
         assert ran(caplog) == ["evaluating"]
+
+    def test_stale_stages_upstream_are_named(self, toy_project: Path, caplog: pytest.LogCaptureFixture) -> None:
+        assert pipeline(return_state=True).is_completed()
+        change_command("races", "mkdir -p data/races && echo 2 > data/races/x")
+        state = pipeline(["evaluate"], return_state=True)
+        assert state.is_completed()
+        assert state.message
+        assert state.message.startswith(
+            "nothing had changed: evaluate; the input is older than it could be: stage races is out of date ("
+        )
+        assert any(
+            line.levelname == "WARNING" and "stage races is out of date" in line.message for line in caplog.records
+        )
+
+    def test_a_run_waits_for_the_one_before(self, toy_project: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other:
+            assert other.stdin is not None
+            assert other.stdout is not None
+            assert other.stdout.readline() == "mine\n"
+            with pytest.MonkeyPatch.context() as patch:
+                # Frees the turn as soon as somebody asks who has it.
+                patch.setattr("flows.turns._holder", lambda: other.communicate("\n") and "the run before")
+                assert pipeline(["races"], return_state=True).is_completed()
+        assert "waiting for the run before: one run of the pipeline at a time" in caplog.messages
 
     def test_a_failed_stage_ends_the_flow_with_its_name(
         self, toy_project: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        graph = yaml.safe_load(Path("dvc.yaml").read_text())
-        graph["stages"]["capture"]["cmd"] = "echo no races && false"
-        Path("dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False))
+        change_command("capture", "echo no races && false")
         state = pipeline(return_state=True)
         assert state.is_failed()
         assert state.message
@@ -60,9 +106,7 @@ class TestRuns:
         assert not Path("data/evaluation").exists()
 
     def test_a_stage_that_takes_too_long_fails(self, toy_project: Path) -> None:
-        graph = yaml.safe_load(Path("dvc.yaml").read_text())
-        graph["stages"]["races"]["cmd"] = "sleep 60"
-        Path("dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False))
+        change_command("races", "sleep 60")
         state = pipeline(timeout_h=2.0 / 3600, return_state=True)
         assert state.is_failed()
         assert state.message

@@ -1,23 +1,27 @@
-"""The whole stack, once: up, both deployments, a run that completes, and down without a process left."""
+"""The whole stack, once: up, closed to web pages, both deployments, a run that completes, and down without a trace."""
 
-import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
+import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
-RULKA = [sys.executable, "-m", "rulka.cli"]
+from flows.access import CLIENT_KEY, PROFILE, PROFILES_FILE
+from tests.flows.conftest import ROOT, RULKA, change_command, make_project
+
+PREFECT = [sys.executable, "-m", "prefect"]
 
 
 def free_port() -> int:
@@ -26,41 +30,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture
-def address(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The API of a stack in the toy project, on a port of its own."""
-    for name in ("prefect.yaml", "prefect.toml"):
-        shutil.copy(ROOT / name, toy_project / name)
-    address = f"http://127.0.0.1:{free_port()}/api"
-    monkeypatch.setenv("PREFECT_API_URL", address)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    return address
-
-
-@pytest.fixture
-def stack(address: str) -> Iterator[subprocess.Popen[str]]:
-    """`rulka up`, ready."""
-    with subprocess.Popen([*RULKA, "up"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if line.startswith("Ctrl-C stops"):
-                break
-        assert process.poll() is None, "".join(said)
-        yield process
-        process.kill()
-
-
-def ask(address: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    request = urllib.request.Request(
-        address + path, json.dumps(body or {}).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+def wait_for(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
     deadline_s = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline_s
@@ -68,52 +38,141 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     return value
 
 
-def scheduled_runs(address: str, deployment: str) -> list[dict[str, Any]]:
-    chosen = {
-        "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
-        "deployments": {"id": {"any_": [deployment]}},
-    }
-    return ask(address, "/flow_runs/filter", chosen)
+def call(*command: str) -> subprocess.CompletedProcess[str]:
+    """Calls a program in the working directory to its end."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_up_run_and_down(address: str, stack: subprocess.Popen[str]) -> None:
-    deployments = {each["name"]: each["id"] for each in ask(address, "/deployments/filter")}
-    assert set(deployments) == {"full-pipeline", "nightly-evaluation"}
-    assert wait_for(lambda: scheduled_runs(address, deployments["nightly-evaluation"]))
+@dataclass(frozen=True)
+class Stack:
+    """`rulka up`, ready."""
 
-    command = [sys.executable, "-m", "prefect", "deployment", "run", "rulka/full-pipeline", "--watch"]
-    watched = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert watched.returncode == 0, watched.stdout + watched.stderr
-    assert Path("data/evaluation/x").read_text() == "1\n"
+    process: subprocess.Popen[str]
+    url: str
+    folder: Path
 
-    graph = Path("dvc.yaml")
-    graph.write_text(graph.read_text().replace("echo capturing", "sleep 100"))
-    run = ask(address, f"/deployments/{deployments['full-pipeline']}/create_flow_run")
-    family = psutil.Process(stack.pid)
-    wait_for(lambda: "sleep" in [process.name() for process in family.children(recursive=True)])
-    processes = family.children(recursive=True)
-    stack.send_signal(signal.SIGINT)
-    said, _ = stack.communicate(timeout=90)
-    assert stack.returncode == 0
-    assert "cancelled 1 active run\n" in said
-    assert said.endswith("stopping the worker\nstopping the server\nstopped\n") or "stopped\n" in said
-    _, left = psutil.wait_procs(processes, timeout=5)
-    assert left == []
-    assert run["name"] in said
-    assert not Path("data/frames").exists()
+    def ask(self, path: str, method: str = "GET", **headers: str) -> int:
+        """Sends a request as any program can; returns the status of the answer."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        body = None if method in ("GET", "OPTIONS") else b"{}"
+        request = urllib.request.Request(self.url + path, body, named, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
 
 
-def test_a_taken_port_is_named(address: str) -> None:
-    port = int(address.rpartition(":")[2].removesuffix("/api"))
-    with socket.create_server(("127.0.0.1", port)):
-        answer = subprocess.run([*RULKA, "up"], capture_output=True, text=True, check=False, timeout=60)
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = make_project(tmp_path_factory.mktemp("stack"))
+    url = f"http://127.0.0.1:{free_port()}/api"
+    # As a user does whose port 4200 is taken: everything typed in this folder knows it from now on.
+    (folder / ".env").write_text(f"PREFECT_API_URL={url}\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [*RULKA, "up"]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("Ctrl-C stops"):
+                break
+        assert process.poll() is None, "".join(said)
+        yield Stack(process, url, folder)
+        process.kill()
+
+
+@pytest.fixture
+def _in_folder(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(stack.folder)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.mark.usefixtures("_in_folder")
+class TestUp:
+    """In this order, on one stack."""
+
+    def test_a_web_page_is_refused(self, stack: Stack) -> None:
+        page = {"Origin": "http://evil.example"}
+        # What a form can send without asking.
+        assert stack.ask("/deployments/filter", "POST", Content_Type="text/plain", **page) == 403
+        asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "prefect-csrf-token"}
+        assert stack.ask("/deployments/filter", "OPTIONS", **asked, **page) == 400
+        assert stack.ask("/deployments/filter", "OPTIONS", **asked, Origin=stack.url.removesuffix("/api")) == 200
+        # A page whose own name points to this machine by now is of the same origin; it lacks the password.
+        rebound = {"Origin": "http://evil.example", "Host": "evil.example"}
+        for path in ("/csrf-token?client=x", "/admin/version", "/flow_runs/count"):
+            assert stack.ask(path, **rebound) in (401, 405)
+        wrong = "Basic " + b64encode(b"rulka:guess").decode()
+        assert stack.ask("/admin/version", Authorization=wrong) == 401
+
+    def test_who_reads_the_file_is_served(self, stack: Stack) -> None:
+        profile = tomllib.loads(PROFILES_FILE.read_text())["profiles"][PROFILE]
+        right = "Basic " + b64encode(profile[CLIENT_KEY].encode()).decode()
+        assert stack.ask("/admin/version", Authorization=right) == 200
+        # Even so, nothing is changed without the token that a page of another site cannot read.
+        assert stack.ask("/deployments/filter", "POST", Authorization=right) == 403
+
+    def test_both_deployments_are_there(self, stack: Stack) -> None:
+        listed = call(*PREFECT, "deployment", "ls", "--output", "json")
+        assert listed.returncode == 0, listed.stdout + listed.stderr
+        assert all(name in listed.stdout for name in ("full-pipeline", "nightly-evaluation"))
+        planned = wait_for(lambda: call(*PREFECT, "flow-run", "ls", "--state", "Scheduled", "--output", "json").stdout)
+        assert "auto-scheduled" in planned
+
+    def test_a_second_one_is_refused(self, stack: Stack) -> None:
+        answer = call(*RULKA, "up")
+        assert answer.returncode == 1
+        assert answer.stderr.startswith(f"error: a Prefect server already answers at {stack.url}: use it, or stop it")
+
+    def test_a_run_typed_by_a_user_completes(self, stack: Stack) -> None:
+        watched = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
+        assert watched.returncode == 0, watched.stdout + watched.stderr
+        assert Path("data/evaluation/x").read_text() == "1\n"
+
+    def test_a_run_in_the_terminal_uses_its_server(self, stack: Stack) -> None:
+        answer = call(*RULKA, "run")
+        assert answer.returncode == 0, answer.stderr
+        assert answer.stdout == "nothing had changed: races, capture, evaluate\n"
+
+    def test_down(self, stack: Stack) -> None:
+        change_command("capture", "sleep 100")
+        asked = call(*PREFECT, "deployment", "run", "rulka/full-pipeline")
+        assert asked.returncode == 0, asked.stderr
+        family = psutil.Process(stack.process.pid)
+        wait_for(lambda: "sleep" in [process.name() for process in family.children(recursive=True)])
+        processes = family.children(recursive=True)
+        stack.process.send_signal(signal.SIGINT)
+        said, _ = stack.process.communicate(timeout=120)
+        assert stack.process.returncode == 0
+        assert "cancelled 1 active run\n" in said
+        assert "stopped\n" in said
+        _, left = psutil.wait_procs(processes, timeout=30)
+        assert left == []
+        assert not Path("data/frames").exists()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_taken_port_is_named(toy_project: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host.strip("[]"), 0), family=family) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("PREFECT_API_URL", f"http://{host}:{port}/api")
+        answer = call(*RULKA, "up")
     assert answer.returncode == 1
-    assert answer.stderr.startswith(f"error: port {port} of this machine is taken by another program\n")
+    taken = f"error: port {port} of this machine is taken by a program that is no Prefect server\n"
+    assert answer.stderr.startswith(taken)
     assert "PREFECT_API_URL=" in answer.stderr
 
 
-def test_only_this_machine_is_served(toy_project: Path) -> None:
-    environment = {**os.environ, "PREFECT_API_URL": "http://192.0.2.1:4200/api", "PYTHONPATH": str(ROOT)}
-    answer = subprocess.run([*RULKA, "up"], env=environment, capture_output=True, text=True, check=False, timeout=60)
+def test_what_prefect_says_of_bad_deployments_is_shown(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
+    text = Path("prefect.yaml").read_text()
+    Path("prefect.yaml").write_text(text.replace("flows.pipeline.pipeline", "flows.pipeline.no_such_flow"))
+    answer = call(*RULKA, "up")
     assert answer.returncode == 1
-    assert "192.0.2.1:4200/api, which is not this machine" in answer.stderr
+    assert "no_such_flow" in answer.stdout
+    assert "see its output above" in answer.stderr

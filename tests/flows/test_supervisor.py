@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.supervisor import MAX_STARTS, Part, PartError, Supervisor
+from flows.supervisor import MAX_STARTS, Part, PartError, Supervisor, rotate
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 PARENT = [
@@ -60,7 +60,9 @@ def test_a_part_that_does_not_stay_up_is_given_up() -> None:
 
     with Supervisor(lambda _: None) as supervisor:
         supervisor.start(part)
-        with pytest.raises(PartError, match=f"the server ended {MAX_STARTS} times in a row, with exit code 7"):
+        with pytest.raises(
+            PartError, match=f"the server was started {MAX_STARTS} times within 300 s and ended with exit code 7"
+        ):
             watch()
 
 
@@ -97,3 +99,52 @@ def test_parts_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     inner = int((tmp_path / "outer").read_text())
     os.kill(pid_of(outer), signal.SIGKILL)
     wait_for(lambda: not psutil.pid_exists(inner) or psutil.Process(inner).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_part_that_hangs_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A stopped process hears no interrupt, so it is killed after this long.
+    monkeypatch.setattr("flows.supervisor.STOP_GRACE_S", 0.5)
+    said: list[str] = []
+    answering = [True]
+    part = Part(
+        "server", SLEEP, os.environ, log_file=tmp_path / "log", answers=lambda: answering[0], hang_timeout_s=0.3
+    )
+    with Supervisor(said.append) as supervisor:
+        supervisor.start(part)
+        supervisor.check()
+        first = pid_of(part)
+        os.kill(first, signal.SIGSTOP)
+        answering[0] = False
+        wait_for(lambda: supervisor.check() or pid_of(part) != first, timeout_s=60)
+        # It may take longer to start than to answer.
+        supervisor.check()
+        assert len(said) == 1
+    assert said == ["the server does not answer any more; starting it again", "stopping the server"]
+    assert not psutil.pid_exists(first)
+
+
+def test_a_part_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
+    part = Part("server", SLEEP, os.environ, answers=iter([True, False] * 99).__next__, hang_timeout_s=-1.0)
+
+    def watch() -> None:
+        while True:
+            supervisor.check()
+
+    with Supervisor(lambda _: None) as supervisor:
+        supervisor.start(part)
+        with pytest.raises(PartError, match=f"the server was started {MAX_STARTS} times within 300 s and hangs"):
+            watch()
+
+
+def test_a_long_log_is_put_aside_while_it_is_written(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    with log.open("a") as writer:
+        writer.write("old\n" * 10)
+        writer.flush()
+        rotate(log, max_bytes=40)
+        assert log.read_text() == "old\n" * 10
+        rotate(log, max_bytes=39)
+        writer.write("new\n")
+        writer.flush()
+    assert (tmp_path / "server.log.1").read_text() == "old\n" * 10
+    assert log.read_text() == "server.log.1 holds what was before\nnew\n"

@@ -191,3 +191,12 @@ def test_command_names_the_tracks_it_knows(inputs: Inputs) -> None:
         evaluate_agent(inputs.agent, params=small_params(), track="nowhere", num_races=None, races_dir=inputs.races)
     with pytest.raises(UserError, match="too few"):
         evaluate_agent(inputs.agent, params=small_params(), track=None, num_races=0, races_dir=inputs.races)
+    with pytest.raises(UserError, match="-1 is no seed"):
+        evaluate_agent(inputs.agent, params=small_params(), track=None, num_races=1, seed=-1, races_dir=inputs.races)
+
+
+def test_races_start_from_the_seed_that_is_asked_for(inputs: Inputs) -> None:
+    result = evaluate_agent(
+        inputs.agent, params=small_params(), track=None, num_races=2, seed=25_160_000, races_dir=inputs.races
+    )
+    assert [race["seed"] for race in result["races"]] == [25_160_000, 25_160_001]

@@ -1,0 +1,168 @@
+"""What the flow asks of DVC: to bring one stage up to date, whether stages are, and who else is at work.
+
+DVC locks its repository while it looks and the paths of a stage while that runs. It can wait for the first lock
+(`--wait-for-lock`) and gives up at the second, so here is the waiting for the second.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from flows.process import CommandError, child_environment, run_in_group
+from rulka.errors import UserError
+from rulka.graph import read_graph
+
+DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
+PATHS_LOCK_FILE = Path(".dvc/tmp/rwlock")
+BLOCKED = "it is being blocked by:"
+POLL_S = 1.0
+
+
+class DvcError(UserError):
+    """DVC cannot do what was asked."""
+
+
+class Outcome(StrEnum):
+    """What came of one stage, in DVC's own account."""
+
+    RAN = "ran"
+    RESTORED = "taken from DVC's cache"
+    UNCHANGED = "nothing had changed"
+
+
+def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], timeout_s: float) -> Outcome:
+    """Brings one stage up to date with what lies on the disk now, whatever wrote that; waits for other DVC processes.
+
+    Args:
+        stage: name of the stage in `dvc.yaml`.
+        force: run it even if nothing has changed.
+        say: gets each line that DVC and the stage write.
+        timeout_s: seconds after which the stage is ended; waiting does not count.
+
+    Raises:
+        CommandError: if the stage fails or takes too long.
+        DvcError: if DVC did not say what it did.
+    """
+    command = [*DVC, "repro", "--single-item", *(["--force"] if force else []), stage]
+    while True:
+        wait_for_dvc(say)
+        try:
+            return _outcome(stage, run_in_group(command, say, timeout_s))
+        except CommandError as error:
+            # Another DVC process may have come in between.
+            if not any(BLOCKED in line for line in error.lines):
+                raise
+            time.sleep(POLL_S)
+
+
+def _outcome(stage: str, lines: list[str]) -> Outcome:
+    said = {
+        f"Running stage '{stage}':": Outcome.RAN,
+        f"Stage '{stage}' is cached - skipping run, checking out outputs": Outcome.RESTORED,
+        f"Stage '{stage}' didn't change, skipping": Outcome.UNCHANGED,
+    }
+    for line in lines:
+        if line in said:
+            return said[line]
+    message = f"DVC ended without saying whether {stage} ran"
+    raise DvcError(message, hint=f"Look at its output above, and at `dvc status {stage}`.")
+
+
+def stale_upstream(stages: list[str]) -> list[str]:
+    """Returns the stages, in the order of `dvc.yaml`, that are out of date, are not among `stages`, and feed them.
+
+    Raises:
+        DvcError: if DVC cannot say.
+    """
+    upstream = [stage for stage in _upstream(stages) if stage not in stages]
+    if not upstream:
+        return []
+    answer = subprocess.run(
+        [*DVC, "status", "--json", *upstream],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        env=child_environment(),
+    )
+    if answer.returncode != 0:
+        message = f"`dvc status` failed: {(answer.stderr or answer.stdout).strip()}"
+        raise DvcError(message)
+    stale = json.loads(answer.stdout)
+    return [stage for stage in upstream if stage in stale]
+
+
+def _upstream(stages: list[str]) -> list[str]:
+    """Every stage whose outputs reach one of `stages`, directly or through others, in the order of `dvc.yaml`."""
+    graph = read_graph()
+    writers = {path: name for name, parts in graph.items() for path in output_paths(parts)}
+    found, waiting = set(), list(stages)
+    while waiting:
+        for path in graph[waiting.pop()].get("deps", ()):
+            if path in writers and writers[path] not in found:
+                found.add(writers[path])
+                waiting.append(writers[path])
+    return [name for name in graph if name in found]
+
+
+def output_paths(parts: dict[str, object]) -> list[str]:
+    """Returns the paths that a stage of `dvc.yaml` writes; an entry there is a path, or a path with its options.
+
+    Args:
+        parts: what `dvc.yaml` says of the stage.
+    """
+    entries = [entry for key in ("outs", "metrics", "plots") for entry in parts.get(key) or ()]  # pyright: ignore
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+
+
+def wait_for_dvc(say: Callable[[str], None]) -> None:
+    """Waits until no other DVC process runs a stage here.
+
+    Args:
+        say: gets a line for each process that is waited for.
+
+    Raises:
+        DvcError: if the lock names a process that is no DVC; it would hold for ever.
+    """
+    while holders := _holders():
+        pid, command = holders.popitem()
+        say(f"waiting for process {pid} (`{command}`), which runs a stage here")
+        # Not only for the lock: it is free for a moment between two stages of one `dvc repro`.
+        while _is_dvc(pid):
+            time.sleep(POLL_S)
+
+
+def _holders() -> dict[int, str]:
+    """The processes that hold paths of this repository, with their commands."""
+    try:
+        locks = json.loads(PATHS_LOCK_FILE.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        # There is none before the first stage, and it is being written now.
+        return {}
+    readers = [each for holders in locks.get("read", {}).values() for each in holders]
+    holders = {each["pid"]: each["cmd"] for each in (*readers, *locks.get("write", {}).values())}
+    return {pid: command for pid, command in holders.items() if _is_dvc(pid)}
+
+
+def _is_dvc(pid: int) -> bool:
+    """Whether a process that holds a lock still runs."""
+    try:
+        command = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
+    if not command:
+        # It has ended, and its parent has not asked how.
+        return False
+    if any("dvc" in word for word in command):
+        return True
+    message = f"{PATHS_LOCK_FILE} names process {pid}, which is no DVC but `{' '.join(command)}`"
+    raise DvcError(message, hint=f"A DVC that was killed left it there: remove {PATHS_LOCK_FILE} and start again.")

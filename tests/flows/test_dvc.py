@@ -1,0 +1,82 @@
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.dvc import PATHS_LOCK_FILE, DvcError, Outcome, output_paths, reproduce_stage, stale_upstream, wait_for_dvc
+from flows.process import CommandError
+from tests.flows.conftest import DVC, change_command, dvc
+
+
+def reproduce(stage: str, said: list[str] | None = None, *, force: bool = False) -> Outcome:
+    return reproduce_stage(stage, force=force, say=(said if said is not None else []).append, timeout_s=60)
+
+
+def test_what_came_of_a_stage_is_what_dvc_says(toy_project: Path) -> None:
+    said: list[str] = []
+    assert reproduce("races", said) is Outcome.RAN
+    assert "racing" in said
+    assert reproduce("races") is Outcome.UNCHANGED
+    assert reproduce("races", force=True) is Outcome.RAN
+    assert reproduce("capture") is Outcome.RAN
+    shutil.rmtree("data/frames")
+    assert reproduce("capture") is Outcome.RESTORED
+    assert Path("data/frames/x").read_text() == "1\n"
+
+
+def test_a_failed_stage_is_an_error(toy_project: Path) -> None:
+    change_command("races", "echo no luck && false")
+    with pytest.raises(CommandError, match="failed with exit code") as failure:
+        reproduce("races")
+    assert "no luck" in failure.value.lines
+
+
+def test_stages_that_feed_others_and_are_out_of_date_are_found(toy_project: Path) -> None:
+    assert stale_upstream(["evaluate"]) == ["races", "capture"]
+    dvc("repro")
+    assert stale_upstream(["evaluate"]) == []
+    change_command("races", "mkdir -p data/races && echo 2 > data/races/x")
+    assert stale_upstream(["evaluate"]) == ["races"]
+    assert stale_upstream(["capture"]) == ["races"]
+    assert stale_upstream(["races", "evaluate"]) == []
+    assert stale_upstream(["races"]) == []
+
+
+def test_outputs_with_options_are_paths_too() -> None:
+    parts = {"outs": ["data/a", {"data/b": {"persist": True}}], "metrics": [{"data/m.json": {"cache": False}}]}
+    assert output_paths(parts) == ["data/a", "data/b", "data/m.json"]
+
+
+def test_a_stage_waits_for_a_dvc_in_a_terminal(toy_project: Path) -> None:
+    change_command(
+        "races", "touch started && until test -e go; do sleep 0.1; done && mkdir -p data/races && touch data/races/x"
+    )
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        Path("go").touch()
+
+    with subprocess.Popen([*DVC, "repro", "races"], stdout=subprocess.PIPE, text=True) as terminal:
+        while not Path("started").exists():
+            time.sleep(0.05)
+        assert reproduce_stage("capture", force=False, say=say, timeout_s=60) is Outcome.RAN
+        terminal.communicate()
+    assert terminal.returncode == 0
+    assert said[0].startswith(f"waiting for process {terminal.pid} (`")
+    assert "repro races" in said[0]
+
+
+def test_a_lock_that_nobody_will_free_is_named(toy_project: Path) -> None:
+    PATHS_LOCK_FILE.parent.mkdir(parents=True, exist_ok=True)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        PATHS_LOCK_FILE.write_text(json.dumps({"write": {"/data": {"pid": other.pid, "cmd": "dvc repro"}}}))
+        with pytest.raises(DvcError, match=f"names process {other.pid}, which is no DVC but `sleep 60`") as refusal:
+            wait_for_dvc(lambda _: None)
+        other.kill()
+    assert f"remove {PATHS_LOCK_FILE}" in refusal.value.hint
+    # DVC itself clears away what a process that is gone has left.
+    wait_for_dvc(lambda _: None)

@@ -1,0 +1,120 @@
+"""`rulka run` in a process of its own, without `rulka up`."""
+
+import ctypes
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from flows.dvc import output_paths
+from tests.flows.conftest import ROOT, RULKA, change_command, make_project
+
+
+def stand_in_graph() -> str:
+    """The stages of this project with what they exchange, and commands that do next to nothing."""
+    graph = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    written = {path for parts in graph.values() for path in output_paths(parts)}
+    for name, parts in graph.items():
+        folders = [path for path in output_paths(parts) if not Path(path).suffix]
+        parts["cmd"] = " && ".join(f"mkdir -p {folder} && echo {name} > {folder}/x" for folder in folders)
+        parts["deps"] = [path for path in parts["deps"] if path in written]
+        for key in ("params", "metrics", "plots"):
+            parts.pop(key, None)
+    return yaml.safe_dump({"stages": graph}, sort_keys=False)
+
+
+@pytest.fixture
+def _own_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nobody listens there, whatever else runs on this machine.
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+
+
+@pytest.mark.usefixtures("_own_port")
+def test_every_stage_of_this_project_through_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_project(tmp_path, stand_in_graph()))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    stages = list(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
+    answer = subprocess.run([*RULKA, "run"], capture_output=True, text=True, check=False, timeout=500)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert answer.stdout.splitlines()[-1] == f"ran: {', '.join(stages)}"
+    assert {path.name for path in Path("data").iterdir()} >= {"races", "frames", "encoder", "agent", "evaluation"}
+    assert Path("dvc.lock").exists()
+    assert stat.S_IMODE(Path(".prefect/profiles.toml").stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only the Linux kernel ends children with their parent")
+@pytest.mark.usefixtures("_own_port")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_a_run_that_is_ended(toy_project: Path, number: signal.Signals) -> None:
+    change_command("races", "sleep 300")
+    with subprocess.Popen(
+        [*RULKA, "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as run:
+        this = psutil.Process(run.pid)
+        deadline_s = time.monotonic() + 300
+        family: list[psutil.Process] = []
+        while "sleep" not in [process.name() for process in family]:
+            assert run.poll() is None
+            assert time.monotonic() < deadline_s
+            time.sleep(0.2)
+            family = this.children(recursive=True)
+        sleeping = [process for process in family if process.name() == "sleep"]
+        if number == signal.SIGINT:
+            # As a terminal does: to everything in its foreground.
+            os.killpg(run.pid, number)
+            _, said = run.communicate(timeout=120)
+            assert run.returncode == 130
+            assert said.endswith(b"interrupted\n")
+        else:
+            run.kill()
+            run.communicate(timeout=120)
+            # A real stage looks after its starters itself, see rulka.stage; this one cannot.
+            for process in sleeping:
+                process.kill()
+    _, left = psutil.wait_procs(family, timeout=60)
+    assert left == []
+
+
+def no_privileges() -> None:
+    """Runs in a child before its program: takes from root what lets it write where the mode forbids it."""
+    drop_from_bounding_set, may_override_modes = 24, 1
+    ctypes.CDLL(None).prctl(drop_from_bounding_set, may_override_modes, 0, 0, 0)
+
+
+class TestRefusals:
+    @pytest.mark.skipif(sys.platform != "linux", reason="only there can a test of root's be without root's privileges")
+    @pytest.mark.parametrize("command", ["run", "up", "doctor"])
+    def test_a_read_only_folder_is_named(self, toy_project: Path, command: str) -> None:
+        folders = (toy_project, toy_project / ".dvc")
+        for folder in folders:
+            folder.chmod(0o555)
+        answer = subprocess.run(
+            [*RULKA, command], preexec_fn=no_privileges, capture_output=True, text=True, check=False, timeout=300
+        )
+        for folder in folders:
+            folder.chmod(0o755)
+        assert answer.returncode == 1
+        assert "Traceback" not in answer.stdout + answer.stderr
+        said = answer.stdout if command == "doctor" else answer.stderr
+        start = "WRONG folder: " if command == "doctor" else "error: "
+        assert [line for line in said.splitlines() if line.startswith(f"{start}., .dvc in {toy_project}: not writable")]
+        assert not (toy_project / ".prefect").exists()
+
+    @pytest.mark.parametrize("command", ["run", "up"])
+    def test_a_folder_that_is_no_project_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    ) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        answer = subprocess.run(
+            [*RULKA, command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert answer.returncode == 1
+        assert answer.stderr == f"error: there is no dvc.yaml in {tmp_path}\n  Run this from the root of the project.\n"
+        assert not list(tmp_path.iterdir())

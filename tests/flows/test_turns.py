@@ -1,0 +1,57 @@
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flows import turns
+from flows.turns import our_turn
+
+HOLDER = """
+import sys
+from flows.turns import our_turn
+with our_turn("the nightly", print):
+    print("mine", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_the_second_waits_and_says_for_whom(
+    toy_project: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    monkeypatch.setattr(turns, "ASK_AGAIN_S", 0.1)
+    said: list[str] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "mine\n"
+
+        def free() -> None:
+            while not said:
+                time.sleep(0.05)
+            if is_killed:
+                other.kill()
+            else:
+                other.communicate("\n")
+
+        thread = threading.Thread(target=free)
+        thread.start()
+        with our_turn("this run", said.append):
+            thread.join()
+    assert len(said) == 1
+    assert said[0].startswith(f"waiting for the nightly (process {other.pid}, since ")
+
+
+def test_a_free_turn_is_taken_without_a_word(toy_project: Path) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        with our_turn("this run", said.append):
+            assert str(os.getpid()) in turns.HOLDER_FILE.read_text()
+    assert said == []
+    assert not turns.HOLDER_FILE.exists()
