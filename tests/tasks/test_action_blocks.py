@@ -47,6 +47,7 @@ def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, P
         params.observation,
         params.actions,
         params.simulator,
+        params.race_end,
         params.network,
         params.rewards,
         params.train,

@@ -156,7 +156,13 @@ def test_agent_for_other_actions_is_refused(inputs: Inputs, tmp_path: Path) -> N
     actions = params.actions.model_copy(update={"ticks_per_action": 7})
     with pytest.raises(ArtifactError, match="ticks_per_action"):
         evaluate(
-            params.observation, actions, params.simulator, params.evaluate, inputs=inputs, out_dir=tmp_path / "out"
+            params.observation,
+            actions,
+            params.simulator,
+            params.evaluate,
+            params.race_end,
+            inputs=inputs,
+            out_dir=tmp_path / "out",
         )
 
 
