@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rulka.outputs import OutputError
 from rulka.params import ParamsError, read_params
 from rulka.presets import PresetError, apply_preset, preset_lines, preset_names
 
@@ -65,7 +66,7 @@ def test_parameters_that_cannot_be_written_are_named(params_file: Path, monkeypa
 
     before = params_file.read_bytes()
     monkeypatch.setattr("os.replace", refuse)
-    with pytest.raises(PresetError, match=r"params.yaml cannot be written: Permission denied"):
+    with pytest.raises(OutputError, match=r"params.yaml cannot be written: Permission denied"):
         apply_preset("scratch", params_file, ROOT / "presets")
     assert params_file.read_bytes() == before
 
