@@ -104,7 +104,7 @@ def stale_upstream(stages: list[str]) -> list[str]:
 def _upstream(stages: list[str]) -> list[str]:
     """Every stage whose outputs reach one of `stages`, directly or through others, in the order of `dvc.yaml`."""
     graph = read_graph()
-    writers = {path: name for name, parts in graph.items() for path in output_paths(parts)}
+    writers = {path: name for name, parts in graph.items() for path in parts["outs"]}
     found, waiting = set(), list(stages)
     while waiting:
         for path in graph[waiting.pop()].get("deps", ()):
@@ -112,16 +112,6 @@ def _upstream(stages: list[str]) -> list[str]:
                 found.add(writers[path])
                 waiting.append(writers[path])
     return [name for name in graph if name in found]
-
-
-def output_paths(parts: dict[str, object]) -> list[str]:
-    """Returns the paths that a stage of `dvc.yaml` writes; an entry there is a path, or a path with its options.
-
-    Args:
-        parts: what `dvc.yaml` says of the stage.
-    """
-    entries = [entry for key in ("outs", "metrics", "plots") for entry in parts.get(key) or ()]  # pyright: ignore
-    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
 
 
 def wait_for_dvc(say: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.states import Completed, Failed
 
-from flows.dvc import Outcome, output_paths, reproduce_stage, stale_upstream
+from flows.dvc import Outcome, reproduce_stage, stale_upstream
 from flows.turns import our_turn
 from rulka.errors import UserError
 from rulka.graph import read_graph
@@ -103,7 +103,7 @@ def check_inputs(stage: str) -> None:
         StageInputError: naming the stage to run first; DVC would only name the path.
     """
     graph = read_graph()
-    writers = {path: writer for writer, parts in graph.items() for path in output_paths(parts)}
+    writers = {path: writer for writer, parts in graph.items() for path in parts["outs"]}
     for path in graph[stage].get("deps", ()):
         if path in writers:
             require(Path(path), writers[path])

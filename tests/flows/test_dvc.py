@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc import PATHS_LOCK_FILE, DvcError, Outcome, output_paths, reproduce_stage, stale_upstream, wait_for_dvc
+from flows.dvc import PATHS_LOCK_FILE, DvcError, Outcome, reproduce_stage, stale_upstream, wait_for_dvc
 from flows.process import CommandError
 from tests.flows.conftest import DVC, change_command, dvc
 
@@ -43,11 +43,6 @@ def test_stages_that_feed_others_and_are_out_of_date_are_found(toy_project: Path
     assert stale_upstream(["capture"]) == ["races"]
     assert stale_upstream(["races", "evaluate"]) == []
     assert stale_upstream(["races"]) == []
-
-
-def test_outputs_with_options_are_paths_too() -> None:
-    parts = {"outs": ["data/a", {"data/b": {"persist": True}}], "metrics": [{"data/m.json": {"cache": False}}]}
-    assert output_paths(parts) == ["data/a", "data/b", "data/m.json"]
 
 
 def test_a_stage_waits_for_a_dvc_in_a_terminal(toy_project: Path) -> None:

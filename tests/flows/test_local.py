@@ -13,17 +13,16 @@ import psutil
 import pytest
 import yaml
 
-from flows.dvc import output_paths
+from rulka.graph import read_graph
 from tests.flows.conftest import ROOT, RULKA, change_command, make_project
 
 
 def stand_in_graph() -> str:
     """The stages of this project with what they exchange, and commands that do next to nothing."""
-    graph = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    written = {path for parts in graph.values() for path in output_paths(parts)}
+    graph = read_graph(ROOT / "dvc.yaml")
+    written = {path for parts in graph.values() for path in parts["outs"]}
     for name, parts in graph.items():
-        folders = [path for path in output_paths(parts) if not Path(path).suffix]
-        parts["cmd"] = " && ".join(f"mkdir -p {folder} && echo {name} > {folder}/x" for folder in folders)
+        parts["cmd"] = " && ".join(f"mkdir -p {folder} && echo {name} > {folder}/x" for folder in parts["outs"])
         parts["deps"] = [path for path in parts["deps"] if path in written]
         for key in ("params", "metrics", "plots"):
             parts.pop(key, None)
