@@ -1,8 +1,9 @@
 """The dip after cloning: how PPO drives while its value is new. `python -m benchmarks.value_warmup [--json]`.
 
 Trains PPO from the clone on the track of the demo, serially and in float32, so that the figures are the same on every
-load of the machine. Greedy races on the way, always from the same starts, say what became of the clone. Needs
-`data/races` and `data/agent_init` of a pipeline whose `train.algorithm` is ppo: `dvc repro transfer` makes them.
+load of the machine. Greedy races on the way, always from the same starts, say what became of the clone. `--fits` says
+instead how well values solved for from so many decisions explain the returns of races that they have not seen.
+Needs `data/races` and `data/agent_init` of a pipeline whose `train.algorithm` is ppo: `dvc repro transfer` makes them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
+from models.actor_critic import ActorCritic
 from rulka.actions import action_table
 from rulka.agents.agent import AgentSpec
+from rulka.agents.rollouts import Segment, join_segments, keep_block
 from rulka.agents.speed import keep_freed_memory
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.datasets.races import read_meta, track_path
+from rulka.losses.gae import Endings
+from rulka.losses.least_squares import solve_linear_value
+from rulka.losses.ppo import explained_variance
 from rulka.params import Params, read_params
 from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
@@ -31,6 +38,11 @@ from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars, b
 CHECK_SEED = 4711
 SHOWN = ("explained_variance", "value_loss", "approx_kl", "update_kl", "gradient_steps", "entropy")
 """Metrics of updates that are kept beside the greedy races, as means since the last ones."""
+
+
+FIT_BLOCKS, TEST_BLOCKS = (2, 4, 8), 12
+"""Blocks of experience to solve for a value from, each beginning with the first, and those after them to test it on."""
+FIT_RIDGES = (1e-5, 1e-3, 1e-2, 1e-1)
 
 
 class Budget(NamedTuple):
@@ -134,6 +146,57 @@ def _row(seed: int, env_steps: int, result: CheckResult, updates: list[dict[str,
     } | means
 
 
+def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
+    """Returns by the number of decisions and by the ridge how much of the variance of unseen returns is explained."""
+    spec, block, params = setting.agent(), new_block(setting.block), setting.params.ppo
+    network = build_learner(spec, setting.initial, 1, []).network
+    assert isinstance(network, ActorCritic)
+    actor = LocalActor(build_actor(spec, None, 1))
+    actor.load(0, network.state_dict())
+    cars = build_cars(setting.cars, block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
+    collector = Collector(0, cars, actor, block.spec, 1)
+    seen, hidden = [], []
+    for _ in range(max(FIT_BLOCKS) + TEST_BLOCKS):
+        collector.fill(block, 0)
+        seen.append(keep_block(block, params.gamma))
+        steps = zip(seen[-1].image, seen[-1].floats, strict=True)
+        with torch.no_grad():
+            hidden.append(torch.stack([network.hidden(network.encode(image), floats) for image, floats in steps]))
+    collector.close()
+    first = max(FIT_BLOCKS)
+    returns, is_known = whole_returns(seen[first:], params.gamma)
+    unseen = torch.cat([rows[:-1] for rows in hidden[first:]])[is_known].double()
+    found: dict[str, dict[str, float]] = {}
+    for count in FIT_BLOCKS:
+        segment, features = join_segments(seen[:count]), torch.cat(hidden[:count], dim=1)
+        scores = found[f"{segment.action.numel():,}"] = {}
+        for ridge in FIT_RIDGES:
+            solved = solve_linear_value(
+                features, segment.reward, segment.endings, params.gamma, params.gae_lambda, ridge
+            )
+            value = (unseen @ solved.weight + solved.bias).float()
+            scores[str(ridge)] = explained_variance(value, returns[is_known])
+    return found
+
+
+def whole_returns(segments: list[Segment], discount: float) -> tuple[Tensor, Tensor]:
+    """Returns the discounted rewards [T, N] up to the end of the race, and where [T, N] that end was seen.
+
+    Args:
+        segments: blocks of the same cars that follow each other, T decisions together.
+        discount: gamma.
+    """
+    columns = (torch.cat([getattr(segment, name) for segment in segments]) for name in ("reward", *Endings._fields))
+    reward, terminated, truncated, is_reset = columns
+    returns, is_known = torch.zeros_like(reward), torch.zeros_like(is_reset)
+    carried, is_seen = torch.zeros_like(reward[0]), torch.zeros_like(is_reset[0])
+    for t in range(len(reward) - 1, -1, -1):
+        is_seen = (is_seen | terminated[t]) & ~truncated[t]  # a race that was cut would have gone on
+        carried = reward[t] + discount * torch.where(terminated[t], 0.0, carried)
+        returns[t], is_known[t] = carried, is_seen & ~is_reset[t]
+    return returns, is_known
+
+
 def summarise(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Returns what the clone did, the lowest finish rate after it and when, and the last one."""
     clone, *later = rows
@@ -150,6 +213,13 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def fits_table(fits: dict[str, dict[str, float]]) -> str:
+    """Returns a table for people."""
+    lines = ["decisions   " + "".join(f"{'ridge ' + ridge:>14s}" for ridge in next(iter(fits.values())))]
+    lines += [f"{count:>9s}   " + "".join(f"{score:14.2f}" for score in row.values()) for count, row in fits.items()]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Prints a table with a line for each seed, or one JSON object with every check; progress goes to stderr."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -158,11 +228,16 @@ def main() -> None:
     parser.add_argument("--env-steps", type=int, default=100_000, help="decisions to train for")
     parser.add_argument("--check-every", type=int, default=10_000, help="decisions between greedy races")
     parser.add_argument("--races", type=int, default=36, help="greedy races in each check")
+    parser.add_argument("--fits", action="store_true", help="measure solved values on unseen races, train nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
     setting = read_setting(arguments.data)
+    if arguments.fits:
+        fits = measure_fits(setting)
+        print(json.dumps({"explained_variance": fits}) if arguments.json else fits_table(fits))
+        return
     budget = Budget(arguments.env_steps, arguments.check_every, arguments.races)
     runs = [train(setting, int(seed), budget) for seed in arguments.seeds.split(",")]
     if arguments.json:

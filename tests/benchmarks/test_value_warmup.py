@@ -11,7 +11,9 @@ import torch
 from benchmarks import value_warmup
 from rulka.actions import action_table
 from rulka.agents.networks import build_agent_network
+from rulka.agents.rollouts import keep_block
 from rulka.artifacts import Artifact, observation_contract
+from rulka.buffers.experience import BlockSpec, new_block
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
 from rulka.runtime.parts import RaceSpec
@@ -57,6 +59,27 @@ def test_rows_of_a_run(setting: value_warmup.Setting) -> None:
     assert "update_kl" in rows[2]
     summary = value_warmup.summarise(rows)
     assert (summary["clone"], summary["lowest"], summary["lowest_at"]) == (0.0, 0.0, 64)
+
+
+def test_returns_of_whole_races_by_hand() -> None:
+    """gamma 0.5, two blocks of two decisions: rewards 1, 2 and the end; a reset; a last race whose end is not seen."""
+    blocks = [new_block(BlockSpec(2, 1, 1, 1, 1)) for _ in range(2)]
+    blocks[0].reward[:, 0], blocks[0].terminated[1] = [1.0, 2.0], True
+    blocks[1].reward[:, 0], blocks[1].is_reset[0] = [0.0, 4.0], True
+    returns, is_known = value_warmup.whole_returns([keep_block(block, 0.5) for block in blocks], 0.5)
+    assert is_known[:, 0].tolist() == [True, True, False, False]
+    assert returns[:2, 0].tolist() == [2.0, 2.0]
+
+
+def test_fits_to_their_end(
+    setting: value_warmup.Setting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(value_warmup, "read_setting", lambda _: setting)
+    monkeypatch.setattr("sys.argv", ["value_warmup", "--fits"])
+    value_warmup.main()
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert len(head.split()) == 1 + 2 * len(value_warmup.FIT_RIDGES)
+    assert [row.split()[0] for row in rows] == ["64", "128", "256"]
 
 
 @pytest.mark.parametrize("is_json", [False, True])
