@@ -19,25 +19,28 @@ from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.stage import run_stage
 
-PLACES: dict[str, tuple[Any, str, int]] = {
-    "learning": (FakeLearner, "update", 40),
-    "inserting": (FakeLearner, "insert", 40),
-    "a check": (GreedyCheck, "_step", 60),
-    "writing experience": (np, "savez", 60),
-    "before a checkpoint is in its place": (Path, "replace", 150),
+PLACES: dict[str, tuple[Any, str, int, str]] = {
+    "learning": (FakeLearner, "update", 40, ""),
+    "inserting": (FakeLearner, "insert", 40, ""),
+    "a check": (GreedyCheck, "_step", 60, ""),
+    "writing experience": (np, "savez", 60, ""),
+    "before a checkpoint is in its place": (Path, "replace", 50, "checkpoint-"),
 }
-"""Where to die, by moment: a function, and in which call. In this process, collectors have theirs."""
+"""Where to die, by moment: a function, and in which call of those whose first argument holds a text.
+
+In this process, collectors have theirs.
+"""
 
 
 def die_at(moment: str) -> None:
     """Replaces a function by one that kills this process in one of its calls."""
-    owner, name, number = PLACES[moment]
+    owner, name, number, text = PLACES[moment]
     function: Callable[..., Any] = getattr(owner, name)
     count = 0
 
     def deadly(*arguments: Any, **named: Any) -> Any:
         nonlocal count
-        count += 1
+        count += text in str(arguments[0])
         if count == number:
             os.kill(os.getpid(), signal.SIGKILL)
         return function(*arguments, **named)
@@ -52,6 +55,7 @@ def main() -> None:
         Path(sys.argv[1]),
         num_collectors=int(sys.argv[2]),
         max_env_steps=10**9,
+        max_minutes=60.0,
         cars={"step_s": 0.002},
         checkpoint_s=0.2,
     )
