@@ -17,6 +17,7 @@ ONE_ALGORITHM: dict[Algorithm, tuple[str, ...]] = {
         "rulka/agents/ppo*.py",
         "rulka/agents/rollouts.py",
         "rulka/losses/gae.py",
+        "rulka/losses/least_squares.py",
         "rulka/losses/ppo.py",
     ),
     "iqn": (
