@@ -1,4 +1,7 @@
-"""The simulator's camera: behind and above the car, turned with it, like the game's camera 2."""
+"""The simulator's camera: behind and above the car, turned with it, like the game's camera 2.
+
+Where that place would be under the road or its terrain, as in a jump with the nose up, it is lifted above them.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,11 +21,13 @@ from rulka.datasets.capture import (
     previous_keys,
 )
 from rulka.datasets.demonstrations import race_of_driver
+from rulka.datasets.from_recordings import read_race_dataset
 from rulka.datasets.races import Race
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.params import read_params
 from rulka.simulator.camera import camera_array
 from rulka.simulator.demonstrations import DrivenRace
+from rulka.simulator.palette import INK
 from rulka.simulator.render import render_frames
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
@@ -173,3 +177,32 @@ def test_images_follow_the_size_asked_for() -> None:
     race.state[:, CAR["position"]] = TRACK.centre_m[10]
     captured = capture_race(race, TRACK, bake_scene(TRACK), replace(SETTINGS, height=48, width=80))
     assert captured.image.shape == (8, 1, 48, 80)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("TMUF_User_PlatformA3", 0.0),
+        ("TMUF_NICO1_SnowB5", 0.0),
+        ("TMUF_StadiumA2_bigbang1112BIGBANG1112_00_15_67", 0.0),
+        ("TMTurbo_001_BigBang1112_00_32_43", 0.0),
+        # The car tumbles through the air for seconds; the road winds along, and some of it is seen from below.
+        ("TMNF_User_Literally_random_trash_trackmania_mecha", 0.04),
+    ],
+)
+def test_real_jumps_do_not_show_the_road_from_below(name: str, most: float) -> None:
+    """In at most this share of a race's frames a third of the picture is the underside of road."""
+    beside = Path(__file__).resolve().parents[3] / "shared" / "recordings"
+    folder = Path(os.environ.get("RULKA_RECORDINGS", beside))
+    file = folder / f"{name}.Replay.Gbx"
+    if not file.is_file():
+        pytest.skip(f"no {file}; set RULKA_RECORDINGS to a folder with it")
+    select = PARAMS.races.select.model_copy(update={"with_respawns": True})
+    dataset = read_race_dataset(folder, [file], None, select, lambda: None)
+    scene = bake_scene(dataset.main_track)
+    ink = scene.ink.copy()
+    ink[INK["underside"]] += 100
+    first = capture_race(dataset.races[0], dataset.main_track, scene, SETTINGS).image
+    second = capture_race(dataset.races[0], dataset.main_track, scene._replace(ink=ink), SETTINGS).image
+    is_dark = (first != second).mean(axis=(1, 2, 3)) > 1 / 3
+    assert is_dark.mean() <= most

@@ -13,6 +13,9 @@ from rulka.simulator.painting import frames, quads
 from rulka.simulator.palette import GREY_INK, INK, RGB_INK
 from rulka.simulator.render import RenderError, render_frames, render_rgb
 from rulka.simulator.scene import Scene, bake_scene
+from rulka.tracks.driven_path import NOT_ON_GROUND, DrivenPath
+from rulka.tracks.from_paths import CAR_HEIGHT_M, track_from_paths
+from rulka.tracks.progress import progress_along
 from rulka.tracks.track import DROP, VERGE, WALL
 
 CAMERA = CameraParams(back_m=6.0, height_m=3.0, pitch_deg=11.0, fov_deg=90.0)
@@ -172,6 +175,66 @@ def test_a_wall_stands_a_metre_above_the_edge_and_a_drop_has_no_grass(make_track
     assert abs(drop[int(row), int(column)] - verge[int(row), int(column)]) > 3
     column, row = pixel_of((0.0, GROUND_M, 112.0), pose)
     assert drop[int(row), int(column)] == wall[int(row), int(column)] == verge[int(row), int(column)], "the same road"
+
+
+def underside_share(scene: Scene, poses, zones, camera=CAMERA) -> NDArray[np.float64]:
+    """[N] share of each picture that shows road from below: the pixels that change with that ink alone."""
+    ink = scene.ink.copy()
+    ink[INK["underside"]] += 100
+    images = np.zeros((2, len(poses), SIZE, SIZE), np.uint8)
+    for painted, image in zip((scene, scene._replace(ink=ink)), images, strict=True):
+        render_frames(poses, zones, painted, camera_array(camera), image)
+    return (images[0] != images[1]).mean(axis=(1, 2))
+
+
+def nose_up(angle) -> NDArray[np.float64]:
+    """[9] rotation of a car along +z with its nose so far up, radians."""
+    return np.array([1, 0, 0, 0, np.cos(angle), np.sin(angle), 0, -np.sin(angle), np.cos(angle)])
+
+
+def test_a_camera_below_the_road_is_lifted_above_it(straight) -> None:
+    """Nose up by 60 degrees, 0.36 m above the road: the arm ends at 0.36 + 3 cos 60 - 6 sin 60 = 3.3 m below it.
+
+    A car so much higher that the arm ends half a metre above the road sees the same, and nothing changes above that.
+    """
+    end_m = 3 * np.cos(np.pi / 3) - 6 * np.sin(np.pi / 3)
+    low, just = (np.append([0, GROUND_M + up, 100], nose_up(np.pi / 3)) for up in (CAR_HEIGHT_M, 0.5 - end_m))
+    poses = np.stack([low, just]).astype(np.float32)
+    assert underside_share(straight, poses, np.array([200, 200])).max() == 0
+    images = [frame(straight, pose, 200) for pose in poses]
+    assert np.abs(images[0] - images[1]).max() <= 1
+    poses[1, 1] += 1.0
+    assert np.abs(frame(straight, poses[1], 200) - images[0]).max() > 8
+
+
+def test_a_camera_beside_a_road_without_terrain_may_be_below_it(make_track) -> None:
+    """12 m right of the centre, 4 m beyond the edge: over terrain the camera is lifted, over nothing it stays."""
+    track = make_track(400.0)
+    pose = np.append([-12, GROUND_M + CAR_HEIGHT_M, 100], nose_up(np.pi / 3)).astype(np.float32)[None]
+    shares = []
+    for edge in (VERGE, DROP):
+        track.edge[:] = edge
+        shares.append(underside_share(bake_scene(track), pose, np.array([200]))[0])
+    assert shares[0] == 0
+    assert shares[1] > 0.1
+
+
+def test_a_recorded_jump_with_the_nose_up_does_not_show_the_road_from_below() -> None:
+    """A car leaves a ledge at 40 m/s with its nose 30 degrees up, falls for a second and lands 12.5 m lower."""
+    time_ms = np.arange(0, 3500, 50, dtype=np.int64)
+    t = time_ms / 1000
+    fallen_s = np.clip(t - 1.0, 0.0, 1.0)
+    is_flying = (fallen_s > 0) & (fallen_s < 1)
+    rotation = np.where(is_flying[:, None], nose_up(np.pi / 6), np.eye(3).ravel())
+    up = rotation.reshape(-1, 3, 3)[:, :, 1]
+    ground = np.stack([0 * t, 50 - 12.5 * fallen_s**2, 40 * t], axis=1)
+    position = ground + CAR_HEIGHT_M * up
+    velocity = np.stack([0 * t, -25 * fallen_s * is_flying, 40 + 0 * t], axis=1)
+    material = np.where(is_flying, NOT_ON_GROUND, 16)
+    track = track_from_paths("", "", [DrivenPath(time_ms, position, velocity, up, (3000,), material)])
+    zones, _, _ = progress_along(track, position)
+    poses = np.concatenate([position, rotation], axis=1).astype(np.float32)
+    assert underside_share(bake_scene(track), poses, zones).max() < 0.1
 
 
 def test_strips_may_be_long_where_the_picture_allows(make_track) -> None:

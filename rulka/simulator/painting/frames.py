@@ -37,6 +37,9 @@ from rulka.simulator.painting.kernels import (
     Indices,
     Int,
     Scratch,
+    Vector,
+    cross,
+    dot,
     inlined_kernel,
 )
 from rulka.simulator.painting.level import (
@@ -60,6 +63,11 @@ HIGHEST = np.float32(0.83)
 """Rise of a ray above the horizon from which on the sky keeps its shade."""
 LEVEL = np.float32(0.01)
 """Grey levels that a row may change by to be painted as one: of a camera without roll, rounding leaves that much."""
+LOWEST_EYE_M = np.float32(0.5)
+"""The eye is at least so far above the ground that it stands over."""
+EYE_SECTIONS = 128
+"""The ground under the eye is sought this many sections (64 m) along the road from the car: far more than the camera's
+arm is long."""
 MODULES = (compiling, kernels, quads, level, sections, road, objects, palette, layout, track)
 """What the kernel is made of beside this file."""
 
@@ -86,6 +94,60 @@ def place_camera(poses: Floats, n: Int, camera: Floats, height: Int, width: Int,
     lens[FOCAL] = focal * np.float32(width) * HALF
     lens[CENTRE_X] = np.float32(width) * HALF
     lens[CENTRE_Y] = np.float32(height) * HALF
+
+
+@inlined_kernel
+def lift_eye(scene: Scene, zone: Int, lens: Floats) -> None:
+    """Lifts an eye that would look from below the road, or its terrain, to just above it.
+
+    The arm turns with the car. In a jump the nose may point far above the course: the end of the arm is then below the
+    road that a recorded flight is the line of, and the picture would show little else than its underside.
+    """
+    sections = scene.sections
+    index = section_at_eye(sections, zone + scene.num_before, lens)
+    if index < 0:
+        return
+    ahead = course_at(sections, index)
+    left = sections[index, 3], sections[index, 4], sections[index, 5]
+    upright, away = cross(ahead, left), eye_from(sections, index, lens)
+    length, aside = np.sqrt(dot(upright, upright)), dot(away, left)
+    on_left, on_right = sections[index, 6] + sections[index, 7], sections[index, 6] + sections[index, 8]
+    if length == ZERO or aside > on_left or aside < -on_right:
+        return
+    per_length = ONE / length
+    missing = LOWEST_EYE_M - dot(away, upright) * per_length
+    if missing > ZERO:
+        for axis in range(3):
+            lens[EYE + axis] += upright[axis] * per_length * missing
+
+
+@inlined_kernel
+def section_at_eye(sections: Floats, start: Int, lens: Floats) -> Int:
+    """The section that the eye has last passed, sought from the car's; -1 where it is not near along the road."""
+    last = sections.shape[0] - 2
+    index = np.int64(min(max(start, 1), last))
+    for _ in range(EYE_SECTIONS):
+        if index > 1 and dot(eye_from(sections, index, lens), course_at(sections, index)) < ZERO:
+            index -= 1
+        elif index < last and dot(eye_from(sections, index + 1, lens), course_at(sections, index + 1)) >= ZERO:
+            index += 1
+        else:
+            return index
+    return np.int64(-1)
+
+
+@inlined_kernel
+def course_at(sections: Floats, index: Int) -> Vector:
+    """Direction of the road at a section that is not at an end; not of unit length."""
+    a, b = sections[index - 1], sections[index + 1]
+    return b[0] - a[0], b[1] - a[1], b[2] - a[2]
+
+
+@inlined_kernel
+def eye_from(sections: Floats, index: Int, lens: Floats) -> Vector:
+    """The way from the middle of a section to the eye."""
+    middle = sections[index]
+    return lens[EYE] - middle[0], lens[EYE + 1] - middle[1], lens[EYE + 2] - middle[2]
 
 
 @inlined_kernel
@@ -171,6 +233,7 @@ def _compile(stamp: int, has_baked_ground: bool) -> Callable[..., int]:
             if not is_finite(poses, n):
                 return n
             place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
+            lift_eye(scene, zone_index[n], scratch.lens)
             first_row = height
             if has_baked_ground:
                 first_row = first_level_row(scene, scratch.lens, height)
