@@ -7,7 +7,7 @@ import pytest
 from rulka.actions import ActionTable
 from rulka.observation import CAR
 from rulka.params import SimulatorParams
-from rulka.simulator import car, compiling, physics
+from rulka.simulator import car, compiling, physics, race_end
 from rulka.simulator.car import columns, ground
 from rulka.simulator.compiling import source_stamp
 from rulka.simulator.constants import constant_array, road_array
@@ -336,7 +336,8 @@ def test_a_changed_constant_takes_effect(make_track, simulator_params, table) ->
 def test_the_kernels_stamp_covers_their_files() -> None:
     """numba looks at one file only; every other one that kernels are made of must be in the stamp of the cache key."""
     parts = {path for path in Path(str(car.__file__)).parent.glob("*.py") if path.name != "__init__.py"}
-    assert {Path(str(module.__file__)) for module in physics.MODULES} == parts | {Path(str(compiling.__file__))}
+    parts |= {Path(str(module.__file__)) for module in (compiling, race_end)}
+    assert {Path(str(module.__file__)) for module in physics.MODULES} == parts
 
 
 def test_the_stamp_changes_with_a_file(tmp_path: Path) -> None:
