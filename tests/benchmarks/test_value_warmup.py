@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 def small_params() -> Params:
     params = read_params(ROOT / "params.yaml").model_dump()
     params["network"] |= {"float_hidden": 16, "dense_hidden": 32}
-    params["train"] |= {"cars_per_collector": 4, "block_steps": 8, "max_race_s": 2.0}
+    params["train"] |= {"cars_per_collector": 4, "block_steps": 8}
+    params["race_end"] |= {"max_race_s": 2.0}
     params["ppo"] |= {"steps_per_update": 32, "batch_size": 16, "epochs": 1, "value_warmup_steps": 64}
     return Params.model_validate(params)
 
@@ -46,7 +47,15 @@ def setting(tmp_path: Path) -> value_warmup.Setting:
         normalisation,
         {},
     )
-    cars = RaceSpec(track, params.simulator, params.observation, params.rewards, table.ticks_per_action, params.train)
+    cars = RaceSpec(
+        track,
+        params.simulator,
+        params.observation,
+        params.rewards,
+        table.ticks_per_action,
+        params.train,
+        params.race_end,
+    )
     return value_warmup.Setting(params, initial, cars)
 
 

@@ -40,7 +40,8 @@ def chain(small_params: Params, driven: tuple[Path, Path], tmp_path_factory: pyt
     data["pretrain"] |= {"epochs": 1, "batch_size": 64, "precision": "measured"}
     data["clone"] |= {"epochs": 2, "batch_size": 64, "precision": "measured"}
     data["train"] |= {"precision": "measured", "max_env_steps": 256}
-    data["evaluate"] |= {"num_races": 1, "max_race_s": 2.0, "video_width": 160, "video_height": 90, "video_fps": 5}
+    data["evaluate"] |= {"num_races": 1, "video_width": 160, "video_height": 90, "video_fps": 5}
+    data["race_end"] |= {"max_race_s": 2.0}
     params = Params.model_validate(data)
     run_stages(params, driven[0], folder)
     return Chain(params, folder)
@@ -57,7 +58,7 @@ def run_stages(params: Params, races: Path, folder: Path) -> None:
     folders = Folders(initial, races, folder / "frames", folder / "runs", folder / "agent")
     train(**{name: getattr(params, name) for name in Sections.__dataclass_fields__}, folders=folders)
     inputs = Inputs(folder / "agent", races, policy, initial, encoder, folder / "durations.jsonl")
-    evaluate(*seen, params.simulator, params.evaluate, inputs=inputs, out_dir=folder / "evaluation")
+    evaluate(*seen, params.simulator, params.evaluate, params.race_end, inputs=inputs, out_dir=folder / "evaluation")
 
 
 def test_every_stage_chose_a_precision_and_learned(chain: Chain) -> None:
