@@ -53,6 +53,10 @@ class OtherMapError(UnusableRecordingError):
     """The race was driven on another map than the one that is used."""
 
 
+class DamagedSamplesError(UnusableRecordingError):
+    """A recorded state of the car is no number."""
+
+
 class UnusablePathError(UnusableRecordingError):
     """The driven path makes no track, or not the one that the other recordings of the map make."""
 
@@ -168,6 +172,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
     Raises:
         UnfinishedError: if it has no race time.
         RespawnError: if the player respawned and that is not taken.
+        DamagedSamplesError: if a state of the car is not finite.
         RecordingError: if the ghost has no samples or no inputs, or they, or its time, contradict each other.
     """
     if ghost.race_time_ms is None:
@@ -182,6 +187,10 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
     num_ticks = -(-ghost.race_time_ms // TICK_MS)
     controls = inputs_to_controls(ghost, num_ticks)
     state = rows[:num_samples]
+    is_finite = np.isfinite(state).all(axis=1)
+    if not is_finite.all():
+        message = f"the car's state at {time_ms[int(np.argmin(is_finite))] / 1000:.2f} s is not a number"
+        raise DamagedSamplesError(message, hint="The file is damaged: save the recording again, or use another one.")
     return Race(
         race_id=_race_id(controls, state),
         source="recording",

@@ -13,6 +13,7 @@ import pytest
 
 from rulka.datasets import from_recordings
 from rulka.datasets.from_recordings import (
+    DamagedSamplesError,
     NoUsableRecordingError,
     UnfinishedError,
     UnreadableFolderError,
@@ -132,6 +133,14 @@ def test_unfinished_races_and_respawns_are_refused() -> None:
     respawned.respawns = 2
     with pytest.raises(RespawnError, match="respawned 2 times"):
         race_of_ghost(respawned, "a.Gbx", "map-a")
+
+
+def test_a_state_that_is_no_number_is_refused() -> None:
+    ghost = make_ghost()
+    assert ghost.samples is not None
+    ghost.samples.velocity[17, 2] = np.nan
+    with pytest.raises(DamagedSamplesError, match=r"the car's state at 1\.70 s is not a number"):
+        race_of_ghost(ghost, "a.Gbx", "map")
 
 
 def test_bad_files_are_quarantined_and_the_others_used(read: Callable[..., RaceDataset]) -> None:
