@@ -167,7 +167,7 @@ def test_presets_are_listed_applied_and_remarked_on(
     assert call(monkeypatch, "preset", "blocks") == 0
     shown = capsys.readouterr().out
     assert "network.iqn.actions_per_decision: 1 -> 5\n" in shown
-    assert "note: 4 of 4 changes act on IQN alone, which is trained for comparison only" in shown
+    assert "note: 5 of 5 changes act on IQN alone, which is trained for comparison only" in shown
     assert call(monkeypatch, "preset", "blocks") == 0
     assert capsys.readouterr().out == "params.yaml holds all of blocks already: nothing is changed\n"
 

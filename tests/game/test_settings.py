@@ -76,7 +76,7 @@ def test_bad_lines_are_named(text: str, tmp_path: Path) -> None:
 
 def test_the_doctor_says_what_is_set_and_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def game() -> list[Finding]:
-        return [finding for finding in examine(lambda: "http://127.0.0.1:1") if finding.name == "game"]
+        return [finding for finding in examine(lambda: ("http://127.0.0.1:1", "nobody")) if finding.name == "game"]
 
     monkeypatch.chdir(tmp_path)
     assert game() == [], "nothing is set"

@@ -16,6 +16,8 @@ from rulka.observation import Normalisation, reference_normalisation
 from rulka.params import NetworkParams, ObservationParams, Params, read_params, reference_params
 from tasks.capture import capture
 from tasks.races import races
+from tasks.train import Folders
+from tasks.transfer import transfer
 
 PLAIN_IQN = reference_params().network.iqn.model_dump()
 SMALL_NETWORK: dict[str, Any] = {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8, "iqn": PLAIN_IQN}
@@ -92,3 +94,21 @@ def driven(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> tu
         out_dir=folder / "frames",
     )
     return folder / "races", folder / "frames"
+
+
+@pytest.fixture
+def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
+    """Where a training with initial agents reads and writes."""
+    transfer(
+        small_params.observation,
+        small_params.actions,
+        small_params.network,
+        small_params.train,
+        small_params.transfer,
+        small_params.iqn,
+        encoder_dir=pretrained[0],
+        policy_dir=pretrained[1],
+        out_dir=tmp_path / "agent_init",
+    )
+    races, frames = driven
+    return Folders(tmp_path / "agent_init", races, frames, tmp_path / "runs", tmp_path / "agent")

@@ -23,24 +23,6 @@ from rulka.params import Params, RewardParams
 from rulka.runtime.demonstrations import demonstration_blocks, race_block
 from rulka.stage import StageInputError
 from tasks.train import AgentRun, Folders, Sections, train
-from tasks.transfer import transfer
-
-
-@pytest.fixture
-def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
-    transfer(
-        small_params.observation,
-        small_params.actions,
-        small_params.network,
-        small_params.train,
-        small_params.transfer,
-        small_params.iqn,
-        encoder_dir=pretrained[0],
-        policy_dir=pretrained[1],
-        out_dir=tmp_path / "agent_init",
-    )
-    races, frames = driven
-    return Folders(tmp_path / "agent_init", races, frames, tmp_path / "runs", tmp_path / "agent")
 
 
 def changed(params: Params, section: str, **values: Any) -> Params:

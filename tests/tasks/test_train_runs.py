@@ -26,7 +26,6 @@ from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.run_folder import DELIVERY_FILE, FINAL_FOLDER, RunInUseError
 from rulka.runtime.specs import RunSpec
 from tasks.train import AgentRun, Folders, Sections, train
-from tasks.transfer import transfer
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
@@ -35,22 +34,6 @@ PATIENCE_S = 120.0
 @pytest.fixture
 def params(small_params: Params) -> Params:
     return changed(small_params, "train", compared=())
-
-
-@pytest.fixture
-def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
-    transfer(
-        small_params.observation,
-        small_params.actions,
-        small_params.network,
-        small_params.train,
-        small_params.transfer,
-        encoder_dir=pretrained[0],
-        policy_dir=pretrained[1],
-        out_dir=tmp_path / "agent_init",
-    )
-    races, frames = driven
-    return Folders(tmp_path / "agent_init", races, frames, tmp_path / "runs", tmp_path / "agent")
 
 
 @pytest.fixture
