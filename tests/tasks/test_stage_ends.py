@@ -1,0 +1,129 @@
+"""Every stage to its end through the real DVC, and into a full disk, a closed folder and a missing one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rulka.graph import read_graph
+from rulka.params import Params
+
+ROOT = Path(__file__).parents[2]
+GRAPH = read_graph(ROOT / "dvc.yaml")
+OUT = {stage: Path(parts["outs"][0]) for stage, parts in GRAPH.items()}
+INPUT = {
+    stage: next(path for path in map(Path, parts["deps"]) if path in OUT.values())
+    for stage, parts in GRAPH.items()
+    if stage != "races"  # without recordings the built-in driver races
+}
+LIMIT_S = 300
+SIZE_LIMIT_BYTES = 4096
+
+
+@pytest.fixture(scope="module")
+def project(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with the real stages and tiny parameters, in which everything has run through DVC."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("tasks", "rulka", "models", "dvc.yaml", ".dvcignore"):
+        (folder / name).symlink_to(ROOT / name)  # not copied, so that kernels are compiled already
+    params = small_params.model_dump(mode="json")
+    params["race_end"] |= {"max_race_s": 20.0}  # drivers need 8 to the finish
+    params["races"] |= {"reference_decisions": 0}
+    params["pretrain"] |= {"epochs": 1, "batch_size": 64, "precision": "float32"}
+    params["clone"] |= {"epochs": 1, "batch_size": 64, "precision": "float32"}
+    params["train"] |= {"compared": [], "max_env_steps": 256}
+    params["evaluate"] |= {"num_races": 1, "video_width": 160, "video_height": 90, "video_fps": 5}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    (folder / "data" / "recordings").mkdir(parents=True)
+    (folder / "data" / "recordings" / ".gitkeep").touch()
+    (folder / ".dvc").mkdir()
+    (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    answer = run([sys.executable, "-m", "dvc", "repro"], folder)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert [line.split("'")[1] for line in answer.stdout.splitlines() if line.startswith("Running stage")] == [*GRAPH]
+    return folder
+
+
+def run(command: list[str], folder: Path, prepare: Callable[[], None] | None = None) -> subprocess.CompletedProcess:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        preexec_fn=prepare,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def fails_in_one_line(stage: str, project: Path, prepare: Callable[[], None] | None = None) -> str:
+    """Runs a stage that cannot work, and returns what it says; what lay at its output has to stay."""
+    before = content(project / OUT[stage])
+    answer = run([sys.executable, "-m", f"tasks.{stage}"], project, prepare)
+    errors = [line for line in answer.stderr.splitlines() if line.startswith("error: ")]
+    assert (answer.returncode, len(errors)) == (1, 1), answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert content(project / OUT[stage]) == before
+    assert [path.name for path in (project / "data").iterdir() if path.name.startswith(".")] == []
+    return errors[0]
+
+
+def limit_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE_LIMIT_BYTES, SIZE_LIMIT_BYTES))
+
+
+def drop_privileges() -> None:
+    """Takes from root what lets it write where the mode forbids it."""
+    drop_from_bounding_set, may_override_modes = 24, 1
+    ctypes.CDLL(None).prctl(drop_from_bounding_set, may_override_modes, 0, 0, 0)
+
+
+@pytest.fixture
+def closed_data(project: Path) -> Iterator[Path]:
+    (project / "data").chmod(0o555)
+    yield project
+    (project / "data").chmod(0o755)
+
+
+def test_every_stage_comes_to_its_end_and_then_there_is_nothing_to_do(project: Path) -> None:
+    assert all(any((project / out).iterdir()) for out in OUT.values())
+    answer = run([sys.executable, "-m", "dvc", "repro"], project)
+    assert "Running stage" not in answer.stdout
+
+
+@pytest.mark.parametrize("stage", GRAPH)
+def test_a_full_disk_is_one_line(project: Path, stage: str) -> None:
+    shutil.rmtree(project / "runs", ignore_errors=True)  # a finished training would only be delivered again
+    fails_in_one_line(stage, project, limit_files)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there can a test of root's be without root's privileges")
+@pytest.mark.parametrize("stage", GRAPH)
+def test_a_folder_that_may_not_be_written_is_one_line(closed_data: Path, stage: str) -> None:
+    assert "data is not writable" in fails_in_one_line(stage, closed_data, drop_privileges)
+
+
+@pytest.mark.parametrize("stage", INPUT)
+def test_a_missing_input_is_one_line(project: Path, stage: str) -> None:
+    path = project / INPUT[stage]
+    aside = path.rename(project / "aside")
+    try:
+        said = fails_in_one_line(stage, project)
+    finally:
+        aside.rename(path)
+    assert INPUT[stage].as_posix() in said
