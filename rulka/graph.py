@@ -1,4 +1,4 @@
-"""The stages of `dvc.yaml`, and what decides the result of each: parameters, code, data."""
+"""The stages of `dvc.yaml`, what DVC remembers of them, and what decides their results: parameters, code, data."""
 
 from __future__ import annotations
 
@@ -54,12 +54,34 @@ def stage_of_module(module: str) -> str | None:
     return next((name for name, command in commands.items() if command[-2:] == ["-m", module]), None)
 
 
+class LockFileError(UserError):
+    """`dvc.lock` is damaged."""
+
+
+def read_lock() -> dict[str, Any]:
+    """Returns what `dvc.lock` says of each stage that DVC has recorded, by name; empty where it has recorded none.
+
+    Raises:
+        LockFileError: if the file is damaged.
+    """
+    try:
+        lock = yaml.safe_load(LOCK_FILE.read_text(encoding="utf-8"))
+        return {name: dict(entry) for name, entry in lock["stages"].items()} if lock else {}
+    except FileNotFoundError:
+        return {}
+    except (yaml.YAMLError, TypeError, KeyError, ValueError, AttributeError) as error:
+        message = f"{LOCK_FILE} is damaged: {error}"
+        hint = "Take it back from git, or remove it: DVC then runs every stage again."
+        raise LockFileError(message, hint=hint) from error
+
+
 def is_recorded(out: Path) -> bool:
     """Whether `dvc.lock` holds an output, so that `dvc checkout` can bring it back from DVC's cache."""
-    if not LOCK_FILE.exists():
+    try:
+        entries = read_lock().values()
+    except LockFileError:  # DVC cannot read it either, and brings nothing back
         return False
-    stages = (yaml.safe_load(LOCK_FILE.read_text(encoding="utf-8")) or {}).get("stages", {})
-    return any(out == Path(each["path"]) for entry in stages.values() for each in entry.get("outs", ()))
+    return any(out == Path(each["path"]) for entry in entries for each in entry.get("outs", ()))
 
 
 def code_files(stage: str) -> list[Path]:

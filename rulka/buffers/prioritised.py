@@ -102,10 +102,16 @@ class Priorities:
             ValueError: if an error is not finite.
         """
         priority = np.abs(errors).astype(np.float64) + self.epsilon
+        if not len(rows):
+            return
         is_first = not self.measured.any()
+        was_largest = self.measured[rows].max() >= self.largest
         self.tree.set(rows, priority**self.alpha)
         self.measured[rows] = priority
-        self.largest = float(self.measured.max()) or self.largest
-        if is_first and len(rows):  # `FIRST_PRIORITY` was no measure of anything: the others wait with the largest now
+        if is_first or was_largest:  # another row may hold the largest now, which costs a look at all of them
+            self.largest = float(self.measured.max())
+        else:
+            self.largest = max(self.largest, float(self.measured[rows].max()))
+        if is_first:  # `FIRST_PRIORITY` was no measure of anything: the others wait with the largest now
             waiting = np.flatnonzero((self.tree.weights > 0.0) & (self.measured == 0.0))
             self.tree.set(waiting, np.full(len(waiting), self.largest**self.alpha))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from rulka.errors import UserError
+from rulka.graph import read_lock
 
-LOCK_FILE = Path("dvc.lock")
-"""What DVC remembers of the last run of every stage; paths in it are relative to its folder."""
 STAGE = "races"
 
 
@@ -25,6 +22,7 @@ def refuse_missing(folder: Path) -> None:
 
     Raises:
         MissingRecordingsError: if DVC tracks recordings there, or the last run of the stage `races` read some.
+        LockFileError: if what DVC remembers of that run is damaged.
     """
     tracked = folder.with_name(folder.name + ".dvc")
     instead = "or set races.source in params.yaml to driver to race with the built-in driver instead."
@@ -39,8 +37,5 @@ def refuse_missing(folder: Path) -> None:
 
 def _num_bytes_before(folder: Path) -> int:
     """Returns the size of the folder when the stage last ran; 0 where that is not known or it held empty files only."""
-    if not LOCK_FILE.is_file():
-        return 0
-    lock = yaml.safe_load(LOCK_FILE.read_text(encoding="utf-8")) or {}
-    dependencies = lock.get("stages", {}).get(STAGE, {}).get("deps", [])
+    dependencies = read_lock().get(STAGE, {}).get("deps", [])
     return next((int(dep.get("size", 0)) for dep in dependencies if dep["path"] == folder.as_posix()), 0)

@@ -10,10 +10,9 @@ import yaml
 from pydantic import ValidationError
 
 from rulka.errors import UserError
+from rulka.graph import PARAMS_FILE
 from rulka.params.problems import problems_of
 from rulka.params.sections import Params
-
-PARAMS_FILE = Path("params.yaml")
 
 
 class ParamsError(UserError):

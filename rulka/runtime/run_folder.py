@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
-import yaml
 from filelock import FileLock, Timeout
 
 from rulka.errors import UserError
+from rulka.graph import read_lock
 from rulka.params import Algorithm
 from rulka.provenance import hash_json
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished, write_file
@@ -27,7 +27,6 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.live import LIVE_FILE
 from rulka.runtime.shared_memory import remove_left_memory
 
-DVC_LOCK_FILE = Path("dvc.lock")
 LOCK_FILE, PID_FILE = "run.lock", "run.pid"
 FINAL_FOLDER = "final"
 DELIVERY_FILE = "delivered.json"
@@ -76,17 +75,9 @@ def dvc_record() -> str | None:
     """Returns a hash of what `dvc.lock` says of stage `train`; None where DVC has recorded no training yet.
 
     Raises:
-        UserError: if the file is damaged.
+        LockFileError: if the file is damaged.
     """
-    try:
-        content = yaml.safe_load(DVC_LOCK_FILE.read_text(encoding="utf-8"))
-        entry = content["stages"].get("train")
-    except FileNotFoundError:
-        return None
-    except (yaml.YAMLError, TypeError, KeyError, AttributeError, UnicodeDecodeError) as error:
-        message = f"{DVC_LOCK_FILE} is damaged: {error}"
-        hint = "Take it back from git, or remove it: DVC then runs every stage again."
-        raise UserError(message, hint=hint) from error
+    entry = read_lock().get("train")
     return None if entry is None else hash_json(entry)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import rulka.runtime.run_folder as run_folder
 import tasks.train as stage
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.params import Params
@@ -39,7 +38,7 @@ def params(small_params: Params) -> Params:
 @pytest.fixture
 def dvc_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where DVC would write its record."""
-    monkeypatch.setattr(run_folder, "DVC_LOCK_FILE", tmp_path / "dvc.lock")
+    monkeypatch.setattr("rulka.graph.LOCK_FILE", tmp_path / "dvc.lock")
     return tmp_path / "dvc.lock"
 
 
