@@ -31,7 +31,7 @@ check: $(READY)
 	$(RUN) lint-imports --no-cache --no-logo
 
 test: check
-	$(RUN) pytest -n logical --dist loadfile
+	$(RUN) pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # What the tools made. Data, runs and DVC's cache stay: they are the only copies of every agent that was trained.
 clean:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Several processes share the cores: threads of one would spin while they wait for those of another. Before torch.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
@@ -17,6 +22,22 @@ from rulka.observation import FLOATS, NUM_FLOATS
 from rulka.params import ObservationParams
 
 NUM_PIXELS = 64
+LONG = tuple(
+    f"tests/{name}"
+    for name in ("tasks/test_stage_ends", "runtime/test_fault_matrix", "flows/test_stack", "flows/test_local")
+)
+"""Files of a minute and more."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: many tests wait for processes of their own."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the long files first: the processes that share the files then end at about the same time."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture(scope="session", autouse=True)

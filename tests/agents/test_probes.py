@@ -122,6 +122,7 @@ def test_prioritised_replay_keeps_the_mean_of_a_random_reward(lab, step):
     assert trained.values(0) == pytest.approx([0.1], abs=0.12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["prioritised, n-step", "munchausen"])
 def test_delayed_reward_with_options(lab, step, name):
     """The action 2 at the start leads, one decision later, to a reward; fails when credit does not travel back."""

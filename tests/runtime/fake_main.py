@@ -24,7 +24,7 @@ PLACES: dict[str, tuple[Any, str, int, str]] = {
     "inserting": (FakeLearner, "insert", 40, ""),
     "a check": (GreedyCheck, "_step", 60, ""),
     "writing experience": (np, "savez", 60, ""),
-    "before a checkpoint is in its place": (Path, "replace", 50, "checkpoint-"),
+    "before a checkpoint is in its place": (Path, "replace", 8, "checkpoint-"),
 }
 """Where to die, by moment: a function, and in which call of those whose first argument holds a text.
 
