@@ -8,11 +8,12 @@ RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 setup: $(READY)
 
-# A stage's data goes to DVC's cache, which wants to know where there is no git to work with.
+# Nothing is compiled to bytecode yet: what is imported will be, and that is a third. A stage's data goes to DVC's cache,
+# which wants to know where there is no git to work with.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("rulka needs Python 3.11 or 3.12: make PYTHON=/path/to/it" if not (3, 11) <= sys.version_info < (3, 13) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	test -e .git || printf '[core]\n    no_scm = true\n' > .dvc/config.local
 	touch $(READY)
 

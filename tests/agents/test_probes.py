@@ -94,17 +94,15 @@ def test_distribution_of_a_random_reward(lab, step):
 
 
 OPTIONS = {
-    "prioritised": ({}, {"prioritised": PRIORITISED}),
     "prioritised, n-step": ({}, {"prioritised": PRIORITISED, "n_steps": 3}),
     "munchausen": ({}, {"use_double_dqn": False, "munchausen": {"alpha": 0.9, "temperature": 0.03, "floor": -1.0}}),
     "no double DQN, hard target": ({}, {"use_double_dqn": False, "target_tau": 1.0, "target_every": 16}),
     "noisy": ({"noisy_sigma": 0.5}, {}),
     "layer norm": ({"layer_norm": True}, {}),
 }
-WITH_OPTIONS = pytest.mark.parametrize(("extras", "changes"), OPTIONS.values(), ids=OPTIONS.keys())
 
 
-@WITH_OPTIONS
+@pytest.mark.parametrize(("extras", "changes"), OPTIONS.values(), ids=OPTIONS.keys())
 def test_discount_and_choice_with_options(lab, step, extras, changes):
     """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
     races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))

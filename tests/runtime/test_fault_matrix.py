@@ -33,8 +33,11 @@ def newest(folder: Path) -> dict | None:
     return Checkpoints(folder).load_newest()
 
 
-@pytest.mark.parametrize("num_collectors", [0, 1], ids=["serial", "with a collector"])
-@pytest.mark.parametrize("moment", PLACES)
+@pytest.mark.parametrize(
+    ("moment", "num_collectors"),
+    # What writes files does so in this process, with collectors or without.
+    [*((moment, 0) for moment in PLACES), ("learning", 1), ("inserting", 1)],
+)
 def test_killed_at_any_moment_it_goes_on_from_the_last_checkpoint(
     tmp_path: Path, moment: str, num_collectors: int
 ) -> None:

@@ -22,7 +22,7 @@ TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_sp
 @pytest.fixture(scope="module")
 def races_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "races"
-    few = PARAMS.races.model_copy(update={"num_demonstrations": 4})
+    few = PARAMS.races.model_copy(update={"num_demonstrations": 4, "reference_decisions": 0})
     races(ACTIONS, PARAMS.simulator, TRACK, few, PARAMS.race_end, recordings_dir=folder / "none", out_dir=folder)
     return folder
 
