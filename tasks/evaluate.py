@@ -29,23 +29,23 @@ from rulka.actions import action_table
 from rulka.artifacts import META_FILE
 from rulka.datasets.races import Race, load_races
 from rulka.evaluation.contest import NAMES, drivers, hold_contest
-from rulka.evaluation.demonstrations import demonstration_results
-from rulka.evaluation.durations import StageDuration, read_durations
+from rulka.evaluation.dataset import demonstration_results
 from rulka.evaluation.exported import export_result
-from rulka.evaluation.facts import COMPARED, facts_of, read_origins, transfer_summary
-from rulka.evaluation.figures import draw_figures, save_figures
-from rulka.evaluation.hud import HudTexts
 from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.race import RaceRules
 from rulka.evaluation.reference import find_reference_race
-from rulka.evaluation.report import Report, write_report
-from rulka.evaluation.result import best_race
+from rulka.evaluation.results import best_race
 from rulka.evaluation.summary import Evaluation
-from rulka.evaluation.training import LOG_FILE, TrainingLog, read_training_log
-from rulka.evaluation.video import VideoRace, write_video
 from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams, read_params
 from rulka.progress import Progress
+from rulka.report.durations import StageDuration, read_durations
+from rulka.report.facts import COMPARED, facts_of, read_origins, transfer_summary
+from rulka.report.figures import draw_figures, save_figures
+from rulka.report.page import Report, write_report
+from rulka.report.training import LOG_FILE, TrainingLog, read_training_log
 from rulka.stage import DURATIONS_FILE, output_folder, require, run_stage
+from rulka.video.hud import HudTexts
+from rulka.video.race_video import VideoRace, write_video
 
 REPORT_FILE, VIDEO_FILE, METRICS_FILE, RACES_FILE, PLOTS_FOLDER = (
     "report.html",

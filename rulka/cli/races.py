@@ -30,7 +30,7 @@ def evaluate(
         seed: of the first start, the next race takes the next; the one of params.yaml when left out.
         as_json: print one JSON object.
     """
-    from rulka.evaluation.command import evaluate_agent, format_evaluation
+    from rulka.cli.evaluation import evaluate_agent, format_evaluation
     from rulka.params import read_params
 
     result = evaluate_agent(agent, track=track, num_races=races, seed=seed, params=read_params())
@@ -64,8 +64,8 @@ def watch(
     if len(named) == 1 and any(named[0].rglob("metrics.jsonl")):
         _serve_page(named[0], port)
         return
-    from rulka.evaluation.watch import watch as show
     from rulka.params import read_params
+    from rulka.video.sources import watch as show
 
     if out is not None:
         check_file(out, ".mp4")
@@ -89,7 +89,7 @@ def track(
         out: with show: draw it into this PNG file.
         as_json: print JSON: one object, or a list of them for the campaign.
     """
-    from rulka.evaluation.track_command import format_campaign, show_campaign, show_track
+    from rulka.cli.tracks import format_campaign, show_campaign, show_track
 
     if out is not None:
         check_file(out, ".png")

@@ -11,11 +11,11 @@ import torch
 
 from rulka.agents.load import load_policy
 from rulka.artifacts import META_FILE
-from rulka.evaluation.facts import COMPARED
 from rulka.evaluation.race import Policy, RaceRules, RandomPolicy, race
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.evaluation.summary import Contestant, Evaluation
 from rulka.progress import Progress
+from rulka.report.facts import COMPARED
 
 NAMES = {"ppo": "PPO", "iqn": "IQN", "cloning": "cloning"}
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rulka.actions import ActionTable
 from rulka.datasets.export import write_race
 from rulka.datasets.races import Race
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.tracks.track import Track
 
 RECORDING_FILE, SCRIPT_FILE = "best_race.Replay.Gbx", "best_race.txt"

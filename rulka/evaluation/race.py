@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.observation import num_floats
 from rulka.params import EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams
 from rulka.simulator import race_end

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rulka.evaluation.race import RaceRules
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.reference.lap import Reference, StaleReferenceError, load_reference, reference_path, shipped_lap
 from rulka.simulator.simulator import Simulator
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rulka.evaluation.result import RaceResult, best_race, finish_times_s, median_race
+from rulka.evaluation.results import RaceResult, best_race, finish_times_s, median_race
 from rulka.evaluation.statistics import (
     Interval,
     RankSum,

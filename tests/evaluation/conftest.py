@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.tracks.track import Track
 

@@ -11,16 +11,16 @@ import yaml
 
 from rulka.actions import action_table
 from rulka.evaluation.metrics import format_metrics, metrics_of
-from rulka.evaluation.plots import time_plot
 from rulka.evaluation.race import RaceRules
 from rulka.evaluation.reference import find_reference_race
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.evaluation.summary import Contestant, Evaluation
-from rulka.evaluation.tables import results_table
-from rulka.evaluation.theme import LIGHT, applied
 from rulka.params import read_params
 from rulka.reference.lap import read_reference, reference_path, shipped_lap, store_reference
 from rulka.reference.search import find_reference
+from rulka.report.race_plots import time_plot
+from rulka.report.tables import results_table
+from rulka.report.theme import LIGHT, applied
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track

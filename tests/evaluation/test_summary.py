@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.evaluation.summary import compare, summarise
 
 MakeRace = Callable[..., RaceResult]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.evaluation.result import MPS_TO_KMH, RaceResult
-from rulka.evaluation.text import Colour, draw_text, fill_box
+from rulka.evaluation.results import MPS_TO_KMH, RaceResult
+from rulka.video.text import Colour, draw_text, fill_box
 
 PANEL: Colour = (14, 17, 22)
 PAPER: Colour = (245, 246, 248)

@@ -10,11 +10,11 @@ from rulka.actions import action_table
 from rulka.datasets.races import META_FILE, load_races, track_path
 from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver, hold_contest
-from rulka.evaluation.demonstrations import demonstration_results
+from rulka.evaluation.dataset import demonstration_results
 from rulka.evaluation.metrics import format_metrics, metrics_of
 from rulka.evaluation.race import RaceRules
 from rulka.evaluation.reference import find_reference_race
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.params import Params
 from rulka.tracks.find import find_track
 from rulka.tracks.track import Track

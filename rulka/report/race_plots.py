@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from rulka.evaluation.result import (
+from rulka.evaluation.results import (
     MPS_TO_KMH,
     RaceResult,
     best_race,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from rulka.evaluation.theme import Theme
+    from rulka.report.theme import Theme
     from rulka.tracks.track import Track
 
 WIDTH_IN = 9.6

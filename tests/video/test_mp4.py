@@ -8,8 +8,8 @@ import av
 import numpy as np
 import pytest
 
-from rulka.evaluation import mp4
-from rulka.evaluation.mp4 import VideoError, write_mp4
+from rulka.video import mp4
+from rulka.video.mp4 import VideoError, write_mp4
 
 
 def test_video_holds_its_frames_in_order_at_its_rate(tmp_path: Path) -> None:

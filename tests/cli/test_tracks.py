@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rulka import cli
+from rulka.cli.tracks import format_campaign, show_campaign, show_track
 from rulka.errors import UserError
-from rulka.evaluation.theme import DARK, LIGHT, applied
-from rulka.evaluation.track_command import format_campaign, show_campaign, show_track
-from rulka.evaluation.track_plot import SURFACES, track_plot, track_sheet
+from rulka.report.theme import DARK, LIGHT, applied
+from rulka.report.track_plot import SURFACES, track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
 

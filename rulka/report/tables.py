@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from rulka.evaluation.durations import StageDuration
 from rulka.evaluation.statistics import Interval
 from rulka.evaluation.summary import Comparison, Contestant, Evaluation, Summary, compare, summarise
-from rulka.evaluation.theme import DARK, LIGHT
+from rulka.report.durations import StageDuration
+from rulka.report.theme import DARK, LIGHT
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"

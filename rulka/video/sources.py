@@ -12,26 +12,26 @@ from pathlib import Path
 
 from rulka.actions import action_table
 from rulka.artifacts import META_FILE
+from rulka.cli.evaluation import RACES_DIR, race_track
 from rulka.datasets.from_recordings import find_recordings
 from rulka.datasets.races import META_FILE as RACES_META_FILE
 from rulka.datasets.races import load_races
 from rulka.errors import UserError
-from rulka.evaluation.command import RACES_DIR, race_track
 from rulka.evaluation.contest import agent_driver
-from rulka.evaluation.demonstrations import demonstration_results
-from rulka.evaluation.hud import HudTexts
+from rulka.evaluation.dataset import demonstration_results
 from rulka.evaluation.race import RaceRules, race
-from rulka.evaluation.recorded import OtherMapError, recorded_races
 from rulka.evaluation.reference import reference_race
-from rulka.evaluation.result import RaceResult
-from rulka.evaluation.video import VideoRace, race_frames, write_video
-from rulka.evaluation.window import check_screen, show_frames
+from rulka.evaluation.results import RaceResult
 from rulka.outputs import new_file
 from rulka.params import Params
 from rulka.progress import Progress
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
 from rulka.tracks.campaign import UID_PREFIX
 from rulka.tracks.track import Track
+from rulka.video.hud import HudTexts
+from rulka.video.race_video import VideoRace, race_frames, write_video
+from rulka.video.recorded import OtherMapError, recorded_races
+from rulka.video.window import check_screen, show_frames
 
 MAX_GHOSTS = 32
 SOURCES = (

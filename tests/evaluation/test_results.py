@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rulka.evaluation.result import (
+from rulka.evaluation.results import (
     RaceResult,
     best_race,
     finish_times_s,

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from rulka.actions import TICK_MS
 from rulka.datasets.from_recordings import map_name, plain_text
 from rulka.errors import UserError
-from rulka.evaluation.demonstrations import DEMONSTRATION_SEED, NOT_FINISHED
+from rulka.evaluation.dataset import DEMONSTRATION_SEED, NOT_FINISHED
 from rulka.evaluation.race import FINISHED
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR
 from rulka.recordings import Ghost, inputs_to_controls, read_recording
 from rulka.recordings.car_rows import car_rows

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rulka.evaluation.durations import StageDuration
-from rulka.evaluation.facts import Fact
-from rulka.evaluation.result import finish_times_s
-from rulka.evaluation.style import STYLE
+from rulka.evaluation.results import finish_times_s
 from rulka.evaluation.summary import Evaluation, Summary, compare, summarise
-from rulka.evaluation.tables import NONE, durations_table, escaped, every_race_table, percent, results_table, seconds
 from rulka.reference.medals import medal_won, medals_of
+from rulka.report.durations import StageDuration
+from rulka.report.facts import Fact
+from rulka.report.style import STYLE
+from rulka.report.tables import NONE, durations_table, escaped, every_race_table, percent, results_table, seconds
 
 MAX_VIDEO_BYTES = 8_000_000
 """A larger video stays a file beside the page."""

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.evaluation import learning_plots, map_plot, plots
-from rulka.evaluation.report import Plot
 from rulka.evaluation.summary import Evaluation
-from rulka.evaluation.theme import DARK, LIGHT, Draw, to_png
-from rulka.evaluation.training import TrainingLog
+from rulka.report import learning_plots, map_plot
+from rulka.report import race_plots as plots
+from rulka.report.page import Plot
+from rulka.report.theme import DARK, LIGHT, Draw, to_png
+from rulka.report.training import TrainingLog
 
 
 class _Wanted(NamedTuple):

@@ -10,15 +10,15 @@ import pytest
 
 from rulka.actions import action_table
 from rulka.datasets.races import Race
-from rulka.evaluation.demonstrations import demonstration_results
-from rulka.evaluation.durations import read_durations
-from rulka.evaluation.facts import Origins, facts_of, transfer_summary
+from rulka.evaluation.dataset import demonstration_results
 from rulka.evaluation.race import RaceRules
 from rulka.evaluation.summary import Contestant, Evaluation
-from rulka.evaluation.top_view import top_view
-from rulka.evaluation.training import TrainingLogError, read_training_log
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.params import read_params
+from rulka.report.durations import read_durations
+from rulka.report.facts import Origins, facts_of, transfer_summary
+from rulka.report.training import TrainingLogError, read_training_log
+from rulka.tracks.top_view import top_view
 from rulka.tracks.track import Track
 
 

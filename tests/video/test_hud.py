@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rulka.evaluation.hud import GAS, HudState, HudTexts, draw_hud, split_at
-from rulka.evaluation.result import RaceResult
-from rulka.evaluation.text import draw_text, fill_box, text_mask
-from rulka.evaluation.video import frame_times_ms
+from rulka.evaluation.results import RaceResult
+from rulka.video.hud import GAS, HudState, HudTexts, draw_hud, split_at
+from rulka.video.race_video import frame_times_ms
+from rulka.video.text import draw_text, fill_box, text_mask
 
 MakeRace = Callable[..., RaceResult]
 TEXTS = HudTexts("Agent", "somewhere", "")

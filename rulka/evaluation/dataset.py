@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rulka.actions import TICK_MS
 from rulka.datasets.races import Race
 from rulka.evaluation.race import FINISHED
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track

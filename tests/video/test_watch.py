@@ -10,15 +10,15 @@ import av
 import numpy as np
 import pytest
 
-from rulka.evaluation.hud import HudTexts
-from rulka.evaluation.recorded import OtherMapError, recorded_races
-from rulka.evaluation.result import RaceResult
-from rulka.evaluation.video import VideoRace, race_frames
-from rulka.evaluation.watch import LEFT_TO_RIGHT, UnknownSourceError, gather, watch
-from rulka.evaluation.window import NoWindowError, check_screen, show_frames
+from rulka.evaluation.results import RaceResult
 from rulka.params import Params, reference_params
 from rulka.reference.lap import LAPS_DIR
 from rulka.tracks.track import Track
+from rulka.video.hud import HudTexts
+from rulka.video.race_video import VideoRace, race_frames
+from rulka.video.recorded import OtherMapError, recorded_races
+from rulka.video.sources import LEFT_TO_RIGHT, UnknownSourceError, gather, watch
+from rulka.video.window import NoWindowError, check_screen, show_frames
 
 RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
 needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no real recordings here")

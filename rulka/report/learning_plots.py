@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rulka.evaluation.summary import Evaluation
-    from rulka.evaluation.theme import Theme
-    from rulka.evaluation.training import TrainingLog
+    from rulka.report.theme import Theme
+    from rulka.report.training import TrainingLog
 
 WIDTH_IN = 9.6
 DASHES = ("-", "--", "-.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track

@@ -10,10 +10,10 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from rulka.evaluation.map_plot import draw_scale, road_edges
-from rulka.evaluation.top_view import TopView, top_view
 from rulka.observation import MATERIAL_GROUP, ZONE_SPACING_M
+from rulka.report.map_plot import draw_scale, road_edges
 from rulka.tracks.facts import climb_m, difficulty_of
+from rulka.tracks.top_view import TopView, top_view
 from rulka.tracks.track import DROP, VERGE, WALL
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from rulka.evaluation.theme import Theme
+    from rulka.report.theme import Theme
     from rulka.tracks.track import Track
 
 WIDTH_IN = 9.6

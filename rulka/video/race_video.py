@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.evaluation.hud import HudState, HudTexts, draw_hud, split_at
-from rulka.evaluation.minimap import Minimap
-from rulka.evaluation.motion import Moment, Motion
-from rulka.evaluation.mp4 import write_mp4
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.params import CameraParams, EvaluateParams, ObservationParams
 from rulka.simulator.camera import camera_array
 from rulka.simulator.render import POSE_SIZE, render_frames, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.track import Track
+from rulka.video.hud import HudState, HudTexts, draw_hud, split_at
+from rulka.video.minimap import Minimap
+from rulka.video.motion import Moment, Motion
+from rulka.video.mp4 import write_mp4
 
 MAX_THREADS = 8
 BEFORE_START_S = 0.6

@@ -9,17 +9,17 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 
-from rulka.evaluation.result import MPS_TO_KMH, RaceResult, best_race
+from rulka.evaluation.results import MPS_TO_KMH, RaceResult, best_race
 from rulka.evaluation.summary import Evaluation
-from rulka.evaluation.theme import SPEED_COLOURS
-from rulka.evaluation.top_view import TopView, top_view
+from rulka.report.theme import SPEED_COLOURS
+from rulka.tracks.top_view import TopView, top_view
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from rulka.evaluation.theme import Theme
+    from rulka.report.theme import Theme
     from rulka.tracks.track import Track
 
 WIDTH_IN = 9.6

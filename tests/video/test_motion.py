@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rulka.evaluation.motion import POSE, Motion
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR
 from rulka.tracks.track import Track
+from rulka.video.motion import POSE, Motion
 
 MakeRace = Callable[..., RaceResult]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rulka.evaluation.theme import LIGHT, to_png
-from rulka.evaluation.track_plot import track_plot, track_sheet
 from rulka.outputs import check_file, new_file
+from rulka.report.theme import LIGHT, to_png
+from rulka.report.track_plot import track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.facts import climb_m, track_facts
 from rulka.tracks.find import TRACKS_DIR, find_track

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.evaluation.hud import DESIGN_HEIGHT, OPACITY, PANEL, PAPER, SOFT
-from rulka.evaluation.text import Colour, blend, fill_box
-from rulka.evaluation.top_view import top_view
+from rulka.tracks.top_view import top_view
 from rulka.tracks.track import Track
+from rulka.video.hud import DESIGN_HEIGHT, OPACITY, PANEL, PAPER, SOFT
+from rulka.video.text import Colour, blend, fill_box
 
 LEFT, TOP, WIDTH, MAX_HEIGHT, MARGIN = 16, 108, 300, 170, 14
 """Place and size in an image that is `DESIGN_HEIGHT` high."""
