@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rulka.actions import action_table
-from rulka.datasets.races import META_FILE, load_races, track_path
 from rulka.errors import UserError
-from rulka.evaluation.contest import agent_driver, hold_contest
-from rulka.evaluation.dataset import demonstration_results
+from rulka.evaluation.contest import agent_driver, race_all
+from rulka.evaluation.dataset import track_and_demonstrations
 from rulka.evaluation.metrics import format_metrics, metrics_of
-from rulka.evaluation.race import RaceRules
-from rulka.evaluation.reference import find_reference_race
-from rulka.evaluation.results import RaceResult
+from rulka.evaluation.race import RaceRules, find_reference_race
+from rulka.folders import RACES
 from rulka.params import Params
-from rulka.tracks.find import find_track
-from rulka.tracks.track import Track
-
-RACES_DIR = Path("data/races")
 
 
 def evaluate_agent(
@@ -29,7 +23,7 @@ def evaluate_agent(
     track: str | None,
     num_races: int | None,
     seed: int | None = None,
-    races_dir: Path = RACES_DIR,
+    races_dir: Path = RACES,
 ) -> dict[str, Any]:
     """Lets an agent drive greedy races from fixed seeds.
 
@@ -53,14 +47,14 @@ def evaluate_agent(
     if seed is not None and not 0 <= seed < 2**32:
         message = f"{seed} is no seed: it is a whole number from 0 to 4294967295"
         raise UserError(message)
-    where, demonstrations = _track_and_demonstrations(track, races_dir)
+    where, demonstrations = track_and_demonstrations(track, races_dir)
     chosen = {"num_races": num_races, "seed": seed}
     evaluate = params.evaluate.model_copy(update={key: value for key, value in chosen.items() if value is not None})
     table = action_table(params.actions.ticks_per_action)
     rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
     driver = agent_driver(agent_dir, rules)
     # Standard output is for JSON.
-    evaluation = hold_contest([driver], rules, demonstrations, find_reference_race(races_dir, rules), sys.stderr)
+    evaluation = race_all([driver], rules, demonstrations, find_reference_race(races_dir, rules), sys.stderr)
     metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))
     return metrics | {"races": [result.to_json() for result in evaluation.contestants[0].races]}
 
@@ -69,23 +63,3 @@ def format_evaluation(result: dict[str, Any]) -> str:
     """Returns what `evaluate_agent` found as text for people."""
     track = result["track"]
     return f"{track['name']} ({track['uid']}), {track['length_m']:.0f} m\n\n{format_metrics(result)}"
-
-
-def race_track(name: str | None, races_dir: Path) -> Track:
-    """Finds a track by its file, its slug in the campaign or its UID in a race dataset; None is the main track there.
-
-    Raises:
-        UnknownTrackError: if there is none.
-        UserError: if the race dataset or the file is missing or damaged.
-    """
-    return _track_and_demonstrations(name, races_dir)[0]
-
-
-def _track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResult]]:
-    """Returns the track and the demonstrations on it, none for a track of its own."""
-    dataset = load_races(races_dir) if (races_dir / META_FILE).exists() or name is None else None
-    if dataset is not None and name in (None, dataset.main_track.uid):
-        return dataset.main_track, demonstration_results(dataset.on_main_track(), dataset.main_track)
-    track = find_track(name or "", track_path(races_dir, name or "").parent)
-    is_main = dataset is not None and track.uid == dataset.main_track.uid
-    return track, demonstration_results(dataset.on_main_track(), track) if dataset and is_main else []

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rulka.folders import TRACKS
 from rulka.outputs import check_file, new_file
 from rulka.report.theme import LIGHT, to_png
 from rulka.report.track_plot import track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.facts import climb_m, track_facts
-from rulka.tracks.find import TRACKS_DIR, find_track
+from rulka.tracks.find import find_track
 
 
 def show_track(name: str, out: Path | None) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def show_track(name: str, out: Path | None) -> dict[str, Any]:
     Raises:
         UserError: if there is no such track, or the picture cannot be written.
     """
-    track = find_track(name, TRACKS_DIR)
+    track = find_track(name, TRACKS)
     if out is not None:
         _write(out, to_png(lambda theme: track_plot(track, theme), LIGHT))
     return track_facts(track)

@@ -1,4 +1,4 @@
-"""One race as it was driven, by an agent or in a demonstration; everything in this room works on these.
+"""Races as they were driven, by an agent or in a demonstration, and all races of one evaluation.
 
 Dimensions: T samples of the state, one before every decision and one at the end; G gates, the finish last.
 """
@@ -11,39 +11,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.tracks.track import Track
 
 MPS_TO_KMH = 3.6
+NO_SEED = -1
+"""Of a race that did not start where a seed says: demonstrations, recordings, the reference lap."""
+FINISHED, OFF_TRACK, TOO_LONG, STUCK = "finished", "left the track", "took too long", "stood still"
+NOT_FINISHED = "did not finish"
+"""The end of a recorded race that no rule has cut."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RaceResult:
     """What happened in one race.
 
     Attributes:
-        seed: number of the start; -1 for a demonstration.
-        is_finished: whether the finish was crossed.
-        end: how the race ended, in words.
+        track: where it was driven.
+        end: how the race ended, in words; `FINISHED` exactly when there is a time.
         time_ms: race time in milliseconds, None when the car did not finish.
-        progress_m: furthest point reached along the track's line, metres.
         gate_times_ms: [G] int64 race time at each gate, 0 where it was not passed.
         sample_ms: [T] int64 race time of each sample, rising.
         cars: [T, NUM_CAR_FIELDS] float32 `CAR` rows.
-        along_m: [T] float32 distance along the track's line.
+        along_m: [T] float64 distance along the track's line.
         controls: [T, 3] float32 steering in [-1, 1] (positive right), gas and brake in [0, 1], held from each sample.
+        seed: number of the start.
         block_controls: [T, K, 3] the same of each of the K actions of a decision, where that is a block of them, of
             which `controls` has the first; None where decisions are one action.
     """
 
-    seed: int
-    is_finished: bool
+    track: Track
     end: str
     time_ms: int | None
-    progress_m: float
     gate_times_ms: NDArray[np.int64]
     sample_ms: NDArray[np.int64]
     cars: NDArray[np.float32]
-    along_m: NDArray[np.float32]
+    along_m: NDArray[np.float64]
     controls: NDArray[np.float32]
+    seed: int = NO_SEED
     block_controls: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
@@ -52,9 +56,19 @@ class RaceResult:
         if shapes != ((num_samples, NUM_CAR_FIELDS), (num_samples,), (num_samples, 3)):
             message = f"a race of {num_samples} samples cannot hold cars, progress and controls of {shapes}"
             raise ValueError(message)
-        if (self.time_ms is not None) != self.is_finished:
-            message = "a race has a time exactly when it was finished"
+        if (self.time_ms is not None) != (self.end == FINISHED):
+            message = f"a race has a time exactly when it was finished; this one {self.end!r} with {self.time_ms} ms"
             raise ValueError(message)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the finish was crossed."""
+        return self.time_ms is not None
+
+    @property
+    def progress_m(self) -> float:
+        """Furthest point reached along the track's line."""
+        return self.track.length_m if self.is_finished else float(self.along_m.max())
 
     @property
     def position_m(self) -> NDArray[np.float32]:
@@ -71,6 +85,11 @@ class RaceResult:
         """Race time in seconds, None when the car did not finish."""
         return None if self.time_ms is None else self.time_ms / 1000.0
 
+    @property
+    def duration_ms(self) -> int:
+        """The race time, or how long the car drove that did not finish."""
+        return int(self.sample_ms[-1]) if self.time_ms is None else self.time_ms
+
     def to_json(self) -> dict[str, object]:
         """Returns the facts of the race without its path."""
         return {
@@ -78,7 +97,7 @@ class RaceResult:
             "is_finished": self.is_finished,
             "end": self.end,
             "time_s": self.time_s,
-            "progress_m": round(float(self.progress_m), 2),
+            "progress_m": round(self.progress_m, 2),
             "gate_times_s": [round(int(ms) / 1000.0, 3) if ms else None for ms in self.gate_times_ms],
         }
 
@@ -114,7 +133,7 @@ def time_at_distance_s(result: RaceResult, distance_m: NDArray[np.float64]) -> N
     Returns:
         [D] seconds; NaN beyond the furthest point reached. The finish is at the race time, exact to the millisecond.
     """
-    along_m, sample_s = result.along_m.astype(np.float64), result.sample_ms / 1000.0
+    along_m, sample_s = result.along_m, result.sample_ms / 1000.0
     first = np.searchsorted(np.maximum.accumulate(along_m), distance_m)  # first sample that far along
     is_reached = first < len(along_m)
     after = np.clip(first, 1, len(along_m) - 1)
@@ -132,3 +151,54 @@ def speed_at_distance_mps(result: RaceResult, distance_m: NDArray[np.float64]) -
     times_s = time_at_distance_s(result, distance_m)
     speeds = np.interp(np.nan_to_num(times_s), result.sample_ms / 1000.0, result.speed_mps)
     return np.where(np.isnan(times_s), np.nan, speeds)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way of driving, with its races.
+
+    Attributes:
+        key: its name in `metrics.json`, for example "agent" or "iqn".
+        label: its name for people.
+        races: at least one race.
+    """
+
+    key: str
+    label: str
+    races: list[RaceResult]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All races of one evaluation.
+
+    Attributes:
+        track: where they were driven.
+        contestants: the agent first, then other algorithms, the cloned policy and random actions, as far as they are.
+        demonstrations: the races that were learned from; may be empty.
+        reference: a lap near the fastest possible, where there is one.
+    """
+
+    track: Track
+    contestants: list[Contestant]
+    demonstrations: list[RaceResult]
+    reference: RaceResult | None = None
+
+    def ratio_to_reference(self, time_s: float | None) -> float | None:
+        """Returns a time as a multiple of the reference lap's, None where one of them is missing."""
+        reference_s = self.reference.time_s if self.reference else None
+        return time_s / reference_s if time_s is not None and reference_s is not None else None
+
+    @property
+    def best_demonstration(self) -> RaceResult | None:
+        """The fastest finished demonstration."""
+        return best_race([race for race in self.demonstrations if race.is_finished])
+
+    @property
+    def median_demonstration(self) -> RaceResult | None:
+        """The finished demonstration in the middle of the times."""
+        return median_race(self.demonstrations)
+
+    def contestant(self, key: str) -> Contestant | None:
+        """Returns a contestant by its key, None where it did not take part."""
+        return next((contestant for contestant in self.contestants if contestant.key == key), None)

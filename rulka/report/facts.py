@@ -1,4 +1,4 @@
-"""What was used to make an agent, in words, read from the metadata of its artifacts.
+"""What was used to make an agent, in words, read from the metadata of its artifacts; and how long every stage took.
 
 A fact that the metadata does not hold is left out, never guessed.
 """
@@ -19,7 +19,8 @@ import psutil
 from rulka.artifacts import META_FILE, read_meta
 from rulka.datasets.races import Race
 from rulka.evaluation.race import RaceRules
-from rulka.evaluation.summary import Evaluation
+from rulka.evaluation.results import Evaluation
+from rulka.folders import COMPARED, TRANSFER_REPORT
 from rulka.params import EvaluateParams, RaceEndParams
 
 REPORTED_PACKAGES = ("rulka", "torch", "numpy", "numba", "gymnasium", "matplotlib", "av", "dvc", "prefect")
@@ -28,10 +29,9 @@ PRECISIONS = {
     "bfloat16": "bfloat16 arithmetic",
     "float32": "float32 arithmetic",
 }
-COMPARED = "compared"
-"""Folder inside the agent's with one artifact for each further algorithm that was trained."""
 _PART_NAMES = {"float_head": "float head", "heads": "policy head"}
 """How the parts of an agent are called where the word of the parameters is not English."""
+STAGES = ("races", "capture", "pretrain", "clone", "transfer", "train", "evaluate")
 Json = dict[str, Any]
 
 
@@ -67,6 +67,23 @@ class Origins:
         for meta in (self.encoder, self.policy, self.agent_init, self.agent):
             merged |= _parameters(meta)
         return merged
+
+
+@dataclass(frozen=True)
+class StageDuration:
+    """The last successful run of a stage.
+
+    Attributes:
+        stage: its name.
+        seconds: wall time.
+        peak_rss_mb: largest resident memory of the stage and its processes, None where it was not measured.
+        ended_at: ISO time.
+    """
+
+    stage: str
+    seconds: float
+    peak_rss_mb: float | None
+    ended_at: str
 
 
 def read_origins(encoder_dir: Path, policy_dir: Path, agent_init_dir: Path, agent_dir: Path) -> Origins:
@@ -264,7 +281,7 @@ def _software(origins: Origins) -> str:
 
 def transfer_summary(agent_init_dir: Path) -> str:
     """Returns one sentence about which tensors the agent took over, empty when there is no report."""
-    path = agent_init_dir / "report.json"
+    path = agent_init_dir / TRANSFER_REPORT
     if not path.exists():
         return ""
     report = json.loads(path.read_text(encoding="utf-8"))
@@ -274,6 +291,24 @@ def transfer_summary(agent_init_dir: Path) -> str:
         return f"None of the {num_kept} tensors of the agent's network was taken from what was learned before."
     text = f"{num_copied} of the {len(own)} tensors of the agent's network were copied from what was learned before"
     return f"{text}, {num_kept} start fresh." if num_kept else f"{text}."
+
+
+def read_durations(path: Path) -> list[StageDuration]:
+    """Returns the last run of every stage in the order of the pipeline; empty when the file does not exist.
+
+    A line cut off by a crash is skipped: the file is a help for people, no input of anything.
+    """
+    if not path.exists():
+        return []
+    last: dict[str, StageDuration] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+            stage = StageDuration(row["stage"], float(row["seconds"]), row.get("peak_rss_mb"), row["ended_at"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        last[stage.stage] = stage
+    return [last[name] for name in STAGES if name in last]
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:

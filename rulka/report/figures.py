@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.evaluation.summary import Evaluation
-from rulka.report import learning_plots, map_plot
-from rulka.report import race_plots as plots
-from rulka.report.page import Plot
+from rulka.evaluation.results import Evaluation
+from rulka.report import learning_plots, race_plots
+from rulka.report.learning_plots import TrainingLog
 from rulka.report.theme import DARK, LIGHT, Draw, to_png
-from rulka.report.training import TrainingLog
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot in both themes.
+
+    Attributes:
+        title: heading above it.
+        caption: how to read it.
+        light: PNG for light pages.
+        dark: PNG for dark pages.
+        is_small: whether it should not fill the page's width.
+    """
+
+    title: str
+    caption: str
+    light: bytes
+    dark: bytes
+    is_small: bool = False
 
 
 class _Wanted(NamedTuple):
@@ -65,26 +83,26 @@ def _race_figures(evaluation: Evaluation) -> list[_Wanted]:
             "Driven lines",
             "From above. The best race of each is coloured by its speed, the others are thin grey lines; a cross is "
             "where a race ended early. Cross lines are gates.",
-            draw(map_plot.map_plot),
+            draw(race_plots.map_plot),
         ),
         _Wanted(
             "splits",
             "Time gained and lost",
             "Difference to the best demonstration at every metre of the track, dots at the gates. A line that climbs "
             "gains time there, one that falls loses it. A cross is where a race ended early.",
-            draw(plots.split_chart),
+            draw(race_plots.split_chart),
         ),
         _Wanted(
             "speed",
             "Speed",
             "Speed over distance of the best race of each; where nobody finished, of the race that came furthest.",
-            draw(plots.speed_plot),
+            draw(race_plots.speed_plot),
         ),
         _Wanted(
             "times",
             "All times",
             "A dot is a finished race, a bar the median. Dots are spread vertically only to be seen.",
-            draw(plots.time_plot),
+            draw(race_plots.time_plot),
         ),
     ]
 

@@ -1,14 +1,19 @@
-"""Plots of learning: training curves of every algorithm, and what the cloned policy mixes up."""
+"""How learning went: the log of a training run, its curves, and what the cloned policy mixes up."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from rulka.actions import CONTROLS, Controls
+from rulka.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from rulka.evaluation.summary import Evaluation
+    from rulka.evaluation.results import Evaluation
     from rulka.report.theme import Theme
-    from rulka.report.training import TrainingLog
 
 WIDTH_IN = 9.6
 DASHES = ("-", "--", "-.")
@@ -29,7 +33,55 @@ ROWS = (
     ("mean_return", "", "return of a race"),
 )
 """Number of training races, number of greedy checks between them, label."""
+AXES = ("env_steps", "minutes")
+"""What every line of a training log holds."""
 COLUMNS = (("minutes", "minutes of training"), ("env_steps", "env steps (decisions of one car)"))
+
+
+class TrainingLogError(UserError):
+    """A training log that cannot be read; the message names file and line."""
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """How a training run went.
+
+    Attributes:
+        label: name of the algorithm for people.
+        rows: one for each line of the log, a column for everything that a line holds; NaN where it does not.
+    """
+
+    label: str
+    rows: pd.DataFrame
+
+    def curve(self, axis: str, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the known points of a curve, both [P]; empty when the log never holds it."""
+        known = self.rows.reindex(columns=[axis, name]).apply(pd.to_numeric, errors="coerce").dropna()
+        x, y = known.to_numpy(np.float64).T
+        return x, y
+
+
+def read_training_log(path: Path, label: str) -> TrainingLog:
+    """Reads a training log, `training.jsonl` beside the agent's weights.
+
+    Raises:
+        TrainingLogError: if a line is no JSON object, or lacks `env_steps` or `minutes`.
+    """
+    lines = enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
+    rows = [_parse(path, number, line) for number, line in lines if line.strip()]
+    return TrainingLog(label, pd.DataFrame(rows, columns=None if rows else list(AXES)))
+
+
+def _parse(path: Path, number: int, line: str) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        message = f"{path.as_posix()} line {number} is not JSON: {error}"
+        raise TrainingLogError(message, hint="Run `dvc repro train` again.") from error
+    if not isinstance(row, dict) or any(name not in row for name in AXES):
+        message = f"{path.as_posix()} line {number} does not hold {' and '.join(AXES)}"
+        raise TrainingLogError(message, hint="Run `dvc repro train` again.")
+    return row
 
 
 def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Theme) -> Figure | None:
@@ -51,7 +103,7 @@ def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Th
         row[0].set_ylabel(label)
         for (axis, _), axes in zip(COLUMNS, row, strict=True):
             for number, log in enumerate(logs):
-                colour = theme.colour("agent") if number == 0 else theme.colour("", number - 1)
+                colour = theme.blue if number == 0 else theme.other(number - 1)
                 axes.plot(*log.curve(axis, name), DASHES[number % 3], color=colour, label=log.label)
                 axes.plot(*log.curve(axis, check), "o", color=colour, markersize=4.5)
             if name == "record_s":

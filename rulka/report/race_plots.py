@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
 from matplotlib.ticker import MaxNLocator
 
 from rulka.evaluation.results import (
     MPS_TO_KMH,
+    Evaluation,
     RaceResult,
     best_race,
     finish_times_s,
@@ -20,7 +23,8 @@ from rulka.evaluation.results import (
     speed_at_distance_mps,
     time_at_distance_s,
 )
-from rulka.evaluation.summary import Evaluation
+from rulka.report.theme import SPEED_COLOURS, draw_scale
+from rulka.tracks.top_view import TopView, road_edges, top_view
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,12 +38,87 @@ WIDTH_IN = 9.6
 DISTANCE_STEP_M = 1.0
 FAR_BEHIND = 1.5
 """The split chart reaches this many times as far down as the slowest finished line."""
+MARGIN_M = 14.0
+WIDE = 1.35
+"""A track at least this many times as long as high is shown in panels below one another."""
 
 
-def contestant_colours(evaluation: Evaluation, theme: Theme) -> dict[str, str]:
-    """Returns a colour for every contestant's key; algorithms other than the agent's are told apart by place."""
-    others = [c.key for c in evaluation.contestants if c.key not in ("agent", "cloned", "random")]
-    return {c.key: theme.colour(c.key, others.index(c.key) if c.key in others else 0) for c in evaluation.contestants}
+def map_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws the races of the agent, the cloned policy and the best demonstration, the best of each in colour."""
+    panels = _panels(evaluation)
+    if not panels:
+        return None
+    view = top_view(evaluation.track)
+    edges = road_edges(evaluation.track, view)
+    size_m = np.ptp(edges.reshape(-1, 2), axis=0) + 2 * MARGIN_M
+    is_wide = size_m[0] >= WIDE * size_m[1]
+    grid = (len(panels), 1) if is_wide else (1, len(panels))
+    height_in = WIDTH_IN / grid[1] * size_m[1] / size_m[0] * grid[0] + 0.35 * grid[0] + 0.75
+    figure, places = plt.subplots(*grid, figsize=(WIDTH_IN, height_in), layout="constrained", squeeze=False)
+    fastest_kmh = max(float(race.speed_mps.max()) for _, races in panels for race in races) * MPS_TO_KMH
+    speed_scale = Normalize(0.0, fastest_kmh)
+    for axes, (title, races) in zip(places.flat, panels, strict=True):
+        _draw_road(axes, evaluation.track, view, edges, theme)
+        _draw_races(axes, races, view, speed_scale, theme)
+        axes.set_title(title)
+    lines = plt.cm.ScalarMappable(norm=speed_scale, cmap=SPEED_COLOURS)
+    figure.colorbar(
+        lines, ax=list(places.flat), label="speed (km/h)", location="bottom", aspect=60, pad=0.015, shrink=0.5
+    )
+    return figure
+
+
+def _panels(evaluation: Evaluation) -> list[tuple[str, list[RaceResult]]]:
+    shown = [c for c in evaluation.contestants if c.key in ("agent", "cloned")]
+    panels = [(_title(c.label, c.races), c.races) for c in shown]
+    if evaluation.best_demonstration:
+        panels.append((_title("Demonstrations", evaluation.demonstrations), evaluation.demonstrations))
+    return panels
+
+
+def _title(label: str, races: list[RaceResult]) -> str:
+    best = best_race(races)
+    if best is None or best.time_s is None:
+        return f"{label}: none of {len(races)} races finished"
+    return f"{label}: {len(races)} races, the best ({best.time_s:.2f} s) in colour"
+
+
+def _draw_road(axes: Axes, track: Track, view: TopView, edges: NDArray[np.float64], theme: Theme) -> None:
+    outline = np.concatenate([edges[0], edges[1][::-1]])
+    axes.fill(outline[:, 0], outline[:, 1], color=theme.road, linewidth=0)
+    for edge in edges:
+        axes.plot(edge[:, 0], edge[:, 1], color=theme.edge, linewidth=0.8)
+    zone_m = np.linspace(0.0, track.length_m, track.num_zones)
+    gates = np.searchsorted(zone_m, track.gate_m).clip(0, track.num_zones - 1)
+    for zone, name in [(0, "start"), *((int(g), "") for g in gates[:-1]), (int(gates[-1]), "finish")]:
+        ends = edges[:, zone]
+        axes.plot(ends[:, 0], ends[:, 1], color=theme.ink if name else theme.muted, linewidth=2.2 if name else 1.0)
+        if name:
+            outward = ends[0] - view(track.centre_m[zone])
+            at = ends[0] + outward / np.linalg.norm(outward) * 9.0
+            axes.text(at[0], at[1], name, ha="center", va="center", fontsize=9, color=theme.ink)
+    draw_scale(axes, edges, theme)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.margins(0.02, 0.08)
+
+
+def _draw_races(axes: Axes, races: list[RaceResult], view: TopView, speed_scale: Normalize, theme: Theme) -> None:
+    best = best_race(races)
+    for race in races:
+        path = view(race.position_m)
+        if race is not best:
+            axes.plot(path[:, 0], path[:, 1], color=theme.muted, linewidth=0.7, alpha=0.45)
+        if not race.is_finished:
+            axes.plot(path[-1, 0], path[-1, 1], "x", color=theme.orange, markersize=6, markeredgewidth=1.6)
+    if best is None:
+        return
+    path, speed_kmh = view(best.position_m), best.speed_mps * MPS_TO_KMH
+    segments = np.stack([path[:-1], path[1:]], axis=1)
+    axes.plot(path[:, 0], path[:, 1], color=theme.ink, linewidth=3.8, alpha=0.55, solid_capstyle="round")
+    line = LineCollection(list(segments), cmap=SPEED_COLOURS, norm=speed_scale, linewidths=2.6, capstyle="round")
+    line.set_array((speed_kmh[:-1] + speed_kmh[1:]) / 2.0)
+    axes.add_collection(line)
 
 
 def split_chart(evaluation: Evaluation, theme: Theme) -> Figure | None:
@@ -69,7 +148,7 @@ def split_chart(evaluation: Evaluation, theme: Theme) -> Figure | None:
 
 def _split_lines(evaluation: Evaluation, theme: Theme) -> list[tuple[str, RaceResult, str, str]]:
     """Returns label, race, colour and dash of every contestant's typical race and of the agent's best."""
-    colours = contestant_colours(evaluation, theme)
+    colours = theme.colours_of(evaluation)
     lines: list[tuple[str, RaceResult, str, str]] = []
     for contestant in evaluation.contestants:
         best, middle = best_race(contestant.races), median_race(contestant.races)
@@ -109,7 +188,7 @@ def _limit_splits(axes: Axes, at_finish_s: list[float]) -> None:
 def speed_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
     """Draws speed over distance of the best races."""
     distance_m = _distances(evaluation.track)
-    colours = contestant_colours(evaluation, theme)
+    colours = theme.colours_of(evaluation)
     races = [(c.label, best_race(c.races), colours[c.key], "-") for c in evaluation.contestants if c.key != "random"]
     races.append(("best demonstration", evaluation.best_demonstration, theme.ink, "--"))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.1), layout="constrained")
@@ -125,7 +204,7 @@ def speed_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
 
 def time_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
     """Draws the time of every finished race as a dot, medians as bars; counts the races that did not finish."""
-    colours = contestant_colours(evaluation, theme)
+    colours = theme.colours_of(evaluation)
     rows = [(c.label, c.races, colours[c.key]) for c in evaluation.contestants]
     rows.append(("demonstrations", evaluation.demonstrations, theme.ink))
     rows.append(("reference lap", [evaluation.reference] if evaluation.reference else [], theme.ink))

@@ -16,11 +16,16 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from rulka.evaluation.results import Evaluation
 
 DOTS_PER_INCH = 130
 SPEED_COLOURS = "viridis"
@@ -57,10 +62,15 @@ class Theme:
     pink: str
     green: str
 
-    def colour(self, key: str, position: int = 0) -> str:
-        """Returns the colour of a contestant by its key and, for algorithms, its place among them."""
+    def colours_of(self, evaluation: Evaluation) -> dict[str, str]:
+        """Returns a colour for every contestant's key; algorithms other than the agent's are told apart by place."""
         named = {"agent": self.blue, "cloned": self.green, "random": self.muted}
-        return named.get(key) or (self.orange, self.pink)[position % 2]
+        others = [contestant.key for contestant in evaluation.contestants if contestant.key not in named]
+        return named | {key: self.other(place) for place, key in enumerate(others)}
+
+    def other(self, place: int) -> str:
+        """Returns the colour of an algorithm that is not the agent's, by its place among those."""
+        return (self.orange, self.pink)[place % 2]
 
 
 LIGHT = Theme(
@@ -138,3 +148,13 @@ def to_png(draw: Draw, theme: Theme) -> bytes | None:
             figure.savefig(file, format="png", metadata={"Software": None})
             plt.close(figure)
             return file.getvalue()
+
+
+def draw_scale(axes: Axes, edges: NDArray[np.float64], theme: Theme) -> None:
+    """Draws a bar of a round length in the lower right corner."""
+    low, high = edges.reshape(-1, 2).min(axis=0), edges.reshape(-1, 2).max(axis=0)
+    length_m = 10.0 ** np.floor(np.log10((high[0] - low[0]) / 5.0))
+    length_m *= 5.0 if (high[0] - low[0]) / length_m > 25.0 else 2.0 if (high[0] - low[0]) / length_m > 10.0 else 1.0
+    x, y = high[0] - length_m, low[1] - 6.0
+    axes.plot([x, x + length_m], [y, y], color=theme.muted, linewidth=2.0, solid_capstyle="butt")
+    axes.text(x + length_m / 2, y + 2.5, f"{length_m:g} m", ha="center", va="bottom", fontsize=8.5, color=theme.muted)

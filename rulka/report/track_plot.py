@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from rulka.observation import MATERIAL_GROUP, ZONE_SPACING_M
-from rulka.report.map_plot import draw_scale, road_edges
+from rulka.report.theme import draw_scale
 from rulka.tracks.facts import climb_m, difficulty_of
-from rulka.tracks.top_view import TopView, top_view
+from rulka.tracks.top_view import TopView, road_edges, top_view
 from rulka.tracks.track import DROP, VERGE, WALL
 
 if TYPE_CHECKING:

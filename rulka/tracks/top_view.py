@@ -37,3 +37,12 @@ def top_view(track: Track) -> TopView:
         direction = -direction
     # From above, with x to the right, z points down the page: up is direction turned by a quarter toward -z.
     return TopView(centre_m, np.stack([direction, np.array([direction[1], -direction[0]])]))
+
+
+def road_edges(track: Track, view: TopView) -> NDArray[np.float64]:
+    """Returns page coordinates [2, Z, 2] of the left and right edge of the road."""
+    centre = view(track.centre_m)
+    ahead = np.gradient(centre, axis=0)
+    ahead /= np.maximum(np.linalg.norm(ahead, axis=1, keepdims=True), 1e-9)
+    left = np.stack([-ahead[:, 1], ahead[:, 0]], axis=1) * (track.width_m / 2.0)[:, None]
+    return np.stack([centre + left, centre - left])

@@ -48,7 +48,6 @@ class Motion:
     def __init__(self, race: RaceResult, track: Track) -> None:
         self.race = race
         self.zone_index: NDArray[np.int64] = progress_along(track, race.position_m)[0]
-        self.duration_ms = race.time_ms if race.time_ms is not None else int(race.sample_ms[-1])
 
     def at(self, time_ms: float) -> Moment:
         """Returns the moment at a race time; before the first and after the last sample the car stands there."""
@@ -63,7 +62,7 @@ class Motion:
         steer, gas, brake = (float(value) for value in race.controls[seen])
         speed = race.speed_mps
         return Moment(
-            time_ms=round(min(time_ms, self.duration_ms)),
+            time_ms=round(min(time_ms, race.duration_ms)),
             pose=_between(race.cars[before, POSE], race.cars[after, POSE], share),
             zone_index=int(self.zone_index[seen]),
             seen=seen,

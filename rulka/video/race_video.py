@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from rulka.evaluation.results import RaceResult
 from rulka.params import CameraParams, EvaluateParams, ObservationParams
+from rulka.progress import Progress
 from rulka.simulator.camera import camera_array
 from rulka.simulator.render import POSE_SIZE, render_frames, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.track import Track
-from rulka.video.hud import HudState, HudTexts, draw_hud, split_at
-from rulka.video.minimap import Minimap
+from rulka.video.hud import HudState, HudTexts, Minimap, draw_hud, split_at
 from rulka.video.motion import Moment, Motion
 from rulka.video.mp4 import write_mp4
 
@@ -52,9 +54,9 @@ def write_video(
     camera: CameraParams,
     observation: ObservationParams,
     evaluate: EvaluateParams,
-    on_frame: Callable[[int, int], None] | None = None,
+    stream: TextIO | None = None,
 ) -> None:
-    """Writes the video of a race in real time.
+    """Writes the video of a race in real time, and shows how far it is.
 
     Args:
         path: MP4 file.
@@ -62,35 +64,37 @@ def write_video(
         camera: through which the agent sees.
         observation: size of what it sees.
         evaluate: size and rate of the video.
-        on_frame: called after each frame with how many there are so far and in all.
+        stream: where progress is shown; standard output when None.
 
     Raises:
         VideoError: if no encoder is installed.
     """
-    write_mp4(path, race_frames(shown, camera, observation, evaluate, on_frame), evaluate.video_fps)
+    num_frames = len(frame_times_ms(shown.race.duration_ms, evaluate.video_fps))
+    with Progress("video", num_frames, "frames", stream=stream) as bar:
+
+        def counted() -> Iterator[NDArray[np.uint8]]:
+            for frame in race_frames(shown, camera, observation, evaluate):
+                yield frame
+                bar.advance()
+
+        write_mp4(path, counted(), evaluate.video_fps)
 
 
 def race_frames(
-    shown: VideoRace,
-    camera: CameraParams,
-    observation: ObservationParams,
-    evaluate: EvaluateParams,
-    on_frame: Callable[[int, int], None] | None = None,
+    shown: VideoRace, camera: CameraParams, observation: ObservationParams, evaluate: EvaluateParams
 ) -> Iterator[NDArray[np.uint8]]:
     """Yields the pictures [H, W, 3] of a race in order, `evaluate.video_fps` a second; arguments of `write_video`."""
-    painter = _Painter(shown, camera, observation, (evaluate.video_width, evaluate.video_height))
-    times_ms = frame_times_ms(painter.motion.duration_ms, evaluate.video_fps)
+    renderer = _Renderer(shown, camera, observation, (evaluate.video_width, evaluate.video_height))
+    times_ms = frame_times_ms(shown.race.duration_ms, evaluate.video_fps)
     num_threads = min(MAX_THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:  # the kernels let go of the interpreter while they draw
-        ahead = deque(pool.submit(painter.render, time_ms) for time_ms in times_ms[: 2 * num_threads])
+        ahead = deque(pool.submit(renderer.render, time_ms) for time_ms in times_ms[: 2 * num_threads])
         try:
             for number in range(1, len(times_ms) + 1):
                 scenery = ahead.popleft().result()
                 if number + len(ahead) < len(times_ms):
-                    ahead.append(pool.submit(painter.render, times_ms[number + len(ahead)]))
-                yield painter.finish(scenery)
-                if on_frame:
-                    on_frame(number, len(times_ms))
+                    ahead.append(pool.submit(renderer.render, times_ms[number + len(ahead)]))
+                yield renderer.finish(scenery)
         finally:
             for rest in ahead:
                 rest.cancel()
@@ -119,8 +123,8 @@ class _Scenery:
     seen: NDArray[np.uint8]
 
 
-class _Painter:
-    """Paints the picture of any moment, in two steps: `render` may be called from several threads at once."""
+class _Renderer:
+    """Renders the picture of any moment, in two steps: `render` may be called from several threads at once."""
 
     def __init__(
         self, shown: VideoRace, camera: CameraParams, observation: ObservationParams, size: tuple[int, int]
@@ -148,13 +152,13 @@ class _Painter:
 
     def finish(self, scenery: _Scenery) -> NDArray[np.uint8]:
         """Returns the picture [H, W, 3] with all that is written over it."""
-        frame, moment = scenery.frame, scenery.moment
+        image, moment = Image.fromarray(scenery.frame), scenery.moment
         rival = self._ghosts[0].race if self._ghosts else None
         split, is_ahead = split_at(self.motion.race, rival, moment.time_ms)
         state = HudState(moment.time_ms, moment.speed_mps, moment.controls, split, is_ahead, scenery.seen)
-        draw_hud(frame, self._texts, state)
-        self._minimap.draw(frame, moment.pose[:3], scenery.others_m)
-        return frame
+        draw_hud(image, self._texts, state)
+        self._minimap.draw(image, moment.pose[:3], scenery.others_m)
+        return np.array(image)
 
     def _seen(self, moment: Moment) -> NDArray[np.uint8]:
         """Returns the image on which the driver's current action rests."""

@@ -1,37 +1,42 @@
-"""What `rulka watch` does: puts recordings, agents and stored races into one picture, as a video or in a window.
+"""What can be watched together: recordings, agents, stored races and reference laps, read or driven.
 
-The first race of the first source is followed; all others are ghosts, started at the same moment.
+The first race of the first source is followed; all others are ghosts, started at the same moment. Of recordings every
+ghost of every file is shown, finished or not, on the track that they were driven on: unlike the `races` stage, which
+takes only what can be learned from, this takes whatever has a path.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rulka.actions import action_table
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import TICK_MS, action_table
 from rulka.artifacts import META_FILE
-from rulka.cli.evaluation import RACES_DIR, race_track
-from rulka.datasets.from_recordings import find_recordings
+from rulka.datasets.from_recordings import find_recordings, map_name, plain_text
 from rulka.datasets.races import META_FILE as RACES_META_FILE
 from rulka.datasets.races import load_races
 from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver
-from rulka.evaluation.dataset import demonstration_results
-from rulka.evaluation.race import RaceRules, race
-from rulka.evaluation.reference import reference_race
-from rulka.evaluation.results import RaceResult
-from rulka.outputs import new_file
+from rulka.evaluation.dataset import demonstration_results, track_and_demonstrations
+from rulka.evaluation.race import RaceRules, race, reference_race
+from rulka.evaluation.results import FINISHED, NOT_FINISHED, RaceResult
+from rulka.folders import RACES
+from rulka.observation import CAR
 from rulka.params import Params
-from rulka.progress import Progress
+from rulka.recordings import Ghost, inputs_to_controls, read_recording
+from rulka.recordings.car_rows import car_rows
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
 from rulka.tracks.campaign import UID_PREFIX
+from rulka.tracks.driven_path import DrivenPath, path_from_rows
+from rulka.tracks.from_paths import track_from_paths
+from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 from rulka.video.hud import HudTexts
-from rulka.video.race_video import VideoRace, race_frames, write_video
-from rulka.video.recorded import OtherMapError, recorded_races
-from rulka.video.window import check_screen, show_frames
+from rulka.video.race_video import VideoRace
 
 MAX_GHOSTS = 32
 SOURCES = (
@@ -47,8 +52,12 @@ class UnknownSourceError(UserError):
     """Something to watch that is neither a recording, nor an agent, nor a race dataset."""
 
 
+class OtherMapError(UserError):
+    """Recordings that are to be shown together were driven on different maps."""
+
+
 @dataclass(frozen=True)
-class _Sources:
+class Sources:
     """What was named, by kind, and what was named first."""
 
     first: Path
@@ -58,83 +67,16 @@ class _Sources:
     laps: list[Path]
 
 
-def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_races: int, out: Path | None) -> str:
-    """Shows races together, in a window or as a video.
-
-    Args:
-        sources: Gbx files or folders of them, folders of agents or cloned policies, race datasets, files of reference
-            laps or slugs of the campaign for the laps that come with it.
-        params: how agents race, and size and rate of the pictures.
-        track: uid or file of the track on which agents race; without it that of the recordings or datasets
-            named beside them, or the main track of `data/races`.
-        num_races: greedy races of each agent, from different starts, and races of each dataset, fastest first.
-        out: MP4 file to write; None opens a window.
-
-    Returns:
-        One line that says what was shown.
+def sort_sources(sources: Sequence[Path]) -> Sources:
+    """Tells by looking at each what kind of source it is.
 
     Raises:
-        UserError: if nothing is named, a source is nothing to watch, sources are of different tracks, or there is no
-            screen.
+        UnknownSourceError: if nothing is named, or one is nothing to watch.
     """
-    found = _sort(sources)
-    if out is None:
-        check_screen()
-    shown = _gathered(found, params, track, num_races)
-    said = f"{shown.texts.title.replace(LEFT_TO_RIGHT, '')} on {shown.track.name}, {len(shown.ghosts)} ghosts"
-    size = (shown, params.simulator.camera, params.observation, params.evaluate)
-    if out is None:
-        show_frames(race_frames(*size), params.evaluate.video_fps, said)
-        return said
-    with Progress("video", None, "frames", stream=sys.stderr) as bar:
-
-        def on_frame(_number: int, total: int) -> None:
-            bar.total = total
-            bar.advance()
-
-        with new_file(out) as beside:
-            write_video(beside, *size, on_frame)
-    return f"{said}: {out.as_posix()}"
-
-
-def gather(sources: Sequence[Path], params: Params, track: str | None, num_races: int) -> VideoRace:
-    """Reads or drives everything that is to be shown; see `watch`."""
-    return _gathered(_sort(sources), params, track, num_races)
-
-
-def _gathered(found: _Sources, params: Params, track: str | None, num_races: int) -> VideoRace:
-    if num_races < 1:
-        message = f"{num_races} races are too few: at least 1 is needed"
-        raise UserError(message)
-    where = race_track(track, RACES_DIR) if track is not None else None
-    races: list[tuple[str, RaceResult]] = []
-    if found.recordings:
-        driven_on, recorded = recorded_races(found.recordings)
-        where, races = _same(where, driven_on), races + recorded
-    for folder in found.datasets:
-        dataset = load_races(folder)
-        where = _same(where, dataset.main_track)
-        results = sorted(
-            demonstration_results(dataset.on_main_track(), where), key=lambda r: (not r.time_ms, r.time_ms)
-        )
-        races += [("Demonstration", result) for result in results[:num_races]]
-    table = action_table(params.actions.ticks_per_action)
-    for path in found.laps:
-        lap = read_reference(path, table)
-        where = _same(where, race_track(lap.track_uid.removeprefix(UID_PREFIX), RACES_DIR))
-        rules = RaceRules(where, table, params.simulator, params.observation, params.evaluate, params.race_end)
-        races.append(("Reference lap", reference_race(load_reference(path, where, params.simulator, table), rules)))
-    where = where or race_track(None, RACES_DIR)
-    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
-    races = agents + races if found.first in found.agents else races + agents
-    return _shown(races, where)
-
-
-def _sort(sources: Sequence[Path]) -> _Sources:
     if not sources:
         message = "nothing is named to watch"
         raise UnknownSourceError(message, hint=SOURCES)
-    found = _Sources(sources[0], [], [], [], [])
+    found = Sources(sources[0], [], [], [], [])
     for source in sources:
         inside = find_recordings(source) if source.is_dir() else []
         if (source / RACES_META_FILE).is_file() and (source / "races.parquet").is_file():
@@ -151,6 +93,46 @@ def _sort(sources: Sequence[Path]) -> _Sources:
             message = f"{source} is nothing to watch"
             raise UnknownSourceError(message, hint=SOURCES)
     return found
+
+
+def gather(found: Sources, params: Params, track: str | None, num_races: int) -> VideoRace:
+    """Reads or drives everything that is to be shown.
+
+    Args:
+        found: what was named.
+        params: how agents race.
+        track: uid or file of the track on which agents race; without it that of the recordings or datasets
+            named beside them, or the main track of `data/races`.
+        num_races: greedy races of each agent, from different starts, and races of each dataset, fastest first.
+
+    Raises:
+        UserError: if a source cannot be read, or sources are of different tracks.
+    """
+    if num_races < 1:
+        message = f"{num_races} races are too few: at least 1 is needed"
+        raise UserError(message)
+    where = track_and_demonstrations(track, RACES)[0] if track is not None else None
+    races: list[tuple[str, RaceResult]] = []
+    if found.recordings:
+        driven_on, recorded = recorded_races(found.recordings)
+        where, races = _same(where, driven_on), races + recorded
+    for folder in found.datasets:
+        dataset = load_races(folder)
+        where = _same(where, dataset.main_track)
+        results = sorted(
+            demonstration_results(dataset.on_main_track(), where), key=lambda r: (not r.time_ms, r.time_ms)
+        )
+        races += [("Demonstration", result) for result in results[:num_races]]
+    table = action_table(params.actions.ticks_per_action)
+    for path in found.laps:
+        lap = read_reference(path, table)
+        where = _same(where, track_and_demonstrations(lap.track_uid.removeprefix(UID_PREFIX), RACES)[0])
+        rules = RaceRules(where, table, params.simulator, params.observation, params.evaluate, params.race_end)
+        races.append(("Reference lap", reference_race(load_reference(path, where, params.simulator, table), rules)))
+    where = where or track_and_demonstrations(None, RACES)[0]
+    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
+    races = agents + races if found.first in found.agents else races + agents
+    return _shown(races, where)
 
 
 def _same(where: Track | None, other: Track) -> Track:
@@ -177,3 +159,65 @@ def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:
         f"{LEFT_TO_RIGHT}{title[:26]}{LEFT_TO_RIGHT}  {ending}", where.name[:40], (rival[:34] + more) if rival else ""
     )
     return VideoRace(followed, tuple(result for _, result in others), where, texts)
+
+
+def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceResult]]]:
+    """Reads recordings of one map.
+
+    Returns:
+        The track that the drives make, and every ghost as its driver's name and race, in the order of the files.
+
+    Raises:
+        OtherMapError: if the files are of more than one map.
+        RecordingError: if a file cannot be read or holds no path.
+        TrackError: if no drive makes a track.
+    """
+    recordings = [read_recording(path) for path in files]
+    uids = sorted({recording.map_uid for recording in recordings})
+    if len(uids) != 1:
+        message = f"the recordings are of {len(uids)} maps: {', '.join(uids)}"
+        raise OtherMapError(message, hint="Watch recordings of one map at a time; `rulka inspect FOLDER` lists them.")
+    ghosts = [ghost for recording in recordings for ghost in recording.ghosts]
+    rows = [car_rows(ghost) for ghost in ghosts]
+    paths = [path_from_rows(*row, ghost.checkpoint_times_ms) for row, ghost in zip(rows, ghosts, strict=True)]
+    if not any(path.checkpoint_times_ms for path in paths):
+        paths = [_as_finished(path) for path in paths]
+    track = track_from_paths(uids[0], map_name(recordings[0]), paths)
+    races = [(_name(ghost), _recorded(ghost, *row, track)) for ghost, row in zip(ghosts, rows, strict=True)]
+    return track, races
+
+
+def _as_finished(path: DrivenPath) -> DrivenPath:
+    """Returns a path that ends where its samples do, for a map that nobody finished."""
+    return DrivenPath(path.time_ms, path.position, path.velocity, path.up, (int(path.time_ms[-1]),), path.material)
+
+
+def _name(ghost: Ghost) -> str:
+    return plain_text(ghost.nickname).strip("\ufeff ") or ghost.login or "unnamed driver"
+
+
+def _recorded(ghost: Ghost, time_ms: NDArray[np.int64], rows: NDArray[np.float32], track: Track) -> RaceResult:
+    return RaceResult(
+        track=track,
+        end=FINISHED if ghost.is_finished else NOT_FINISHED,
+        time_ms=ghost.race_time_ms if ghost.is_finished else None,
+        gate_times_ms=_gate_times_ms(ghost, len(track.gate_m)),
+        sample_ms=time_ms,
+        cars=rows,
+        along_m=progress_along(track, rows[:, CAR["position"]])[1],
+        controls=_controls(ghost, time_ms),
+    )
+
+
+def _gate_times_ms(ghost: Ghost, num_gates: int) -> NDArray[np.int64]:
+    """Returns [G] times at the gates; all 0 where the ghost's checkpoints are not those of the track."""
+    times_ms = np.array([time or 0 for time in ghost.checkpoint_times_ms], np.int64)
+    return times_ms if len(times_ms) == num_gates else np.zeros(num_gates, np.int64)
+
+
+def _controls(ghost: Ghost, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Returns [S, 3] the inputs at every sample; zeros where the recording holds none."""
+    if not ghost.events:
+        return np.zeros((len(time_ms), 3), np.float32)
+    num_ticks = int(time_ms[-1]) // TICK_MS + 1
+    return inputs_to_controls(ghost, num_ticks)[np.clip(time_ms // TICK_MS, 0, num_ticks - 1)]

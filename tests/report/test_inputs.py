@@ -12,12 +12,11 @@ from rulka.actions import action_table
 from rulka.datasets.races import Race
 from rulka.evaluation.dataset import demonstration_results
 from rulka.evaluation.race import RaceRules
-from rulka.evaluation.summary import Contestant, Evaluation
+from rulka.evaluation.results import Contestant, Evaluation
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.params import read_params
-from rulka.report.durations import read_durations
-from rulka.report.facts import Origins, facts_of, transfer_summary
-from rulka.report.training import TrainingLogError, read_training_log
+from rulka.report.facts import Origins, facts_of, read_durations, transfer_summary
+from rulka.report.learning_plots import TrainingLogError, read_training_log
 from rulka.tracks.top_view import top_view
 from rulka.tracks.track import Track
 
@@ -34,7 +33,8 @@ def test_training_log_keeps_the_known_points_of_a_curve(tmp_path: Path) -> None:
     steps, times_s = log.curve("env_steps", "record_s")
     assert (steps.tolist(), times_s.tolist()) == ([20, 30], [31.5, 30.0])
     assert len(log.curve("minutes", "never_written")[0]) == 0
-    assert (log.last("finish_rate"), log.last("phase"), log.last("never_written")) == (0.25, None, None)
+    assert log.curve("minutes", "finish_rate")[1].tolist() == [0.25]
+    assert len(log.curve("minutes", "phase")[0]) == 0, "words are no curve"
 
 
 @pytest.mark.parametrize("line", ['{"env_steps": 1, "minu', '{"env_steps": 1}', "[1]"])

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rulka.evaluation.results import RaceResult
-from rulka.evaluation.summary import Contestant, Evaluation
-from rulka.report.durations import StageDuration
-from rulka.report.facts import Fact
-from rulka.report.figures import draw_figures, save_figures
-from rulka.report.page import MAX_VIDEO_BYTES, Plot, Report, headline, render_report
+from rulka.evaluation.results import Contestant, Evaluation, RaceResult
+from rulka.report.facts import Fact, StageDuration
+from rulka.report.figures import Plot, draw_figures, save_figures
+from rulka.report.page import MAX_VIDEO_BYTES, Report, headline, render_report
 from rulka.tracks.track import Track
 
 MakeRace = Callable[..., RaceResult]

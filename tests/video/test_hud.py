@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rulka.evaluation.results import RaceResult
-from rulka.video.hud import GAS, HudState, HudTexts, draw_hud, split_at
+from rulka.tracks.track import Track
+from rulka.video.hud import CAR, GAS, GHOST, PANEL, HudState, HudTexts, Minimap, draw_hud, font_of, split_at
 from rulka.video.race_video import frame_times_ms
-from rulka.video.text import draw_text, fill_box, text_mask
 
 MakeRace = Callable[..., RaceResult]
 TEXTS = HudTexts("Agent", "somewhere", "")
@@ -33,51 +34,66 @@ def test_split_disappears_after_three_seconds_but_the_finish_stays(make_race: Ma
     assert split_at(race, None, 60_000)[0] == "finish  20.00"
 
 
+def drawn(size: tuple[int, int], texts: HudTexts, state: HudState, shade: int = 0) -> np.ndarray:
+    """Returns a picture [H, W, 3] of one shade with everything written over it."""
+    image = Image.new("RGB", size[::-1], (shade,) * 3)
+    draw_hud(image, texts, state)
+    return np.array(image)
+
+
 def coloured(frame: np.ndarray, colour: tuple[int, int, int]) -> int:
     return int((frame == np.array(colour, np.uint8)).all(axis=2).sum())
 
 
 def test_gas_bar_grows_with_the_gas() -> None:
-    counts = []
-    for gas in (0.0, 0.5, 1.0):
-        frame = np.zeros((540, 960, 3), np.uint8)
-        draw_hud(frame, TEXTS, HudState(0, 0.0, (0.0, gas, 0.0), "", None, None))
-        counts.append(coloured(frame, GAS))
+    counts = [
+        coloured(drawn((540, 960), TEXTS, HudState(0, 0.0, (0.0, gas, 0.0), "", None, None)), GAS)
+        for gas in (0.0, 0.5, 1.0)
+    ]
     assert counts[0] == 0
     assert counts[2] == 2 * counts[1] == 156 * 10
 
 
-@pytest.mark.parametrize("size", [(120, 160), (270, 480), (1080, 1920)])
+@pytest.mark.parametrize("size", [(22, 40), (120, 160), (270, 480), (1080, 1920)])
 def test_agents_view_is_shown_at_every_size(size: tuple[int, int]) -> None:
-    frame = np.full((*size, 3), 99, np.uint8)
     view = np.full((64, 64), 251, np.uint8)
-    draw_hud(frame, TEXTS, HudState(1234, 30.0, (-1.0, 1.0, 1.0), "gate 1  1.00", True, view))
+    frame = drawn(size, TEXTS, HudState(1234, 30.0, (-1.0, 1.0, 1.0), "gate 1  1.00", True, view), shade=99)
     factor = max(1, round(180 * size[0] / 540 / 64))
-    assert coloured(frame, (251, 251, 251)) >= (64 * factor) ** 2 * 0.9
+    assert size == (22, 40) or coloured(frame, (251, 251, 251)) >= (64 * factor) ** 2 * 0.9
 
 
-def test_text_is_clipped_at_the_borders() -> None:
-    whole, _ = text_mask("Wide", 20)
-    frame = np.zeros((30, 30, 3), np.uint8)
-    width = draw_text(frame, "Wide", (-10, 5), 20, (255, 255, 255))
-    assert width == whole.shape[1]
-    assert frame.any()
-    draw_text(frame, "Wide", (500, 500), 20, (255, 255, 255))
-    assert draw_text(frame, "", (0, 0), 20, (255, 255, 255)) == 0
+def test_panels_let_the_picture_through() -> None:
+    """0.72 of the panel's 14, 17, 22 and 0.28 of a shade of 100: 38, 40, 44."""
+    frame = drawn((540, 960), TEXTS, HudState(0, 0.0, (0.0, 0.0, 0.0), "", None, None), shade=100)
+    expected = 0.72 * np.array(PANEL) + 0.28 * 100
+    np.testing.assert_allclose(frame[20, 300], expected, atol=1.0)
+    np.testing.assert_array_equal(frame[5, 5], [100, 100, 100])
 
 
-def test_text_ends_at_its_right_anchor() -> None:
-    frame = np.zeros((40, 200, 3), np.uint8)
-    draw_text(frame, "88", (150, 30), 20, (255, 255, 255), anchor=1.0)
-    columns = np.flatnonzero(frame.any(axis=(0, 2)))
-    assert 145 <= columns[-1] < 150
+def test_the_clock_ends_where_its_box_does() -> None:
+    """Its digits grow to the left: the box ends 16 pixels from the right, the text 30."""
+    for time_ms in (1230, 119_870):
+        frame = drawn((540, 960), TEXTS, HudState(time_ms, 0.0, (0.0, 0.0, 0.0), "", None, None))
+        columns = np.flatnonzero((frame[20:66, 700:] > 150).any(axis=(0, 2)))
+        assert 700 + columns[-1] == pytest.approx(928, abs=4)
 
 
-def test_half_transparent_box() -> None:
-    frame = np.full((4, 4, 3), 100, np.uint8)
-    fill_box(frame, (1, 1, 2, 9), (200, 0, 100), opacity=0.5)
-    np.testing.assert_array_equal(frame[2, 1], [150, 50, 100])
-    np.testing.assert_array_equal(frame[0, 0], [100, 100, 100])
+def test_letters_that_the_font_lacks_leave_no_box() -> None:
+    letters = font_of(18, True)[1]
+    assert ord("é") in letters
+    assert 0x4E2D not in letters
+    state = HudState(0, 0.0, (0.0, 0.0, 0.0), "", None, None)
+    with_missing = drawn((540, 960), HudTexts("\u4e2dAgent", "", ""), state)
+    np.testing.assert_array_equal(with_missing, drawn((540, 960), HudTexts("Agent", "", ""), state))
+
+
+def test_minimap_shows_the_cars_where_they_are(track: Track) -> None:
+    """A straight road along the page: the car at its end is right of the ghost at its start."""
+    image = Image.new("RGB", (960, 540))
+    Minimap(track, 540).draw(image, track.centre_m[-1], track.centre_m[:1])
+    frame = np.array(image)
+    at_x = [np.flatnonzero((frame == np.array(colour)).all(axis=2).any(axis=0)).mean() for colour in (GHOST, CAR)]
+    np.testing.assert_allclose(at_x, [16 + 14, 16 + 286], atol=1.5)
 
 
 def test_video_plays_in_real_time() -> None:

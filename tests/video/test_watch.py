@@ -10,14 +10,21 @@ import av
 import numpy as np
 import pytest
 
+from rulka.cli.watching import show_races
 from rulka.evaluation.results import RaceResult
 from rulka.params import Params, reference_params
 from rulka.reference.lap import LAPS_DIR
 from rulka.tracks.track import Track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, race_frames
-from rulka.video.recorded import OtherMapError, recorded_races
-from rulka.video.sources import LEFT_TO_RIGHT, UnknownSourceError, gather, watch
+from rulka.video.sources import (
+    LEFT_TO_RIGHT,
+    OtherMapError,
+    UnknownSourceError,
+    gather,
+    recorded_races,
+    sort_sources,
+)
 from rulka.video.window import NoWindowError, check_screen, show_frames
 
 RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
@@ -66,7 +73,7 @@ def test_recordings_of_two_maps_are_refused() -> None:
 @needs_recordings
 def test_a_recording_becomes_a_video(tmp_path: Path, small: Params) -> None:
     out = tmp_path / "race.mp4"
-    said = watch([RECORDINGS / A3], small, track=None, num_races=1, out=out)
+    said = show_races([RECORDINGS / A3], small, track=None, num_races=1, out=out)
     assert "9.69 s" in said
     assert "0 ghosts" in said
     assert said.isprintable(), "marks of direction are for pictures"
@@ -77,15 +84,15 @@ def test_a_recording_becomes_a_video(tmp_path: Path, small: Params) -> None:
 def test_the_lap_that_comes_with_a_campaign_track(small: Params) -> None:
     if not (LAPS_DIR / "copper-oval.txt").is_file():
         pytest.skip("no laps are shipped")
-    shown = gather([Path("copper-oval")], small, None, 1)
+    shown = gather(sort_sources([Path("copper-oval")]), small, None, 1)
     assert shown.track.name == "Copper Oval"
     assert shown.race.is_finished
     assert shown.texts.title.startswith(f"{LEFT_TO_RIGHT}Reference lap")
 
 
-def test_what_is_nothing_to_watch_is_refused_by_name(tmp_path: Path, small: Params) -> None:
+def test_what_is_nothing_to_watch_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnknownSourceError, match="nowhere"):
-        gather([tmp_path / "nowhere"], small, None, 1)
+        sort_sources([tmp_path / "nowhere"])
 
 
 @pytest.mark.parametrize(("sources", "message"), [((), "nothing is named"), ((Path("runs/none"),), "none is nothing")])
@@ -95,7 +102,7 @@ def test_what_is_missing_is_said_before_the_screen_is(
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UnknownSourceError, match=message) as refused:
-        watch(sources, small, track=None, num_races=1, out=None)
+        show_races(sources, small, track=None, num_races=1, out=None)
     assert "runs/train" in refused.value.hint
 
 
