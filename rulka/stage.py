@@ -32,6 +32,7 @@ import psutil
 
 from rulka.disk import check_can_hold, disk_error_of
 from rulka.errors import UserError
+from rulka.folders import RUNS, STAGE_DURATIONS
 from rulka.graph import StageInputs, is_recorded, note_inputs, read_graph, stage_of_module
 
 try:
@@ -50,10 +51,7 @@ STARTED_BY_DVC = "DVC_STAGE"
 STARTED_BY = "RULKA_STARTED_BY"
 """Environment variable with the ids of the processes, further up, without which a stage shall not go on."""
 
-DURATIONS_FILE = Path("runs/stage_durations.jsonl")
-"""One line for each stage that ended well: stage, seconds, peak_rss_mb, ended_at."""
-
-SET_ASIDE_FOLDER = Path("runs/set_aside")
+SET_ASIDE_FOLDER = RUNS / "set_aside"
 """Outputs of stages whose parameters, code or data changed while they ran: `<stage>/`, the newest only."""
 
 
@@ -402,7 +400,7 @@ class _Watch(threading.Thread):
             )
 
     def write_duration(self) -> None:
-        """Appends the line of `DURATIONS_FILE`; memory counts child processes, and shared pages once in each.
+        """Appends the line of `STAGE_DURATIONS`; memory counts child processes, and shared pages once in each.
 
         Where it cannot be written, that is a warning.
         """
@@ -414,11 +412,11 @@ class _Watch(threading.Thread):
             "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         try:
-            DURATIONS_FILE.parent.mkdir(exist_ok=True)
-            with DURATIONS_FILE.open("a", encoding="utf-8") as file:
+            STAGE_DURATIONS.parent.mkdir(exist_ok=True)
+            with STAGE_DURATIONS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:  # only the report reads it, and does without: no reason to lose a finished stage
-            _say(f"warning: {DURATIONS_FILE} cannot be written, how long this took is not kept: {error}\n")
+            _say(f"warning: {STAGE_DURATIONS} cannot be written, how long this took is not kept: {error}\n")
 
     def _is_orphaned(self) -> bool:
         if STARTED_BY_DVC in os.environ and os.getppid() != self._parent:

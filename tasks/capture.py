@@ -24,6 +24,7 @@ from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.game_capture import GameCapture, QuarantinedRace, ReplayError, write_quarantine
 from rulka.datasets.races import Race, RaceDataError, load_races
 from rulka.datasets.split import split_races
+from rulka.folders import FRAMES, RACES
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
 from rulka.params import ActionParams, CaptureParams, ObservationParams, SimulatorParams, read_params
@@ -151,8 +152,8 @@ def main() -> None:
         params.actions,
         params.simulator,
         params.capture,
-        races_dir=Path("data/races"),
-        out_dir=Path("data/frames"),
+        races_dir=RACES,
+        out_dir=FRAMES,
     )
 
 

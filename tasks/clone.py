@@ -29,6 +29,7 @@ from rulka.agents.networks import build_clone_policy
 from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
+from rulka.folders import ENCODER, FRAMES, METRICS_FILE, POLICY
 from rulka.losses.cloning import soft_cross_entropy
 from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, read_params
 from rulka.pretraining.cloning import (
@@ -164,7 +165,7 @@ def _write_results(
         measured = measure(result.policy, train, frames, races, table)
     metrics = _metrics(result, train, validation) | measured
     metrics |= {f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")}
-    (folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+    (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
     plot_loss(
         folder / "loss_curve.png",
         result.history,
@@ -218,9 +219,9 @@ def main() -> None:
         params.actions,
         params.network,
         params.clone,
-        frames_dir=Path("data/frames"),
-        encoder_dir=Path("data/encoder"),
-        out_dir=Path("data/policy"),
+        frames_dir=FRAMES,
+        encoder_dir=ENCODER,
+        out_dir=POLICY,
     )
 
 

@@ -28,32 +28,35 @@ import yaml
 from rulka.actions import action_table
 from rulka.artifacts import META_FILE
 from rulka.datasets.races import Race, load_races
-from rulka.evaluation.contest import NAMES, drivers, hold_contest
-from rulka.evaluation.demonstrations import demonstration_results
-from rulka.evaluation.durations import StageDuration, read_durations
-from rulka.evaluation.exported import export_result
-from rulka.evaluation.facts import COMPARED, facts_of, read_origins, transfer_summary
-from rulka.evaluation.figures import draw_figures, save_figures
-from rulka.evaluation.hud import HudTexts
+from rulka.evaluation.contest import NAMES, drivers, race_all
+from rulka.evaluation.dataset import demonstration_results, export_result
 from rulka.evaluation.metrics import format_metrics, metrics_of
-from rulka.evaluation.race import RaceRules
-from rulka.evaluation.reference import find_reference_race
-from rulka.evaluation.report import Report, write_report
-from rulka.evaluation.result import best_race
-from rulka.evaluation.summary import Evaluation
-from rulka.evaluation.training import LOG_FILE, TrainingLog, read_training_log
-from rulka.evaluation.video import VideoRace, write_video
-from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams, read_params
-from rulka.progress import Progress
-from rulka.stage import DURATIONS_FILE, output_folder, require, run_stage
-
-REPORT_FILE, VIDEO_FILE, METRICS_FILE, RACES_FILE, PLOTS_FOLDER = (
-    "report.html",
-    "race.mp4",
-    "metrics.json",
-    "races.json",
-    "plots",
+from rulka.evaluation.race import RaceRules, find_reference_race
+from rulka.evaluation.results import Evaluation, best_race
+from rulka.folders import (
+    AGENT,
+    AGENT_INIT,
+    COMPARED,
+    ENCODER,
+    EVALUATION,
+    METRICS_FILE,
+    PLOTS,
+    POLICY,
+    RACES,
+    RACES_FILE,
+    REPORT_PAGE,
+    STAGE_DURATIONS,
+    TRAINING_LOG,
+    VIDEO_FILE,
 )
+from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams, read_params
+from rulka.report.facts import StageDuration, facts_of, read_durations, read_origins, transfer_summary
+from rulka.report.figures import draw_figures, save_figures
+from rulka.report.learning_plots import TrainingLog, read_training_log
+from rulka.report.page import Report, render_report
+from rulka.stage import output_folder, require, run_stage
+from rulka.video.hud import HudTexts
+from rulka.video.race_video import VideoRace, write_video
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def evaluate(
     table = action_table(actions.ticks_per_action)
     rules = RaceRules(dataset.main_track, table, simulator, observation, evaluate, race_end)
     entries = drivers(inputs.agent, inputs.policy, rules)
-    evaluation = hold_contest(
+    evaluation = race_all(
         entries,
         rules,
         demonstration_results(demonstrations, rules.track),
@@ -118,7 +121,8 @@ def evaluate(
         durations = [stage for stage in read_durations(inputs.durations) if stage.stage != "evaluate"]
         report = _draw(folder, evaluation, demonstrations, rules, inputs)
         durations.append(StageDuration("evaluate", time.monotonic() - started_s, None, ""))
-        write_report(folder / REPORT_FILE, replace(report, video_caption=caption, durations=durations))
+        page = render_report(replace(report, video_caption=caption, durations=durations))
+        (folder / REPORT_PAGE).write_text(page, encoding="utf-8")
     _say_where(out_dir, metrics)
 
 
@@ -130,13 +134,7 @@ def _film(path: Path, evaluation: Evaluation, rules: RaceRules) -> str:
     ghost_text = f"ghost: best demonstration, {ghost.time_s:.2f} s" if ghost and ghost.time_s is not None else ""
     texts = HudTexts(agent.label, f"{rules.track.name[:28]}, start {best.seed}", ghost_text)
     shown = VideoRace(best, (ghost,) if ghost else (), rules.track, texts)
-    with Progress("video", None, "frames") as bar:
-
-        def on_frame(_number: int, total: int) -> None:
-            bar.total = total
-            bar.advance()
-
-        write_video(path, shown, rules.simulator.camera, rules.observation, rules.evaluate, on_frame)
+    write_video(path, shown, rules.simulator.camera, rules.observation, rules.evaluate)
     ending = f"{best.time_s:.2f} s" if best.time_s is not None else f"{best.end} after {best.progress_m:.0f} m"
     beside = " The blue car is the best demonstration, started at the same moment." if ghost else ""
     return f"The agent’s best race of {len(agent.races)}: {ending}, from start {best.seed}.{beside}"  # noqa: RUF001
@@ -147,7 +145,7 @@ def _draw(folder: Path, evaluation: Evaluation, demonstrations: list[Race], rule
     cloning = _read_json(inputs.policy / METRICS_FILE)
     confusion = np.array(cloning["confusion"], dtype=np.float64) if "confusion" in cloning else None
     figures = draw_figures(evaluation, _training_logs(inputs.agent), confusion, cloning.get("validation_accuracy"))
-    save_figures(folder / PLOTS_FOLDER, figures)
+    save_figures(folder / PLOTS, figures)
     origins = read_origins(inputs.encoder, inputs.policy, inputs.agent_init, inputs.agent)
     transfer = transfer_summary(inputs.agent_init)
     own = {"evaluate": rules.evaluate, "race_end": rules.end}
@@ -170,9 +168,9 @@ def _training_logs(agent_dir: Path) -> list[TrainingLog]:
     folders = [agent_dir, *sorted((agent_dir / COMPARED).glob("*/"))]
     logs = []
     for folder in folders:
-        if (folder / LOG_FILE).exists():
+        if (folder / TRAINING_LOG).exists():
             algorithm = str(_read_json(folder / META_FILE).get("config", {}).get("algorithm", folder.name))
-            logs.append(read_training_log(folder / LOG_FILE, NAMES.get(algorithm, algorithm)))
+            logs.append(read_training_log(folder / TRAINING_LOG, NAMES.get(algorithm, algorithm)))
     return logs
 
 
@@ -189,8 +187,8 @@ def _say_where(out_dir: Path, metrics: dict[str, Any]) -> None:
         "",
         format_metrics(metrics),
         "",
-        f"report  {(out_dir / REPORT_FILE).as_posix()}",
-        f"plots   {(out_dir / PLOTS_FOLDER).as_posix()}",
+        f"report  {(out_dir / REPORT_PAGE).as_posix()}",
+        f"plots   {(out_dir / PLOTS).as_posix()}",
         f"video   {(out_dir / VIDEO_FILE).as_posix()}",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -200,14 +198,13 @@ def _say_where(out_dir: Path, metrics: dict[str, Any]) -> None:
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
-    data = Path("data")
     inputs = Inputs(
-        agent=data / "agent",
-        races=data / "races",
-        policy=data / "policy",
-        agent_init=data / "agent_init",
-        encoder=data / "encoder",
-        durations=DURATIONS_FILE,
+        agent=AGENT,
+        races=RACES,
+        policy=POLICY,
+        agent_init=AGENT_INIT,
+        encoder=ENCODER,
+        durations=STAGE_DURATIONS,
     )
     evaluate(
         params.observation,
@@ -216,7 +213,7 @@ def main() -> None:
         params.evaluate,
         params.race_end,
         inputs=inputs,
-        out_dir=data / "evaluation",
+        out_dir=EVALUATION,
     )
 
 

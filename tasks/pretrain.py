@@ -26,6 +26,7 @@ from rulka.actions import action_table
 from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.artifacts import Artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
+from rulka.folders import ENCODER, FRAMES, METRICS_FILE
 from rulka.observation import reference_normalisation
 from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
 from rulka.pretraining.augmentation import Augmentation
@@ -163,7 +164,7 @@ def _write_results(
 ) -> None:
     baselines = _baselines(pretrain, train, validation)
     metrics = _metrics(result, pretrain, train, validation) | baselines
-    (folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+    (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
     unit = "NT-Xent loss" if pretrain.task == "simclr" else "loss (squared error, images in [-1, 1])"
     plot_loss(folder / "loss_curve.png", result.history, title="Level 0: encoder", unit=unit, baselines=baselines)
     source = validation if len(validation) else train
@@ -219,8 +220,8 @@ def main() -> None:
         params.observation,
         params.actions,
         params.pretrain,
-        frames_dir=Path("data/frames"),
-        out_dir=Path("data/encoder"),
+        frames_dir=FRAMES,
+        out_dir=ENCODER,
     )
 
 

@@ -17,6 +17,7 @@ from rulka.datasets.expected import MissingRecordingsError, refuse_missing
 from rulka.datasets.from_recordings import NoUsableRecordingError, find_recordings, read_race_dataset
 from rulka.datasets.races import RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
+from rulka.folders import RACES, RECORDINGS, RUNS
 from rulka.params import ActionParams, RaceEndParams, RaceParams, SimulatorParams, TrackParams, read_params
 from rulka.progress import Progress
 from rulka.reference.lap import reference_path, store_reference
@@ -27,7 +28,7 @@ from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
-REASONS_FILE = Path("runs/races_not_used.csv")
+REASONS_FILE = RUNS / "races_not_used.csv"
 """Why no recording could be used: file, error, hint."""
 
 
@@ -130,8 +131,8 @@ def main() -> None:
         params.track,
         params.races,
         params.race_end,
-        recordings_dir=Path("data/recordings"),
-        out_dir=Path("data/races"),
+        recordings_dir=RECORDINGS,
+        out_dir=RACES,
     )
 
 

@@ -28,6 +28,7 @@ from pydantic import BaseModel
 
 from rulka.actions import ActionTable
 from rulka.agents.agent import AgentSpec
+from rulka.agents.networks import agent_table
 from rulka.agents.speed import keep_freed_memory
 from rulka.artifacts import (
     META_FILE,
@@ -42,6 +43,7 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.datasets.races import load_races, track_path
 from rulka.datasets.races import read_meta as read_races_meta
 from rulka.errors import UserError
+from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_LOG, TRAINING_RUNS, WARMUP_POLICY
 from rulka.game.link import GameLink
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
@@ -88,9 +90,7 @@ from rulka.runtime.run_folder import (
 )
 from rulka.runtime.specs import RunSpec
 from rulka.stage import output_folder, require, run_stage
-from tasks.transfer import COMPARED_FOLDER, WARMUP_FOLDER, agent_table
 
-LOG_FILE = "training.jsonl"
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -171,7 +171,7 @@ def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it rea
             run.finish()
         with output_folder(folders.out) as out:
             for algorithm, run in runs.items():
-                run.deliver(out if algorithm == train.algorithm else out / COMPARED_FOLDER / algorithm)
+                run.deliver(out if algorithm == train.algorithm else out / COMPARED / algorithm)
         for run in runs.values():
             drop_experience(run.folder)
 
@@ -194,7 +194,7 @@ class AgentRun:
         self._sections, self._folders = sections, folders
         self._table: ActionTable = agent_table(algorithm, sections.actions, sections.network)
         is_main = algorithm == sections.train.algorithm
-        self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED_FOLDER / algorithm
+        self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED / algorithm
         require(self._init_dir / META_FILE, "transfer")
         self._track = track_path(folders.races, read_races_meta(folders.races)["main_track"])
         self.folder = folders.runs / f"{algorithm}-{self._fingerprint()[:16]}"
@@ -225,7 +225,7 @@ class AgentRun:
         out.mkdir(parents=True, exist_ok=True)
         for file in self.final_dir.iterdir():
             shutil.copyfile(file, out / file.name)
-        shutil.copyfile(self.folder / METRICS_FILE, out / LOG_FILE)
+        shutil.copyfile(self.folder / METRICS_FILE, out / TRAINING_LOG)
         if (self.folder / RECORD_FILE).exists():
             shutil.copyfile(self.folder / RECORD_FILE, out / RECORD_FILE)
         note_delivery(self.folder)
@@ -263,7 +263,7 @@ class AgentRun:
         meta = read_meta(self._init_dir)
         inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
         if self._algorithm == "iqn" and self._sections.iqn.warmup_steps:
-            inputs["warmup"] = read_meta(require(self._init_dir / WARMUP_FOLDER, "transfer"))["weights_sha256"]
+            inputs["warmup"] = read_meta(require(self._init_dir / WARMUP_POLICY, "transfer"))["weights_sha256"]
         if self._is_shown_races:
             inputs["frames"] = hash_path(require(self._folders.frames, "capture"))
             inputs["races"] = hash_path(self._folders.races)
@@ -297,7 +297,7 @@ class AgentRun:
     def _run_spec(self, initial: Artifact) -> RunSpec:
         sections = self._sections
         spec = self._agent_spec(initial)
-        warmup_dir = self._init_dir / WARMUP_FOLDER if spec.has_policy_network else None
+        warmup_dir = self._init_dir / WARMUP_POLICY if spec.has_policy_network else None
         return RunSpec(
             make_cars=partial(build_cars, self._race_spec()),
             make_actor=partial(build_actor, spec, warmup_dir),
@@ -376,7 +376,6 @@ def _training(outcome: Outcome, train: TrainParams) -> dict[str, Any]:
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
-    data = Path("data")
     train(
         params.observation,
         params.actions,
@@ -387,13 +386,7 @@ def main() -> None:
         params.train,
         params.ppo,
         params.iqn,
-        folders=Folders(
-            agent_init=data / "agent_init",
-            races=data / "races",
-            frames=data / "frames",
-            runs=Path("runs/train"),
-            out=data / "agent",
-        ),
+        folders=Folders(agent_init=AGENT_INIT, races=RACES, frames=FRAMES, runs=TRAINING_RUNS, out=AGENT),
     )
 
 

@@ -27,9 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.actions import ActionTable, action_table
-from rulka.agents.networks import build_agent_network
+from rulka.actions import action_table
+from rulka.agents.networks import agent_table, build_agent_network
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
+from rulka.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT, WARMUP_POLICY
 from rulka.observation import FLOATS
 from rulka.params import (
     ActionParams,
@@ -46,16 +47,8 @@ from rulka.pretraining.initial_weights import TensorReport, TransferError, take_
 from rulka.provenance import provenance
 from rulka.stage import output_folder, require, run_stage
 
-COMPARED_FOLDER = "compared"
-WARMUP_FOLDER = "warmup_policy"
-REPORT_FILE = "report.json"
 READABLE_REPORT_FILE = "report.md"
 REPORT_SCHEMA_VERSION = 2
-
-
-def agent_table(algorithm: Algorithm, actions: ActionParams, network: NetworkParams) -> ActionTable:
-    """Returns what an agent's decisions are: blocks of actions for IQN alone, where the parameters say so."""
-    return action_table(actions.ticks_per_action, network.iqn.actions_per_decision if algorithm == "iqn" else 1)
 
 
 def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
@@ -86,14 +79,14 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     origin = provenance("transfer", sections, {"encoder": encoder_dir, "policy": policy_dir})
     with output_folder(out_dir) as folder:
         for algorithm in (train.algorithm, *train.compared):
-            inside = folder if algorithm == train.algorithm else folder / COMPARED_FOLDER / algorithm
+            inside = folder if algorithm == train.algorithm else folder / COMPARED / algorithm
             inside.mkdir(parents=True, exist_ok=True)
             decides = agent_table(algorithm, actions, network)
             tensors, report = initial_tensors(algorithm, encoder, policy, observation, network, transfer)
             _write_report(inside, algorithm, transfer.of(algorithm), report)
             if algorithm == "iqn" and iqn.warmup_steps:
-                (inside / WARMUP_FOLDER).mkdir()
-                write_artifact(inside / WARMUP_FOLDER, policy)
+                (inside / WARMUP_POLICY).mkdir()
+                write_artifact(inside / WARMUP_POLICY, policy)
             initial = Artifact(
                 kind="agent_init",
                 tensors=tensors,
@@ -166,7 +159,7 @@ def _write_report(folder: Path, algorithm: Algorithm, parts: PartsParams, report
         "parts": parts.by_part(),
         "tensors": [asdict(tensor) for tensor in report],
     }
-    (folder / REPORT_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (folder / TRANSFER_REPORT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     lines = [f"# What {algorithm} starts with"]
     for where in dict.fromkeys(row.where for row in report):
         rows = [row for row in report if row.where == where]
@@ -202,9 +195,9 @@ def main() -> None:
         params.train,
         params.transfer,
         params.iqn,
-        encoder_dir=Path("data/encoder"),
-        policy_dir=Path("data/policy"),
-        out_dir=Path("data/agent_init"),
+        encoder_dir=ENCODER,
+        policy_dir=POLICY,
+        out_dir=AGENT_INIT,
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from rulka import folders
 from rulka.graph import read_graph
 from rulka.params import Params, Section, read_params
 
@@ -127,14 +128,13 @@ def test_dependencies_hold_nothing_the_stage_does_not_import(stage: str) -> None
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_data_folders_are_those_the_stage_names(stage: str) -> None:
-    """`Path("data/races")` and `data / "races"` both name a folder."""
-    named = set()
-    for node in nodes_of(ROOT / "tasks" / f"{stage}.py"):
-        match node:
-            case ast.Call(func=ast.Name("Path"), args=[ast.Constant(str(path))]) if path.startswith("data/"):
-                named.add(path)
-            case ast.BinOp(ast.Name("data"), ast.Div(), ast.Constant(str(name))):
-                named.add(f"data/{name}")
+    """A stage takes its folders from `rulka.folders`, and writes none of their names itself."""
+    in_data = {name: path.as_posix() for name, path in vars(folders).items() if isinstance(path, Path)}
+    nodes = list(nodes_of(ROOT / "tasks" / f"{stage}.py"))
+    named = {in_data[node.id] for node in nodes if isinstance(node, ast.Name) and node.id in in_data}
+    named = {path for path in named if path.startswith("data/")}
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert not [text for text in texts if text in in_data.values()]
     listed = {path for path in GRAPH[stage]["deps"] if path.startswith("data/")} | set(GRAPH[stage]["outs"])
     assert named == listed
 

@@ -8,14 +8,20 @@ from models.actor_critic import ActorCritic
 from models.iqn import IqnExtras, IqnNetwork, IqnSizes
 from models.observer import InputShape
 from models.policy import ClonePolicy
+from rulka.actions import ActionTable, action_table
 from rulka.observation import Normalisation
-from rulka.params import Algorithm, NetworkParams, ObservationParams
+from rulka.params import ActionParams, Algorithm, NetworkParams, ObservationParams
 
 
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:
     """Returns what a network needs to know about its inputs."""
     mean, std = torch.tensor(normalisation.mean), torch.tensor(normalisation.std)
     return InputShape(observation.height, observation.width, mean, std)
+
+
+def agent_table(algorithm: Algorithm, actions: ActionParams, network: NetworkParams) -> ActionTable:
+    """Returns what an agent's decisions are: blocks of actions for IQN alone, where the parameters say so."""
+    return action_table(actions.ticks_per_action, network.iqn.actions_per_decision if algorithm == "iqn" else 1)
 
 
 def build_clone_policy(

@@ -9,13 +9,12 @@ import tyro
 
 from rulka.cli.options import AsJson, Flag, OneTrack, Paths, TrackName, say, say_json
 from rulka.errors import UserError
+from rulka.folders import AGENT, TRAINING_RUNS
 from rulka.outputs import check_file
-
-TRAINING_DIR = Path("runs/train")
 
 
 def evaluate(
-    agent: Path = Path("data/agent"),
+    agent: Path = AGENT,
     track: TrackName = None,
     races: int | None = None,
     seed: int | None = None,
@@ -30,7 +29,7 @@ def evaluate(
         seed: of the first start, the next race takes the next; the one of params.yaml when left out.
         as_json: print one JSON object.
     """
-    from rulka.evaluation.command import evaluate_agent, format_evaluation
+    from rulka.cli.evaluation import evaluate_agent, format_evaluation
     from rulka.params import read_params
 
     result = evaluate_agent(agent, track=track, num_races=races, seed=seed, params=read_params())
@@ -60,16 +59,16 @@ def watch(
         out: MP4 file to write; without it a window opens.
         port: of the live page of a training.
     """
-    named = sources or (TRAINING_DIR,)
+    named = sources or (TRAINING_RUNS,)
     if len(named) == 1 and any(named[0].rglob("metrics.jsonl")):
         _serve_page(named[0], port)
         return
-    from rulka.evaluation.watch import watch as show
+    from rulka.cli.watching import show_races
     from rulka.params import read_params
 
     if out is not None:
         check_file(out, ".mp4")
-    say(show(sources, read_params(), track=track, num_races=races, out=out))
+    say(show_races(sources, read_params(), track=track, num_races=races, out=out))
 
 
 def track(
@@ -89,7 +88,7 @@ def track(
         out: with show: draw it into this PNG file.
         as_json: print JSON: one object, or a list of them for the campaign.
     """
-    from rulka.evaluation.track_command import format_campaign, show_campaign, show_track
+    from rulka.cli.tracks import format_campaign, show_campaign, show_track
 
     if out is not None:
         check_file(out, ".png")

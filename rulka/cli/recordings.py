@@ -10,6 +10,7 @@ import tyro
 
 from rulka.cli.options import AsJson, Flag, OnePath, say, say_json
 from rulka.errors import UserError
+from rulka.folders import FRAMES, RACES, RECORDINGS
 from rulka.outputs import check_file, check_folder
 from rulka.stage import EXIT_USER_ERROR
 
@@ -39,7 +40,7 @@ def inspect(path: OnePath, /, as_json: AsJson = False) -> None:
 
 def fetch(  # noqa: PLR0913
     *,
-    out: Path = Path("data/recordings"),
+    out: Path = RECORDINGS,
     map_id: tuple[int, ...] = (),
     map_uid: tuple[str, ...] = (),
     name: str = "",
@@ -83,7 +84,7 @@ def fetch(  # noqa: PLR0913
     run_fetch(options, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=say)
 
 
-def export(race: str, out: Path, /, races: Path = Path("data/races")) -> None:
+def export(race: str, out: Path, /, races: Path = RACES) -> None:
     """Write a race of data/races as a recording or as an input script; an existing file is left alone.
 
     Args:
@@ -102,7 +103,7 @@ def frames(
     action: Annotated[Literal["export", "import"], tyro.conf.Positional],
     folder: OnePath,
     /,
-    frames: Path = Path("data/frames"),
+    frames: Path = FRAMES,
     licence: str = "other",
     players: Flag = False,
 ) -> None:

@@ -8,17 +8,16 @@ from pathlib import Path
 from rulka.datasets.frames import FrameDataError, FrameIndex
 from rulka.datasets.hugging_face import export_frames, import_frames
 from rulka.datasets.races import load_races
+from rulka.folders import RACES
 from rulka.graph import GRAPH_FILE, read_graph
 from rulka.outputs import not_written
 from rulka.params import read_params
 from rulka.stage import output_folder
 
-RACES_DIR = Path("data/races")
-
 
 def export_dataset(frames: Path, out: Path, *, licence: str, with_players: bool) -> FrameIndex:
     """Exports frames; `with_players` names who drove each race, after `data/races`."""
-    players = {race.race_id: race.player for race in load_races(RACES_DIR).races} if with_players else None
+    players = {race.race_id: race.player for race in load_races(RACES).races} if with_players else None
     return export_frames(frames, out, licence=licence, players=players)
 
 

@@ -1,1 +1,1 @@
-"""What came of the training: greedy races from fixed seeds, statistics, plots, video and one report."""
+"""What came of the training: greedy races from fixed seeds, and their statistics."""

@@ -11,10 +11,9 @@ import torch
 
 from rulka.agents.load import load_policy
 from rulka.artifacts import META_FILE
-from rulka.evaluation.facts import COMPARED
 from rulka.evaluation.race import Policy, RaceRules, RandomPolicy, race
-from rulka.evaluation.result import RaceResult
-from rulka.evaluation.summary import Contestant, Evaluation
+from rulka.evaluation.results import Contestant, Evaluation, RaceResult
+from rulka.folders import COMPARED
 from rulka.progress import Progress
 
 NAMES = {"ppo": "PPO", "iqn": "IQN", "cloning": "cloning"}
@@ -61,7 +60,7 @@ def drivers(agent_dir: Path, policy_dir: Path, rules: RaceRules) -> list[Driver]
     return found
 
 
-def hold_contest(
+def race_all(
     entries: Sequence[Driver],
     rules: RaceRules,
     demonstrations: list[RaceResult],

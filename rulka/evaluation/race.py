@@ -9,16 +9,19 @@ Dimensions: N cars, T samples.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import FINISHED, OFF_TRACK, STUCK, TOO_LONG, RaceResult
 from rulka.observation import num_floats
 from rulka.params import EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams
+from rulka.reference.lap import Reference, StaleReferenceError, load_reference, reference_path, shipped_lap
 from rulka.simulator import race_end
 from rulka.simulator.camera import camera_array
 from rulka.simulator.race_end import RaceWatch
@@ -30,7 +33,6 @@ from rulka.tracks.track import Track
 Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.int64]]
 """Maps images [N, 1, H, W] and raw floats [N, F] of N cars to N action indices, or blocks of them; row k is car k's."""
 
-FINISHED, OFF_TRACK, TOO_LONG, STUCK = "finished", "left the track", "took too long", "stood still"
 _END_IN_WORDS = {
     race_end.FINISHED: FINISHED,
     race_end.OFF_TRACK: OFF_TRACK,
@@ -130,29 +132,22 @@ class _Log:
         self._simulator, self._rules = simulator, rules
         num_cars = len(rules.seeds)
         self._analog = rules.table.analog()
-        self._cars, self._along, self._time = [simulator.cars.copy()], [self._along_m()], [self._now()]
+        self._cars, self._along, self._time = [simulator.cars.copy()], [simulator.along_m.copy()], [self._now()]
         self._controls: list[NDArray[np.float32]] = []
         self.watch = RaceWatch(rules.end, rules.track.length_m, simulator.along_m)
         self._num_samples = np.ones(num_cars, np.int64)
-        self._furthest_m = simulator.along_m.astype(np.float64)
 
     def _now(self) -> NDArray[np.int64]:
         return np.array(self._simulator.time_ms, dtype=np.int64)
 
-    def _along_m(self) -> NDArray[np.float32]:
-        return np.array(self._simulator.along_m, dtype=np.float32)
-
     def add(self, actions: NDArray[np.int64]) -> int:
         """Records what a decision led to; returns how many races ended with it."""
-        now_ms, along_m = self._now(), self._along_m()
-        self._cars.append(self._simulator.cars.copy())
-        self._along.append(along_m)
+        now_ms, simulator = self._now(), self._simulator
+        self._cars.append(simulator.cars.copy())
+        self._along.append(simulator.along_m.copy())
         self._time.append(now_ms)
         self._controls.append(self._analog[actions].reshape(len(actions), -1, 3))
-        is_racing = self.watch.is_racing
-        self._num_samples[is_racing] += 1
-        self._furthest_m[is_racing] = np.maximum(self._furthest_m, along_m)[is_racing]
-        simulator = self._simulator
+        self._num_samples[self.watch.is_racing] += 1
         return self.watch.look(simulator.is_finished, simulator.is_off_track, simulator.along_m, now_ms)
 
     def results(self) -> list[RaceResult]:
@@ -168,12 +163,11 @@ class _Log:
         self,
         car: int,
         cars: NDArray[np.float32],
-        along_m: NDArray[np.float32],
+        along_m: NDArray[np.float64],
         time_ms: NDArray[np.int64],
         controls: NDArray[np.float32],
     ) -> RaceResult:
         end = _END_IN_WORDS[int(self.watch.ends[car])]
-        is_finished = end == FINISHED
         samples = slice(0, int(self._num_samples[car]))
         held = controls[samples].copy()
         held[-1] = held[max(len(held) - 2, 0)]  # whatever was decided after the end does not count
@@ -181,11 +175,10 @@ class _Log:
         last_ms = time_ms[samples][-1]  # a car whose race was cut drives on while others race
         gate_times_ms[gate_times_ms > last_ms] = 0
         return RaceResult(
+            track=self._rules.track,
             seed=self._rules.seeds[car],
-            is_finished=is_finished,
             end=end,
-            time_ms=int(gate_times_ms[-1]) if is_finished else None,
-            progress_m=self._rules.track.length_m if is_finished else float(self._furthest_m[car]),
+            time_ms=int(gate_times_ms[-1]) if end == FINISHED else None,
             gate_times_ms=gate_times_ms,
             sample_ms=time_ms[samples].copy(),
             cars=cars[samples].copy(),
@@ -193,3 +186,47 @@ class _Log:
             controls=held[:, 0],
             block_controls=held if held.shape[1] > 1 else None,
         )
+
+
+def find_reference_race(races_dir: Path, rules: RaceRules) -> RaceResult | None:
+    """Drives the reference lap of the dataset, or the one shipped for a track of the campaign.
+
+    A stale lap is reported on standard error and left out: physics or decisions were changed, or the lap was found on a
+    processor whose arithmetic differs in the last bits.
+
+    Returns:
+        The race, None where there is no reference lap.
+
+    Raises:
+        ReferenceLapError: if a lap is damaged.
+    """
+    for path in (reference_path(races_dir, rules.track.uid), shipped_lap(rules.track)):
+        if path is None or not path.is_file():
+            continue
+        try:
+            return reference_race(load_reference(path, rules.track, rules.simulator, rules.table), rules)
+        except StaleReferenceError as error:
+            sys.stderr.write(f"not compared with a reference lap: {error}\n")
+    return None
+
+
+def reference_race(reference: Reference, rules: RaceRules) -> RaceResult:
+    """Drives a reference lap, sampled like any other race."""
+    cars = Simulator(rules.track, 1, rules.simulator, rules.table)
+    rows, times, along = [cars.cars[0].copy()], [0], [0.0]
+    for action in reference.actions:
+        cars.step(np.array([action]))
+        rows.append(cars.cars[0].copy())
+        times.append(int(cars.time_ms[0]))
+        along.append(float(cars.along_m[0]))
+    controls = rules.table.analog()[reference.actions]
+    return RaceResult(
+        track=rules.track,
+        end=FINISHED,
+        time_ms=reference.time_ms,
+        gate_times_ms=cars.gate_time_ms[0].copy(),
+        sample_ms=np.array(times, np.int64),
+        cars=np.array(rows, np.float32),
+        along_m=np.array(along),
+        controls=np.concatenate([controls, controls[-1:]]),
+    )

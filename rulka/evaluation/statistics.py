@@ -1,23 +1,21 @@
 """Statistics of finish rates and times. Times are of finished races alone; a race that did not finish has no time.
 
 Sources: Wilson 1927 for the interval of a rate; Agarwal et al. 2021, arXiv:2108.13264, for the interquartile mean with
-bootstrap intervals; Mann and Whitney 1947 for the comparison of two samples.
+bootstrap intervals; Mann and Whitney 1947 for the comparison of two samples. The formulas are those of `scipy.stats`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-Z_95 = 1.959963984540054
-"""Half width of the central 95 % of a standard normal distribution."""
-
-Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Maps samples [..., n] to one value for each row [...]."""
+Statistic = Callable[..., Any]
+"""Maps samples, and the `axis` along which they lie, to one value for each row."""
 
 
 class Interval(NamedTuple):
@@ -49,25 +47,13 @@ def wilson_interval(num_successes: int, num_trials: int) -> Interval:
     Raises:
         ValueError: if the counts are impossible.
     """
-    if num_trials < 1 or not 0 <= num_successes <= num_trials:
-        message = f"{num_successes} successes of {num_trials} trials are impossible"
-        raise ValueError(message)
-    rate, squared = num_successes / num_trials, Z_95**2
-    middle = rate + squared / (2 * num_trials)
-    half = Z_95 * math.sqrt(rate * (1 - rate) / num_trials + squared / (4 * num_trials**2))
-    scale = 1 + squared / num_trials
-    return Interval(max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale))
+    interval = stats.binomtest(num_successes, num_trials).proportion_ci(0.95, method="wilson")
+    return Interval(float(interval.low), float(interval.high))
 
 
-def median(samples: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the median of each row of [..., n]."""
-    return np.median(samples, axis=-1)
-
-
-def interquartile_mean(samples: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the mean of each row of [..., n] without its lowest and highest quarter (n // 4 values each)."""
-    cut = samples.shape[-1] // 4
-    return np.sort(samples, axis=-1)[..., cut : samples.shape[-1] - cut].mean(axis=-1)
+def interquartile_mean(samples: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
+    """Returns the mean along an axis of n values without the lowest and the highest n // 4."""
+    return stats.trim_mean(samples, 0.25, axis=axis)
 
 
 def bootstrap_interval(
@@ -83,10 +69,16 @@ def bootstrap_interval(
     """
     if len(samples) < 2:
         return None
-    values = np.asarray(samples, dtype=np.float64)
-    chosen = np.random.default_rng(seed).integers(0, len(values), size=(num_resamples, len(values)))
-    low, high = np.percentile(statistic(values[chosen]), [2.5, 97.5])
-    return Interval(float(low), float(high))
+    # Percentile and not BCa, scipy's default: that one has no answer where all times are equal.
+    found = stats.bootstrap(
+        (np.asarray(samples, dtype=np.float64),),
+        statistic,
+        n_resamples=num_resamples,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    )
+    return Interval(float(found.confidence_interval.low), float(found.confidence_interval.high))
 
 
 def rank_sum(first_s: Sequence[float | None], second_s: Sequence[float | None]) -> RankSum | None:
@@ -96,17 +88,9 @@ def rank_sum(first_s: Sequence[float | None], second_s: Sequence[float | None]) 
         first_s: [n] times in seconds, None for a race that did not finish: slower than any that did.
         second_s: [m] the same of the others.
     """
-    if not first_s or not second_s:
+    first, second = (np.array([math.inf if time is None else time for time in times]) for times in (first_s, second_s))
+    if not len(first) or not len(second) or len(np.unique(np.concatenate([first, second]))) == 1:
         return None
-    times = np.array([math.inf if time is None else time for time in (*first_s, *second_s)])
-    num_first, num_second = len(first_s), len(second_s)
-    _, group, counts = np.unique(times, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(counts) - (counts - 1) / 2.0)[group]
-    num_slower_pairs = float(rank[:num_first].sum()) - num_first * (num_first + 1) / 2.0
-    num_pairs, num_all = num_first * num_second, num_first + num_second
-    ties = float((counts**3 - counts).sum()) / (num_all * (num_all - 1))
-    variance = num_pairs / 12.0 * (num_all + 1 - ties)
-    if variance <= 0:
-        return None
-    distance = max(0.0, abs(num_slower_pairs - num_pairs / 2.0) - 0.5)
-    return RankSum(1.0 - num_slower_pairs / num_pairs, math.erfc(distance / math.sqrt(2.0 * variance)))
+    # Always the approximation: the exact distribution, which scipy takes for small samples, knows no ties.
+    found = stats.mannwhitneyu(first, second, alternative="two-sided", method="asymptotic")
+    return RankSum(1.0 - float(found.statistic) / (len(first) * len(second)), float(found.pvalue))

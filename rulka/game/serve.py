@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rulka.errors import UserError
+from rulka.folders import TRACKS
 from rulka.game.pictures import FrameKind, Painter
 from rulka.game.protocol import LOOPBACK
 from rulka.game.race import SimulatedRace
@@ -14,13 +15,12 @@ from rulka.game.server import GameServer
 from rulka.game.simulated import SimulatedGame
 from rulka.params import Params
 from rulka.ports import check_port
-from rulka.tracks.find import TRACKS_DIR
 from rulka.tracks.find import find_track as find
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
 
-def find_track(name: str | None, params: Params, tracks_dir: Path = TRACKS_DIR) -> Track:
+def find_track(name: str | None, params: Params, tracks_dir: Path = TRACKS) -> Track:
     """Returns the track of a name in `tracks_dir`, of a slug of the campaign, or of a file.
 
     Args:

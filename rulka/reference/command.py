@@ -7,13 +7,14 @@ from pathlib import Path
 
 from rulka.actions import action_table
 from rulka.errors import UserError
+from rulka.folders import TRACKS
 from rulka.outputs import new_file
 from rulka.params import Params
 from rulka.reference.lap import LAPS_DIR, Reference, StaleReferenceError, load_reference, store_reference
 from rulka.reference.medals import medals_of
 from rulka.reference.search import default_budget, search_with_progress
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
-from rulka.tracks.find import TRACKS_DIR, find_track
+from rulka.tracks.find import find_track
 from rulka.tracks.track import Track
 
 Say = Callable[[str], None]
@@ -29,7 +30,7 @@ def find_for_track(name: str, params: Params, seed: int, budget: int | None, out
     Raises:
         NoReferenceError: if no lap reaches the finish.
     """
-    track = find_track(name, TRACKS_DIR)
+    track = find_track(name, TRACKS)
     _find(track, params, seed, budget, out or Path(f"{track.uid}.reference.txt"), say)
 
 

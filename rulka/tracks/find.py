@@ -7,7 +7,6 @@ from pathlib import Path
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.track import Track, TrackError, load_track
 
-TRACKS_DIR = Path("data/races/tracks")
 """Where the stage `races` leaves its tracks, `<uid>.npz` each."""
 
 
@@ -20,7 +19,7 @@ def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
 
     Args:
         name: the name or path.
-        tracks_dir: folder of `<uid>.npz` files, usually `TRACKS_DIR`, which may be missing; None to look in none.
+        tracks_dir: folder of `<uid>.npz` files, usually `rulka.folders.TRACKS`; it may be missing, None is none.
 
     Raises:
         UnknownTrackError: if there is none.

@@ -9,7 +9,7 @@ import pytest
 
 from rulka.actions import FORWARD, action_table
 from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, RaceRules, RandomPolicy, race, start_offsets
-from rulka.evaluation.result import RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR, NUM_FLOATS
 from rulka.params import EvaluateParams, RaceEndParams, read_params
 from rulka.tracks.track import Track

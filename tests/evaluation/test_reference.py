@@ -11,16 +11,14 @@ import yaml
 
 from rulka.actions import action_table
 from rulka.evaluation.metrics import format_metrics, metrics_of
-from rulka.evaluation.plots import time_plot
-from rulka.evaluation.race import RaceRules
-from rulka.evaluation.reference import find_reference_race
-from rulka.evaluation.result import RaceResult
-from rulka.evaluation.summary import Contestant, Evaluation
-from rulka.evaluation.tables import results_table
-from rulka.evaluation.theme import LIGHT, applied
+from rulka.evaluation.race import RaceRules, find_reference_race
+from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.params import read_params
 from rulka.reference.lap import read_reference, reference_path, shipped_lap, store_reference
 from rulka.reference.search import find_reference
+from rulka.report.page import result_rows
+from rulka.report.race_plots import time_plot
+from rulka.report.theme import LIGHT, applied
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
@@ -66,12 +64,12 @@ def test_nothing_without_a_reference(track: Track, make_race: MakeRace) -> None:
     assert "reference" not in metrics
     assert "times_reference" not in metrics["agent"]
     assert "reference" not in format_metrics(metrics)
-    assert "Reference lap" not in results_table(evaluation, 1)
+    assert "Reference lap" not in [row.name for row in result_rows(evaluation, 1)]
 
 
 def test_table_and_plot_show_it(track: Track, make_race: MakeRace) -> None:
     evaluation = make_evaluation(track, make_race)
-    assert "Reference lap" in results_table(evaluation, 1)
+    assert [row.name for row in result_rows(evaluation, 1)][-1] == "Reference lap"
     with applied(LIGHT):
         figure = time_plot(evaluation, LIGHT)
     assert figure is not None

@@ -12,7 +12,6 @@ from rulka.evaluation.statistics import (
     Interval,
     bootstrap_interval,
     interquartile_mean,
-    median,
     rank_sum,
     wilson_interval,
 )
@@ -38,7 +37,7 @@ def test_wilson_interval_mirrors() -> None:
 
 @pytest.mark.parametrize(("successes", "trials"), [(1, 0), (3, 2), (-1, 5)])
 def test_impossible_counts_are_refused(successes: int, trials: int) -> None:
-    with pytest.raises(ValueError, match="impossible"):
+    with pytest.raises(ValueError, match="must"):
         wilson_interval(successes, trials)
 
 
@@ -51,13 +50,13 @@ def test_interquartile_mean_by_hand() -> None:
 
 def test_bootstrap_interval_of_two_values_is_exact() -> None:
     """The mean of two draws from {0, 1} is 0, 1/2 or 1, the outer ones a quarter each: the interval is [0, 1]."""
-    assert bootstrap_interval([0.0, 1.0], lambda x: x.mean(axis=-1), seed=1, num_resamples=500) == Interval(0.0, 1.0)
+    assert bootstrap_interval([0.0, 1.0], np.mean, seed=1, num_resamples=500) == Interval(0.0, 1.0)
 
 
 def test_bootstrap_interval_matches_the_known_spread() -> None:
     """The mean of n = 400 uniform values has a standard error of 1 / sqrt(12 n) = 0.01443."""
     samples = np.random.default_rng(0).uniform(size=400)
-    interval = bootstrap_interval(samples.tolist(), lambda x: x.mean(axis=-1), seed=3, num_resamples=4000)
+    interval = bootstrap_interval(samples.tolist(), np.mean, seed=3, num_resamples=4000)
     assert interval is not None
     assert interval.high - interval.low == pytest.approx(2 * 1.96 * samples.std() / 20, rel=0.06)
     assert interval.low < samples.mean() < interval.high
@@ -65,10 +64,10 @@ def test_bootstrap_interval_matches_the_known_spread() -> None:
 
 def test_bootstrap_interval_depends_on_its_seed_alone() -> None:
     samples = [10.0, 10.5, 11.0, 12.0, 15.0]
-    first, again, other = (bootstrap_interval(samples, median, seed=s, num_resamples=50) for s in (1, 1, 2))
+    first, again, other = (bootstrap_interval(samples, np.median, seed=s, num_resamples=50) for s in (1, 1, 2))
     assert first == again
     assert first != other
-    assert bootstrap_interval([10.0], median, seed=1, num_resamples=50) is None
+    assert bootstrap_interval([10.0], np.median, seed=1, num_resamples=50) is None
 
 
 def naive_share_faster(first: list[float | None], second: list[float | None]) -> float:

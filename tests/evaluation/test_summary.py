@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rulka.evaluation.result import RaceResult
-from rulka.evaluation.summary import compare, summarise
+from rulka.evaluation.metrics import compare, summarise
+from rulka.evaluation.results import RaceResult
 
 MakeRace = Callable[..., RaceResult]
 

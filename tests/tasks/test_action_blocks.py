@@ -13,7 +13,7 @@ from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.datasets.races import load_races
-from rulka.evaluation.exported import race_of_result
+from rulka.evaluation.dataset import race_of_result
 from rulka.evaluation.race import RaceRules, race
 from rulka.params import Params, ParamsError, read_params
 from rulka.simulator.simulator import Simulator

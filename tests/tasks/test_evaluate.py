@@ -15,9 +15,9 @@ from rulka.actions import FORWARD, action_table
 from rulka.agents.load import load_policy
 from rulka.agents.networks import build_agent_network, build_clone_policy
 from rulka.artifacts import Artifact, ArtifactError, observation_contract, save_artifact
+from rulka.cli.evaluation import evaluate_agent, format_evaluation
 from rulka.datasets.races import Race, RaceDataset, track_path, write_races
 from rulka.errors import UserError
-from rulka.evaluation.command import evaluate_agent, format_evaluation
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
 from rulka.params import NetworkParams, Params, read_params, reference_params
 from rulka.stage import StageInputError

@@ -317,7 +317,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("rulka/envs/rewards.py", {"ppo", "iqn"}),
         ("rulka/simulator/physics.py", {"ppo", "iqn"}),
         ("rulka/progress.py", set()),
-        ("rulka/evaluation/plots.py", set()),
+        ("rulka/report/race_plots.py", set()),
     ],
 )
 def test_edited_code_makes_runs_of_its_algorithm_begin_anew(

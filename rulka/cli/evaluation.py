@@ -1,0 +1,65 @@
+"""What `rulka evaluate` does: races of any agent on any track, without report or files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rulka.actions import action_table
+from rulka.errors import UserError
+from rulka.evaluation.contest import agent_driver, race_all
+from rulka.evaluation.dataset import track_and_demonstrations
+from rulka.evaluation.metrics import format_metrics, metrics_of
+from rulka.evaluation.race import RaceRules, find_reference_race
+from rulka.folders import RACES
+from rulka.params import Params
+
+
+def evaluate_agent(
+    agent_dir: Path,
+    *,
+    params: Params,
+    track: str | None,
+    num_races: int | None,
+    seed: int | None = None,
+    races_dir: Path = RACES,
+) -> dict[str, Any]:
+    """Lets an agent drive greedy races from fixed seeds.
+
+    Args:
+        agent_dir: artifact of an agent or a cloned policy.
+        params: everything else about the races.
+        track: a slug of the campaign, a track file, or the UID of a track in `races_dir`; None: the main track there.
+        num_races: races to drive; None takes `evaluate.num_races`.
+        seed: of the first start, in 0..2^32-1; race k takes seed + k. None takes `evaluate.seed`.
+        races_dir: the race dataset, for its tracks and for the demonstrations on the same track.
+
+    Returns:
+        `agent`, `demonstrations`, `algorithms` and `track` as in `metrics.json`, and `races`, one entry each.
+
+    Raises:
+        UserError: if the agent, the track or the race dataset is missing or damaged.
+    """
+    if num_races is not None and num_races < 1:
+        message = f"{num_races} races are too few: at least 1 is needed"
+        raise UserError(message)
+    if seed is not None and not 0 <= seed < 2**32:
+        message = f"{seed} is no seed: it is a whole number from 0 to 4294967295"
+        raise UserError(message)
+    where, demonstrations = track_and_demonstrations(track, races_dir)
+    chosen = {"num_races": num_races, "seed": seed}
+    evaluate = params.evaluate.model_copy(update={key: value for key, value in chosen.items() if value is not None})
+    table = action_table(params.actions.ticks_per_action)
+    rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
+    driver = agent_driver(agent_dir, rules)
+    # Standard output is for JSON.
+    evaluation = race_all([driver], rules, demonstrations, find_reference_race(races_dir, rules), sys.stderr)
+    metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))
+    return metrics | {"races": [result.to_json() for result in evaluation.contestants[0].races]}
+
+
+def format_evaluation(result: dict[str, Any]) -> str:
+    """Returns what `evaluate_agent` found as text for people."""
+    track = result["track"]
+    return f"{track['name']} ({track['uid']}), {track['length_m']:.0f} m\n\n{format_metrics(result)}"

@@ -1,0 +1,45 @@
+"""What `rulka watch` does with races: shows them in one picture, as a video or in a window."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rulka.outputs import new_file
+from rulka.params import Params
+from rulka.video.race_video import race_frames, write_video
+from rulka.video.sources import LEFT_TO_RIGHT, gather, sort_sources
+from rulka.video.window import check_screen, show_frames
+
+
+def show_races(sources: Sequence[Path], params: Params, *, track: str | None, num_races: int, out: Path | None) -> str:
+    """Shows races together, in a window or as a video.
+
+    Args:
+        sources: Gbx files or folders of them, folders of agents or cloned policies, race datasets, files of reference
+            laps or slugs of the campaign for the laps that come with it.
+        params: how agents race, and size and rate of the pictures.
+        track: uid or file of the track on which agents race, see `rulka.video.sources.gather`.
+        num_races: of each agent and of each dataset.
+        out: MP4 file to write; None opens a window.
+
+    Returns:
+        One line that says what was shown.
+
+    Raises:
+        UserError: if nothing is named, a source is nothing to watch, sources are of different tracks, or there is no
+            screen.
+    """
+    found = sort_sources(sources)
+    if out is None:
+        check_screen()  # before minutes of racing
+    shown = gather(found, params, track, num_races)
+    said = f"{shown.texts.title.replace(LEFT_TO_RIGHT, '')} on {shown.track.name}, {len(shown.ghosts)} ghosts"
+    size = (shown, params.simulator.camera, params.observation, params.evaluate)
+    if out is None:
+        show_frames(race_frames(*size), params.evaluate.video_fps, said)
+        return said
+    with new_file(out) as beside:
+        write_video(beside, *size, sys.stderr)
+    return f"{said}: {out.as_posix()}"

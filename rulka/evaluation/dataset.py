@@ -1,0 +1,117 @@
+"""The race dataset and the races of an evaluation: either in the form of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import TICK_MS, ActionTable
+from rulka.datasets.export import write_race
+from rulka.datasets.races import META_FILE, Race, load_races, track_path
+from rulka.evaluation.results import FINISHED, NOT_FINISHED, RaceResult
+from rulka.folders import BEST_RACE_RECORDING, BEST_RACE_SCRIPT
+from rulka.observation import CAR
+from rulka.tracks.find import find_track
+from rulka.tracks.progress import progress_along
+from rulka.tracks.track import Track
+
+
+def track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResult]]:
+    """Finds a track, and the demonstrations on it; there are some on the main track of the race dataset alone.
+
+    Args:
+        name: file, slug in the campaign or UID in the race dataset; None is the main track there.
+        races_dir: the race dataset, which may be missing where a track is named.
+
+    Raises:
+        UnknownTrackError: if there is no such track.
+        UserError: if the race dataset or the file is missing or damaged.
+    """
+    dataset = load_races(races_dir) if (races_dir / META_FILE).exists() or name is None else None
+    if dataset is not None and name in (None, dataset.main_track.uid):
+        return dataset.main_track, demonstration_results(dataset.on_main_track(), dataset.main_track)
+    track = find_track(name or "", track_path(races_dir, name or "").parent)
+    is_main = dataset is not None and track.uid == dataset.main_track.uid
+    return track, demonstration_results(dataset.on_main_track(), track) if dataset and is_main else []
+
+
+def demonstration_results(races: Sequence[Race], track: Track) -> list[RaceResult]:
+    """Turns recorded or demonstrated races on a track into race results, with their own recorded times."""
+    return [_result(race, track) for race in races]
+
+
+def _result(race: Race, track: Track) -> RaceResult:
+    num_samples = _samples_until_finish(race)
+    cars, sample_ms = race.state[:num_samples], race.state_time_ms[:num_samples]
+    return RaceResult(
+        track=track,
+        end=FINISHED if race.is_finished else NOT_FINISHED,
+        time_ms=race.race_time_ms if race.is_finished else None,
+        gate_times_ms=_gate_times_ms(race, len(track.gate_m)),
+        sample_ms=sample_ms,
+        cars=cars,
+        along_m=progress_along(track, cars[:, CAR["position"]])[1],
+        controls=_controls_at(race, sample_ms),
+    )
+
+
+def _samples_until_finish(race: Race) -> int:
+    """Returns how many samples lie before the finish, plus the first one behind it."""
+    if race.race_time_ms is None:
+        return len(race.state_time_ms)
+    return min(len(race.state_time_ms), int(np.searchsorted(race.state_time_ms, race.race_time_ms)) + 1)
+
+
+def _gate_times_ms(race: Race, num_gates: int) -> NDArray[np.int64]:
+    """Returns [G] times at the gates, 0 where a gate was not passed; the finish is always the last one."""
+    times_ms = np.zeros(num_gates, np.int64)
+    before_finish = race.checkpoint_times_ms[:-1] if race.is_finished else race.checkpoint_times_ms
+    passed = np.array(before_finish[: num_gates - 1], dtype=np.int64)
+    times_ms[: len(passed)] = passed
+    if race.is_finished and race.race_time_ms is not None:
+        times_ms[-1] = race.race_time_ms
+    return times_ms
+
+
+def _controls_at(race: Race, sample_ms: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Returns the inputs held at every sample; the last known ones behind the last tick."""
+    if race.num_ticks == 0:
+        return np.zeros((len(sample_ms), 3), np.float32)
+    tick = np.clip(sample_ms // TICK_MS, 0, race.num_ticks - 1)
+    return race.controls[tick]
+
+
+def export_result(folder: Path, result: RaceResult, track: Track, table: ActionTable, player: str) -> None:
+    """Writes a race into a folder, as a recording and as an input script."""
+    race = race_of_result(result, track, table, player)
+    for name in (BEST_RACE_RECORDING, BEST_RACE_SCRIPT):
+        write_race(race, folder / name)
+
+
+def race_of_result(result: RaceResult, track: Track, table: ActionTable, player: str) -> Race:
+    """Returns a race of an evaluation as one of the dataset: inputs of every tick, and the car at every decision."""
+    passed = result.gate_times_ms[result.gate_times_ms > 0]
+    return Race(
+        race_id=f"evaluation-{result.seed}",
+        source="driver",
+        file="",
+        player=player,
+        map_uid=track.uid,
+        race_time_ms=result.time_ms,
+        is_finished=result.is_finished,
+        checkpoint_times_ms=tuple(int(time) for time in passed),
+        seed=result.seed,
+        controls=_tick_controls(result, table),
+        state_time_ms=result.sample_ms,
+        state=result.cars,
+    )
+
+
+def _tick_controls(result: RaceResult, table: ActionTable) -> NDArray[np.float32]:
+    """Returns the inputs [T, 3] of every tick, of whatever the driver's decisions are made."""
+    held = result.controls[:, None] if result.block_controls is None else result.block_controls
+    num_ticks = table.ticks_per_action * table.actions_per_decision // held.shape[1]
+    return np.repeat(held[:-1].reshape(-1, 3), num_ticks, axis=0)

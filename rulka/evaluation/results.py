@@ -1,0 +1,204 @@
+"""Races as they were driven, by an agent or in a demonstration, and all races of one evaluation.
+
+Dimensions: T samples of the state, one before every decision and one at the end; G gates, the finish last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.tracks.track import Track
+
+MPS_TO_KMH = 3.6
+NO_SEED = -1
+"""Of a race that did not start where a seed says: demonstrations, recordings, the reference lap."""
+FINISHED, OFF_TRACK, TOO_LONG, STUCK = "finished", "left the track", "took too long", "stood still"
+NOT_FINISHED = "did not finish"
+"""The end of a recorded race that no rule has cut."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceResult:
+    """What happened in one race.
+
+    Attributes:
+        track: where it was driven.
+        end: how the race ended, in words; `FINISHED` exactly when there is a time.
+        time_ms: race time in milliseconds, None when the car did not finish.
+        gate_times_ms: [G] int64 race time at each gate, 0 where it was not passed.
+        sample_ms: [T] int64 race time of each sample, rising.
+        cars: [T, NUM_CAR_FIELDS] float32 `CAR` rows.
+        along_m: [T] float64 distance along the track's line.
+        controls: [T, 3] float32 steering in [-1, 1] (positive right), gas and brake in [0, 1], held from each sample.
+        seed: number of the start.
+        block_controls: [T, K, 3] the same of each of the K actions of a decision, where that is a block of them, of
+            which `controls` has the first; None where decisions are one action.
+    """
+
+    track: Track
+    end: str
+    time_ms: int | None
+    gate_times_ms: NDArray[np.int64]
+    sample_ms: NDArray[np.int64]
+    cars: NDArray[np.float32]
+    along_m: NDArray[np.float64]
+    controls: NDArray[np.float32]
+    seed: int = NO_SEED
+    block_controls: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        num_samples = len(self.sample_ms)
+        shapes = (self.cars.shape, self.along_m.shape, self.controls.shape)
+        if shapes != ((num_samples, NUM_CAR_FIELDS), (num_samples,), (num_samples, 3)):
+            message = f"a race of {num_samples} samples cannot hold cars, progress and controls of {shapes}"
+            raise ValueError(message)
+        if (self.time_ms is not None) != (self.end == FINISHED):
+            message = f"a race has a time exactly when it was finished; this one {self.end!r} with {self.time_ms} ms"
+            raise ValueError(message)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the finish was crossed."""
+        return self.time_ms is not None
+
+    @property
+    def progress_m(self) -> float:
+        """Furthest point reached along the track's line."""
+        return self.track.length_m if self.is_finished else float(self.along_m.max())
+
+    @property
+    def position_m(self) -> NDArray[np.float32]:
+        """[T, 3] world position."""
+        return self.cars[:, CAR["position"]]
+
+    @property
+    def speed_mps(self) -> NDArray[np.float32]:
+        """[T] speed over ground."""
+        return np.linalg.norm(self.cars[:, CAR["velocity"]], axis=1).astype(np.float32)
+
+    @property
+    def time_s(self) -> float | None:
+        """Race time in seconds, None when the car did not finish."""
+        return None if self.time_ms is None else self.time_ms / 1000.0
+
+    @property
+    def duration_ms(self) -> int:
+        """The race time, or how long the car drove that did not finish."""
+        return int(self.sample_ms[-1]) if self.time_ms is None else self.time_ms
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the facts of the race without its path."""
+        return {
+            "seed": self.seed,
+            "is_finished": self.is_finished,
+            "end": self.end,
+            "time_s": self.time_s,
+            "progress_m": round(self.progress_m, 2),
+            "gate_times_s": [round(int(ms) / 1000.0, 3) if ms else None for ms in self.gate_times_ms],
+        }
+
+
+def finish_times_s(results: list[RaceResult]) -> list[float]:
+    """Returns the times of the finished races in seconds, in the order of the races."""
+    return [result.time_s for result in results if result.time_s is not None]
+
+
+def best_race(results: list[RaceResult]) -> RaceResult | None:
+    """Returns the fastest finished race, else the one that came furthest; None without races."""
+    if not results:
+        return None
+    finished = [result for result in results if result.time_ms is not None]
+    if finished:
+        return min(finished, key=lambda result: result.time_ms or 0)
+    return max(results, key=lambda result: result.progress_m)
+
+
+def median_race(results: list[RaceResult]) -> RaceResult | None:
+    """Returns the finished race in the middle of the times (the faster of two), None when none finished."""
+    finished = sorted((r for r in results if r.time_ms is not None), key=lambda result: result.time_ms or 0)
+    return finished[(len(finished) - 1) // 2] if finished else None
+
+
+def time_at_distance_s(result: RaceResult, distance_m: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns when the car first reached each distance along the track.
+
+    Args:
+        result: a race that began at the start line.
+        distance_m: [D] distances along the line, rising.
+
+    Returns:
+        [D] seconds; NaN beyond the furthest point reached. The finish is at the race time, exact to the millisecond.
+    """
+    along_m, sample_s = result.along_m, result.sample_ms / 1000.0
+    first = np.searchsorted(np.maximum.accumulate(along_m), distance_m)  # first sample that far along
+    is_reached = first < len(along_m)
+    after = np.clip(first, 1, len(along_m) - 1)
+    gained_m = along_m[after] - along_m[after - 1]
+    share = np.clip((distance_m - along_m[after - 1]) / np.where(gained_m > 0, gained_m, 1.0), 0.0, 1.0)
+    times_s = sample_s[after - 1] + share * (sample_s[after] - sample_s[after - 1])
+    times_s = np.where(is_reached, times_s, np.nan)
+    if result.time_s is not None:
+        times_s = np.where(np.isnan(times_s) | (times_s > result.time_s), result.time_s, times_s)
+    return times_s
+
+
+def speed_at_distance_mps(result: RaceResult, distance_m: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the speed at the first passing of each distance [D] along the track; NaN where the car never was."""
+    times_s = time_at_distance_s(result, distance_m)
+    speeds = np.interp(np.nan_to_num(times_s), result.sample_ms / 1000.0, result.speed_mps)
+    return np.where(np.isnan(times_s), np.nan, speeds)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way of driving, with its races.
+
+    Attributes:
+        key: its name in `metrics.json`, for example "agent" or "iqn".
+        label: its name for people.
+        races: at least one race.
+    """
+
+    key: str
+    label: str
+    races: list[RaceResult]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All races of one evaluation.
+
+    Attributes:
+        track: where they were driven.
+        contestants: the agent first, then other algorithms, the cloned policy and random actions, as far as they are.
+        demonstrations: the races that were learned from; may be empty.
+        reference: a lap near the fastest possible, where there is one.
+    """
+
+    track: Track
+    contestants: list[Contestant]
+    demonstrations: list[RaceResult]
+    reference: RaceResult | None = None
+
+    def ratio_to_reference(self, time_s: float | None) -> float | None:
+        """Returns a time as a multiple of the reference lap's, None where one of them is missing."""
+        reference_s = self.reference.time_s if self.reference else None
+        return time_s / reference_s if time_s is not None and reference_s is not None else None
+
+    @property
+    def best_demonstration(self) -> RaceResult | None:
+        """The fastest finished demonstration."""
+        return best_race([race for race in self.demonstrations if race.is_finished])
+
+    @property
+    def median_demonstration(self) -> RaceResult | None:
+        """The finished demonstration in the middle of the times."""
+        return median_race(self.demonstrations)
+
+    def contestant(self, key: str) -> Contestant | None:
+        """Returns a contestant by its key, None where it did not take part."""
+        return next((contestant for contestant in self.contestants if contestant.key == key), None)

@@ -1,0 +1,46 @@
+"""Names of the files and folders in `data/` and `runs/` that more than one module knows.
+
+What a folder of `data/` holds is said by the stage that writes it, see `dvc.yaml`. What one module alone writes and
+reads is named there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DATA = Path("data")
+"""Inputs and outputs of the stages, relative to the root of the project, in which every command runs."""
+RECORDINGS = DATA / "recordings"
+RACES = DATA / "races"
+TRACKS = RACES / "tracks"
+FRAMES = DATA / "frames"
+ENCODER = DATA / "encoder"
+POLICY = DATA / "policy"
+AGENT_INIT = DATA / "agent_init"
+AGENT = DATA / "agent"
+EVALUATION = DATA / "evaluation"
+
+RUNS = Path("runs")
+"""What is alive, or of use to people alone; no stage's output."""
+TRAINING_RUNS = RUNS / "train"
+STAGE_DURATIONS = RUNS / "stage_durations.jsonl"
+"""One line for each stage that ended well: stage, seconds, peak_rss_mb, ended_at."""
+
+METRICS_FILE = "metrics.json"
+"""In the encoder's, the policy's and the evaluation's folder."""
+COMPARED = "compared"
+"""In `AGENT_INIT` and `AGENT`: one folder for each of `train.compared`."""
+WARMUP_POLICY = "warmup_policy"
+"""In an initial agent's folder: the cloned policy that makes its first decisions."""
+TRANSFER_REPORT = "report.json"
+"""In an initial agent's folder: what became of every tensor."""
+TRAINING_LOG = "training.jsonl"
+"""In an agent's folder: one JSON object a line, rising in time."""
+
+REPORT_PAGE = "report.html"
+"""This and what follows: in `EVALUATION`."""
+RACES_FILE = "races.json"
+VIDEO_FILE = "race.mp4"
+BEST_RACE_RECORDING = "best_race.Replay.Gbx"
+BEST_RACE_SCRIPT = "best_race.txt"
+PLOTS = "plots"

@@ -1,0 +1,175 @@
+"""How learning went: the log of a training run, its curves, and what the cloned policy mixes up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from rulka.actions import CONTROLS, Controls
+from rulka.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from rulka.evaluation.results import Evaluation
+    from rulka.report.theme import Theme
+
+WIDTH_IN = 9.6
+DASHES = ("-", "--", "-.")
+ROWS = (
+    ("finish_rate", "check_finish_rate", "races finished"),
+    ("record_s", "check_mean_time_s", "race time (s)"),
+    ("mean_return", "", "return of a race"),
+)
+"""Number of training races, number of greedy checks between them, label."""
+AXES = ("env_steps", "minutes")
+"""What every line of a training log holds."""
+COLUMNS = (("minutes", "minutes of training"), ("env_steps", "env steps (decisions of one car)"))
+
+
+class TrainingLogError(UserError):
+    """A training log that cannot be read; the message names file and line."""
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """How a training run went.
+
+    Attributes:
+        label: name of the algorithm for people.
+        rows: one for each line of the log, a column for everything that a line holds; NaN where it does not.
+    """
+
+    label: str
+    rows: pd.DataFrame
+
+    def curve(self, axis: str, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the known points of a curve, both [P]; empty when the log never holds it."""
+        known = self.rows.reindex(columns=[axis, name]).apply(pd.to_numeric, errors="coerce").dropna()
+        x, y = known.to_numpy(np.float64).T
+        return x, y
+
+
+def read_training_log(path: Path, label: str) -> TrainingLog:
+    """Reads a training log, `training.jsonl` beside the agent's weights.
+
+    Raises:
+        TrainingLogError: if a line is no JSON object, or lacks `env_steps` or `minutes`.
+    """
+    lines = enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
+    rows = [_parse(path, number, line) for number, line in lines if line.strip()]
+    return TrainingLog(label, pd.DataFrame(rows, columns=None if rows else list(AXES)))
+
+
+def _parse(path: Path, number: int, line: str) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        message = f"{path.as_posix()} line {number} is not JSON: {error}"
+        raise TrainingLogError(message, hint="Run `dvc repro train` again.") from error
+    if not isinstance(row, dict) or any(name not in row for name in AXES):
+        message = f"{path.as_posix()} line {number} does not hold {' and '.join(AXES)}"
+        raise TrainingLogError(message, hint="Run `dvc repro train` again.")
+    return row
+
+
+def training_plot(logs: Sequence[TrainingLog], evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws finish rate, record and return over minutes and over env steps; dots are greedy checks.
+
+    Args:
+        logs: one for each algorithm, the agent's first.
+        evaluation: supplies the times of the demonstrations to compare with.
+        theme: colours.
+    """
+    rows = [row for row in ROWS if any(len(log.curve("env_steps", row[0])[0]) for log in logs)]
+    if not rows:
+        return None
+    size = (WIDTH_IN, 0.7 + 2.25 * len(rows))
+    figure, places = plt.subplots(
+        len(rows), 2, figsize=size, layout="constrained", sharex="col", sharey="row", squeeze=False
+    )
+    for (name, check, label), row in zip(rows, places, strict=True):
+        row[0].set_ylabel(label)
+        for (axis, _), axes in zip(COLUMNS, row, strict=True):
+            for number, log in enumerate(logs):
+                colour = theme.blue if number == 0 else theme.other(number - 1)
+                axes.plot(*log.curve(axis, name), DASHES[number % 3], color=colour, label=log.label)
+                axes.plot(*log.curve(axis, check), "o", color=colour, markersize=4.5)
+            if name == "record_s":
+                _mark_demonstrations(axes, evaluation, theme)
+        if name == "finish_rate":
+            row[0].set_ylim(-0.02, 1.02)
+            row[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    for (_, label), axes in zip(COLUMNS, places[-1], strict=True):
+        axes.set_xlabel(label)
+    for axes in places[:, 1]:
+        axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    places[0, 0].legend(loc="best")
+    return figure
+
+
+def _mark_demonstrations(axes: Axes, evaluation: Evaluation, theme: Theme) -> None:
+    for name, race in (("best", evaluation.best_demonstration), ("median", evaluation.median_demonstration)):
+        if race is not None and race.time_s is not None:
+            axes.axhline(race.time_s, color=theme.muted, linewidth=1.0, linestyle=(0, (4, 3)))
+            axes.annotate(
+                f"{name} demonstration",
+                (0.01, race.time_s),
+                xycoords=axes.get_yaxis_transform(),
+                va="bottom",
+                fontsize=8.5,
+                color=theme.muted,
+            )
+
+
+def _thousands(value: float, _position: int) -> str:
+    return f"{value / 1000:,.0f} k" if value else "0"
+
+
+def confusion_plot(confusion: NDArray[np.float64], theme: Theme) -> Figure | None:
+    """Draws which action the cloned policy takes where the demonstrations took which.
+
+    Args:
+        confusion: [A, A] counts; rows are the demonstrated action, columns the policy's.
+        theme: colours.
+    """
+    if confusion.sum() <= 0:
+        return None
+    totals = confusion.sum(axis=1)
+    used = np.flatnonzero((totals > 0) | (confusion.sum(axis=0) > 0))
+    shares = confusion[np.ix_(used, used)] / np.maximum(totals[used, None], 1)
+    side_in = min(6.8, 2.6 + 0.5 * len(used))
+    figure, axes = plt.subplots(figsize=(side_in + 1.2, side_in), layout="constrained")
+    colours = "Blues" if theme.name == "light" else "cividis"
+    image = axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0)
+    for row, column in np.ndindex(shares.shape):
+        if shares[row, column] >= 0.005:
+            is_strong = (shares[row, column] > 0.55) == (theme.name == "light")
+            colour = "#ffffff" if is_strong else "#1b1f24" if theme.name == "light" else "#dfe3e8"
+            colour = "#1b1f24" if theme.name == "dark" and shares[row, column] > 0.55 else colour
+            text = f"{100 * shares[row, column]:.0f}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=8.5, color=colour)
+    labels = [action_name(CONTROLS[index]) for index in used]
+    axes.set_xticks(range(len(used)), labels, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(used)), [f"{n}  ({t:,.0f})" for n, t in zip(labels, totals[used], strict=True)])
+    axes.grid(visible=False)
+    axes.set(xlabel="action of the cloned policy", ylabel="demonstrated action (frames)")
+    figure.colorbar(image, ax=axes, label="share of the demonstrated action", format=PercentFormatter(1.0), shrink=0.8)
+    return figure
+
+
+def action_name(controls: Controls) -> str:
+    """Returns the keys of an action in words."""
+    names = [name for name in ("accelerate", "brake", "left", "right") if getattr(controls, name)]
+    return " + ".join(names).replace("accelerate", "gas") or "nothing"

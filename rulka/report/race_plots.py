@@ -1,0 +1,257 @@
+"""Plots of races: driven lines, time gained along the track, speed over distance, times of all races.
+
+Every function draws one figure in the theme applied by `theme.to_png`, or returns None when there is nothing to show.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
+from matplotlib.ticker import MaxNLocator
+
+from rulka.evaluation.results import (
+    MPS_TO_KMH,
+    Evaluation,
+    RaceResult,
+    best_race,
+    finish_times_s,
+    median_race,
+    speed_at_distance_mps,
+    time_at_distance_s,
+)
+from rulka.report.theme import SPEED_COLOURS, draw_scale
+from rulka.tracks.top_view import TopView, road_edges, top_view
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from rulka.report.theme import Theme
+    from rulka.tracks.track import Track
+
+WIDTH_IN = 9.6
+DISTANCE_STEP_M = 1.0
+FAR_BEHIND = 1.5
+"""The split chart reaches this many times as far down as the slowest finished line."""
+MARGIN_M = 14.0
+WIDE = 1.35
+"""A track at least this many times as long as high is shown in panels below one another."""
+
+
+def map_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws the races of the agent, the cloned policy and the best demonstration, the best of each in colour."""
+    panels = _panels(evaluation)
+    if not panels:
+        return None
+    view = top_view(evaluation.track)
+    edges = road_edges(evaluation.track, view)
+    size_m = np.ptp(edges.reshape(-1, 2), axis=0) + 2 * MARGIN_M
+    is_wide = size_m[0] >= WIDE * size_m[1]
+    grid = (len(panels), 1) if is_wide else (1, len(panels))
+    height_in = WIDTH_IN / grid[1] * size_m[1] / size_m[0] * grid[0] + 0.35 * grid[0] + 0.75
+    figure, places = plt.subplots(*grid, figsize=(WIDTH_IN, height_in), layout="constrained", squeeze=False)
+    fastest_kmh = max(float(race.speed_mps.max()) for _, races in panels for race in races) * MPS_TO_KMH
+    speed_scale = Normalize(0.0, fastest_kmh)
+    for axes, (title, races) in zip(places.flat, panels, strict=True):
+        _draw_road(axes, evaluation.track, view, edges, theme)
+        _draw_races(axes, races, view, speed_scale, theme)
+        axes.set_title(title)
+    lines = plt.cm.ScalarMappable(norm=speed_scale, cmap=SPEED_COLOURS)
+    figure.colorbar(
+        lines, ax=list(places.flat), label="speed (km/h)", location="bottom", aspect=60, pad=0.015, shrink=0.5
+    )
+    return figure
+
+
+def _panels(evaluation: Evaluation) -> list[tuple[str, list[RaceResult]]]:
+    shown = [c for c in evaluation.contestants if c.key in ("agent", "cloned")]
+    panels = [(_title(c.label, c.races), c.races) for c in shown]
+    if evaluation.best_demonstration:
+        panels.append((_title("Demonstrations", evaluation.demonstrations), evaluation.demonstrations))
+    return panels
+
+
+def _title(label: str, races: list[RaceResult]) -> str:
+    best = best_race(races)
+    if best is None or best.time_s is None:
+        return f"{label}: none of {len(races)} races finished"
+    return f"{label}: {len(races)} races, the best ({best.time_s:.2f} s) in colour"
+
+
+def _draw_road(axes: Axes, track: Track, view: TopView, edges: NDArray[np.float64], theme: Theme) -> None:
+    outline = np.concatenate([edges[0], edges[1][::-1]])
+    axes.fill(outline[:, 0], outline[:, 1], color=theme.road, linewidth=0)
+    for edge in edges:
+        axes.plot(edge[:, 0], edge[:, 1], color=theme.edge, linewidth=0.8)
+    zone_m = np.linspace(0.0, track.length_m, track.num_zones)
+    gates = np.searchsorted(zone_m, track.gate_m).clip(0, track.num_zones - 1)
+    for zone, name in [(0, "start"), *((int(g), "") for g in gates[:-1]), (int(gates[-1]), "finish")]:
+        ends = edges[:, zone]
+        axes.plot(ends[:, 0], ends[:, 1], color=theme.ink if name else theme.muted, linewidth=2.2 if name else 1.0)
+        if name:
+            outward = ends[0] - view(track.centre_m[zone])
+            at = ends[0] + outward / np.linalg.norm(outward) * 9.0
+            axes.text(at[0], at[1], name, ha="center", va="center", fontsize=9, color=theme.ink)
+    draw_scale(axes, edges, theme)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.margins(0.02, 0.08)
+
+
+def _draw_races(axes: Axes, races: list[RaceResult], view: TopView, speed_scale: Normalize, theme: Theme) -> None:
+    best = best_race(races)
+    for race in races:
+        path = view(race.position_m)
+        if race is not best:
+            axes.plot(path[:, 0], path[:, 1], color=theme.muted, linewidth=0.7, alpha=0.45)
+        if not race.is_finished:
+            axes.plot(path[-1, 0], path[-1, 1], "x", color=theme.orange, markersize=6, markeredgewidth=1.6)
+    if best is None:
+        return
+    path, speed_kmh = view(best.position_m), best.speed_mps * MPS_TO_KMH
+    segments = np.stack([path[:-1], path[1:]], axis=1)
+    axes.plot(path[:, 0], path[:, 1], color=theme.ink, linewidth=3.8, alpha=0.55, solid_capstyle="round")
+    line = LineCollection(list(segments), cmap=SPEED_COLOURS, norm=speed_scale, linewidths=2.6, capstyle="round")
+    line.set_array((speed_kmh[:-1] + speed_kmh[1:]) / 2.0)
+    axes.add_collection(line)
+
+
+def split_chart(evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws, along the track, how much later than the best demonstration each one is; lower is faster."""
+    best, median = evaluation.best_demonstration, evaluation.median_demonstration
+    if best is None:
+        return None
+    distance_m = _distances(evaluation.track)
+    best_s = time_at_distance_s(best, distance_m)
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.8), layout="constrained")
+    _mark_gates(axes, evaluation.track, theme)
+    axes.axhline(0.0, color=theme.ink, linewidth=1.6, label="best demonstration")
+    lines = _split_lines(evaluation, theme)
+    if median is not None and median is not best:
+        lines.append(("median demonstration", median, theme.muted, "--"))
+    at_finish: list[float] = []
+    for label, race, colour, dash in lines:
+        behind_s = time_at_distance_s(race, distance_m) - best_s
+        _draw_split(axes, evaluation.track, distance_m, behind_s, (label, colour, dash))
+        at_finish += [behind_s[-1]] if race.is_finished else []
+    _limit_splits(axes, at_finish)
+    axes.invert_yaxis()
+    axes.set(xlabel="distance along the track (m)", ylabel="time behind (s); up is ahead", xlim=(0, distance_m[-1]))
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def _split_lines(evaluation: Evaluation, theme: Theme) -> list[tuple[str, RaceResult, str, str]]:
+    """Returns label, race, colour and dash of every contestant's typical race and of the agent's best."""
+    colours = theme.colours_of(evaluation)
+    lines: list[tuple[str, RaceResult, str, str]] = []
+    for contestant in evaluation.contestants:
+        best, middle = best_race(contestant.races), median_race(contestant.races)
+        if contestant.key == "agent" and best is not None and middle is not None:
+            lines.append((f"{contestant.label}, best race", best, colours["agent"], ":"))
+        if contestant.key != "random" and best is not None:
+            name = f"{contestant.label}, median race" if middle else f"{contestant.label}, furthest race"
+            lines.append((name, middle or best, colours[contestant.key], "-"))
+    return lines
+
+
+def _draw_split(
+    axes: Axes,
+    track: Track,
+    distance_m: NDArray[np.float64],
+    behind_s: NDArray[np.float64],
+    look: tuple[str, str, str],
+) -> None:
+    label, colour, dash = look
+    axes.plot(distance_m, behind_s, color=colour, linestyle=dash, label=label)
+    at_gates_s = np.interp(track.gate_m, distance_m, behind_s)
+    axes.plot(track.gate_m, at_gates_s, "o", color=colour, markersize=4.5)
+    driven = np.isfinite(behind_s)
+    if not driven.all() and driven.any():
+        last = np.flatnonzero(driven)[-1]
+        axes.plot(distance_m[last], behind_s[last], "x", color=colour, markersize=8, markeredgewidth=2)
+
+
+def _limit_splits(axes: Axes, at_finish_s: list[float]) -> None:
+    """Keeps one very slow line from flattening all the others."""
+    low, high = axes.get_ylim()
+    if at_finish_s:
+        high = min(high, max(1.0, FAR_BEHIND * max(at_finish_s)))
+    axes.set_ylim(low, high)
+
+
+def speed_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws speed over distance of the best races."""
+    distance_m = _distances(evaluation.track)
+    colours = theme.colours_of(evaluation)
+    races = [(c.label, best_race(c.races), colours[c.key], "-") for c in evaluation.contestants if c.key != "random"]
+    races.append(("best demonstration", evaluation.best_demonstration, theme.ink, "--"))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.1), layout="constrained")
+    _mark_gates(axes, evaluation.track, theme)
+    for label, race, colour, dash in reversed(races):
+        if race is not None:
+            speed_kmh = speed_at_distance_mps(race, distance_m) * MPS_TO_KMH
+            axes.plot(distance_m, speed_kmh, color=colour, linestyle=dash, label=label)
+    axes.set(xlabel="distance along the track (m)", ylabel="speed (km/h)", xlim=(0, distance_m[-1]), ylim=(0, None))
+    figure.legend(loc="outside lower center", ncols=5, reverse=True)
+    return figure
+
+
+def time_plot(evaluation: Evaluation, theme: Theme) -> Figure | None:
+    """Draws the time of every finished race as a dot, medians as bars; counts the races that did not finish."""
+    colours = theme.colours_of(evaluation)
+    rows = [(c.label, c.races, colours[c.key]) for c in evaluation.contestants]
+    rows.append(("demonstrations", evaluation.demonstrations, theme.ink))
+    rows.append(("reference lap", [evaluation.reference] if evaluation.reference else [], theme.ink))
+    rows = [row for row in rows if row[1]]
+    if not any(finish_times_s(races) for _, races, _ in rows):
+        return None
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + 0.62 * len(rows)), layout="constrained")
+    for height, (_, races, colour) in enumerate(rows):
+        _draw_times(axes, height, races, colour)
+    if evaluation.reference and evaluation.reference.time_s is not None:
+        axes.axvline(evaluation.reference.time_s, color=theme.muted, linewidth=1.0, linestyle=(0, (4, 3)), zorder=0)
+    labels = [f"{label}\n{len(finish_times_s(races))} of {len(races)} finished" for label, races, _ in rows]
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0, labelcolor=theme.ink)
+    axes.set(xlabel="race time (s), finished races")
+    return figure
+
+
+def _draw_times(axes: Axes, height: int, races: list[RaceResult], colour: str) -> None:
+    times_s = np.array(finish_times_s(races))
+    if not len(times_s):
+        axes.text(0.01, height, "none finished", transform=axes.get_yaxis_transform(), va="center", color=colour)
+        return
+    spread = np.random.default_rng(0).uniform(-0.17, 0.17, len(times_s))
+    axes.plot(times_s, height + spread, "o", color=colour, alpha=0.55, markersize=5, markeredgewidth=0)
+    axes.plot([np.median(times_s)] * 2, [height - 0.3, height + 0.3], color=colour, linewidth=3)
+
+
+def _distances(track: Track) -> NDArray[np.float64]:
+    return np.append(np.arange(0.0, track.length_m, DISTANCE_STEP_M), track.length_m)
+
+
+def _mark_gates(axes: Axes, track: Track, theme: Theme) -> None:
+    axes.grid(visible=False, axis="x")
+    axes.xaxis.set_major_locator(MaxNLocator(10))
+    for number, gate_m in enumerate(track.gate_m, start=1):
+        axes.axvline(gate_m, color=theme.edge, linewidth=0.9, linestyle=(0, (1, 2)))
+        name = "finish" if number == len(track.gate_m) else f"gate {number}"
+        axes.annotate(
+            name,
+            (gate_m, 1.0),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="right" if name == "finish" else "center",
+            color=theme.muted,
+            fontsize=8.5,
+        )

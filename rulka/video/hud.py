@@ -1,0 +1,248 @@
+"""What is written over the video: speed, time, splits, the driver's inputs, a small map, and the agent's own view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from matplotlib import font_manager
+from matplotlib.ft2font import FT2Font
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from rulka.evaluation.results import MPS_TO_KMH, RaceResult
+from rulka.tracks.top_view import top_view
+from rulka.tracks.track import Track
+
+Colour = tuple[int, int, int]
+PANEL: Colour = (14, 17, 22)
+PAPER: Colour = (245, 246, 248)
+SOFT: Colour = (176, 184, 196)
+GROOVE: Colour = (62, 69, 80)
+GAS: Colour = (47, 195, 154)
+BRAKE: Colour = (240, 140, 60)
+STEER: Colour = (86, 180, 233)
+AHEAD: Colour = (86, 180, 233)
+BEHIND: Colour = (240, 140, 60)
+CAR: Colour = (230, 60, 56)
+GHOST: Colour = (90, 150, 235)
+OPACITY = 0.72
+DESIGN_HEIGHT = 540
+"""Sizes below are for an image of this height; others are scaled."""
+SPLIT_SHOWN_MS = 3000
+MAP_LEFT, MAP_TOP, MAP_WIDTH, MAP_MAX_HEIGHT, MAP_MARGIN = 16, 108, 300, 170, 14
+LINE_PX, DOT_PX, END_PX = 3.0, 11.0, 6.6
+SMOOTHING = 4
+"""Lines and dots of the map are drawn this many times as large and then reduced: Pillow draws them without grey."""
+
+
+@dataclass(frozen=True)
+class HudTexts:
+    """Texts that stay the same for the whole video.
+
+    Attributes:
+        title: who drives.
+        subtitle: where.
+        ghost: what the other car is, empty without one.
+    """
+
+    title: str
+    subtitle: str
+    ghost: str
+
+
+@dataclass(frozen=True)
+class HudState:
+    """One moment.
+
+    Attributes:
+        time_ms: race time.
+        speed_mps: speed over ground.
+        controls: steering in [-1, 1], gas and brake in [0, 1].
+        split: text beside the last gate, empty when none is shown.
+        is_ahead: whether the split is faster than the ghost's, None without a ghost's time.
+        view: [h, w] what the agent sees, None to leave it out.
+    """
+
+    time_ms: int
+    speed_mps: float
+    controls: tuple[float, float, float]
+    split: str
+    is_ahead: bool | None
+    view: NDArray[np.uint8] | None
+
+
+def split_at(race: RaceResult, ghost: RaceResult | None, time_ms: int) -> tuple[str, bool | None]:
+    """Returns the text of the last gate passed shortly before `time_ms`, and whether it was ahead of the ghost."""
+    passed = np.flatnonzero((race.gate_times_ms > 0) & (race.gate_times_ms <= time_ms))
+    if not len(passed):
+        return "", None
+    gate, is_finish = int(passed[-1]), int(passed[-1]) == len(race.gate_times_ms) - 1
+    split_ms = int(race.gate_times_ms[gate])
+    if time_ms - split_ms > SPLIT_SHOWN_MS and not is_finish:
+        return "", None
+    text = f"{'finish' if is_finish else f'gate {gate + 1}'}  {split_ms / 1000:.2f}"
+    if ghost is None or not ghost.gate_times_ms[gate]:
+        return text, None
+    behind_s = (split_ms - int(ghost.gate_times_ms[gate])) / 1000.0
+    return f"{text}  {behind_s:+.2f}".replace("-", "\N{MINUS SIGN}"), behind_s <= 0
+
+
+def draw_hud(image: Image.Image, texts: HudTexts, state: HudState) -> None:
+    """Draws everything but the map over an RGB image, changed in place."""
+    pen = _Pen(image)
+    _draw_titles(pen, texts)
+    _draw_clock(pen, state)
+    _draw_speed(pen, state)
+    _draw_controls(pen, state.controls)
+    if state.view is not None:
+        _draw_view(pen, state.view)
+
+
+class _Pen:
+    """Draws on an image of any height in pixels of one that is `DESIGN_HEIGHT` high."""
+
+    def __init__(self, image: Image.Image) -> None:
+        self.image, self.scale = image, image.height / DESIGN_HEIGHT
+        self.width, self.height = image.width / self.scale, float(DESIGN_HEIGHT)
+        self._draw = ImageDraw.Draw(image, "RGBA")  # so that colours with an opacity are mixed in
+
+    def px(self, length: float) -> int:
+        """Returns a length in pixels of the image."""
+        return round(length * self.scale)
+
+    def box(self, left: float, top: float, width: float, height: float, colour: Colour, opacity: float = 1.0) -> None:
+        """Fills a box."""
+        x, y, x_size, y_size = (self.px(length) for length in (left, top, width, height))
+        if x_size > 0 and y_size > 0:
+            self._draw.rectangle((x, y, x + x_size - 1, y + y_size - 1), (*colour, round(255 * opacity)))
+
+    def text(
+        self, text: str, x: float, y: float, size: float, colour: Colour, *, bold: bool = False, anchor: str = "l"
+    ) -> None:
+        """Writes a line; `y` is its base line, `x` its left end, middle or right end: anchor "l", "m" or "r"."""
+        font, letters = font_of(max(1, self.px(size)), bold)
+        known = "".join(letter for letter in text if ord(letter) in letters)
+        self._draw.text((self.px(x), self.px(y)), known, (*colour, 255), font, f"{anchor}s")
+
+
+@lru_cache(maxsize=64)
+def font_of(size_px: int, is_bold: bool = False) -> tuple[ImageFont.FreeTypeFont, frozenset[int]]:
+    """Returns the font that comes with matplotlib in a size, and the letters that it has."""
+    weight = "bold" if is_bold else "normal"
+    path = font_manager.findfont(font_manager.FontProperties(family="DejaVu Sans", weight=weight))
+    # Pillow would draw a box for a letter that is missing; names of players are full of them.
+    return ImageFont.truetype(path, size_px), frozenset(FT2Font(path).get_charmap())
+
+
+def _draw_titles(pen: _Pen, texts: HudTexts) -> None:
+    lines = [text for text in (texts.subtitle, texts.ghost) if text]
+    pen.box(16, 16, 300, 36 + 20 * len(lines), PANEL, OPACITY)
+    pen.text(texts.title, 28, 41, 18, PAPER, bold=True)
+    for number, line in enumerate(lines):
+        pen.text(line, 28, 61 + 20 * number, 13, SOFT)
+
+
+def _draw_clock(pen: _Pen, state: HudState) -> None:
+    pen.box(pen.width - 244, 16, 228, 82 if state.split else 52, PANEL, OPACITY)
+    pen.text(f"{state.time_ms / 1000:.2f} s", pen.width - 30, 52, 30, PAPER, bold=True, anchor="r")
+    if state.split:
+        colour = SOFT if state.is_ahead is None else AHEAD if state.is_ahead else BEHIND
+        pen.text(state.split, pen.width - 30, 84, 15, colour, bold=True, anchor="r")
+
+
+def _draw_speed(pen: _Pen, state: HudState) -> None:
+    bottom = pen.height - 16
+    pen.box(16, bottom - 72, 176, 72, PANEL, OPACITY)
+    pen.text(f"{state.speed_mps * MPS_TO_KMH:.0f}", 120, bottom - 22, 42, PAPER, bold=True, anchor="r")
+    pen.text("km/h", 130, bottom - 22, 16, SOFT)
+
+
+def _draw_controls(pen: _Pen, controls: tuple[float, float, float]) -> None:
+    """Draws steering as a bar from the middle, gas and brake as bars from the left."""
+    top, left, bar_left, bar_width = pen.height - 88, 200, 262, 156
+    pen.box(left, top, 232, 72, PANEL, OPACITY)
+    steer, gas, brake = controls
+    half = bar_width / 2
+    filled = (
+        ("steer", bar_left + half + min(0.0, steer * half), abs(steer * half), STEER),
+        ("gas", bar_left, gas * bar_width, GAS),
+        ("brake", bar_left, brake * bar_width, BRAKE),
+    )
+    for number, (name, start, length, colour) in enumerate(filled):
+        bar_top = top + 12 + 20 * number
+        pen.text(name, left + 12, bar_top + 10, 12, SOFT)
+        pen.box(bar_left, bar_top, bar_width, 10, GROOVE)
+        pen.box(start, bar_top, length, 10, colour)
+    pen.box(bar_left + half, top + 10, max(1.0, 1.0 / pen.scale), 14, PAPER)
+
+
+def _draw_view(pen: _Pen, view: NDArray[np.uint8]) -> None:
+    """Draws the agent's image, enlarged without smoothing, in the lower right corner."""
+    factor = max(1, round(180 * pen.scale / view.shape[0]))
+    width, height = view.shape[1] * factor, view.shape[0] * factor
+    left, top = pen.image.width - pen.px(20) - width, pen.image.height - pen.px(20) - height
+    at_x, at_y, size_x, size_y = (length / pen.scale for length in (left, top, width, height))
+    pen.box(at_x - 4, at_y - 22, size_x + 8, size_y + 26, PANEL, OPACITY)
+    large = Image.fromarray(view).resize((width, height), Image.Resampling.NEAREST)
+    pen.image.paste(large.convert("RGB"), (left, top))
+    label = f"what it sees: {view.shape[1]} \N{MULTIPLICATION SIGN} {view.shape[0]} grey"
+    pen.text(label, at_x + size_x / 2, at_y - 7, 11, SOFT, anchor="m")
+
+
+class Minimap:
+    """The small map over the video: the track from above, with a dot for each car. Draws onto images of one height."""
+
+    def __init__(self, track: Track, image_height: int) -> None:
+        self._scale = image_height / DESIGN_HEIGHT
+        self._view = top_view(track)
+        path = self._view(track.centre_m)
+        self._low, size = path.min(axis=0), np.maximum(np.ptp(path, axis=0), 1.0)
+        room = np.array([MAP_WIDTH - 2 * MAP_MARGIN, MAP_MAX_HEIGHT - 2 * MAP_MARGIN]) * self._scale
+        self._pixels_per_m = float((room / size).min())
+        self._size = np.round(size * self._pixels_per_m + 2 * MAP_MARGIN * self._scale).astype(int)
+        self._line = self._draw_line(self._places(track.centre_m))
+        self._ends = self._places(track.centre_m[[0, -1]])
+
+    def draw(self, image: Image.Image, car_m: NDArray[np.floating], ghosts_m: NDArray[np.floating]) -> None:
+        """Draws the map onto an RGB image, changed in place.
+
+        Args:
+            image: the image.
+            car_m: [3] world position of the car that is followed.
+            ghosts_m: [M, 3] of the others.
+        """
+        left, top = round(MAP_LEFT * self._scale), round(MAP_TOP * self._scale)
+        right, bottom = left + int(self._size[0]), top + int(self._size[1])
+        panel = (*PANEL, round(255 * OPACITY))
+        ImageDraw.Draw(image, "RGBA").rectangle((left, top, right - 1, bottom - 1), panel)
+        image.paste(SOFT, (left, top), self._line)
+        dots = [(place, END_PX, PAPER) for place in self._ends]
+        dots += [(place, DOT_PX, GHOST) for place in self._places(ghosts_m)]
+        dots.append((self._places(car_m[None])[0], DOT_PX, CAR))
+        for (x, y), size, colour in dots:
+            disc = _disc(max(1, round(size * self._scale)))
+            image.paste(colour, (left + round(x - disc.width / 2), top + round(y - disc.height / 2)), disc)
+
+    def _places(self, position_m: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Maps world positions [K, 3] to pixels [K, 2] of the map."""
+        flat = (self._view(position_m) - self._low) * self._pixels_per_m + MAP_MARGIN * self._scale
+        return np.stack([flat[:, 0], self._size[1] - flat[:, 1]], axis=1)
+
+    def _draw_line(self, places: NDArray[np.float64]) -> Image.Image:
+        """Returns the coverage of a line through places [K, 2]."""
+        width, height = int(self._size[0]), int(self._size[1])
+        large = Image.new("L", (width * SMOOTHING, height * SMOOTHING))
+        points = [(float(x), float(y)) for x, y in places * SMOOTHING]
+        ImageDraw.Draw(large).line(points, 255, max(1, round(LINE_PX * self._scale * SMOOTHING)), joint="curve")
+        return large.resize((width, height), Image.Resampling.BOX)
+
+
+@lru_cache(maxsize=8)
+def _disc(diameter_px: int) -> Image.Image:
+    """Returns the coverage of a disc with smooth borders."""
+    side = diameter_px * SMOOTHING
+    large = Image.new("L", (side, side))
+    ImageDraw.Draw(large).ellipse((0, 0, side - 1, side - 1), 255)
+    return large.resize((diameter_px, diameter_px), Image.Resampling.BOX)

@@ -1,0 +1,82 @@
+"""A race between its samples: where the car was, how fast, and what its driver did, at any moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.evaluation.results import RaceResult
+from rulka.observation import CAR
+from rulka.tracks.progress import progress_along
+from rulka.tracks.track import Track
+
+POSE = slice(CAR["position"].start, CAR["rotation"].stop)
+"""Position and rotation, which lie side by side in a `CAR` row."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One moment of a race.
+
+    Attributes:
+        time_ms: race time, at most that of the finish.
+        pose: [12] float32 position and rotation, between the samples around it.
+        zone_index: zone of the car.
+        seen: index of the last sample, whose image the driver acted on.
+        speed_mps: speed over ground.
+        controls: steering, gas and brake.
+    """
+
+    time_ms: int
+    pose: NDArray[np.float32]
+    zone_index: int
+    seen: int
+    speed_mps: float
+    controls: tuple[float, float, float]
+
+
+class Motion:
+    """A race as a function of time.
+
+    Args:
+        race: at least one sample.
+        track: where it was driven.
+    """
+
+    def __init__(self, race: RaceResult, track: Track) -> None:
+        self.race = race
+        self.zone_index: NDArray[np.int64] = progress_along(track, race.position_m)[0]
+
+    def at(self, time_ms: float) -> Moment:
+        """Returns the moment at a race time; before the first and after the last sample the car stands there."""
+        race = self.race
+        now_ms = float(np.clip(time_ms, race.sample_ms[0], race.sample_ms[-1]))
+        after = int(np.clip(np.searchsorted(race.sample_ms, now_ms, side="right"), 1, max(1, len(race.sample_ms) - 1)))
+        after = min(after, len(race.sample_ms) - 1)
+        before = max(0, after - 1)
+        span_ms = max(1, int(race.sample_ms[after] - race.sample_ms[before]))
+        share = (now_ms - int(race.sample_ms[before])) / span_ms if after > before else 0.0
+        seen = after if share >= 1.0 else before
+        steer, gas, brake = (float(value) for value in race.controls[seen])
+        speed = race.speed_mps
+        return Moment(
+            time_ms=round(min(time_ms, race.duration_ms)),
+            pose=_between(race.cars[before, POSE], race.cars[after, POSE], share),
+            zone_index=int(self.zone_index[seen]),
+            seen=seen,
+            speed_mps=float((1.0 - share) * speed[before] + share * speed[after]),
+            controls=(steer, gas, brake),
+        )
+
+
+def _between(first: NDArray[np.float32], second: NDArray[np.float32], share: float) -> NDArray[np.float32]:
+    """Returns the pose [12] between two poses; rotations are mixed and made orthonormal again."""
+    mixed = (1.0 - share) * first.astype(np.float64) + share * second
+    rotation = mixed[3:].reshape(3, 3)
+    up, ahead = rotation[:, 1], rotation[:, 2] / np.linalg.norm(rotation[:, 2])
+    left = np.cross(up, ahead)
+    left /= np.linalg.norm(left)
+    mixed[3:] = np.stack([left, np.cross(ahead, left), ahead], axis=1).ravel()
+    return mixed.astype(np.float32)

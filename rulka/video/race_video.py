@@ -1,0 +1,169 @@
+"""The video of a race: seen from behind one car, with others as ghosts, and what the driver sees."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from rulka.evaluation.results import RaceResult
+from rulka.params import CameraParams, EvaluateParams, ObservationParams
+from rulka.progress import Progress
+from rulka.simulator.camera import camera_array
+from rulka.simulator.render import POSE_SIZE, render_frames, render_rgb
+from rulka.simulator.scene import bake_scene
+from rulka.tracks.track import Track
+from rulka.video.hud import HudState, HudTexts, Minimap, draw_hud, split_at
+from rulka.video.motion import Moment, Motion
+from rulka.video.mp4 import write_mp4
+
+MAX_THREADS = 8
+BEFORE_START_S = 0.6
+AFTER_END_S = 1.6
+"""The first and the last picture stand still for this long."""
+
+
+@dataclass(frozen=True)
+class VideoRace:
+    """What a video shows.
+
+    Attributes:
+        race: whose car is followed.
+        ghosts: further cars, started at the same moment; splits are compared with the first one's.
+        track: where.
+        texts: what stands in the corner.
+    """
+
+    race: RaceResult
+    ghosts: tuple[RaceResult, ...]
+    track: Track
+    texts: HudTexts
+
+
+def write_video(
+    path: Path,
+    shown: VideoRace,
+    camera: CameraParams,
+    observation: ObservationParams,
+    evaluate: EvaluateParams,
+    stream: TextIO | None = None,
+) -> None:
+    """Writes the video of a race in real time, and shows how far it is.
+
+    Args:
+        path: MP4 file.
+        shown: the race.
+        camera: through which the agent sees.
+        observation: size of what it sees.
+        evaluate: size and rate of the video.
+        stream: where progress is shown; standard output when None.
+
+    Raises:
+        VideoError: if no encoder is installed.
+    """
+    num_frames = len(frame_times_ms(shown.race.duration_ms, evaluate.video_fps))
+    with Progress("video", num_frames, "frames", stream=stream) as bar:
+
+        def counted() -> Iterator[NDArray[np.uint8]]:
+            for frame in race_frames(shown, camera, observation, evaluate):
+                yield frame
+                bar.advance()
+
+        write_mp4(path, counted(), evaluate.video_fps)
+
+
+def race_frames(
+    shown: VideoRace, camera: CameraParams, observation: ObservationParams, evaluate: EvaluateParams
+) -> Iterator[NDArray[np.uint8]]:
+    """Yields the pictures [H, W, 3] of a race in order, `evaluate.video_fps` a second; arguments of `write_video`."""
+    renderer = _Renderer(shown, camera, observation, (evaluate.video_width, evaluate.video_height))
+    times_ms = frame_times_ms(shown.race.duration_ms, evaluate.video_fps)
+    num_threads = min(MAX_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(num_threads) as pool:  # the kernels let go of the interpreter while they draw
+        ahead = deque(pool.submit(renderer.render, time_ms) for time_ms in times_ms[: 2 * num_threads])
+        try:
+            for number in range(1, len(times_ms) + 1):
+                scenery = ahead.popleft().result()
+                if number + len(ahead) < len(times_ms):
+                    ahead.append(pool.submit(renderer.render, times_ms[number + len(ahead)]))
+                yield renderer.finish(scenery)
+        finally:
+            for rest in ahead:
+                rest.cancel()
+
+
+def frame_times_ms(duration_ms: int, fps: int) -> NDArray[np.float64]:
+    """Returns the race time shown by each frame; time stands still before the start and after the end."""
+    num_frames = round((BEFORE_START_S + duration_ms / 1000.0 + AFTER_END_S) * fps)
+    return np.clip((np.arange(num_frames) / fps - BEFORE_START_S) * 1000.0, 0.0, duration_ms)
+
+
+@dataclass(frozen=True)
+class _Scenery:
+    """What is drawn of a moment before anything is written over it.
+
+    Attributes:
+        frame: [H, W, 3] the picture.
+        moment: of the car that is followed.
+        others_m: [M, 3] where the ghosts are.
+        seen: [h, w] the image on which the driver's current action rests.
+    """
+
+    frame: NDArray[np.uint8]
+    moment: Moment
+    others_m: NDArray[np.float32]
+    seen: NDArray[np.uint8]
+
+
+class _Renderer:
+    """Renders the picture of any moment, in two steps: `render` may be called from several threads at once."""
+
+    def __init__(
+        self, shown: VideoRace, camera: CameraParams, observation: ObservationParams, size: tuple[int, int]
+    ) -> None:
+        self.motion = Motion(shown.race, shown.track)
+        self._ghosts = [Motion(ghost, shown.track) for ghost in shown.ghosts]
+        self._texts = shown.texts
+        self._scene = bake_scene(shown.track)
+        self._camera = camera_array(camera)
+        self._view_size = (1, observation.height, observation.width)
+        self._size = size
+        self._minimap = Minimap(shown.track, size[1])
+
+    def render(self, time_ms: float) -> _Scenery:
+        """Draws track and cars at a race time."""
+        moment = self.motion.at(time_ms)
+        others = np.array([ghost.at(time_ms).pose for ghost in self._ghosts], np.float32).reshape(-1, POSE_SIZE)
+        width, height = self._size
+        frame = render_rgb(self._scene, moment.pose, moment.zone_index, width, height)
+        if len(others):
+            with_ghosts = render_rgb(self._scene, moment.pose, moment.zone_index, width, height, others)
+            # Their mean, so that the own car shows through them.
+            frame = (frame & with_ghosts) + ((frame ^ with_ghosts) >> np.uint8(1))
+        return _Scenery(frame, moment, others[:, :3], self._seen(moment))
+
+    def finish(self, scenery: _Scenery) -> NDArray[np.uint8]:
+        """Returns the picture [H, W, 3] with all that is written over it."""
+        image, moment = Image.fromarray(scenery.frame), scenery.moment
+        rival = self._ghosts[0].race if self._ghosts else None
+        split, is_ahead = split_at(self.motion.race, rival, moment.time_ms)
+        state = HudState(moment.time_ms, moment.speed_mps, moment.controls, split, is_ahead, scenery.seen)
+        draw_hud(image, self._texts, state)
+        self._minimap.draw(image, moment.pose[:3], scenery.others_m)
+        return np.array(image)
+
+    def _seen(self, moment: Moment) -> NDArray[np.uint8]:
+        """Returns the image on which the driver's current action rests."""
+        cars = self.motion.race.cars[moment.seen : moment.seen + 1]
+        zone_index = self.motion.zone_index[moment.seen : moment.seen + 1]
+        view = np.zeros(self._view_size, np.uint8)
+        render_frames(cars, zone_index, self._scene, self._camera, view)
+        return view[0]

@@ -1,0 +1,223 @@
+"""What can be watched together: recordings, agents, stored races and reference laps, read or driven.
+
+The first race of the first source is followed; all others are ghosts, started at the same moment. Of recordings every
+ghost of every file is shown, finished or not, on the track that they were driven on: unlike the `races` stage, which
+takes only what can be learned from, this takes whatever has a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.actions import TICK_MS, action_table
+from rulka.artifacts import META_FILE
+from rulka.datasets.from_recordings import find_recordings, map_name, plain_text
+from rulka.datasets.races import META_FILE as RACES_META_FILE
+from rulka.datasets.races import load_races
+from rulka.errors import UserError
+from rulka.evaluation.contest import agent_driver
+from rulka.evaluation.dataset import demonstration_results, track_and_demonstrations
+from rulka.evaluation.race import RaceRules, race, reference_race
+from rulka.evaluation.results import FINISHED, NOT_FINISHED, RaceResult
+from rulka.folders import RACES
+from rulka.observation import CAR
+from rulka.params import Params
+from rulka.recordings import Ghost, inputs_to_controls, read_recording
+from rulka.recordings.car_rows import car_rows
+from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
+from rulka.tracks.campaign import UID_PREFIX
+from rulka.tracks.driven_path import DrivenPath, path_from_rows
+from rulka.tracks.from_paths import track_from_paths
+from rulka.tracks.progress import progress_along
+from rulka.tracks.track import Track
+from rulka.video.hud import HudTexts
+from rulka.video.race_video import VideoRace
+
+MAX_GHOSTS = 32
+SOURCES = (
+    "Name a .Gbx recording, a folder of them, an agent such as data/agent, data/races, a reference lap, or the folder"
+    " of a training that has begun, such as runs/train."
+)
+LAP_SUFFIX = ".txt"
+LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
+"""Around a name, so that one in another direction of writing does not turn the line around."""
+
+
+class UnknownSourceError(UserError):
+    """Something to watch that is neither a recording, nor an agent, nor a race dataset."""
+
+
+class OtherMapError(UserError):
+    """Recordings that are to be shown together were driven on different maps."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What was named, by kind, and what was named first."""
+
+    first: Path
+    recordings: list[Path]
+    agents: list[Path]
+    datasets: list[Path]
+    laps: list[Path]
+
+
+def sort_sources(sources: Sequence[Path]) -> Sources:
+    """Tells by looking at each what kind of source it is.
+
+    Raises:
+        UnknownSourceError: if nothing is named, or one is nothing to watch.
+    """
+    if not sources:
+        message = "nothing is named to watch"
+        raise UnknownSourceError(message, hint=SOURCES)
+    found = Sources(sources[0], [], [], [], [])
+    for source in sources:
+        inside = find_recordings(source) if source.is_dir() else []
+        if (source / RACES_META_FILE).is_file() and (source / "races.parquet").is_file():
+            found.datasets.append(source)
+        elif (source / META_FILE).is_file():
+            found.agents.append(source)
+        elif source.suffix == LAP_SUFFIX and source.is_file():
+            found.laps.append(source)
+        elif (LAPS_DIR / f"{source}{LAP_SUFFIX}").is_file():
+            found.laps.append(LAPS_DIR / f"{source}{LAP_SUFFIX}")
+        elif inside or source.is_file():
+            found.recordings.extend(inside or [source])
+        else:
+            message = f"{source} is nothing to watch"
+            raise UnknownSourceError(message, hint=SOURCES)
+    return found
+
+
+def gather(found: Sources, params: Params, track: str | None, num_races: int) -> VideoRace:
+    """Reads or drives everything that is to be shown.
+
+    Args:
+        found: what was named.
+        params: how agents race.
+        track: uid or file of the track on which agents race; without it that of the recordings or datasets
+            named beside them, or the main track of `data/races`.
+        num_races: greedy races of each agent, from different starts, and races of each dataset, fastest first.
+
+    Raises:
+        UserError: if a source cannot be read, or sources are of different tracks.
+    """
+    if num_races < 1:
+        message = f"{num_races} races are too few: at least 1 is needed"
+        raise UserError(message)
+    where = track_and_demonstrations(track, RACES)[0] if track is not None else None
+    races: list[tuple[str, RaceResult]] = []
+    if found.recordings:
+        driven_on, recorded = recorded_races(found.recordings)
+        where, races = _same(where, driven_on), races + recorded
+    for folder in found.datasets:
+        dataset = load_races(folder)
+        where = _same(where, dataset.main_track)
+        results = sorted(
+            demonstration_results(dataset.on_main_track(), where), key=lambda r: (not r.time_ms, r.time_ms)
+        )
+        races += [("Demonstration", result) for result in results[:num_races]]
+    table = action_table(params.actions.ticks_per_action)
+    for path in found.laps:
+        lap = read_reference(path, table)
+        where = _same(where, track_and_demonstrations(lap.track_uid.removeprefix(UID_PREFIX), RACES)[0])
+        rules = RaceRules(where, table, params.simulator, params.observation, params.evaluate, params.race_end)
+        races.append(("Reference lap", reference_race(load_reference(path, where, params.simulator, table), rules)))
+    where = where or track_and_demonstrations(None, RACES)[0]
+    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
+    races = agents + races if found.first in found.agents else races + agents
+    return _shown(races, where)
+
+
+def _same(where: Track | None, other: Track) -> Track:
+    if where is not None and where.uid != other.uid:
+        message = f"cannot show {where.name!r} ({where.uid}) and {other.name!r} ({other.uid}) in one picture"
+        raise OtherMapError(message, hint="Watch races of one track at a time.")
+    return where or other
+
+
+def _agent_races(folder: Path, where: Track, params: Params, num_races: int) -> list[tuple[str, RaceResult]]:
+    table = action_table(params.actions.ticks_per_action)
+    evaluate = params.evaluate.model_copy(update={"num_races": num_races})
+    rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
+    driver = agent_driver(folder, rules)
+    return [(f"{driver.label}, start {result.seed}", result) for result in race(driver.policy, rules)]
+
+
+def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:
+    (title, followed), *others = races[: MAX_GHOSTS + 1]
+    ending = f"{followed.time_s:.2f} s" if followed.time_s is not None else followed.end
+    rival = f"ghost: {others[0][0]}" if others else ""
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    texts = HudTexts(
+        f"{LEFT_TO_RIGHT}{title[:26]}{LEFT_TO_RIGHT}  {ending}", where.name[:40], (rival[:34] + more) if rival else ""
+    )
+    return VideoRace(followed, tuple(result for _, result in others), where, texts)
+
+
+def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceResult]]]:
+    """Reads recordings of one map.
+
+    Returns:
+        The track that the drives make, and every ghost as its driver's name and race, in the order of the files.
+
+    Raises:
+        OtherMapError: if the files are of more than one map.
+        RecordingError: if a file cannot be read or holds no path.
+        TrackError: if no drive makes a track.
+    """
+    recordings = [read_recording(path) for path in files]
+    uids = sorted({recording.map_uid for recording in recordings})
+    if len(uids) != 1:
+        message = f"the recordings are of {len(uids)} maps: {', '.join(uids)}"
+        raise OtherMapError(message, hint="Watch recordings of one map at a time; `rulka inspect FOLDER` lists them.")
+    ghosts = [ghost for recording in recordings for ghost in recording.ghosts]
+    rows = [car_rows(ghost) for ghost in ghosts]
+    paths = [path_from_rows(*row, ghost.checkpoint_times_ms) for row, ghost in zip(rows, ghosts, strict=True)]
+    if not any(path.checkpoint_times_ms for path in paths):
+        paths = [_as_finished(path) for path in paths]
+    track = track_from_paths(uids[0], map_name(recordings[0]), paths)
+    races = [(_name(ghost), _recorded(ghost, *row, track)) for ghost, row in zip(ghosts, rows, strict=True)]
+    return track, races
+
+
+def _as_finished(path: DrivenPath) -> DrivenPath:
+    """Returns a path that ends where its samples do, for a map that nobody finished."""
+    return DrivenPath(path.time_ms, path.position, path.velocity, path.up, (int(path.time_ms[-1]),), path.material)
+
+
+def _name(ghost: Ghost) -> str:
+    return plain_text(ghost.nickname).strip("\ufeff ") or ghost.login or "unnamed driver"
+
+
+def _recorded(ghost: Ghost, time_ms: NDArray[np.int64], rows: NDArray[np.float32], track: Track) -> RaceResult:
+    return RaceResult(
+        track=track,
+        end=FINISHED if ghost.is_finished else NOT_FINISHED,
+        time_ms=ghost.race_time_ms if ghost.is_finished else None,
+        gate_times_ms=_gate_times_ms(ghost, len(track.gate_m)),
+        sample_ms=time_ms,
+        cars=rows,
+        along_m=progress_along(track, rows[:, CAR["position"]])[1],
+        controls=_controls(ghost, time_ms),
+    )
+
+
+def _gate_times_ms(ghost: Ghost, num_gates: int) -> NDArray[np.int64]:
+    """Returns [G] times at the gates; all 0 where the ghost's checkpoints are not those of the track."""
+    times_ms = np.array([time or 0 for time in ghost.checkpoint_times_ms], np.int64)
+    return times_ms if len(times_ms) == num_gates else np.zeros(num_gates, np.int64)
+
+
+def _controls(ghost: Ghost, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Returns [S, 3] the inputs at every sample; zeros where the recording holds none."""
+    if not ghost.events:
+        return np.zeros((len(time_ms), 3), np.float32)
+    num_ticks = int(time_ms[-1]) // TICK_MS + 1
+    return inputs_to_controls(ghost, num_ticks)[np.clip(time_ms // TICK_MS, 0, num_ticks - 1)]

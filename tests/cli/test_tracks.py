@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from rulka import cli
+from rulka.cli.tracks import format_campaign, show_campaign, show_track
+from rulka.errors import UserError
+from rulka.report.theme import DARK, LIGHT, applied
+from rulka.report.track_plot import SURFACES, track_plot, track_sheet
+from rulka.tracks.campaign import CAMPAIGN, campaign_track
+from rulka.tracks.generate import generate_track
+
+PNG = b"\x89PNG\r\n\x1a\n"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rulka(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["rulka", *arguments])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
+def test_a_plot_names_the_track_its_gates_and_what_its_road_is_made_of(theme) -> None:
+    with applied(theme):
+        figure = track_plot(campaign_track("patchwork"), theme)
+        top, profile, bank = figure.axes
+        texts = [text.get_text() for text in top.texts]
+        explained = top.get_legend()
+        assert explained is not None
+        legend = [text.get_text() for text in explained.get_texts()]
+        assert figure.get_suptitle() == "Patchwork Fields: 1,700 m, climbs 23 m, hard"
+        assert {"start", "finish", "212 m", "1,488 m"} <= set(texts)
+        assert legend == ["asphalt", "grass", "dirt", "turbo", "verge"]
+        assert profile.get_xlim() == bank.get_xlim() == (0.0, 1700.0)
+        plt.close(figure)
+    assert len(SURFACES) == 5
+
+
+def test_higher_roads_are_drawn_over_lower_ones() -> None:
+    with applied(LIGHT):
+        track = campaign_track("figure-eight")
+        figure = track_plot(track, LIGHT)
+        orders = sorted({collection.get_zorder() for collection in figure.axes[0].collections})
+        span = orders[-1] - orders[0]
+        assert span == pytest.approx(1e-3 * np.ptp(track.centre_m[:, 1]), rel=0.1)
+        plt.close(figure)
+
+
+def test_a_sheet_has_a_place_for_each() -> None:
+    with applied(LIGHT):
+        tracks = [campaign_track(entry.slug) for entry in CAMPAIGN[:3]]
+        figure = track_sheet(tracks, LIGHT)
+        titles = [place.get_suptitle() for place in figure.subfigs]
+        assert titles[0] == "1  Copper Oval: 400 m, climbs 0 m, easy"
+        assert titles[2].startswith("3  Sidewinder")
+        plt.close(figure)
+
+
+def test_show_writes_a_picture_and_tells_facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "oval.png"
+    assert rulka(monkeypatch, "track", "show", "copper-oval", "--out", str(out), "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert out.read_bytes().startswith(PNG)
+    assert (facts["name"], facts["length_m"], facts["difficulty"]) == ("Copper Oval", 400.0, "easy")
+    assert rulka(monkeypatch, "track", "list") == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed[1:]] == [entry.slug for entry in CAMPAIGN]
+    assert rulka(monkeypatch, "track", "list", "--json") == 0
+    assert [entry["slug"] for entry in json.loads(capsys.readouterr().out)] == [entry.slug for entry in CAMPAIGN]
+
+
+def test_a_track_of_the_dataset_is_known_by_its_uid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`generated-5-600` is what every table calls the demo's track."""
+    monkeypatch.chdir(tmp_path)
+    track = generate_track(5, 150.0, 16.0, 0.06, 60.0)
+    (tmp_path / "data" / "races" / "tracks").mkdir(parents=True)
+    track.save(tmp_path / "data" / "races" / "tracks" / f"{track.uid}.npz")
+    assert rulka(monkeypatch, "track", "show", track.uid, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["uid"] == track.uid
+    assert rulka(monkeypatch, "track", "show", "generated-6-150") == 1
+    assert f"neither a file nor one of {track.uid}, copper-oval" in capsys.readouterr().err
+
+
+def test_wrong_requests_are_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rulka(monkeypatch, "track", "show", "nope") == 1
+    assert "there is no track 'nope'" in capsys.readouterr().err
+    assert rulka(monkeypatch, "track", "show") == 1
+    assert "no track is named" in capsys.readouterr().err
+    assert rulka(monkeypatch, "track", "show", "copper-oval", "--campaign") == 1
+    assert "leave out the name" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"must end in \.png"):
+        show_track("copper-oval", tmp_path / "a.jpg")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        show_track("copper-oval", tmp_path / "file" / "a.png")
+    assert rulka(monkeypatch, "track", "show", str(ROOT / "params.yaml")) == 1
+    assert "params.yaml is not a readable track file: another kind of file" in capsys.readouterr().err
+
+
+def test_the_page_lists_what_the_command_lists() -> None:
+    page = (ROOT / "docs" / "campaign.md").read_text(encoding="utf-8")
+    for entry, facts in zip(CAMPAIGN, show_campaign(None), strict=True):
+        facts_of = f"{entry.style.name} | {entry.length_m:,.0f} m | {facts['climb_m']:.0f} m"
+        row = f"| {entry.name} | `{entry.slug}` | {facts_of} |"
+        assert f"{row} {entry.features} |" in page
+        assert entry.slug in format_campaign()
+    assert (ROOT / "docs" / "images" / "campaign.png").stat().st_size < 400_000

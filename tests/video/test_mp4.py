@@ -1,0 +1,43 @@
+"""Videos can be read back and hold what was put in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from rulka.video import mp4
+from rulka.video.mp4 import VideoError, write_mp4
+
+
+def test_video_holds_its_frames_in_order_at_its_rate(tmp_path: Path) -> None:
+    greys = (20, 90, 160, 230)
+    path = tmp_path / "video.mp4"
+    encoder = write_mp4(path, (np.full((48, 64, 3), grey, np.uint8) for grey in greys), fps=25)
+    with av.open(str(path)) as file:
+        stream = file.streams.video[0]
+        assert (stream.codec_context.name, stream.average_rate) == ("h264", 25)
+        means = [float(frame.to_ndarray(format="rgb24").mean()) for frame in file.decode(stream)]
+    assert encoder == "libx264"
+    assert stream.codec_context.pix_fmt == "yuv420p"  # the only format that every browser plays
+    np.testing.assert_allclose(means, greys, atol=4)
+
+
+def test_index_lies_before_the_pictures_so_that_a_page_can_start_it(tmp_path: Path) -> None:
+    path = tmp_path / "video.mp4"
+    write_mp4(path, (np.zeros((48, 64, 3), np.uint8) for _ in range(3)), fps=25)
+    content = path.read_bytes()
+    assert 0 < content.index(b"moov") < content.index(b"mdat")
+
+
+def test_no_frames_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(VideoError, match="at least one frame"):
+        write_mp4(tmp_path / "video.mp4", [], fps=25)
+
+
+def test_missing_encoders_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mp4, "ENCODERS", (("no_such_encoder", {}),))
+    with pytest.raises(VideoError, match="no_such_encoder"):
+        write_mp4(tmp_path / "video.mp4", [np.zeros((48, 64, 3), np.uint8)], fps=25)

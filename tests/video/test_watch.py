@@ -1,0 +1,129 @@
+"""Recordings, agents and stored races in one picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from rulka.cli.watching import show_races
+from rulka.evaluation.results import RaceResult
+from rulka.params import Params, reference_params
+from rulka.reference.lap import LAPS_DIR
+from rulka.tracks.track import Track
+from rulka.video.hud import HudTexts
+from rulka.video.race_video import VideoRace, race_frames
+from rulka.video.sources import (
+    LEFT_TO_RIGHT,
+    OtherMapError,
+    UnknownSourceError,
+    gather,
+    recorded_races,
+    sort_sources,
+)
+from rulka.video.window import NoWindowError, check_screen, show_frames
+
+RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
+needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no real recordings here")
+B13 = ("TMNF_B13_Obstacle_a_a_00_24_93.Replay.Gbx", "TMNF_B13_Obstacle_Rollin_00_24_94.Replay.Gbx")
+A3 = "TMU_StadiumA3_00_09_69.Replay.Gbx"
+
+
+@pytest.fixture
+def small() -> Params:
+    """The reference parameters with a small, slow video."""
+    params = reference_params()
+    video = {"video_width": 320, "video_height": 180, "video_fps": 2}
+    return params.model_copy(update={"evaluate": params.evaluate.model_copy(update=video)})
+
+
+def test_ghosts_are_seen_and_the_own_car_through_them(
+    make_race: Callable[..., RaceResult], track: Track, small: Params
+) -> None:
+    """A ghost at the very place of the own car changes the picture there, but less than if it hid the car."""
+    own = make_race(20)
+    settings = (small.simulator.camera, small.observation, small.evaluate)
+    alone = next(race_frames(VideoRace(own, (), track, HudTexts("", "", "")), *settings)).astype(int)
+    beside = make_race(20)
+    beside.cars[:, 0] += 2.5
+    together = next(race_frames(VideoRace(own, (beside,), track, HudTexts("", "", "")), *settings)).astype(int)
+    changed = np.abs(together - alone).max(axis=2) > 8
+    assert 50 < changed.sum() < 0.2 * changed.size
+
+
+@needs_recordings
+def test_two_recordings_of_one_map_share_a_track() -> None:
+    track, races = recorded_races([RECORDINGS / name for name in B13])
+    assert [race.time_ms for _, race in races] == [24930, 24940]
+    assert 2300 < track.length_m < 2500
+    assert all(race.is_finished and race.gate_times_ms[-1] == race.time_ms for _, race in races)
+    assert races[0][1].controls[:, 1].max() == 1.0  # somebody pressed the gas
+
+
+@needs_recordings
+def test_recordings_of_two_maps_are_refused() -> None:
+    with pytest.raises(OtherMapError, match="2 maps"):
+        recorded_races([RECORDINGS / B13[0], RECORDINGS / A3])
+
+
+@needs_recordings
+def test_a_recording_becomes_a_video(tmp_path: Path, small: Params) -> None:
+    out = tmp_path / "race.mp4"
+    said = show_races([RECORDINGS / A3], small, track=None, num_races=1, out=out)
+    assert "9.69 s" in said
+    assert "0 ghosts" in said
+    assert said.isprintable(), "marks of direction are for pictures"
+    with av.open(str(out)) as video:
+        assert sum(1 for _ in video.decode(video=0)) == round((0.6 + 9.69 + 1.6) * 2)
+
+
+def test_the_lap_that_comes_with_a_campaign_track(small: Params) -> None:
+    if not (LAPS_DIR / "copper-oval.txt").is_file():
+        pytest.skip("no laps are shipped")
+    shown = gather(sort_sources([Path("copper-oval")]), small, None, 1)
+    assert shown.track.name == "Copper Oval"
+    assert shown.race.is_finished
+    assert shown.texts.title.startswith(f"{LEFT_TO_RIGHT}Reference lap")
+
+
+def test_what_is_nothing_to_watch_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnknownSourceError, match="nowhere"):
+        sort_sources([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(("sources", "message"), [((), "nothing is named"), ((Path("runs/none"),), "none is nothing")])
+def test_what_is_missing_is_said_before_the_screen_is(
+    monkeypatch: pytest.MonkeyPatch, small: Params, sources: tuple[Path, ...], message: str
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UnknownSourceError, match=message) as refused:
+        show_races(sources, small, track=None, num_races=1, out=None)
+    assert "runs/train" in refused.value.hint
+
+
+def test_without_a_screen_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(NoWindowError) as refused:
+        check_screen()
+    assert "--out" in refused.value.hint
+
+
+def test_window_shows_every_frame_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    taken = []
+
+    def frames() -> object:
+        for k in range(3):
+            taken.append(k)
+            yield np.full((20, 30, 3), k, np.uint8)
+
+    show_frames(frames(), 1000, "test")  # pyright: ignore[reportArgumentType]
+    assert taken == [0, 1, 2]
