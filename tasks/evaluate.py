@@ -9,6 +9,7 @@ Writes data/evaluation/
          report.html        one page that opens offline
          race.mp4           the agent's best race; the same as best_race.Replay.Gbx and best_race.txt, its inputs
          metrics.json       see rulka.evaluation.metrics
+         scores.json        the few of these that DVC compares
          races.json         every race: start, end, time, gates
          plots/*.png
 """
@@ -35,7 +36,7 @@ from rulka.evaluation.exported import export_result
 from rulka.evaluation.facts import COMPARED, facts_of, read_origins, transfer_summary
 from rulka.evaluation.figures import draw_figures, save_figures
 from rulka.evaluation.hud import HudTexts
-from rulka.evaluation.metrics import format_metrics, metrics_of
+from rulka.evaluation.metrics import format_metrics, metrics_of, scores_of
 from rulka.evaluation.race import RaceRules
 from rulka.evaluation.reference import find_reference_race
 from rulka.evaluation.report import Report, write_report
@@ -47,10 +48,11 @@ from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEn
 from rulka.progress import Progress
 from rulka.stage import DURATIONS_FILE, output_folder, require, run_stage
 
-REPORT_FILE, VIDEO_FILE, METRICS_FILE, RACES_FILE, PLOTS_FOLDER = (
+REPORT_FILE, VIDEO_FILE, METRICS_FILE, SCORES_FILE, RACES_FILE, PLOTS_FOLDER = (
     "report.html",
     "race.mp4",
     "metrics.json",
+    "scores.json",
     "races.json",
     "plots",
 )
@@ -110,6 +112,7 @@ def evaluate(
     metrics = metrics_of(evaluation, evaluate.seed, getattr(entries[0].policy, "algorithm", "agent"))
     with output_folder(out_dir) as folder:
         _write_json(folder / METRICS_FILE, metrics)
+        _write_json(folder / SCORES_FILE, scores_of(metrics))
         _write_json(folder / RACES_FILE, {c.key: [r.to_json() for r in c.races] for c in evaluation.contestants})
         caption = _film(folder / VIDEO_FILE, evaluation, rules)
         best = best_race(evaluation.contestants[0].races)
