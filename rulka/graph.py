@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pathspec import GitIgnoreSpec
 
 from rulka.errors import UserError
 
@@ -17,8 +18,7 @@ GRAPH_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("dvc.lock")
 PARAMS_FILE = Path("params.yaml")
 CODE_FOLDERS = ("tasks", "rulka", "models")
-NO_INPUTS = ("__pycache__", ".DS_Store", "Thumbs.db")
-"""Names that `.dvcignore` leaves out of folders among `deps`; also every `.pyc`."""
+IGNORE_FILE = Path(".dvcignore")
 
 _GONE = "gone"
 _NUM_NAMED = 3
@@ -85,11 +85,11 @@ def is_recorded(out: Path) -> bool:
 
 
 def code_files(stage: str) -> list[Path]:
-    """Returns every file that `dvc.yaml` names in the folders of code, itself or by its folder, in a fixed order.
+    """Returns every file of code that decides a stage's result, in a fixed order.
 
-    `rulka/params/` is not among them: DVC tracks the values it reads.
+    They are those that `dvc.yaml` names, itself or by their folder, less what `.dvcignore` lists, as for DVC.
     """
-    return sorted(file for path in _deps(read_graph()[stage], is_code=True) for file in _files(path))
+    return _files(_deps(read_graph()[stage], is_code=True))
 
 
 def hash_code(files: Iterable[Path]) -> str:
@@ -106,12 +106,20 @@ def _deps(entry: Mapping[str, Any], *, is_code: bool) -> list[Path]:
     return [Path(path) for path in entry.get("deps", ()) if (path.split("/")[0] in CODE_FOLDERS) == is_code]
 
 
-def _files(path: Path) -> list[Path]:
-    """Returns the file, or all files below the folder that DVC looks at."""
-    if not path.is_dir():
-        return [path]
-    files = (file for file in path.rglob("*") if file.suffix != ".pyc" and not set(NO_INPUTS) & set(file.parts))
-    return [file for file in files if file.is_file()]
+def ignored_by_dvc() -> GitIgnoreSpec:
+    """Returns which files DVC leaves out of folders among `deps`; `match_file` of it takes a path from the root."""
+    text = IGNORE_FILE.read_text(encoding="utf-8") if IGNORE_FILE.is_file() else ""
+    return GitIgnoreSpec.from_lines(text.splitlines())
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    """Returns all files, those below folders included, that DVC looks at, in a fixed order."""
+    ignored = ignored_by_dvc()
+    files: set[Path] = set()
+    for path in paths:
+        found = (each for each in path.rglob("*") if each.is_file()) if path.is_dir() else (path,)
+        files |= {file for file in found if not ignored.match_file(file)}
+    return sorted(files)
 
 
 # What decides a result ------------------------------------------------------------------------------------------------
@@ -149,8 +157,8 @@ def note_inputs(entry: Mapping[str, Any]) -> StageInputs:
     sections = _sections()
     return StageInputs(
         params={name: sections.get(name) for name in entry.get("params", ())},
-        code={file.as_posix(): _hash(file) for path in _deps(entry, is_code=True) for file in _files(path)},
-        data={file.as_posix(): _mark(file) for path in _deps(entry, is_code=False) for file in _files(path)},
+        code={file.as_posix(): _hash(file) for file in _files(_deps(entry, is_code=True))},
+        data={file.as_posix(): _mark(file) for file in _files(_deps(entry, is_code=False))},
     )
 
 

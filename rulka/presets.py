@@ -1,12 +1,15 @@
 """Presets: whole alternatives to `params.yaml`, each a file of the keys that differ, laid over it.
 
-`null` in a preset is a value like any other. Comments of `params.yaml` are not kept, as YAML readers drop them.
+`null` in a preset is a value like any other. Only the lines of what changes are written anew; comments stay.
 """
 
 from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +18,7 @@ import yaml
 from rulka.errors import UserError
 from rulka.outputs import new_file
 from rulka.params import PARAMS_FILE, Params, checked_params, read_sections
+from rulka.params.writer import with_values
 
 PRESETS_DIR = Path("presets")
 HEADER = "# params.yaml with preset "
@@ -79,14 +83,20 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
         message = f"no preset is called {name!r}; {folder} holds {', '.join(preset_names(folder)) or 'none'}"
         raise PresetError(message)
     overlay, base = read_sections(folder / f"{name}.yaml", PresetError), read_sections(params_file)
+    values, merged = {}, copy.deepcopy(base)
     changes: list[str] = []
-    merged = _overlaid(base, overlay, "", changes, name)
+    for keys, old, new in _differences(base, overlay, (), name):
+        values[keys] = reduce(getitem, keys[:-1], merged)[keys[-1]] = new
+        changes.append(f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}")
     params = checked_params(merged, f"preset {name!r} does not fit {params_file}")
-    below = _applied_before(params_file)
+    text = _text(params_file)
+    below = _applied_before(text)
     remarks = _remarks(below, name, changes, params)
     if changes:
         names = ", ".join([*(other for other in below if other != name), name])
-        _write(params_file, f"{HEADER}{names}; typed by rulka.params.\n", merged)
+        rest = with_values(text.partition("\n")[2] if below else text, values)
+        with new_file(params_file) as beside:
+            beside.write_text(f"{HEADER}{names}\n{rest}", encoding="utf-8")
     return Applied(changes, remarks)
 
 
@@ -108,37 +118,33 @@ def _remarks(below: list[str], name: str, changes: list[str], params: Params) ->
     return remarks
 
 
-def _applied_before(params_file: Path) -> list[str]:
-    """Returns the names of presets in the first line of the parameters, none where no preset wrote them."""
-    first = _text(params_file).partition("\n")[0]
-    return first.removeprefix(HEADER).partition(";")[0].split(", ") if first.startswith(HEADER) else []
+def _applied_before(text: str) -> list[str]:
+    """Returns the names of presets in the first line of the parameters, none where no preset wrote it."""
+    first = text.partition("\n")[0]
+    return first.removeprefix(HEADER).split(", ") if first.startswith(HEADER) else []
 
 
 def _text(path: Path) -> str:
-    """Returns a text of which only the first line matters; what is wrong with it, `read_sections` says."""
+    """Returns a text; where it is not UTF-8, `read_sections` says so."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _write(path: Path, header: str, data: dict[str, Any]) -> None:
-    text = header + yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110)
-    with new_file(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+def _differences(
+    base: dict[str, Any], overlay: dict[str, Any], inside: tuple[str, ...], name: str
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yields what a preset changes: the keys that lead to a value, what it is and what it becomes.
 
-
-def _overlaid(base: dict[str, Any], overlay: dict[str, Any], inside: str, changes: list[str], name: str) -> dict:
-    """Returns a copy of `base` with the values of `overlay`; a section that is null in `base` is taken as it is."""
-    result = copy.copy(base)
+    A section that is null in `base` is taken as it is, and so is a schedule: half of one makes no sense.
+    """
     for key, value in overlay.items():
-        where = f"{inside}{key}"
+        keys = (*inside, key)
         if key not in base:
-            message = f"preset {name!r} has the unknown key {where}"
+            message = f"preset {name!r} has the unknown key {'.'.join(keys)}"
             raise PresetError(message)
         if isinstance(base[key], dict) and isinstance(value, dict) and "points" not in value:
-            result[key] = _overlaid(base[key], value, f"{where}.", changes, name)
+            yield from _differences(base[key], value, keys, name)
         elif base[key] != value:
-            result[key] = value
-            changes.append(f"{where}: {_short(base[key])} -> {_short(value)}")
-    return result
+            yield keys, base[key], value
 
 
 def _short(value: Any) -> str:

@@ -9,6 +9,7 @@ Writes data/evaluation/
          report.html        one page that opens offline
          race.mp4           the agent's best race; the same as best_race.Replay.Gbx and best_race.txt, its inputs
          metrics.json       see rulka.evaluation.metrics
+         scores.json        the few of these that DVC compares
          races.json         every race: start, end, time, gates
          plots/*.png
 """
@@ -30,7 +31,7 @@ from rulka.artifacts import META_FILE
 from rulka.datasets.races import Race, load_races
 from rulka.evaluation.contest import NAMES, drivers, race_all
 from rulka.evaluation.dataset import demonstration_results, export_result
-from rulka.evaluation.metrics import format_metrics, metrics_of
+from rulka.evaluation.metrics import format_metrics, metrics_of, scores_of
 from rulka.evaluation.race import RaceRules, find_reference_race
 from rulka.evaluation.results import Evaluation, best_race
 from rulka.folders import (
@@ -57,6 +58,9 @@ from rulka.report.page import Report, render_report
 from rulka.stage import output_folder, require, run_stage
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, write_video
+
+SCORES_FILE = "scores.json"
+"""What `dvc metrics` compares."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ def evaluate(
     metrics = metrics_of(evaluation, evaluate.seed, getattr(entries[0].policy, "algorithm", "agent"))
     with output_folder(out_dir) as folder:
         _write_json(folder / METRICS_FILE, metrics)
+        _write_json(folder / SCORES_FILE, scores_of(metrics))
         _write_json(folder / RACES_FILE, {c.key: [r.to_json() for r in c.races] for c in evaluation.contestants})
         caption = _film(folder / VIDEO_FILE, evaluation, rules)
         best = best_race(evaluation.contestants[0].races)

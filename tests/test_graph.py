@@ -1,9 +1,11 @@
 """The real `dvc.yaml` under the real DVC, with commands that only write a constant output; and what reads the file."""
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -91,6 +93,80 @@ def test_a_lost_output_is_made_again(project: Path) -> None:
     assert (project / "data" / "encoder" / "file").is_file()
 
 
+# What DVC compares ----------------------------------------------------------------------------------------------------
+
+MAKE = """
+import json, pathlib, sys, yaml
+seed = yaml.safe_load(open("params.yaml"))["evaluate"]["seed"]
+out = pathlib.Path(sys.argv[1])
+(out / "plots").mkdir(parents=True, exist_ok=True)
+epochs = [{"epoch": epoch, "train_loss": seed + epoch, "validation_loss": seed - epoch} for epoch in range(3)]
+(out / "metrics.json").write_text(json.dumps({"best_epoch": 2, "epochs": epochs}))
+(out / "scores.json").write_text(json.dumps({"ppo": {"finish_rate": 1.0, "median_time_s": seed / 8}}))
+for picture in ("plots/times.png", "loss_curve.png", "reconstructions.png", "confusion.png"):
+    (out / picture).write_bytes(b"%d" % seed)
+"""
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with what `dvc.yaml` says of metrics and plots, a commit, and `dvc exp run -S` after it."""
+    project = tmp_path_factory.mktemp("compared")
+    outs = {"pretrain": "data/encoder", "clone": "data/policy", "evaluate": "data/evaluation"}
+    stages = {
+        name: {"cmd": f"{sys.executable} make.py {out}", "params": ["evaluate"], "outs": [{out: {"persist": True}}]}
+        for name, out in outs.items()
+    }
+    graph = {"stages": stages, "metrics": GRAPH["metrics"], "plots": GRAPH["plots"]}
+    (project / "dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False))
+    (project / "make.py").write_text(MAKE)
+    (project / ".gitignore").write_text("/data/\n")
+    shutil.copy(ROOT / "params.yaml", project)
+    for command in (
+        "git init -q",
+        "git config user.name test",
+        "git config user.email test@localhost",
+        "dvc init -q",
+        "dvc config core.analytics false",
+        "dvc repro -q",
+        "git add -A",
+        "git commit -qm before",
+        "dvc exp run -q -S evaluate.seed=200",
+    ):
+        ask(project, command)
+    return project
+
+
+def ask(project: Path, command: str) -> str:
+    words = command.split()
+    if words[0] == "dvc":
+        words[:1] = [sys.executable, "-m", "dvc"]
+    answer = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="DVC compares commits of git, which is not here")
+def test_what_dvc_says_of_an_experiment(compared: Path) -> None:
+    changed = [line for line in ask(compared, "git diff -U0 params.yaml").splitlines() if line[0] in "+-"]
+    assert changed[2:] == ["-  seed: 100", "+  seed: 200"]
+    shown = json.loads(ask(compared, "dvc metrics show --json"))[""]["data"]
+    assert shown["data/evaluation/scores.json"]["data"] == {"ppo": {"finish_rate": 1.0, "median_time_s": 25.0}}
+    assert json.loads(ask(compared, "dvc metrics diff --json HEAD")) == {
+        "data/evaluation/scores.json": {"ppo.median_time_s": {"old": 12.5, "new": 25.0, "diff": 12.5}}
+    }
+    plots = json.loads(ask(compared, "dvc plots diff --json --split HEAD"))
+    assert not plots.get("errors")
+    assert {"loss of Level 0", "loss of Level 1", "data/evaluation/plots/times.png"} <= set(plots["data"])
+    for level in ("loss of Level 0", "loss of Level 1"):
+        (curves,) = plots["data"][level]
+        assert set(curves["revisions"]) == {"HEAD", "workspace"}
+    assert {image["revisions"][0] for image in plots["data"]["data/evaluation/plots/times.png"]} == {
+        "HEAD",
+        "workspace",
+    }
+
+
 # What reads dvc.yaml --------------------------------------------------------------------------------------------------
 
 
@@ -99,7 +175,12 @@ def test_dvc_removes_no_output_before_a_stage(stage: str) -> None:
     assert [options for out in GRAPH["stages"][stage]["outs"] for options in out.values()] == [{"persist": True}]
 
 
-@pytest.mark.parametrize("path", [*GRAPH["metrics"], *GRAPH["plots"]])
+def paths_of(plot: str | dict[str, Any]) -> list[str]:
+    """The files of a plot: an image or a folder of them, or the curves of one that has a name."""
+    return [plot] if isinstance(plot, str) else [file for curves in plot.values() for file in curves["y"]]
+
+
+@pytest.mark.parametrize("path", [*GRAPH["metrics"], *(path for plot in GRAPH["plots"] for path in paths_of(plot))])
 def test_what_dvc_compares_lies_in_outputs(path: str) -> None:
     assert any(Path(path).is_relative_to(out) for outs in OUTPUTS.values() for out in outs)
 
@@ -139,6 +220,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with one stage, and the working directory of the test."""
     for path, text in {
         "dvc.yaml": GRAPH_OF_ONE,
+        ".dvcignore": "__pycache__/\n/rulka/part/shown.py\n",
         "params.yaml": "a: {x: 1}\nb: {x: 1}\n",
         "data/in/1": "1",
         "tasks/one.py": "pass\n",
@@ -163,6 +245,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("tasks/two.py", "print()\n", []),
         ("rulka/part/laps.txt", "other\n", ["rulka/part/laps.txt"]),
         ("rulka/part/more.py", "pass\n", ["rulka/part/more.py"]),
+        ("rulka/part/shown.py", "pass\n", []),
         ("rulka/part/__pycache__/code.pyc", "x", []),
         ("data/in/1", "2", ["data/in/1"]),
         ("data/in/2", "2", ["data/in/2"]),

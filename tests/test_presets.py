@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,23 @@ def test_presets_fit_the_parameters(name: str, params_file: Path):
     text = params_file.read_bytes()
     assert apply_preset(name, params_file, ROOT / "presets") == ([], []), "applied twice is applied once"
     assert params_file.read_bytes() == text
+
+
+@pytest.mark.parametrize("name", preset_names(ROOT / "presets"))
+def test_presets_touch_no_line_of_other_keys(name: str, params_file: Path):
+    before = params_file.read_text().splitlines()
+    changes = apply_preset(name, params_file, ROOT / "presets").changes
+    changed = {key for change in changes for key in change.partition(":")[0].split(".")}
+    header, *after = params_file.read_text().splitlines()
+    assert header == f"# params.yaml with preset {name}"
+    gone = [line[2:].split(":")[0].strip() for line in difflib.ndiff(before, after) if line.startswith("- ")]
+    assert gone
+    assert set(gone) <= changed
+    assert comments(after) == comments(before)
+
+
+def comments(lines: list[str]) -> list[str]:
+    return [line[line.index("#") :] for line in lines if "#" in line]
 
 
 def test_btr_has_all_extras(params_file: Path):
@@ -120,7 +138,7 @@ def test_presets_that_pile_up_say_so(params_file: Path):
     assert not any("before" in remark for remark in apply_preset("btr", params_file, ROOT / "presets").remarks)
     remarks = apply_preset("reference", params_file, ROOT / "presets").remarks
     assert remarks[0].startswith("btr had been applied before: what reference does not set stays")
-    assert params_file.read_text().startswith("# params.yaml with preset btr, reference;")
+    assert params_file.read_text().startswith("# params.yaml with preset btr, reference\n")
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from pathspec import GitIgnoreSpec
 from pydantic import BaseModel
 
 from rulka import folders
-from rulka.graph import read_graph
+from rulka.graph import ignored_by_dvc, read_graph
 from rulka.params import Params, Section, read_params
 
 ROOT = Path(__file__).parents[1]
@@ -80,19 +81,26 @@ def imported_names(file: Path) -> set[str]:
     return {".".join(parts[:end]) for name in names for parts in [name.split(".")] for end in range(1, len(parts) + 1)}
 
 
+DECIDES_NOTHING, WITHOUT_STAGE = (
+    GitIgnoreSpec.from_lines(part.splitlines())
+    for part in (ROOT / ".dvcignore").read_text().split("# No stage imports these.\n")
+)
+"""Two parts of `.dvcignore`: modules that stages import though they decide no result, and those that none imports."""
+
+
 @cache
-def reached_files(stage: str) -> set[str]:
-    """Own files that a stage imports, directly or not; `rulka/params/` is exempt, DVC tracks its values."""
+def reached_files(stage: str, *, is_whole: bool = False) -> set[str]:
+    """Own files that a stage imports; unless `is_whole`, less what decides no result and what only that imports."""
     todo = [module_file("tasks"), module_file(f"tasks.{stage}")]
-    reached: set[Path] = set()
+    reached: set[str] = set()
     while todo:
         file = todo.pop()
-        if file is None or file in reached:
+        name = file.relative_to(ROOT).as_posix() if file else ""
+        if file is None or name in reached or (DECIDES_NOTHING.match_file(name) and not is_whole):
             continue
-        reached.add(file)
+        reached.add(name)
         todo += [module_file(name) for name in imported_names(file)]
-    names = {file.relative_to(ROOT).as_posix() for file in reached}
-    return {name for name in names if not name.startswith("rulka/params/")}
+    return reached
 
 
 def code_dependencies(stage: str) -> list[str]:
@@ -117,13 +125,35 @@ def test_the_graph_has_the_seven_stages_in_running_order() -> None:
 def test_dependencies_cover_the_imports(stage: str) -> None:
     dependencies = code_dependencies(stage)
     missing = [file for file in reached_files(stage) if not any(covers(path, file) for path in dependencies)]
-    assert not sorted(missing), f"add these to deps of {stage} in dvc.yaml"
+    assert not sorted(missing), f"add these to deps of {stage} in dvc.yaml, or to .dvcignore with the reason"
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_dependencies_hold_nothing_the_stage_does_not_import(stage: str) -> None:
-    idle = [path for path in code_dependencies(stage) if not any(covers(path, file) for file in reached_files(stage))]
+def test_every_dependency_is_imported(stage: str) -> None:
+    imported = reached_files(stage, is_whole=True)  # schedules reach a training as values of parameters
+    idle = [path for path in code_dependencies(stage) if not any(covers(path, file) for file in imported)]
     assert not idle, f"remove these from deps of {stage} in dvc.yaml"
+
+
+def test_folders_among_dependencies_hold_only_what_some_stage_imports() -> None:
+    """A command in such a folder would make a stage run again."""
+    imported = set().union(*map(reached_files, STAGES))
+    code = {path for stage in STAGES for path in code_dependencies(stage) if not path.endswith(".py")}
+    files = {file.relative_to(ROOT).as_posix() for folder in code for file in (ROOT / folder).rglob("*.py")}
+    idle = sorted(file for file in files - imported if not ignored_by_dvc().match_file(file))
+    assert not idle, "list these in .dvcignore, at its end"
+
+
+def test_what_no_stage_imports_is_imported_by_none() -> None:
+    """A module that is listed there and decides a result would not be noticed when it changes."""
+    imported = set().union(*(reached_files(stage, is_whole=True) for stage in STAGES))
+    assert sorted(file for file in imported if WITHOUT_STAGE.match_file(file)) == []
+
+
+def test_what_dvc_ignores_is_there() -> None:
+    lines = [line for line in (ROOT / ".dvcignore").read_text().splitlines() if line.startswith("/")]
+    assert len(lines) > 20
+    assert [line for line in lines if not any(ROOT.glob(line.strip("/")))] == []
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from rulka.calibration.fit import FITTED, fit
 from rulka.calibration.gather import CalibrationError, gather
@@ -16,11 +13,10 @@ from rulka.calibration.windows import HORIZONS_MS
 from rulka.datasets.from_recordings import find_recordings
 from rulka.outputs import check_file, new_file
 from rulka.params import PARAMS_FILE, PhysicsParams, read_params
+from rulka.params.writer import with_values
 from rulka.progress import Progress
 
 MAX_EVALUATIONS = 15
-LINE_WIDTH, FIRST_LINE = 110, 20
-"""Of a list in `params.yaml`; in its first line the key takes some of it."""
 
 
 def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> str:
@@ -63,38 +59,17 @@ def with_physics(text: str, physics: PhysicsParams) -> str:
     Raises:
         CalibrationError: if one of them is not there.
     """
-    places = {name: _place_of(text, ("simulator", "physics", name)) for name in FITTED}
-    for name, (start, end, indent) in sorted(places.items(), key=lambda item: -item[1][0]):  # from the end on
-        text = f"{text[:start]} {_yaml(getattr(physics, name), indent)}{text[end:]}"
-    return text
+    values = {("simulator", "physics", name): _rounded(getattr(physics, name)) for name in FITTED}
+    try:
+        return with_values(text, values)
+    except KeyError as error:
+        message = f"{error.args[0]} cannot be found in {PARAMS_FILE}"
+        raise CalibrationError(message, hint="Write it into the section; its value does not matter.") from error
 
 
-def _place_of(text: str, keys: tuple[str, ...]) -> tuple[int, int, int]:
-    """Returns where the value below nested keys begins, behind the colon, where it ends, and how far it is indented.
-
-    The parser says where, so that it does not matter how a file is laid out: by hand, or by `rulka preset`.
-    """
-    node = yaml.compose(text, yaml.SafeLoader)
-    key = node
-    for name in keys:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        key, node = next(((key, value) for key, value in pairs if key.value == name), (None, None))
-    if key is None or node is None:
-        message = f"{'.'.join(keys)} cannot be found in {PARAMS_FILE}"
-        raise CalibrationError(message, hint="Write it into the section; its value does not matter.")
-    last = node
-    while isinstance(last, yaml.SequenceNode) and not last.flow_style and last.value:
-        last = last.value[-1]  # a block list is said to end where the next key begins, comments and all
-    return key.end_mark.index + 1, last.end_mark.index, key.start_mark.column + 4
-
-
-def _yaml(value: Any, indent: int) -> str:
-    """Returns a number, or a list of pairs in lines of at most about `LINE_WIDTH` letters."""
-    if not isinstance(value, tuple):
-        return f"{value:g}"
-    pairs = ", ".join(f"[{speed:g},\N{NO-BREAK SPACE}{number:g}]" for speed, number in value)
-    lines = textwrap.wrap(f"[{pairs}]", LINE_WIDTH - FIRST_LINE, break_long_words=False)
-    return f"\n{' ' * indent}".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+def _rounded(value: Any) -> Any:
+    """Returns a number, or nested tuples of numbers, with the six digits that a fit can know."""
+    return tuple(map(_rounded, value)) if isinstance(value, tuple) else float(f"{value:g}")
 
 
 def _summary(rows: list[dict[str, Any]], out: Path, write: bool) -> str:

@@ -21,6 +21,7 @@ from rulka.reference.medals import medals_of
 
 Json = dict[str, Any]
 FIXED = ("agent", "cloned", "random")
+SCORES = ("finish_rate", "median_time_s", "times_reference")
 NO_RACES: Json = {
     "races": 0,
     "finished": 0,
@@ -179,6 +180,16 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
     track = evaluation.track
     metrics["track"] = {"uid": track.uid, "name": track.name, "length_m": track.length_m, "gates": len(track.gate_m)}
     return metrics
+
+
+def scores_of(metrics: Mapping[str, Any]) -> Json:
+    """Returns the few numbers that DVC shows and compares, `scores.json`, out of those of `metrics_of`.
+
+    Returns:
+        For each contestant, a trained algorithm or `cloned`, what there is of `SCORES`.
+    """
+    entries = metrics["algorithms"] | {key: metrics[key] for key in ("cloned",) if key in metrics}
+    return {name: {key: entry[key] for key in SCORES if entry.get(key) is not None} for name, entry in entries.items()}
 
 
 def races_entry(races: Sequence[RaceResult], demonstrations: Sequence[RaceResult], seed: int) -> Json:

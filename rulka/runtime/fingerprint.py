@@ -1,7 +1,8 @@
 """Which code decides how the training of one algorithm goes; part of the fingerprint that names its folder.
 
-The rule: every file that `dvc.yaml` names for stage `train`, less those that are listed here. A file that nobody lists
-counts for all algorithms: that costs a training at worst, and a file listed wrongly would let old work pass for new.
+The rule: every file of code among the `deps` of stage `train` in `dvc.yaml`, less those that are listed here. A file
+that nobody lists counts for all algorithms: that costs a training at worst, and a file listed wrongly would let old
+work pass for new.
 """
 
 from __future__ import annotations
@@ -34,14 +35,11 @@ ONE_ALGORITHM: dict[Algorithm, tuple[str, ...]] = {
 }
 """Files that nothing but this algorithm's training runs, as patterns of paths."""
 
-DISPLAY = ("rulka/progress.py", "rulka/runtime/live.py")
-"""Files that only show how a run goes."""
-
 
 def code_of(algorithm: Algorithm) -> list[Path]:
     """Returns the files of code that decide how the training of an algorithm goes."""
     others = [pattern for name, patterns in ONE_ALGORITHM.items() if name != algorithm for pattern in patterns]
-    return [file for file in code_files("train") if not any(file.match(pattern) for pattern in (*others, *DISPLAY))]
+    return [file for file in code_files("train") if not any(file.match(pattern) for pattern in others)]
 
 
 def code_hash(algorithm: Algorithm) -> str:

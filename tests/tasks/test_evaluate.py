@@ -117,6 +117,9 @@ def test_stage_writes_everything_and_says_where(
     out_dir = tmp_path / "evaluation"
     run(inputs, out_dir)
     metrics = json.loads((out_dir / "metrics.json").read_text())
+    scores = json.loads((out_dir / "scores.json").read_text())
+    assert set(scores) >= {"cloned", *metrics["algorithms"]}
+    assert scores["cloned"]["finish_rate"] == metrics["cloned"]["finish_rate"]
     for name in ("agent", "cloned", "random", "demonstrations"):
         assert {"races", "finish_rate", "best_time_s", "median_time_s", "mean_progress_m"} <= set(metrics[name])
     assert (metrics["agent"]["algorithm"], metrics["agent"]["finish_rate"]) == ("ppo", 1.0)  # full throttle

@@ -301,7 +301,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     for name in ("tasks", "rulka", "models"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "dvc.yaml", folder)
+    for name in ("dvc.yaml", ".dvcignore"):
+        shutil.copy(ROOT / name, folder)
     monkeypatch.chdir(folder)
     return folder
 
@@ -317,6 +318,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("rulka/envs/rewards.py", {"ppo", "iqn"}),
         ("rulka/simulator/physics.py", {"ppo", "iqn"}),
         ("rulka/progress.py", set()),
+        ("rulka/runtime/live.py", set()),
         ("rulka/report/race_plots.py", set()),
     ],
 )

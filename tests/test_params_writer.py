@@ -1,0 +1,80 @@
+"""Values written into `params.yaml`: no other line changes, and DVC itself writes the same."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.utils.hydra import apply_overrides
+
+from rulka.params import read_params, read_sections
+from rulka.params.writer import with_values
+
+PARAMS = Path(__file__).resolve().parents[1] / "params.yaml"
+TEXT = PARAMS.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("override", "keys", "value"),
+    [
+        ("iqn.kappa=0.1", ("iqn", "kappa"), 0.1),
+        ("races.map_uid=abc", ("races", "map_uid"), "abc"),
+        ("races.select.max_best_ratio=1.5", ("races", "select", "max_best_ratio"), 1.5),
+        ("iqn.max_grad_norm=null", ("iqn", "max_grad_norm"), None),
+        ("train.environment=game", ("train", "environment"), "game"),
+        ("iqn.use_double_dqn=false", ("iqn", "use_double_dqn"), False),
+    ],
+)
+def test_one_changed_value_is_one_changed_line(
+    tmp_path: Path, override: str, keys: tuple[str, ...], value: Any
+) -> None:
+    """By `dvc exp run -S`, which is `apply_overrides`, and by our own commands."""
+    file = tmp_path / "params.yaml"
+    shutil.copy(PARAMS, file)
+    apply_overrides(file, [override])
+    written = file.read_text(encoding="utf-8")
+    before, after = TEXT.splitlines(), written.splitlines()
+    assert len(before) == len(after)
+    changed = [line for old, line in zip(before, after, strict=True) if old != line]
+    assert [line.split(":")[0].strip() for line in changed] == [keys[-1]]
+    assert with_values(TEXT, {keys: value}) == written
+
+
+def test_the_parameters_are_laid_out_as_dvc_lays_them_out(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    shutil.copy(PARAMS, file)
+    apply_overrides(file, [f"train.seed={read_params(PARAMS).train.seed}"])
+    assert file.read_text(encoding="utf-8") == TEXT
+
+
+EXAMPLE = """a:
+  pairs:
+  - - 0
+    - 1.5    # of a pair
+
+# about b
+b:
+  one: {x: 1}    # of one
+  two:
+  - 1
+
+# the end
+"""
+
+
+@pytest.mark.parametrize("pairs", [((0.0, 2.0), (1.0, 3.0), (2.0, 4.0)), (), None])
+def test_what_stands_behind_a_list_stays(tmp_path: Path, pairs: Any) -> None:
+    text = with_values(EXAMPLE, {("a", "pairs"): pairs, ("b", "one"): {"x": [1, 2]}, ("b", "two"): []})
+    assert "\n# about b\nb:\n  one: {x: [1, 2]} # of one\n  two: []" in text
+    assert text.endswith("\n# the end\n")
+    (tmp_path / "params.yaml").write_text(text)
+    plain = [list(pair) for pair in pairs] if pairs is not None else None
+    assert read_sections(tmp_path / "params.yaml") == {"a": {"pairs": plain}, "b": {"one": {"x": [1, 2]}, "two": []}}
+
+
+@pytest.mark.parametrize("keys", [("c",), ("b", "three"), ("b", "two", "x"), ("b", "one", "x", "y")])
+def test_keys_that_are_not_there_are_named(keys: tuple[str, ...]) -> None:
+    with pytest.raises(KeyError, match=r"'" + r"\.".join(keys) + "'"):
+        with_values(EXAMPLE, {keys: 1})
