@@ -28,6 +28,7 @@ import yaml
 from rulka.actions import action_table
 from rulka.artifacts import META_FILE
 from rulka.datasets.races import Race, load_races
+from rulka.device import use_device
 from rulka.evaluation.contest import NAMES, drivers, hold_contest
 from rulka.evaluation.demonstrations import demonstration_results
 from rulka.evaluation.durations import StageDuration, read_durations
@@ -100,7 +101,7 @@ def evaluate(
     demonstrations = dataset.on_main_track()
     table = action_table(actions.ticks_per_action)
     rules = RaceRules(dataset.main_track, table, simulator, observation, evaluate, race_end)
-    entries = drivers(inputs.agent, inputs.policy, rules)
+    entries = drivers(inputs.agent, inputs.policy, rules, use_device())
     evaluation = hold_contest(
         entries,
         rules,

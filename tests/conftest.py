@@ -2,21 +2,56 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.frames import CapturedRace, FrameIndex, FrameWriter
 from rulka.datasets.split import split_races
+from rulka.device import choose_device
 from rulka.observation import FLOATS, NUM_FLOATS
 from rulka.params import ObservationParams
 
 NUM_PIXELS = 64
+
+sys.path.insert(0, str(Path(__file__).parent / "device"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what needs a GPU where there is none, with the reason."""
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if not needing:
+        return
+    chosen = choose_device("auto")
+    if chosen.device.type == "cpu":
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {chosen.why}"))
+
+
+@pytest.fixture
+def standin() -> Iterator[torch.device]:
+    """A device that refuses implicit transfers, see `tests/device/stand_in.py`."""
+    stand_in = importlib.import_module("stand_in")  # only where it is used: it registers a backend with torch
+    stand_in.crossings.clear()
+    stand_in.backend.free_bytes = stand_in.FREE_BYTES
+    with stand_in.generators():
+        yield stand_in.DEVICE
+
+
+@pytest.fixture(params=["standin", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The stand-in, and a GPU where there is one."""
+    if request.param == "standin":
+        return request.getfixturevalue("standin")
+    return choose_device("auto").device
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from rulka.actions import action_table
 from rulka.artifacts import META_FILE
 from rulka.datasets.from_recordings import find_recordings
 from rulka.datasets.races import META_FILE as RACES_META_FILE
 from rulka.datasets.races import load_races
+from rulka.device import CPU, use_device
 from rulka.errors import UserError
 from rulka.evaluation.command import RACES_DIR, race_track
 from rulka.evaluation.contest import agent_driver
@@ -58,7 +61,15 @@ class _Sources:
     laps: list[Path]
 
 
-def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_races: int, out: Path | None) -> str:
+def watch(
+    sources: Sequence[Path],
+    params: Params,
+    *,
+    track: str | None,
+    num_races: int,
+    out: Path | None,
+    device: str | None = None,
+) -> str:
     """Shows races together, in a window or as a video.
 
     Args:
@@ -69,6 +80,7 @@ def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_rac
             named beside them, or the main track of `data/races`.
         num_races: greedy races of each agent, from different starts, and races of each dataset, fastest first.
         out: MP4 file to write; None opens a window.
+        device: name of where networks of agents run; see `rulka.device.choose_device`.
 
     Returns:
         One line that says what was shown.
@@ -80,7 +92,7 @@ def watch(sources: Sequence[Path], params: Params, *, track: str | None, num_rac
     found = _sort(sources)
     if out is None:
         check_screen()
-    shown = _gathered(found, params, track, num_races)
+    shown = _gathered(found, params, track, num_races, device)
     said = f"{shown.texts.title.replace(LEFT_TO_RIGHT, '')} on {shown.track.name}, {len(shown.ghosts)} ghosts"
     size = (shown, params.simulator.camera, params.observation, params.evaluate)
     if out is None:
@@ -102,7 +114,9 @@ def gather(sources: Sequence[Path], params: Params, track: str | None, num_races
     return _gathered(_sort(sources), params, track, num_races)
 
 
-def _gathered(found: _Sources, params: Params, track: str | None, num_races: int) -> VideoRace:
+def _gathered(
+    found: _Sources, params: Params, track: str | None, num_races: int, device: str | None = None
+) -> VideoRace:
     if num_races < 1:
         message = f"{num_races} races are too few: at least 1 is needed"
         raise UserError(message)
@@ -125,7 +139,8 @@ def _gathered(found: _Sources, params: Params, track: str | None, num_races: int
         rules = RaceRules(where, table, params.simulator, params.observation, params.evaluate, params.race_end)
         races.append(("Reference lap", reference_race(load_reference(path, where, params.simulator, table), rules)))
     where = where or race_track(None, RACES_DIR)
-    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
+    networks = use_device(device) if found.agents else CPU
+    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races, networks)]
     races = agents + races if found.first in found.agents else races + agents
     return _shown(races, where)
 
@@ -160,11 +175,13 @@ def _same(where: Track | None, other: Track) -> Track:
     return where or other
 
 
-def _agent_races(folder: Path, where: Track, params: Params, num_races: int) -> list[tuple[str, RaceResult]]:
+def _agent_races(
+    folder: Path, where: Track, params: Params, num_races: int, device: torch.device
+) -> list[tuple[str, RaceResult]]:
     table = action_table(params.actions.ticks_per_action)
     evaluate = params.evaluate.model_copy(update={"num_races": num_races})
     rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
-    driver = agent_driver(folder, rules)
+    driver = agent_driver(folder, rules, device)
     return [(f"{driver.label}, start {result.seed}", result) for result in race(driver.policy, rules)]
 
 
