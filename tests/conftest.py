@@ -26,7 +26,12 @@ sys.path.insert(0, str(Path(__file__).parent / "device"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what needs a GPU where there is none, with the reason."""
+    """Skips what needs a GPU where there is none, with the reason.
+
+    The stand-in has to be there before the first gradient of the process: torch then counts the devices, once.
+    """
+    if any({"device", "standin"} & set(getattr(item, "fixturenames", ())) for item in items):
+        importlib.import_module("stand_in")
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if not needing:
         return
@@ -39,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def standin() -> Iterator[torch.device]:
     """A device that refuses implicit transfers, see `tests/device/stand_in.py`."""
-    stand_in = importlib.import_module("stand_in")  # only where it is used: it registers a backend with torch
+    stand_in = importlib.import_module("stand_in")
     stand_in.crossings.clear()
     stand_in.backend.free_bytes = stand_in.FREE_BYTES
     with stand_in.generators():
