@@ -1,13 +1,15 @@
-"""How fast agents learn and act on this machine: `python -m benchmarks.agents [--json]`.
+"""How fast agents learn and act on this machine: `python -m benchmarks.agents [--device cuda] [--json]`.
 
 One thread, reference sizes of params.yaml, random observations. Variants are interleaved and the best of some tries
-is taken; samples are decisions per second of wall time.
+is taken; samples are decisions per second of wall time. On the CPU where no device is named; on a GPU with as many cars
+as central inference may have, and with the most memory that tensors took there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 
@@ -17,11 +19,13 @@ import torch
 from rulka.agents.agent import AgentSpec, make_actor, make_learner
 from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
+from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS, reference_normalisation
 from rulka.params import Algorithm, Params, read_params
 
 NUM_ACTIONS = 12
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+CARS, CARS_ON_DEVICE = (1, 32, 64), (1, 64, 256, 1024, 4096)
 
 
 def random_block(spec: BlockSpec, seed: int) -> ExperienceBlock:
@@ -56,7 +60,7 @@ def agent_spec(params: Params, algorithm: Algorithm, precision: Precision, **cha
     )
 
 
-def update_variants(params: Params) -> dict[str, Callable[[], int]]:
+def update_variants(params: Params, device: torch.device = CPU) -> dict[str, Callable[[], int]]:
     """Returns updates by name; each returns how many samples it learned from."""
     variants: dict[str, Callable[[], int]] = {}
     size = (params.observation.height, params.observation.width)
@@ -66,7 +70,7 @@ def update_variants(params: Params) -> dict[str, Callable[[], int]]:
     for precision in PRECISIONS:
         for epochs, encoder_epochs in ((1, 1), (3, 1), (3, 0)):
             settings = steps | {"epochs": epochs, "encoder_epochs": encoder_epochs}
-            learner = make_learner(agent_spec(params, "ppo", precision, **settings))
+            learner = make_learner(agent_spec(params, "ppo", precision, **settings), 0, device)
 
             def update_ppo(learner=learner, num_samples=2 * batch * epochs) -> int:  # noqa: ANN001
                 learner.insert(block, 0, learner.version)
@@ -80,7 +84,7 @@ def update_variants(params: Params) -> dict[str, Callable[[], int]]:
             "samples_per_insert": 1e9,
             "gradient_steps_per_update": 2,
         }
-        learner = make_learner(agent_spec(params, "iqn", precision, **settings))
+        learner = make_learner(agent_spec(params, "iqn", precision, **settings), 0, device)
         for _ in range(3):
             learner.insert(block, 0, 0)
 
@@ -92,14 +96,14 @@ def update_variants(params: Params) -> dict[str, Callable[[], int]]:
     return variants
 
 
-def act_variants(params: Params, num_cars: int) -> dict[str, Callable[[], int]]:
+def act_variants(params: Params, num_cars: int, device: torch.device = CPU) -> dict[str, Callable[[], int]]:
     """Returns forward passes by name; each returns how many decisions it made."""
     variants: dict[str, Callable[[], int]] = {}
     block = random_block(BlockSpec(1, num_cars, params.observation.height, params.observation.width, NUM_FLOATS), 0)
     image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
     for algorithm in ("ppo", "iqn"):
         for precision in PRECISIONS:
-            actor = make_actor(agent_spec(params, algorithm, precision), 0)
+            actor = make_actor(agent_spec(params, algorithm, precision), 0, device)
 
             def act(actor=actor) -> int:  # noqa: ANN001
                 actor.act(image, floats, explore=True)
@@ -109,13 +113,14 @@ def act_variants(params: Params, num_cars: int) -> dict[str, Callable[[], int]]:
     return variants
 
 
-def measure(variants: dict[str, Callable[[], int]], num_tries: int) -> dict[str, float]:
+def measure(variants: dict[str, Callable[[], int]], num_tries: int, device: torch.device = CPU) -> dict[str, float]:
     """Returns samples per second of each variant, the best of interleaved tries."""
     best = dict.fromkeys(variants, 0.0)
     for attempt in range(num_tries + 1):
         for name, run in variants.items():
             start_s = time.perf_counter()
             num_samples = run()
+            wait_for(device)
             if attempt:
                 best[name] = max(best[name], num_samples / (time.perf_counter() - start_s))
     return best
@@ -125,13 +130,16 @@ def main() -> None:
     """Prints a table, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--device", default=os.environ.get(DEVICE_VARIABLE, "cpu"), help="auto, cpu, cuda or mps")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    params = read_params()
-    rates = {"update": measure(update_variants(params), 4)}
-    for num_cars in (1, 32, 64):
-        rates[f"act {num_cars}"] = measure(act_variants(params, num_cars), 30)
+    params, device = read_params(), choose_device(arguments.device).device
+    rates = {"update": measure(update_variants(params, device), 4, device)}
+    for num_cars in CARS if device == CPU else CARS_ON_DEVICE:
+        rates[f"act {num_cars}"] = measure(act_variants(params, num_cars, device), 30, device)
+    if (peak := peak_bytes(device)) is not None:
+        rates["peak memory"] = {"GB": peak / 1e9}
     if arguments.json:
         print(json.dumps(rates))
         return

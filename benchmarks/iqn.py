@@ -1,4 +1,7 @@
-"""How fast IQN learns and acts beside plain eager float32: `python -m benchmarks.iqn [--json]`.
+"""How fast IQN learns and acts beside plain eager float32: `python -m benchmarks.iqn [--device cuda] [--json]`.
+
+With `--device` it tells instead how many samples a second of wall time IQN learns from there, at batches of 512 and
+4,096, and the most memory that its tensors took. The ring lies there too, where it fits.
 
 With `--agent FOLDER --frames FOLDER`, a trained agent and `data/frames`, it tells instead how often the fast ways to
 act take the action of the whole network in float32.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -38,6 +42,7 @@ from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.artifacts import load_artifact
 from rulka.buffers.experience import BlockSpec
 from rulka.datasets.frames import FrameDataset
+from rulka.device import DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS
 from rulka.params import NetworkParams, ObservationParams, Params, read_params
 
@@ -47,6 +52,7 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 ACTING: tuple[Precision, ...] = (*PRECISIONS, "measured")
 GEMM_SIZE = 2048
 NUM_SHOWN = 2000
+DEVICE_BATCHES, DEVICE_STEPS = (512, 4096), 50
 NAIVE = "naive"
 
 Variants = dict[str, Callable[[], object]]
@@ -85,6 +91,34 @@ def update_variants(params: Params) -> Variants:
         return twin.learn(batch, fractions[0], fractions[1], fractions[2])
 
     return {NAIVE: naive} | {f"rulka {name}": learner.update for name, learner in learners.items()}
+
+
+def rates_on(device: torch.device, params: Params) -> dict[str, float]:
+    """Returns samples a second of updates on a device, and its peak memory in GB where it is counted."""
+    size = params.observation.height, params.observation.width
+    block = random_block(BlockSpec(32, 32, *size, NUM_FLOATS), 0)
+    rates = {}
+    for batch_size in DEVICE_BATCHES:
+        for precision in PRECISIONS:
+            settings = {
+                "batch_size": batch_size,
+                "start_steps": 1024,
+                "buffer_steps": 65536,
+                "samples_per_insert": 1e9,
+                "gradient_steps_per_update": DEVICE_STEPS,
+            }
+            learner = IqnLearner(agent_spec(params, "iqn", precision, **settings), 0, device)
+            for _ in range(8):
+                learner.insert(block, 0, 0)
+            learner.update()  # to warm up
+            wait_for(device)
+            start_s = time.perf_counter()
+            learner.update()
+            wait_for(device)
+            rate = DEVICE_STEPS * batch_size / (time.perf_counter() - start_s)
+            rates[f"{precision}, batch {batch_size}: samples/s"] = rate
+    peak = peak_bytes(device)
+    return rates if peak is None else rates | {"peak memory: GB": peak / 1e9}
 
 
 def act_variants(params: Params, num_cars: int) -> Variants:
@@ -170,8 +204,18 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--agent", type=Path, help="folder of a trained IQN agent")
     parser.add_argument("--frames", type=Path, default=Path("data/frames"), help="what it is shown")
+    parser.add_argument(
+        "--device",
+        default=os.environ.get(DEVICE_VARIABLE),
+        help="auto, cpu, cuda, cuda:1 or mps: measure updates there",
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.device is not None:
+        rates = rates_on(choose_device(arguments.device).device, reference_params())
+        text = "\n".join(f"{name:40s} {rate:12,.1f}" for name, rate in rates.items())
+        print(json.dumps(rates) if arguments.json else text)
+        return
     if arguments.agent is not None:
         for name, share in agreement(arguments.agent, arguments.frames).items():
             print(f"{name:24s} {100 * share:7.2f} % of {NUM_SHOWN} frames")

@@ -1,4 +1,8 @@
-"""How fast collectors and learner are, alone and together: `python -m benchmarks.runtime [--seconds S] [--json]`.
+"""How fast collectors and learner are, alone and together.
+
+    python -m benchmarks.runtime [--seconds S] [--device cuda] [--json]
+
+Learners and central inference run on the device, collectors on the CPU; on the CPU all of it, where none is named.
 
 Fresh weights of the sizes in params.yaml race on the track of params.yaml. What one process does alone is counted per
 second of its CPU time, which other work on the machine hardly changes; what several do together, per second of wall
@@ -11,11 +15,13 @@ import argparse
 import json
 import logging
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +33,7 @@ import torch
 from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
 from rulka.agents.speed import keep_freed_memory
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
+from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weights_on_host
 from rulka.observation import reference_normalisation
 from rulka.params import Algorithm, Params, read_params
 from rulka.runtime.checkpoint import Checkpoints
@@ -35,14 +42,18 @@ from rulka.runtime.collector import Collector
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
 from rulka.runtime.experience_files import ExperienceFiles
+from rulka.runtime.inference import Inference, InferenceSpec
+from rulka.runtime.messages import Ask
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import RunSpec
+from rulka.runtime.weights import SharedWeights, layout_of
 from rulka.tracks.generate import generate_track
 
 NUM_ACTIONS = 12
 WAIT_S = 60.0
+CENTRAL_CARS = (64, 256, 1024, 4096)
 QUEUE_BLOCKS, RING_BLOCKS = 40, 200
 NEVER = 10**9
 STARTUP_S = 12.0
@@ -87,7 +98,55 @@ def per_cpu_second(run: Callable[[], int], seconds: float) -> float:
     return count / (time.process_time() - start_s)
 
 
-def alone(params: Params, track: Path, seconds: float) -> dict[str, float]:
+def central(params: Params, device: torch.device, seconds: float) -> dict[str, float]:
+    """Measures decisions a second of central inference: from desks in shared memory and back, nobody driving.
+
+    Four collectors share the cars, and all of them ask at once.
+    """
+    rates = {}
+    for algorithm in ("ppo", "iqn"):
+        spec = agent_spec(params, algorithm)
+        weights = weights_on_host(make_learner(spec, 0).network)
+        for num_cars in CENTRAL_CARS:
+            desk = replace(block_spec(params.observation, params.train), num_steps=1, num_cars=num_cars // 4)
+            rates[f"{algorithm}, {num_cars} cars"] = _central_rate(spec, desk, weights, device, seconds)
+    return rates
+
+
+def _central_rate(
+    spec: AgentSpec, desk: BlockSpec, weights: Mapping[str, torch.Tensor], device: torch.device, seconds: float
+) -> float:
+    desks, shared = [SharedBlocks.create(desk, 1) for _ in range(4)], SharedWeights.create(layout_of(weights))
+    pipes = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in desks]
+    ours, theirs = cast(tuple[Connection, Connection], multiprocessing.Pipe())
+    try:
+        shared.publish(0, weights)
+        names, ends = tuple(each.name for each in desks), tuple(end for _, end in pipes)
+        make = partial(make_actor, spec)
+        place = InferenceSpec(make, 0, device, desk, names, shared.name, shared.layout, 0, ends)
+        inference, asked = Inference(place, theirs), {index: Ask(0, 0) for index in range(len(desks))}
+
+        def answer() -> None:
+            inference.answer(asked)
+            for end, _ in pipes:
+                end.recv()
+
+        for _ in range(3):
+            answer()
+        start_s, count = time.perf_counter(), 0
+        while time.perf_counter() - start_s < seconds:
+            answer()
+            count += len(desks) * desk.num_cars
+        return count / (time.perf_counter() - start_s)
+    finally:
+        shared.close()
+        for each in desks:
+            each.close()
+        for end in (ours, theirs, *(end for pair in pipes for end in pair)):
+            end.close()
+
+
+def alone(params: Params, track: Path, seconds: float, device: torch.device) -> dict[str, float]:
     """Measures cars, forward pass, collector and learners, one after the other in this process."""
     spec = block_spec(params.observation, params.train)
     block, num_cars = new_block(spec), spec.num_cars
@@ -106,7 +165,7 @@ def alone(params: Params, track: Path, seconds: float) -> dict[str, float]:
         rates[f"{algorithm}: forward pass of {num_cars}"] = per_cpu_second(partial(act, actor, image, floats), seconds)
         collector = Collector(0, cars, LocalActor(actor), spec, seed=1)
         rates[f"{algorithm}: collector"] = per_cpu_second(partial(collect, collector, block), seconds)
-        learner = make_learner(agent_spec(params, algorithm), 0)
+        learner = make_learner(agent_spec(params, algorithm), 0, device)
         batch_size = getattr(params, algorithm).batch_size
         rates[f"{algorithm}: learner, samples"] = per_cpu_second(partial(learn, learner, block, batch_size), seconds)
     return rates
@@ -130,9 +189,11 @@ def learn(learner: Learner, block: ExperienceBlock, batch_size: int) -> int:
     return int(values["gradient_steps"]) * batch_size
 
 
-def together(params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float) -> dict[str, Any]:
+def together(
+    params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float, device: torch.device
+) -> dict[str, Any]:
     """Runs learner and collectors for a while and returns env steps per second and how the time was spent."""
-    lines = run_for(params, track, algorithm, num_collectors, seconds)
+    lines = run_for(params, track, algorithm, num_collectors, seconds, device)
     if len(lines) < 2:
         return {"env_steps_per_s": None}
     first, last = lines[0], lines[-1]
@@ -142,7 +203,7 @@ def together(params: Params, track: Path, algorithm: Algorithm, num_collectors: 
 
 
 def run_for(
-    params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float
+    params: Params, track: Path, algorithm: Algorithm, num_collectors: int, seconds: float, device: torch.device = CPU
 ) -> list[dict[str, Any]]:
     """Runs learner and collectors for a while and returns what the run reported once it was learning."""
     train = params.train.model_copy(
@@ -157,7 +218,7 @@ def run_for(
         }
     )
     with tempfile.TemporaryDirectory() as folder:
-        run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder))
+        run = run_spec(params.model_copy(update={"train": train}), track, algorithm, Path(folder), device)
         with redirect_stdout(sys.stderr):  # progress is no result
             train_run(run)
         return [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
@@ -193,21 +254,24 @@ def sustained(params: Params, track: Path, seconds: float) -> dict[str, float | 
     }
 
 
-def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path) -> RunSpec:
+def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, device: torch.device = CPU) -> RunSpec:
     """Returns a run as `params.train` says."""
     spec = agent_spec(params, algorithm)
     return RunSpec(
         make_cars=partial(build_cars, race_spec(params, track)),
         make_actor=partial(build_actor, spec, None),
-        make_learner=partial(make_learner, spec, 0),
+        make_learner=partial(make_learner, spec, 0, device),
         block=block_spec(params.observation, params.train),
         train=params.train,
         folder=folder,
         label=f"{algorithm}, {params.train.num_collectors or 'no'} collector processes",
+        device=device,
     )
 
 
-def inference(params: Params, track: Path, num_cars: int, place: str, seconds: float) -> float:
+def inference(
+    params: Params, track: Path, num_cars: int, place: str, seconds: float, device: torch.device = CPU
+) -> float:
     """Lets four collectors drive without a learner and returns env steps per second of wall time.
 
     Args:
@@ -216,12 +280,13 @@ def inference(params: Params, track: Path, num_cars: int, place: str, seconds: f
         num_cars: of each collector.
         place: where actions are chosen, "local" or "central".
         seconds: to measure, after every collector has filled a block.
+        device: of central inference.
     """
     update = {"num_collectors": 4, "cars_per_collector": num_cars, "block_steps": 16, "inference": place}
     params = params.model_copy(update={"train": params.train.model_copy(update=update)})
     with tempfile.TemporaryDirectory() as folder:
-        run = run_spec(params, track, "iqn", Path(folder))
-        tensors = run.make_learner().network.state_dict()
+        run = run_spec(params, track, "iqn", Path(folder), device)
+        tensors = weights_on_host(run.make_learner().network)
         collectors = CollectorProcesses(run, tensors, env_steps=0, num_starts=0)
         try:
             collectors.start()
@@ -342,29 +407,35 @@ def main() -> None:
     """Prints a table, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=12.0, help="of each run with learner and collectors")
+    parser.add_argument("--device", default=os.environ.get(DEVICE_VARIABLE, "cpu"), help="auto, cpu, cuda or mps")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
     logging.disable(logging.WARNING)
-    params = read_params()
+    params, device = read_params(), choose_device(arguments.device).device
     params = params.model_copy(update={"ppo": params.ppo.model_copy(update={"value_warmup_steps": 0})})
     with tempfile.TemporaryDirectory() as folder:
         track = Path(folder) / "track.npz"
         generate_track(**params.track.model_dump()).save(track)
-        result: dict[str, Any] = {"transport": transports(params), "alone": alone(params, track, 1.5)}
+        result: dict[str, Any] = {"transport": transports(params), "alone": alone(params, track, 1.5, device)}
         result["together"] = {
-            f"{algorithm}, {num} collectors": together(params, track, algorithm, num, arguments.seconds)
+            f"{algorithm}, {num} collectors": together(params, track, algorithm, num, arguments.seconds, device)
             for algorithm in ("ppo", "iqn")
             for num in (0, 2)
         }
         result["sustained"] = sustained(params, track, 3.0 * arguments.seconds)
         result["checkpoints"] = checkpoints(params)
         result["inference"] = {
-            f"{cars} car{'s' * (cars > 1)} each, {place}": inference(params, track, cars, place, arguments.seconds / 2)
+            f"{cars} car{'s' * (cars > 1)} each, {place}": inference(
+                params, track, cars, place, arguments.seconds / 2, device
+            )
             for cars in (1, 32)
             for place in ("local", "central")
         }
+        result["central"] = central(params, device, arguments.seconds / 8)
+        if (peak := peak_bytes(device)) is not None:
+            result["peak_gb"] = peak / 1e9
     print(json.dumps(result) if arguments.json else _table(result))
 
 
@@ -389,6 +460,9 @@ def _table(result: dict[str, Any]) -> str:
     ]
     lines += ["", "env steps/s of four collectors without a learner"]
     lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["inference"].items()]
+    lines += ["", "decisions/s of central inference, nobody driving"]
+    lines += [f"  {name:36s} {rate:12,.0f}" for name, rate in result["central"].items()]
+    lines += [f"\npeak memory of this process on the device: {result['peak_gb']:.2f} GB"] if "peak_gb" in result else []
     return "\n".join(lines)
 
 

@@ -58,6 +58,7 @@ def examine(find_server: Callable[[], tuple[str, str]]) -> list[Finding]:
         _python(),
         *_packages(),
         _imports(),
+        _device(),
         _parameters(),
         _folder(),
         _versioning(),
@@ -92,11 +93,22 @@ def _package(name: str, pinned: str | None) -> Finding:
 
 def _imports() -> Finding:
     try:
-        torch = importlib.import_module("torch")
-        importlib.import_module("numba")
+        for name in ("torch", "numba"):
+            importlib.import_module(name)
     except (ImportError, OSError) as error:
         return Finding("compute", False, f"{error}; run `make setup` in a new .venv")
-    return Finding("compute", True, f"{os.cpu_count()} cores, {'a GPU' if torch.cuda.is_available() else 'no GPU'}")
+    return Finding("compute", True, f"{os.cpu_count()} cores")
+
+
+def _device() -> Finding:
+    """Says where networks run; a GPU that is there and cannot be used ends no run, unless it was asked for."""
+    try:
+        chosen = importlib.import_module("rulka.device").choose_device()
+    except UserError as error:
+        return Finding("device", False, error.for_people())
+    except (ImportError, OSError):
+        return Finding("device", False, "not looked at: torch cannot be imported")
+    return Finding("device", True, f"{chosen.device}: {chosen.why}")
 
 
 def _parameters() -> Finding:

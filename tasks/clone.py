@@ -29,6 +29,7 @@ from rulka.agents.networks import build_clone_policy
 from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
+from rulka.device import device_of, make_generator, upload, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE, POLICY
 from rulka.losses.cloning import soft_cross_entropy
 from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, read_params
@@ -81,7 +82,7 @@ def clone(
     train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
     check_contract(train.index, observation_contract(observation), table)
     torch.manual_seed(clone.seed)
-    policy = _build_policy(observation, network, table, encoder)
+    policy = _build_policy(observation, network, table, encoder).to(use_device())
     result = _train(policy, clone, train, validation, table)
     artifact = Artifact(
         kind="policy",
@@ -120,13 +121,14 @@ def _train(
     disconnect(policy.float_head, "clock")
     if disturbance.previous_action_dropout == 1.0:
         disconnect(policy.float_head, "previous_actions")
-    generator = torch.Generator().manual_seed(clone.seed)
+    device = device_of(policy)
+    generator = make_generator(device, clone.seed)
 
     def loss(batch: Batch) -> torch.Tensor:
         floats = disturb(batch.floats, policy.float_mean, policy.float_std, disturbance, generator)
         return soft_cross_entropy(policy(batch.image, floats), batch.action_share)
 
-    sample = train.batch(slice(0, clone.batch_size))
+    sample = upload(train.batch(slice(0, clone.batch_size)), device)
     precision = choose_precision(
         clone.precision,
         policy,

@@ -29,6 +29,7 @@ import yaml
 from rulka.actions import action_table
 from rulka.artifacts import META_FILE
 from rulka.datasets.races import Race, load_races
+from rulka.device import use_device
 from rulka.evaluation.contest import NAMES, drivers, race_all
 from rulka.evaluation.dataset import demonstration_results, export_result
 from rulka.evaluation.metrics import format_metrics, metrics_of, scores_of
@@ -107,7 +108,7 @@ def evaluate(
     demonstrations = dataset.on_main_track()
     table = action_table(actions.ticks_per_action)
     rules = RaceRules(dataset.main_track, table, simulator, observation, evaluate, race_end)
-    entries = drivers(inputs.agent, inputs.policy, rules)
+    entries = drivers(inputs.agent, inputs.policy, rules, use_device())
     evaluation = race_all(
         entries,
         rules,

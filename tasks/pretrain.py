@@ -26,6 +26,7 @@ from rulka.actions import action_table
 from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.artifacts import Artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
+from rulka.device import device_of, make_generator, upload_ahead, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE
 from rulka.observation import reference_normalisation
 from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
@@ -62,7 +63,7 @@ def pretrain(
     train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
     contract = observation_contract(observation)
     check_contract(train.index, contract, action_table(actions.ticks_per_action))
-    result = _train(observation, pretrain, train, validation)
+    result = _train(observation, pretrain, train, validation, use_device())
     tensors = {f"encoder.{name}": tensor for name, tensor in result.objective.encoder.state_dict().items()}
     artifact = Artifact(
         kind="encoder",
@@ -79,18 +80,23 @@ def pretrain(
 
 
 def _train(
-    observation: ObservationParams, pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset
+    observation: ObservationParams,
+    pretrain: PretrainParams,
+    train: FrameDataset,
+    validation: FrameDataset,
+    device: torch.device,
 ) -> _Result:
     started_s = time.monotonic()
     torch.manual_seed(pretrain.seed)
-    objective = build_objective(pretrain.task, observation.height, observation.width, _objective_settings(pretrain))
+    settings = _objective_settings(pretrain)
+    objective = build_objective(pretrain.task, observation.height, observation.width, settings).to(device)
     _check_comparable(objective, train, validation)
-    generator = torch.Generator().manual_seed(pretrain.seed)
-    sample = train.batch(slice(0, pretrain.batch_size)).image
+    generator = make_generator(device, pretrain.seed)
+    sample = train.batch(slice(0, pretrain.batch_size)).image.to(device)
     precision = choose_precision(
-        pretrain.precision, objective, lambda: objective.loss(sample, torch.Generator().manual_seed(0))
+        pretrain.precision, objective, lambda: objective.loss(sample, make_generator(device, 0))
     )
-    settings = FitSettings(
+    fit_settings = FitSettings(
         epochs=pretrain.epochs,
         steps_per_epoch=_steps_per_epoch(objective, len(train), pretrain.batch_size),
         learning_rate=pretrain.learning_rate,
@@ -101,7 +107,7 @@ def _train(
     with Progress(f"pretrain ({pretrain.task})", pretrain.epochs * len(train), "frames") as bar:
         history = fit(
             objective,
-            settings,
+            fit_settings,
             batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
             loss=lambda batch: objective.loss(batch.image, generator),
             validate=lambda: _validation_loss(objective, validation, pretrain),
@@ -138,10 +144,11 @@ def _validation_loss(objective: Objective, validation: FrameDataset, pretrain: P
     """Returns the mean loss over the held-out frames, with the same random numbers every time."""
     if not len(validation):
         return None
-    generator = torch.Generator().manual_seed(pretrain.seed)
+    device = device_of(objective)
+    generator = make_generator(device, pretrain.seed)
     size = pretrain.batch_size if objective.compares_frames else VALIDATION_BATCH
     total, num_frames = 0.0, 0
-    for batch in _batches(objective, validation, pretrain, 0, size):
+    for batch in upload_ahead(_batches(objective, validation, pretrain, 0, size), device):
         total += float(objective.loss(batch.image, generator)) * len(batch.image)
         num_frames += len(batch.image)
     return total / num_frames
@@ -170,10 +177,10 @@ def _write_results(
     source = validation if len(validation) else train
     chosen = np.linspace(0, len(source) - 1, NUM_PREVIEWS).astype(np.int64)
     images = source.batch(chosen).image
-    generator = torch.Generator().manual_seed(pretrain.seed)
+    device = device_of(result.objective)
     with torch.no_grad():
-        shown = result.objective.preview(images, generator)
-    pixels = (shown * 128 + 128).round().clamp(0, 255).to(torch.uint8)
+        shown = result.objective.preview(images.to(device), make_generator(device, pretrain.seed))
+    pixels = (shown * 128 + 128).round().clamp(0, 255).to(torch.uint8).cpu()
     save_pairs(folder / "reconstructions.png", images[:, 0].numpy(), pixels[:, 0].numpy())
 
 

@@ -42,6 +42,7 @@ from rulka.artifacts import (
 from rulka.buffers.experience import ExperienceBlock
 from rulka.datasets.races import load_races, track_path
 from rulka.datasets.races import read_meta as read_races_meta
+from rulka.device import CPU, use_device
 from rulka.errors import UserError
 from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_LOG, TRAINING_RUNS, WARMUP_POLICY
 from rulka.game.link import GameLink
@@ -160,9 +161,10 @@ def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it rea
     require(folders.races, "races")
     torch.set_num_threads(1)
     keep_freed_memory()
+    device = use_device()
     sections = Sections(observation, actions, simulator, race_end, network, rewards, train, ppo, iqn)
     algorithms: list[Algorithm] = [train.algorithm, *train.compared]
-    runs = {algorithm: AgentRun(algorithm, sections, folders) for algorithm in algorithms}
+    runs = {algorithm: AgentRun(algorithm, sections, folders, device) for algorithm in algorithms}
     with ExitStack() as stack:
         for run in runs.values():
             stack.enter_context(locked(run.folder))
@@ -184,13 +186,14 @@ class AgentRun:
         final_dir: the trained agent, as soon as there is one.
     """
 
-    def __init__(self, algorithm: Algorithm, sections: Sections, folders: Folders) -> None:
-        """Finds out which run it is.
+    def __init__(self, algorithm: Algorithm, sections: Sections, folders: Folders, device: torch.device = CPU) -> None:
+        """Finds out which run it is; the device decides where it computes, and nothing else.
 
         Raises:
             UserError: if the initial agent is missing, damaged or made for other parameters.
         """
         self._algorithm: Algorithm = algorithm
+        self._device = device
         self._sections, self._folders = sections, folders
         self._table: ActionTable = agent_table(algorithm, sections.actions, sections.network)
         is_main = algorithm == sections.train.algorithm
@@ -301,11 +304,14 @@ class AgentRun:
         return RunSpec(
             make_cars=partial(build_cars, self._race_spec()),
             make_actor=partial(build_actor, spec, warmup_dir),
-            make_learner=lambda: build_learner(spec, initial, sections.train.seed, self._demonstrations()),
+            make_learner=lambda: build_learner(
+                spec, initial, sections.train.seed, self._demonstrations(), self._device
+            ),
             block=block_spec(sections.observation, sections.train, self._table.actions_per_decision),
             train=sections.train,
             folder=self.folder,
             label=f"train {self._algorithm}",
+            device=self._device,
         )
 
     def _race_spec(self) -> RaceSpec:

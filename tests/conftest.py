@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -13,16 +15,19 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import numpy as np
 import pytest
+import torch
 
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.frames import CapturedRace, FrameIndex, FrameWriter
 from rulka.datasets.split import split_races
+from rulka.device import choose_device
 from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.params import ObservationParams
 from rulka.tracks.track import Track
 
+sys.path.insert(0, str(Path(__file__).parent / "device"))
 NUM_PIXELS = 64
 STEP_MS = 50
 LONG = tuple(
@@ -39,8 +44,39 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the long files first: the processes that share the files then end at about the same time."""
+    """Puts the long files first, and skips what needs a GPU where there is none, with the reason.
+
+    Processes that share the files end at about the same time if the long ones come first. The stand-in has to be there
+    before the first gradient of the process: torch then counts the devices, once.
+    """
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    if any({"device", "standin"} & set(getattr(item, "fixturenames", ())) for item in items):
+        importlib.import_module("stand_in")
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if not needing:
+        return
+    chosen = choose_device("auto")
+    if chosen.device.type == "cpu":
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {chosen.why}"))
+
+
+@pytest.fixture
+def standin() -> Iterator[torch.device]:
+    """A device that refuses implicit transfers, see `tests/device/stand_in.py`."""
+    stand_in = importlib.import_module("stand_in")
+    stand_in.crossings.clear()
+    stand_in.backend.free_bytes = stand_in.FREE_BYTES
+    with stand_in.generators():
+        yield stand_in.DEVICE
+
+
+@pytest.fixture(params=["standin", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The stand-in, and a GPU where there is one."""
+    if request.param == "standin":
+        return request.getfixturevalue("standin")
+    return choose_device("auto").device
 
 
 @pytest.fixture(scope="session", autouse=True)

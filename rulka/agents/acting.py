@@ -14,6 +14,7 @@ from torch import Tensor
 
 from models.observer import Observer
 from rulka.agents.speed import Precision, faster_precision
+from rulka.device import device_of
 
 LEAST_CARS_MEASURED = 8
 """With fewer cars in a batch float32 is always taken: there is next to nothing to gain."""
@@ -49,7 +50,9 @@ class ActingNetwork(Generic[NetworkT]):
         """
         with torch.inference_mode():
             if self.precision == "measured" and num_cars >= LEAST_CARS_MEASURED:
-                self.precision = faster_precision(lambda precision: forward(self._network(precision)))
+                self.precision = faster_precision(
+                    lambda precision: forward(self._network(precision)), device_of(self.network)
+                )
             result = forward(self._network(self.precision))
         return result if isinstance(result, tuple) else (result,)
 

@@ -27,6 +27,7 @@ from rulka.agents.spec import AgentSpec, Experience
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.sampler import Batch
+from rulka.device import CPU, Generators, state_on_host, weights_on_host
 from rulka.losses.quantile import SelfLoss, initial_self_loss, quantile_huber_loss, self_loss_weights
 
 RADAM_EPSILON = 1e-4
@@ -44,15 +45,15 @@ class IqnLearner:
         precision: in which the body of the networks learns.
     """
 
-    def __init__(self, spec: AgentSpec, seed: int = 0) -> None:
-        self.network = build_iqn(spec, seed)
+    def __init__(self, spec: AgentSpec, seed: int = 0, device: torch.device = CPU) -> None:
+        self.network = build_iqn(spec, seed).to(device)
         self.target = copy.deepcopy(self.network).requires_grad_(False)
-        self.replay = IqnReplay(spec, seed)
+        self.replay = IqnReplay(spec, seed, device)
         self.version = 0
         self.num_env_steps = 0
         self._spec, self._seed = spec, seed
         self._params = params = spec.iqn
-        self._generator = torch.Generator().manual_seed(seed)
+        self._device, self._generators = device, Generators(device, seed)
         self._optimizer = torch.optim.RAdam(
             self.network.parameters(),
             lr=0.0,
@@ -67,7 +68,7 @@ class IqnLearner:
         self._num_unowed = params.start_steps  # decisions that no learning is owed for
         self._num_owed_by_resets = 0
         self._self_loss = initial_self_loss()
-        self._tau_choosing = fixed_fractions(params.num_quantiles)
+        self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
         self.precision: Precision = spec.precision
         if self.precision == "measured":
             self.precision = self._measure()
@@ -133,10 +134,10 @@ class IqnLearner:
     def state_dict(self) -> dict[str, Any]:
         """Weights, target, optimizer, counters, running averages and random state; not the experience."""
         return {
-            "network": self.network.state_dict(),
-            "target": self.target.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "generator": self._generator.get_state(),
+            "network": weights_on_host(self.network),
+            "target": weights_on_host(self.target),
+            "optimizer": state_on_host(self._optimizer.state_dict()),
+            **self._generators.state_dict(),
             "version": self.version,
             "num_env_steps": self.num_env_steps,
             "num_gradient_steps": self._num_gradient_steps,
@@ -152,7 +153,7 @@ class IqnLearner:
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"])
+        self._generators.load_state_dict(state)
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
         self._num_gradient_steps, self._num_resets = int(state["num_gradient_steps"]), int(state["num_resets"])
         self._num_learned = int(state["num_learned"])
@@ -179,7 +180,7 @@ class IqnLearner:
         return fresh * self._params.samples_per_insert + self._num_owed_by_resets
 
     def _draw(self) -> Batch:
-        batch = self.replay.draw(self.num_env_steps, self._generator)
+        batch = self.replay.draw(self.num_env_steps, self._generators.host)
         self._num_learned += self.replay.num_own
         return batch
 
@@ -187,10 +188,10 @@ class IqnLearner:
         """Makes one gradient step and moves the target network."""
         params = self._params
         for network in (self.network, self.target) if self.network.is_noisy else ():
-            draw_noise(network, self._generator)
+            draw_noise(network, self._generators.device)
         tau = self._draw_fractions()
         target_bs, target_tau = self._targets(batch)
-        with computing_in(self.precision):
+        with computing_in(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
         own_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
@@ -204,7 +205,7 @@ class IqnLearner:
         self._num_gradient_steps += 1
         self._move_target()
         error_b = (quantile_bt.detach().mean(dim=1) - target_bs.mean(dim=1)).abs()
-        self.replay.note_errors(error_b.numpy())
+        self.replay.note_errors(error_b)
         means.add(
             loss=loss_b.mean(),
             weighted_loss=(loss_b * weight_b).mean(),
@@ -219,11 +220,11 @@ class IqnLearner:
         """Returns sampled returns [B, T] of the transitions, and their fractions [B, T]."""
         tau = self._draw_fractions()
         networks = Networks(self.network, self.target)
-        with computing_in(self.precision):
+        with computing_in(self.precision, self._device):
             return sampled_returns(networks, batch, tau, self._tau_choosing, self._params), tau
 
     def _draw_fractions(self) -> Tensor:
-        return draw_fractions(self._params.batch_size, self._params.num_quantiles, self._generator)
+        return draw_fractions(self._params.batch_size, self._params.num_quantiles, self._generators.device)
 
     @torch.no_grad()
     def _move_target(self) -> None:
@@ -238,7 +239,8 @@ class IqnLearner:
         if resets is None or self.num_env_steps // resets.every_env_steps <= self._num_resets:
             return
         self._num_resets = self.num_env_steps // resets.every_env_steps
-        reset_weights(self.network, build_iqn(self._spec, self._seed + self._num_resets), resets)
+        fresh = build_iqn(self._spec, self._seed + self._num_resets).to(self._device)
+        reset_weights(self.network, fresh, resets)
         self._num_owed_by_resets += resets.further_samples
 
     @torch.no_grad()
@@ -247,12 +249,12 @@ class IqnLearner:
         share, count = self._params.held_out_share, self._num_gradient_steps
         if int(share * count) == int(share * (count - 1)) or not self.replay.has_held_out():
             return
-        batch = self.replay.draw_held_out(self.num_env_steps, self._generator)
+        batch = self.replay.draw_held_out(self.num_env_steps, self._generators.host)
         for network in (self.network, self.target) if self.network.is_noisy else ():
             clear_noise(network)
         tau = self._draw_fractions()
         target_bs, _ = self._targets(batch)
-        with computing_in(self.precision):
+        with computing_in(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
 
@@ -262,9 +264,9 @@ class IqnLearner:
         floats = self.network.float_mean.expand(len(tau), -1)
 
         def run(precision: Precision) -> None:
-            with computing_in(precision):
+            with computing_in(precision, self._device):
                 value = quantiles_of(self.network, batch.image, floats, tau, torch.zeros_like(batch.action))
             value.sum().backward()
             self._optimizer.zero_grad(set_to_none=True)
 
-        return faster_precision(run)
+        return faster_precision(run, self._device)

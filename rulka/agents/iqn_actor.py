@@ -23,23 +23,24 @@ from rulka.agents.from_spec import build_iqn
 from rulka.agents.iqn_acting import acting_iqn
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
+from rulka.device import CPU, Generators, on_host, upload
 
 
 class IqnActor:
     """Takes the action with the best mean return, or, now and then, another one."""
 
-    def __init__(self, spec: AgentSpec, seed: int) -> None:
-        self._acting = ActingNetwork(build_iqn(spec, seed), spec.precision)
+    def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
+        self._acting = ActingNetwork(build_iqn(spec, seed).to(device), spec.precision)
         self._policy = None
         if spec.has_policy_network:
             policy = build_clone_policy(spec.observation, spec.network, spec.normalisation, spec.num_actions)
-            self._policy = ActingNetwork(policy, spec.precision)
+            self._policy = ActingNetwork(policy.to(device), spec.precision)
         self._has_policy_weights = False
         self._params = spec.iqn
         self._num_actions, self._block_shape = spec.num_actions, spec.block_shape
-        self._tau = fixed_fractions(spec.iqn.num_quantiles_acting)
+        self._tau = fixed_fractions(spec.iqn.num_quantiles_acting).to(device)
         self._fast = acting_iqn(self._acting.network, self._tau, spec.precision)
-        self._generator = torch.Generator().manual_seed(seed)
+        self._device, self._generators = device, Generators(device, seed)
         self._env_steps = 0
 
     @property
@@ -60,8 +61,9 @@ class IqnActor:
         greedy if it is the best through that noise.
         """
         if explore and self._policy is not None and self._env_steps < self._params.warmup_steps:
-            return self._drive_as_cloned(self._policy, image, floats)
+            return self._drive_as_cloned(self._policy, *upload((image, floats), self._device))
 
+        image, floats = upload((image, floats), self._device)
         advantage = by_place(self._advantages(image, floats, explore=explore), self._block_shape)
         greedy = advantage.argmax(dim=-1)
         return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
@@ -77,6 +79,7 @@ class IqnActor:
                 clear_noise(network)
             return network(image, floats, self._tau.expand(len(floats), -1)).value
 
+        image, floats = upload((image, floats), self._device)
         # The advantages are those that decisions compare, to the bit; Q-values average to the state's value.
         advantage = by_place(self._advantages(image, floats, explore=False), self._block_shape)
         (value,) = self._acting.run(values, len(floats))
@@ -85,7 +88,7 @@ class IqnActor:
             best = centred.amax(dim=2, keepdim=True)
             centred = centred + best.sum(dim=1, keepdim=True) - best
             state = state[:, None]
-        return Judgement("q_value", (centred + state[:, None]).numpy())
+        return Judgement("q_value", (centred + state[:, None]).cpu().numpy())
 
     def set_env_steps(self, env_steps: int) -> None:
         """Tells how many decisions all collectors have taken together: for schedules, and the end of the warm-up."""
@@ -104,12 +107,12 @@ class IqnActor:
         self._has_policy_weights = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Its source of chance."""
-        return {"generator": self._generator.get_state()}
+        """Its random numbers."""
+        return self._generators.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        self._generator.set_state(state["generator"])
+        self._generators.load_state_dict(state)
 
     def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
         if self._fast is not None:
@@ -117,7 +120,7 @@ class IqnActor:
 
         def advantages(network: IqnNetwork) -> Tensor:
             if explore and network.is_noisy:
-                draw_noise(network, self._generator)
+                draw_noise(network, self._generators.device)
             elif network.is_noisy:
                 clear_noise(network)
             return network.advantages(image, floats, self._tau)
@@ -131,13 +134,14 @@ class IqnActor:
         It is drawn for every action; for whole blocks where the parameters say so.
         """
         is_whole = self._block_shape and self._params.explore_whole_blocks
-        uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, generator=self._generator)
+        draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
+        uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
         epsilon = self._params.epsilon.at(self._env_steps)
-        random = torch.randint(self._num_actions, greedy.shape, generator=self._generator)
+        random = torch.randint(self._num_actions, greedy.shape, **draws)
         action = torch.where(uniform < epsilon, random, greedy)
         boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._env_steps)
         if boltzmann_epsilon > 0.0:
-            noise = self._params.boltzmann_noise * torch.randn(advantage.shape, generator=self._generator)
+            noise = self._params.boltzmann_noise * torch.randn(advantage.shape, **draws)
             is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
             action = torch.where(is_noisy, (advantage + noise).argmax(dim=-1), action)
         return action
@@ -147,12 +151,12 @@ class IqnActor:
             message = "the cloned policy should drive now but has no weights: call `load_policy` first"
             raise AgentError(message)
         (logits,) = policy.run(lambda network: network(image, floats), len(floats))
-        action = torch.multinomial(logits.softmax(dim=1), 1, generator=self._generator)[:, 0]
+        action = torch.multinomial(logits.softmax(dim=1), 1, generator=self._generators.device)[:, 0]
         return _decision(action, logits.argmax(dim=1))
 
 
 def _decision(action: Tensor, greedy: Tensor) -> Decision:
-    taken = action.numpy()
+    taken, best = (column.numpy() for column in on_host(action, greedy))
     nothing = np.zeros(len(taken), np.float32)
-    is_same = taken == greedy.numpy()
+    is_same = taken == best
     return Decision(taken, nothing, nothing, is_same.all(axis=1) if is_same.ndim > 1 else is_same)

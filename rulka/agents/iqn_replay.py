@@ -5,23 +5,45 @@ Dimensions: B batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from rulka.agents.spec import AgentError, AgentSpec, Experience
+from rulka.agents.spec import AgentError, AgentSpec, Experience, Piece
 from rulka.buffers.demonstrations import demonstration_buffer
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.mini_race import ClockRule
 from rulka.buffers.prioritised import Priorities
 from rulka.buffers.sampler import Batch, MiniRaceSampler, Portion
-from rulka.buffers.storage import BlockBuffer
-from rulka.observation import FLOATS, MINI_RACE_ACTIONS
+from rulka.buffers.storage import BlockBuffer, place_of_ring
+from rulka.observation import MINI_RACE_ACTIONS
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class _Pieces(Mapping[int, Piece]):
+    """The blocks of a ring by number, each read when it is asked for: from a device that is a copy."""
+
+    def __init__(self, buffer: BlockBuffer) -> None:
+        self._buffer = buffer
+
+    def __getitem__(self, number: int) -> Piece:
+        if number not in self._buffer.numbers():
+            raise KeyError(number)
+        return self._buffer.block_arrays(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._buffer.numbers())
+
+    def __len__(self) -> int:
+        return self._buffer.num_blocks
 
 
 class IqnReplay:
@@ -31,12 +53,14 @@ class IqnReplay:
         num_own: transitions of our own in the last batch, demonstrations not counted.
     """
 
-    def __init__(self, spec: AgentSpec, seed: int) -> None:
+    def __init__(self, spec: AgentSpec, seed: int, device: torch.device) -> None:
+        self._device = device
         self._params = params = spec.iqn
         self._split = RaceSplit(params.held_out_share, seed)
         rule = ClockRule(MINI_RACE_ACTIONS, params.oversample_long_term, params.oversample_max_term)
         size = (spec.observation.height, spec.observation.width)
-        self._sampler = MiniRaceSampler(size, len(spec.normalisation.mean), params.batch_size, rule, spec.block_shape)
+        num_floats = len(spec.normalisation.mean)
+        self._sampler = MiniRaceSampler(size, num_floats, params.batch_size, rule, spec.block_shape, device)
         self._buffer: BlockBuffer | None = None
         self._priorities: Priorities | None = None
         self._demonstrations: BlockBuffer | None = None
@@ -78,7 +102,7 @@ class IqnReplay:
             if found != expected:
                 message = f"demonstrations have (height, width, floats) {found}, the agent sees {expected}"
                 raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
-        self._demonstrations = demonstration_buffer(blocks)
+        self._demonstrations = demonstration_buffer(blocks, self._device)
 
     def experience(self) -> Experience:
         """Returns all but the demonstrations; see `rulka.agents.spec.Learner`."""
@@ -92,7 +116,7 @@ class IqnReplay:
         }
         if self._priorities is not None:
             state["priorities"] = self._priorities.state_dict()
-        return Experience(state, {number: buffer.block_arrays(number) for number in buffer.numbers()})
+        return Experience(state, _Pieces(buffer))
 
     def load_experience(self, experience: Experience) -> None:
         """Goes on with what `experience` returned."""
@@ -120,8 +144,8 @@ class IqnReplay:
             portions.append(Portion(self._demonstrations, num_shown))
         return self._sampler.sample(portions, params.n_steps, params.gamma.at(num_env_steps), generator)
 
-    def note_errors(self, errors: NDArray[np.float32]) -> None:
-        """Sets priorities from the errors [B] of the batch drawn last.
+    def note_errors(self, error: Tensor) -> None:
+        """Sets priorities from the errors [B] of the batch drawn last, which may still be being computed.
 
         Only where its mini-race has at least `min_actions_left` decisions left: near its end little is left to gain,
         and a small error there says nothing of the same transition earlier in a mini-race. What is not a number ends
@@ -129,8 +153,8 @@ class IqnReplay:
         """
         if self._priorities is None or self._params.prioritised is None:
             return
-        errors = errors[: self.num_own]
-        clock = self.batch.floats[: self.num_own, FLOATS["clock"].start].numpy()
+        errors = error[: self.num_own].cpu().numpy()
+        clock = self._sampler.clock[: self.num_own]
         counts = (clock < MINI_RACE_ACTIONS - self._params.prioritised.min_actions_left) & np.isfinite(errors)
         self._priorities.update(self._sampler.rows[0][counts], errors[counts])
 
@@ -157,7 +181,11 @@ class IqnReplay:
     def _reserve(self, spec: BlockSpec) -> BlockBuffer:
         """Makes the ring, and its priorities where there are any."""
         rows = spec.num_steps * spec.num_cars
-        self._buffer = BlockBuffer(spec, max(2, -(-self._params.buffer_steps // rows)))
+        num_slots = max(2, -(-self._params.buffer_steps // rows))
+        place, remark = place_of_ring(spec, num_slots, self._device)
+        if remark:
+            _LOGGER.warning(remark)
+        self._buffer = BlockBuffer(spec, num_slots, place)
         if self._params.prioritised is not None:
             settings = self._params.prioritised
             self._priorities = Priorities(self._buffer, settings.alpha, settings.epsilon)

@@ -21,6 +21,7 @@ from rulka.actions import ActionTable
 from rulka.agents.action_blocks import by_place
 from rulka.agents.networks import build_agent_network, build_clone_policy
 from rulka.artifacts import PER_DECISION, Artifact, ArtifactError, load_artifact, read_meta
+from rulka.device import CPU, upload
 from rulka.params import Algorithm, NetworkParams, ObservationParams
 
 Preference = Callable[[Tensor, Tensor], Tensor]
@@ -40,21 +41,26 @@ class GreedyPolicy:
         actions: what its actions mean.
     """
 
-    def __init__(self, algorithm: str, artifact: Artifact, preference: Preference) -> None:
+    def __init__(self, algorithm: str, artifact: Artifact, preference: Preference, device: torch.device) -> None:
         self.algorithm = algorithm
         self.observation = ObservationParams(height=artifact.observation.height, width=artifact.observation.width)
         self.actions: ActionTable = artifact.actions
-        self._preference = preference
+        self._preference, self._device = preference, device
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
         """Maps images [N, 1, H, W] and raw floats [N, F] to action indices [N], or blocks of them [N, K]."""
         with torch.inference_mode():
-            preference = self._preference(torch.from_numpy(image), torch.from_numpy(floats))
-            return by_place(preference, self.actions.decision_shape).argmax(dim=-1).numpy()
+            seen = upload((torch.from_numpy(image), torch.from_numpy(floats)), self._device)
+            preference = self._preference(*seen)
+            return by_place(preference, self.actions.decision_shape).argmax(dim=-1).cpu().numpy()
 
 
 def load_policy(
-    folder: Path, *, observation: ObservationParams | None = None, actions: ActionTable | None = None
+    folder: Path,
+    *,
+    observation: ObservationParams | None = None,
+    actions: ActionTable | None = None,
+    device: torch.device = CPU,
 ) -> GreedyPolicy:
     """Reads an agent or a cloned policy.
 
@@ -63,6 +69,7 @@ def load_policy(
         observation: the image size it must see; None takes any.
         actions: the action table it must have been trained on, or blocks of its actions in decisions of the same
             length; None takes any.
+        device: where its network runs.
 
     Raises:
         ArtifactError: if the artifact is damaged, of another kind, or made for other observations or actions.
@@ -75,7 +82,7 @@ def load_policy(
         message = f"{folder.as_posix()} cannot be used: its config names no known algorithm, but {algorithm!r}"
         raise ArtifactError(message)
     try:
-        return GreedyPolicy(str(algorithm), artifact, build(artifact))
+        return GreedyPolicy(str(algorithm), artifact, build(artifact, device), device)
     except (KeyError, ValidationError, RuntimeError) as error:
         message = f"{folder.as_posix()} cannot be used: config and weights do not make a network: {error}"
         raise ArtifactError(message) from error
@@ -88,33 +95,33 @@ def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
     return actions if rest else ActionTable(actions.controls, ticks, count)
 
 
-def _cloned_preference(artifact: Artifact) -> Preference:
+def _cloned_preference(artifact: Artifact, device: torch.device) -> Preference:
     observation, network = _sizes(artifact)
     policy = build_clone_policy(observation, network, artifact.normalisation, artifact.actions.num_actions)
     policy.load_state_dict(artifact.tensors)
-    return policy.eval()
+    return policy.eval().to(device)
 
 
-def _ppo_preference(artifact: Artifact) -> Preference:
-    network = _agent_network("ppo", artifact)
+def _ppo_preference(artifact: Artifact, device: torch.device) -> Preference:
+    network = _agent_network("ppo", artifact, device)
     return lambda image, floats: network(image, floats).logits
 
 
-def _iqn_preference(artifact: Artifact) -> Preference:
-    network = _agent_network("iqn", artifact)
-    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"])
+def _iqn_preference(artifact: Artifact, device: torch.device) -> Preference:
+    network = _agent_network("iqn", artifact, device)
+    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
     if can_prepare(network):
         return PreparedAdvantages(network, tau, torch.float32)
     return lambda image, floats: network.advantages(image, floats, tau)
 
 
-def _agent_network(algorithm: Algorithm, artifact: Artifact) -> Any:
+def _agent_network(algorithm: Algorithm, artifact: Artifact, device: torch.device) -> Any:
     observation, sizes = _sizes(artifact)
     num_outputs = artifact.actions.num_outputs
     network = build_agent_network(algorithm, observation, sizes, artifact.normalisation, num_outputs)
     assert isinstance(network, IqnNetwork) == (algorithm == "iqn")
     network.load_state_dict(artifact.tensors)
-    return network.eval()
+    return network.eval().to(device)
 
 
 def _sizes(artifact: Artifact) -> tuple[ObservationParams, NetworkParams]:

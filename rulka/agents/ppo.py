@@ -26,6 +26,8 @@ from rulka.agents.rollouts import Rollout, Segment, evaluate_segment, join_segme
 from rulka.agents.spec import AgentError, AgentSpec, Experience
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
+from rulka.device import CPU, Generators, on_host, state_on_host, upload, weights_on_host
+from rulka.losses.gae import Endings
 from rulka.losses.least_squares import solve_linear_value
 from rulka.losses.ppo import (
     clipped_policy_loss,
@@ -48,12 +50,12 @@ class PpoLearner:
         num_env_steps: decisions inserted so far, resets included.
     """
 
-    def __init__(self, spec: AgentSpec, seed: int = 0) -> None:
-        self.network = build_ppo(spec, seed)
+    def __init__(self, spec: AgentSpec, seed: int = 0, device: torch.device = CPU) -> None:
+        self.network = build_ppo(spec, seed).to(device)
         self.version = 0
         self.num_env_steps = 0
         self._params = spec.ppo
-        self._generator = torch.Generator().manual_seed(seed)
+        self._device, self._generators = device, Generators(device, seed)
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._pending: dict[int, Segment] = {}  # by the number of the block
         self._num_inserted = 0
@@ -71,7 +73,7 @@ class PpoLearner:
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies what is learned from in a block."""
         del collector
-        self._pending[self._num_inserted] = keep_block(block, self._params.gamma)
+        self._pending[self._num_inserted] = keep_block(block, self._params.gamma, self._device)
         self._num_inserted += 1
         self._num_pending += block.is_reset.size
         self.num_env_steps += block.is_reset.size
@@ -108,9 +110,9 @@ class PpoLearner:
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, counters and random state; not the pending experience."""
         return {
-            "network": self.network.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "generator": self._generator.get_state(),
+            "network": weights_on_host(self.network),
+            "optimizer": state_on_host(self._optimizer.state_dict()),
+            **self._generators.state_dict(),
             "version": self.version,
             "num_env_steps": self.num_env_steps,
         }
@@ -119,7 +121,7 @@ class PpoLearner:
         """Goes on from what `state_dict` returned."""
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"])
+        self._generators.load_state_dict(state)
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
 
     def experience(self) -> Experience:
@@ -130,7 +132,7 @@ class PpoLearner:
             "num_versions_behind": list(self._num_versions_behind),
         }
         pieces = {
-            number: {name: column.numpy() for name, column in segment._asdict().items()}
+            number: dict(zip(segment._fields, (column.numpy() for column in on_host(*segment)), strict=True))
             for number, segment in self._pending.items()
         }
         return Experience(state, pieces)
@@ -141,7 +143,7 @@ class PpoLearner:
         self._num_inserted, self._num_pending = int(state["num_inserted"]), int(state["num_pending"])
         self._num_versions_behind = [int(behind) for behind in state["num_versions_behind"]]
         self._pending = {
-            number: Segment(**{name: torch.from_numpy(column) for name, column in piece.items()})
+            number: upload(Segment(**{name: torch.from_numpy(column) for name, column in piece.items()}), self._device)
             for number, piece in experience.pieces.items()
         }
 
@@ -165,12 +167,14 @@ class PpoLearner:
         hidden = self._in_chunks(
             lambda image, floats: network.hidden(network.encode(image), floats).float(), segment.image, segment.floats
         )
+        # In main memory: the sums are float64, which is slow on many GPUs and unknown to others.
+        feature, reward, *ends = on_host(hidden, segment.reward, *segment.endings)
         solved = solve_linear_value(
-            hidden, segment.reward, segment.endings, params.gamma, params.gae_lambda, params.value_warmup_ridge
+            feature, reward, Endings(*ends), params.gamma, params.gae_lambda, params.value_warmup_ridge
         )
         with torch.no_grad():
-            network.value_head.weight.copy_(solved.weight[None])
-            network.value_head.bias.copy_(solved.bias)
+            network.value_head.weight.copy_(solved.weight[None].float())
+            network.value_head.bias.copy_(solved.bias.float())
             rollout = self._evaluate(segment, network.read_out(hidden.flatten(0, 1)))
         self._num_samples += len(rollout.action)
         return rollout
@@ -179,7 +183,7 @@ class PpoLearner:
         """Trains everything, the encoder in the first epochs only; stops early when the policy has moved too far."""
         network = self.network
         encoded = self._encode(segment.image, segment.floats)
-        with torch.no_grad(), computing_in(self.precision):
+        with torch.no_grad(), computing_in(self.precision, self._device):
             decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
         rollout = self._evaluate(segment, decided)
         advantage = rollout.advantage
@@ -219,7 +223,7 @@ class PpoLearner:
         for index in self._minibatches(len(rollout.action), num_epochs):
             part = rollout.rows(index)
             self._num_samples += len(index)
-            with computing_in(self.precision):
+            with computing_in(self.precision, self._device):
                 decided = decide(part.image, part.floats)
             if self._learn(decided, part, scale, means):
                 return True
@@ -258,7 +262,7 @@ class PpoLearner:
     def _minibatches(self, num_rows: int, num_epochs: int) -> Iterator[Tensor]:
         """Yields shuffled indices of nearly equal minibatches, epoch after epoch."""
         for _ in range(num_epochs):
-            order = torch.randperm(num_rows, generator=self._generator)
+            order = torch.randperm(num_rows, generator=self._generators.device, device=self._device)
             yield from order.tensor_split(max(1, round(num_rows / self._params.batch_size)))
 
     def _encode(self, image: Tensor, floats: Tensor) -> Tensor:
@@ -269,7 +273,7 @@ class PpoLearner:
         """Applies `compute` to images [..., 1, H, W] and floats [..., F], some rows at a time and without gradients."""
         size, lead = self._params.batch_size, floats.shape[:-1]
         rows = zip(image.flatten(0, -4).split(size), floats.flatten(0, -2).split(size), strict=True)
-        with torch.no_grad(), computing_in(self.precision):
+        with torch.no_grad(), computing_in(self.precision, self._device):
             return torch.cat([compute(*part) for part in rows]).unflatten(0, lead)
 
     def _set_learning_rate(self) -> None:
@@ -293,13 +297,14 @@ class PpoLearner:
 
     def _measure(self, spec: AgentSpec) -> Precision:
         rows = min(256, self._params.batch_size)
-        image = torch.zeros(rows, 1, spec.observation.height, spec.observation.width, dtype=torch.uint8)
+        shape = (rows, 1, spec.observation.height, spec.observation.width)
+        image = torch.zeros(shape, dtype=torch.uint8, device=self._device)
         floats = self.network.float_mean.expand(rows, -1)
 
         def run(precision: Precision) -> None:
-            with computing_in(precision):
+            with computing_in(precision, self._device):
                 decided = self.network(image, floats)
             (decided.logits.sum() + decided.value.sum()).backward()
             self._optimizer.zero_grad(set_to_none=True)
 
-        return faster_precision(run)
+        return faster_precision(run, self._device)

@@ -15,14 +15,15 @@ from models.actor_critic import ActorCritic
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.from_spec import build_ppo
 from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
+from rulka.device import CPU, Generators, on_host, upload
 
 
 class PpoActor:
     """Samples from the policy, or takes its most likely action."""
 
-    def __init__(self, spec: AgentSpec, seed: int) -> None:
-        self._acting = ActingNetwork(build_ppo(spec, seed), spec.precision)
-        self._generator = torch.Generator().manual_seed(seed)
+    def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
+        self._acting = ActingNetwork(build_ppo(spec, seed).to(device), spec.precision)
+        self._device, self._generators = device, Generators(device, seed)
 
     @property
     def network(self) -> ActorCritic:
@@ -35,19 +36,19 @@ class PpoActor:
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`."""
-        logits, value = self._acting.run(lambda network: network(image, floats), len(floats))
+        logits, value = self._decide(image, floats)
         log_probs = torch.log_softmax(logits, dim=1)
         greedy = logits.argmax(dim=1)
         action = greedy
         if explore:
-            action = torch.multinomial(log_probs.exp(), 1, generator=self._generator)[:, 0]
+            action = torch.multinomial(log_probs.exp(), 1, generator=self._generators.device)[:, 0]
         log_prob = log_probs.gather(1, action[:, None])[:, 0]
-        return Decision(action.numpy(), log_prob.numpy(), value.numpy(), (action == greedy).numpy())
+        return Decision(*(column.numpy() for column in on_host(action, log_prob, value, action == greedy)))
 
     def judge(self, image: Tensor, floats: Tensor) -> Judgement:
         """Returns the probabilities [N, A] of the policy; see `rulka.agents.spec.Actor`."""
-        logits, _ = self._acting.run(lambda network: network(image, floats), len(floats))
-        return Judgement("probability", logits.softmax(dim=1).numpy())
+        logits, _ = self._decide(image, floats)
+        return Judgement("probability", logits.softmax(dim=1).cpu().numpy())
 
     def set_env_steps(self, env_steps: int) -> None:
         """Has no effect: nothing in acting follows a schedule."""
@@ -58,9 +59,13 @@ class PpoActor:
         raise AgentError(message)
 
     def state_dict(self) -> dict[str, Any]:
-        """Its source of chance."""
-        return {"generator": self._generator.get_state()}
+        """Its random numbers."""
+        return self._generators.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        self._generator.set_state(state["generator"])
+        self._generators.load_state_dict(state)
+
+    def _decide(self, image: Tensor, floats: Tensor) -> tuple[Tensor, ...]:
+        seen = upload((image, floats), self._device)
+        return self._acting.run(lambda network: network(*seen), len(floats))

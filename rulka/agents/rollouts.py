@@ -17,6 +17,7 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.shaping import shaped_rewards
+from rulka.device import CPU, upload_copy
 from rulka.losses.gae import Endings, estimate_advantages
 
 SMALLEST_RETURN = 1e-3
@@ -80,12 +81,12 @@ class Rollout(NamedTuple):
         return Rollout(*(column[index] for column in self))
 
 
-def keep_block(block: ExperienceBlock, discount: float) -> Segment:
-    """Copies what is learned from in a block; `discount` is the gamma of the shaping."""
+def keep_block(block: ExperienceBlock, discount: float, device: torch.device = CPU) -> Segment:
+    """Copies what is learned from in a block to a device; `discount` is the gamma of the shaping."""
     arrays = (block.image, block.floats, block.action.astype(np.int64), block.log_prob)
     ends = (block.terminated, block.truncated, block.is_reset)
-    copied = (torch.from_numpy(array.copy()) for array in (*arrays, shaped_rewards(block, discount), *ends))
-    return Segment(*copied)
+    columns = (torch.from_numpy(array) for array in (*arrays, shaped_rewards(block, discount), *ends))
+    return upload_copy(Segment(*columns), device)
 
 
 def join_segments(segments: Sequence[Segment]) -> Segment:

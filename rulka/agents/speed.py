@@ -10,6 +10,8 @@ from typing import Literal
 
 import torch
 
+from rulka.device import wait_for
+
 Precision = Literal["measured", "float32", "bfloat16"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of glibc's mallopt
@@ -35,13 +37,13 @@ def keep_freed_memory() -> bool:
 
 
 @contextmanager
-def computing_in(precision: Precision) -> Iterator[None]:
-    """Runs the block under bfloat16 autocast, or plainly for "float32"."""
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+def computing_in(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Runs the block under bfloat16 autocast of a device, or plainly for "float32"."""
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         yield
 
 
-def faster_precision(run: Callable[[Precision], object], num_tries: int = 3) -> Precision:
+def faster_precision(run: Callable[[Precision], object], device: torch.device, num_tries: int = 3) -> Precision:
     """Times `run("float32")` against `run("bfloat16")`, alternating, and returns the faster of the two.
 
     Both are run once before. bfloat16 must be a tenth faster to be chosen, as it costs accuracy.
@@ -51,6 +53,7 @@ def faster_precision(run: Callable[[Precision], object], num_tries: int = 3) -> 
         for precision in best_s:
             start_s = time.perf_counter()
             run(precision)
+            wait_for(device)
             if attempt:
                 best_s[precision] = min(best_s[precision], time.perf_counter() - start_s)
     return "bfloat16" if best_s["bfloat16"] < 0.9 * best_s["float32"] else "float32"

@@ -9,19 +9,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.buffers.storage import BlockBuffer
+from rulka.buffers.storage import BlockBuffer, place_of_ring
+from rulka.device import CPU
 
 PIECE_STEPS = 64
 """Decisions in one stored piece of a race; the unused rest of a race's last piece is marked as reset."""
 
 
-def demonstration_buffer(blocks: Sequence[ExperienceBlock]) -> BlockBuffer:
+def demonstration_buffer(blocks: Sequence[ExperienceBlock], device: torch.device = CPU) -> BlockBuffer:
     """Stores demonstrations so that they can be drawn from like any other experience.
 
     Args:
         blocks: at least one; lengths and numbers of cars may differ, image size and floats may not.
+        device: of the network that learns from them, which they lie on where they fit.
 
     Raises:
         ValueError: if there are no blocks or no transition in them, or their image sizes differ.
@@ -31,7 +34,9 @@ def demonstration_buffer(blocks: Sequence[ExperienceBlock]) -> BlockBuffer:
         raise ValueError(message)
     spec = replace(blocks[0].spec, num_steps=PIECE_STEPS, num_cars=1)
     num_pieces = sum(block.spec.num_cars * -(-block.spec.num_steps // PIECE_STEPS) for block in blocks)
-    buffer = BlockBuffer(spec, max(2, num_pieces))
+    num_slots = max(2, num_pieces)
+    place, _ = place_of_ring(spec, num_slots, device)
+    buffer = BlockBuffer(spec, num_slots, place)
     stream = 0
     for block in blocks:
         for car in range(block.spec.num_cars):

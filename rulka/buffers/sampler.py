@@ -16,10 +16,12 @@ from torch import Tensor
 from rulka.buffers.mini_race import ClockRule, draw_clocks, place_in_mini_races
 from rulka.buffers.prioritised import DrawnRows, Priorities
 from rulka.buffers.storage import BlockBuffer
-from rulka.buffers.transitions import find_transitions, gather_observations
+from rulka.buffers.transitions import find_transitions
+from rulka.device import CPU, Copies, staging, upload, upload_copy
 from rulka.observation import FLOATS
 
 _CLOCK = FLOATS["clock"].start
+_SEEN = ("image", "floats", "next_image", "next_floats")
 
 
 class Batch(NamedTuple):
@@ -93,8 +95,9 @@ class MiniRaceSampler:
 
     Attributes:
         rule: how the clocks of mini-races are drawn.
-        batch: the last batch.
+        batch: the last batch, on the device.
         rows: the rows that each portion of it was drawn from.
+        clock: [B] float32 clock of each transition.
     """
 
     def __init__(
@@ -104,10 +107,14 @@ class MiniRaceSampler:
         batch_size: int,
         rule: ClockRule,
         block_shape: tuple[int, ...] = (),
+        device: torch.device = CPU,
     ) -> None:
         self.rule = rule
-        self.batch = empty_batch(image_size, num_floats, batch_size, block_shape)
+        self._host = empty_batch(image_size, num_floats, batch_size, block_shape, device)
+        self.batch = upload(self._host, device)
+        self._copies = Copies(device)
         self.rows: list[NDArray[np.int64]] = []
+        self.clock = np.zeros(batch_size, np.float32)
 
     def sample(self, portions: Sequence[Portion], max_steps: int, discount: float, generator: torch.Generator) -> Batch:
         """Draws a batch.
@@ -125,35 +132,71 @@ class MiniRaceSampler:
             message = f"portions must add up to {len(self.batch.action)} transitions"
             raise ValueError(message)
         self.rows = []
+        self._copies.wait()  # or what is still on its way to the device would be overwritten
         start = 0
         for portion in portions:
             count = portion.num_transitions
             drawn = _draw(portion, generator)
             uniform = torch.rand(count, generator=generator, dtype=torch.float64).numpy()
-            part = Batch(*(tensor[start : start + count] for tensor in self.batch))
+            part = self._part(portion.buffer, slice(start, start + count))
             part.weight.numpy()[:] = drawn.weight
-            collate(
-                part, portion.buffer, drawn.row, draw_clocks(uniform, self.rule), max_steps, discount, self.rule.horizon
-            )
+            clock = draw_clocks(uniform, self.rule)
+            collate(part, portion.buffer, drawn.row, clock, max_steps, discount, self.rule.horizon)
+            self.clock[start : start + count] = clock
             self.rows.append(drawn.row)
             start += count
+        self._send(portions)
         return self.batch
+
+    def _part(self, buffer: BlockBuffer, rows: slice) -> Batch:
+        """Returns some rows of the batch, to be filled: in main memory but for what is on the device already."""
+        is_there = bool(buffer.on_device)
+        columns = zip(Batch._fields, self._host, self.batch, strict=True)
+        return Batch(*((there if is_there and name in _SEEN else here)[rows] for name, here, there in columns))
+
+    def _send(self, portions: Sequence[Portion]) -> None:
+        """Copies the batch to its device, but for what is there already."""
+        if self.batch is self._host:
+            return
+        start = 0
+        for portion in portions:
+            rows = slice(start, start + portion.num_transitions)
+            start = rows.stop
+            for name, here, there in zip(Batch._fields, self._host, self.batch, strict=True):
+                if not (portion.buffer.on_device and name in _SEEN):
+                    there[rows].copy_(here[rows], non_blocking=True)
+        self._copies.note()
 
 
 def empty_batch(
-    image_size: tuple[int, int], num_floats: int, batch_size: int, block_shape: tuple[int, ...] = ()
+    image_size: tuple[int, int],
+    num_floats: int,
+    batch_size: int,
+    block_shape: tuple[int, ...] = (),
+    device: torch.device = CPU,
 ) -> Batch:
-    """Reserves the memory of a batch; `block_shape` is [K] where decisions are blocks of K actions."""
-    shape = (batch_size, 1, *image_size)
+    """Reserves main memory for a batch.
+
+    Args:
+        image_size: (H, W).
+        num_floats: F.
+        batch_size: B.
+        block_shape: [K] where decisions are blocks of K actions.
+        device: where the batch will be copied.
+    """
+
+    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return staging(shape, dtype, device)
+
     return Batch(
-        image=torch.empty(shape, dtype=torch.uint8),
-        floats=torch.empty(batch_size, num_floats),
-        action=torch.empty(batch_size, *block_shape, dtype=torch.int64),
-        reward=torch.empty(batch_size),
-        discount=torch.empty(batch_size),
-        next_image=torch.empty(shape, dtype=torch.uint8),
-        next_floats=torch.empty(batch_size, num_floats),
-        weight=torch.ones(batch_size),
+        image=empty(batch_size, 1, *image_size, dtype=torch.uint8),
+        floats=empty(batch_size, num_floats),
+        action=empty(batch_size, *block_shape, dtype=torch.int64),
+        reward=empty(batch_size),
+        discount=empty(batch_size),
+        next_image=empty(batch_size, 1, *image_size, dtype=torch.uint8),
+        next_floats=empty(batch_size, num_floats),
+        weight=empty(batch_size).fill_(1.0),
     )
 
 
@@ -169,7 +212,7 @@ def collate(
     """Fills all of a batch [B] but its weights.
 
     Args:
-        part: overwritten.
+        part: overwritten; its images and floats lie where those of the buffer do, all else in main memory.
         buffer: where the transitions lie.
         rows: [B] that are transitions.
         clock: [B] decisions since the mini-race of each began.
@@ -179,15 +222,23 @@ def collate(
     """
     found = find_transitions(buffer.arrays, rows, max_steps)
     race = place_in_mini_races(found, clock, discount, horizon)
-    image, floats = part.image.flatten(1).numpy(), part.floats.numpy()
-    next_image, next_floats = part.next_image.flatten(1).numpy(), part.next_floats.numpy()
-    gather_observations(buffer.arrays, found.observation, image, floats)
-    gather_observations(buffer.arrays, found.next_observation, next_image, next_floats)
-    floats[:, _CLOCK] = race.clock
-    next_floats[:, _CLOCK] = race.next_clock
+    _observe(buffer, found.observation, race.clock, part.image, part.floats)
+    _observe(buffer, found.next_observation, race.next_clock, part.next_image, part.next_floats)
     part.action.numpy()[:] = found.action
     part.reward.numpy()[:] = race.reward
     part.discount.numpy()[:] = race.discount
+
+
+def _observe(
+    buffer: BlockBuffer, index: NDArray[np.int64], clock: NDArray[np.float32], image: Tensor, floats: Tensor
+) -> None:
+    """Writes observations [B] and the clocks of their mini-races [B] into a part of a batch."""
+    buffer.gather(index, image, floats)
+    if floats.device.type == "cpu":
+        floats.numpy()[:, _CLOCK] = clock
+    else:
+        (times,) = upload_copy((torch.from_numpy(clock),), floats.device)
+        floats[:, _CLOCK].copy_(times)
 
 
 def _draw(portion: Portion, generator: torch.Generator) -> DrawnRows:

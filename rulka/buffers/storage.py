@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.device import CPU, free_bytes, on_host, upload_copy
 
 NO_SLOT = -1
 
@@ -33,8 +35,15 @@ _FIELDS = (
 )
 
 
+_SEEN = ("image", "floats")
+"""Nearly all of a block, which no compiled code looks at: may lie on a device."""
+
+
 class Storage(NamedTuple):
-    """Arrays of all slots, as compiled code takes them; see `ExperienceBlock` for the meaning of the fields."""
+    """Arrays of all slots, as compiled code takes them; see `ExperienceBlock` for the meaning of the fields.
+
+    Images and floats have no slots where they lie on a device.
+    """
 
     image: NDArray[np.uint8]  # [S, T + 1, N, H W]
     floats: NDArray[np.float32]  # [S, T + 1, N, F]
@@ -49,21 +58,46 @@ class Storage(NamedTuple):
     next_slot: NDArray[np.int64]  # [S] the block that follows in the same stream, or NO_SLOT
 
 
+LARGEST_SHARE = 0.5
+"""Of a device's free memory that a ring may take: networks, batches and what cuDNN asks for need the rest."""
+
+
+def place_of_ring(spec: BlockSpec, num_slots: int, device: torch.device) -> tuple[torch.device, str]:
+    """Returns where the images and floats of a ring shall lie, and one line about it, empty if there is no choice.
+
+    Args:
+        spec: shape of every block.
+        num_slots: blocks kept.
+        device: of the network that learns from them; it is taken where they fit into `LARGEST_SHARE` of what is free.
+    """
+    if device.type == "cpu":
+        return CPU, ""
+    observations = num_slots * (spec.num_steps + 1) * spec.num_cars
+    needed = observations * (spec.height * spec.width + 4 * spec.num_floats)
+    free = free_bytes(device)
+    if needed <= LARGEST_SHARE * free:
+        return device, f"experience lies on {device}: {needed / 1e9:.1f} GB of {free / 1e9:.1f} GB that were free"
+    limit = f"{LARGEST_SHARE:.0%} of the {free / 1e9:.1f} GB that are free on {device}"
+    return CPU, f"experience lies in main memory: its {needed / 1e9:.1f} GB are more than {limit}"
+
+
 class BlockBuffer:
     """A ring of experience blocks.
 
     Attributes:
         spec: shape of every block.
-        arrays: what is stored.
+        arrays: what is stored in main memory.
+        on_device: images [S, T + 1, N, H W] and floats [S, T + 1, N, F] by name, where they lie on a device.
         num_inserted: blocks inserted so far, overwritten ones included.
     """
 
-    def __init__(self, spec: BlockSpec, num_slots: int) -> None:
-        """Reserves memory, which the system hands out only as it is written.
+    def __init__(self, spec: BlockSpec, num_slots: int, device: torch.device = CPU) -> None:
+        """Reserves memory, which the system hands out only as it is written; a device hands it out at once.
 
         Args:
             spec: shape of every block.
             num_slots: blocks kept; at least two, so that one can continue another.
+            device: where images and floats lie.
 
         Raises:
             ValueError: if `num_slots` is less than two.
@@ -75,8 +109,14 @@ class BlockBuffer:
         self.num_slots = num_slots
         self.num_inserted = 0
         layout = spec.layout()
-        arrays = {name: np.empty((num_slots, *layout[name][0]), layout[name][1]) for name in _FIELDS}
-        arrays["image"] = arrays["image"].reshape(num_slots, spec.num_steps + 1, spec.num_cars, -1)
+        layout["image"] = ((spec.num_steps + 1, spec.num_cars, spec.height * spec.width), np.uint8)
+        slots = dict.fromkeys(_FIELDS, num_slots)
+        self.on_device: dict[str, Tensor] = {}
+        if device.type != "cpu":
+            for name, dtype in zip(_SEEN, (torch.uint8, torch.float32), strict=True):
+                slots[name] = 0
+                self.on_device[name] = torch.empty((num_slots, *layout[name][0]), dtype=dtype, device=device)
+        arrays = {name: np.empty((slots[name], *layout[name][0]), layout[name][1]) for name in _FIELDS}
         is_held_out = np.zeros((num_slots, *layout["is_reset"][0]), np.bool_)
         self.arrays = Storage(**arrays, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
         self._newest: dict[int, int] = {}
@@ -122,11 +162,10 @@ class BlockBuffer:
         slot = self.num_inserted % self.num_slots
         self._newest = {name: newest for name, newest in self._newest.items() if newest != slot}
         before = self._newest.get(stream)
-        if before is not None and np.array_equal(self.arrays.floats[before, -1], block.floats[0]):
+        if before is not None and np.array_equal(self._last_floats(before), block.floats[0]):
             self.arrays.next_slot[before] = slot
         for name in _FIELDS:
-            target = getattr(self.arrays, name)[slot]
-            target[...] = getattr(block, name).reshape(target.shape)
+            self._write(name, slot, getattr(block, name))
         self.arrays.is_held_out[slot] = False if is_held_out is None else is_held_out
         self.arrays.next_slot[slot] = NO_SLOT
         self._newest[stream] = slot
@@ -139,8 +178,9 @@ class BlockBuffer:
         self._newest = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that is stored, as tensors that share its memory, and where the ring stands."""
+        """Returns all that is stored, as tensors that share its memory if they can, and where the ring stands."""
         stored = {name: torch.from_numpy(array[: self.num_blocks]) for name, array in self.arrays._asdict().items()}
+        stored |= {name: on_host(tensor[: self.num_blocks])[0] for name, tensor in self.on_device.items()}
         return {"arrays": stored, "num_inserted": self.num_inserted, "newest": dict(self._newest)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,7 +194,10 @@ class BlockBuffer:
             if stored.shape[1:] != array.shape[1:] or len(stored) > self.num_slots:
                 message = f"stored {name!r} of shape {stored.shape} does not fit a buffer of shape {array.shape}"
                 raise ValueError(message)
-            array[: len(stored)] = stored
+            if name in self.on_device:
+                self.on_device[name][: len(stored)].copy_(torch.from_numpy(stored))
+            else:
+                array[: len(stored)] = stored
         self.num_inserted = int(state["num_inserted"])
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
 
@@ -168,9 +211,9 @@ class BlockBuffer:
         return range(self.num_inserted - self.num_blocks, self.num_inserted)
 
     def block_arrays(self, number: int) -> dict[str, NDArray]:
-        """Returns what the block of a number holds, as views that the ring may overwrite later."""
+        """Returns what the block of a number holds, as views that the ring may overwrite later, or as copies."""
         slot = number % self.num_slots
-        return {name: array[slot] for name, array in self.arrays._asdict().items() if name != "next_slot"}
+        return {name: self._read(name, slot) for name in Storage._fields if name != "next_slot"}
 
     def load_ring(self, state: Mapping[str, Any], blocks: Mapping[int, Mapping[str, NDArray]]) -> None:
         """Goes on from what `ring_state` and `block_arrays` returned, of a buffer of the same shape; copies it.
@@ -183,13 +226,54 @@ class BlockBuffer:
             message = f"{len(blocks)} stored blocks are not the last {self.num_blocks} of {self.num_inserted}"
             raise ValueError(message)
         for number, arrays in blocks.items():
-            for name, target in self.block_arrays(number).items():
-                if arrays[name].shape != target.shape or arrays[name].dtype != target.dtype:
+            for name, array in self.arrays._asdict().items():
+                if name == "next_slot":
+                    continue
+                if arrays[name].shape != array.shape[1:] or arrays[name].dtype != array.dtype:
                     message = f"stored {name!r} of shape {arrays[name].shape} does not fit blocks of {self.spec}"
                     raise ValueError(message)
-                target[...] = arrays[name]
+                self._write(name, number % self.num_slots, arrays[name])
         self.arrays.next_slot[: self.num_blocks] = state["next_slot"].numpy()
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
+
+    def gather(self, index: NDArray[np.int64], image: Tensor, floats: Tensor) -> None:
+        """Copies observations out of the blocks.
+
+        Args:
+            index: [B] flat indices of observations, as in `rulka.buffers.transitions.Transitions`.
+            image: [B, 1, H, W] uint8, overwritten; contiguous, and where the buffer's images lie.
+            floats: [B, F] float32, likewise.
+        """
+        if not self.on_device:
+            pixels = self.arrays.image.reshape(-1, self.arrays.image.shape[-1])
+            numbers = self.arrays.floats.reshape(-1, self.arrays.floats.shape[-1])
+            np.take(pixels, index, axis=0, out=image.flatten(1).numpy(), mode="clip")
+            np.take(numbers, index, axis=0, out=floats.numpy(), mode="clip")
+            return
+        (rows,) = upload_copy((torch.from_numpy(index),), floats.device)
+        image.copy_(self.on_device["image"].flatten(0, 2).index_select(0, rows).view(image.shape))
+        floats.copy_(self.on_device["floats"].flatten(0, 2).index_select(0, rows))
+
+    def _write(self, name: str, slot: int, values: NDArray) -> None:
+        """Writes one field of a slot."""
+        if name not in self.on_device:
+            target = getattr(self.arrays, name)[slot]
+            target[...] = values.reshape(target.shape)
+            return
+        target = self.on_device[name][slot]
+        (copied,) = upload_copy((torch.from_numpy(values.reshape(target.shape)),), target.device)
+        target.copy_(copied)
+
+    def _read(self, name: str, slot: int) -> NDArray:
+        if name not in self.on_device:
+            return getattr(self.arrays, name)[slot]
+        return on_host(self.on_device[name][slot])[0].numpy()
+
+    def _last_floats(self, slot: int) -> NDArray[np.float32]:
+        """Returns the floats [N, F] of the observation that a block ends with."""
+        if not self.on_device:
+            return self.arrays.floats[slot, -1]
+        return on_host(self.on_device["floats"][slot, -1])[0].numpy()
 
     def check_valid(self) -> None:
         """Asserts what must hold of the links; for tests."""
@@ -197,7 +281,7 @@ class BlockBuffer:
             following = int(self.arrays.next_slot[slot])
             if following != NO_SLOT:
                 assert self._age(following) < self._age(slot), "a block is followed by an older one"
-                assert np.array_equal(self.arrays.floats[slot, -1], self.arrays.floats[following, 0])
+                assert np.array_equal(self._last_floats(slot), self._read("floats", following)[0])
 
     def _age(self, slot: int) -> int:
         return (self.num_inserted - 1 - slot) % self.num_slots

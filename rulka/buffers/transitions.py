@@ -93,20 +93,3 @@ def _follow(storage: Storage, rows: NDArray[np.int64], max_steps: int, found: Tr
         found.is_terminal[b] = is_terminal
         found.next_observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
         found.next_potential[b] = storage.potential[slot, step, car]
-
-
-def gather_observations(
-    storage: Storage, index: NDArray[np.int64], image: NDArray[np.uint8], floats: NDArray[np.float32]
-) -> None:
-    """Copies observations out of the blocks.
-
-    Args:
-        storage: the blocks.
-        index: [B] flat indices of observations, as in `Transitions`.
-        image: [B, H W] uint8, overwritten; C-contiguous.
-        floats: [B, F] float32, overwritten; C-contiguous.
-    """
-    pixels = storage.image.reshape(-1, storage.image.shape[-1])
-    numbers = storage.floats.reshape(-1, storage.floats.shape[-1])
-    np.take(pixels, index, axis=0, out=image, mode="clip")
-    np.take(numbers, index, axis=0, out=floats, mode="clip")

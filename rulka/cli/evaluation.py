@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rulka.actions import action_table
+from rulka.device import CPU
 from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver, race_all
 from rulka.evaluation.dataset import track_and_demonstrations
@@ -24,6 +27,7 @@ def evaluate_agent(
     num_races: int | None,
     seed: int | None = None,
     races_dir: Path = RACES,
+    device: torch.device = CPU,
 ) -> dict[str, Any]:
     """Lets an agent drive greedy races from fixed seeds.
 
@@ -34,6 +38,7 @@ def evaluate_agent(
         num_races: races to drive; None takes `evaluate.num_races`.
         seed: of the first start, in 0..2^32-1; race k takes seed + k. None takes `evaluate.seed`.
         races_dir: the race dataset, for its tracks and for the demonstrations on the same track.
+        device: where its network runs.
 
     Returns:
         `agent`, `demonstrations`, `algorithms` and `track` as in `metrics.json`, and `races`, one entry each.
@@ -52,7 +57,7 @@ def evaluate_agent(
     evaluate = params.evaluate.model_copy(update={key: value for key, value in chosen.items() if value is not None})
     table = action_table(params.actions.ticks_per_action)
     rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
-    driver = agent_driver(agent_dir, rules)
+    driver = agent_driver(agent_dir, rules, device)
     # Standard output is for JSON.
     evaluation = race_all([driver], rules, demonstrations, find_reference_race(races_dir, rules), sys.stderr)
     metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))

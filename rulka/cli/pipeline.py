@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rulka.cli.options import AsJson, Flag, Names, OneName, say, say_json
+from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, say, say_json
 from rulka.errors import UserError
 from rulka.stage import EXIT_USER_ERROR
 
 BENCHMARKS_DIR = Path("benchmarks")
 
 
-def run(stages: Names = (), /, force: Flag = False) -> None:
+def run(stages: Names = (), /, force: Flag = False, device: DeviceName = None) -> None:
     """Run the flow `rulka` in this process: the given stages, or all of them.
 
     Args:
         stages: names of stages in dvc.yaml.
         force: run them even if nothing they read has changed.
+        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
     """
+    _pass_on(device)
     with _prefect_explained():
         from flows.local import run as run_flow
 
@@ -70,13 +73,15 @@ def doctor(as_json: AsJson = False) -> None:
         sys.exit(EXIT_USER_ERROR)
 
 
-def bench(names: Names = (), /, as_json: AsJson = False) -> None:
+def bench(names: Names = (), /, as_json: AsJson = False, device: DeviceName = None) -> None:
     """Run benchmarks, each of which prints a table.
 
     Args:
         names: names of modules in benchmarks/; all of them when left out.
         as_json: let each print one JSON object instead.
+        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
     """
+    _pass_on(device)
     modules = [path.stem for path in BENCHMARKS_DIR.glob("*.py") if not path.stem.startswith("_")]
     known = sorted([*modules, *(path.parent.name for path in BENCHMARKS_DIR.glob("*/__main__.py"))])
     if not known:
@@ -90,6 +95,15 @@ def bench(names: Names = (), /, as_json: AsJson = False) -> None:
         if subprocess.run(command, check=False).returncode != 0:
             message = f"benchmark {name} failed"
             raise UserError(message)
+
+
+def _pass_on(device: str | None) -> None:
+    """Names the device for the processes that this one starts, once it has been seen to work."""
+    if device is not None:
+        from rulka.device import DEVICE_VARIABLE, choose_device
+
+        choose_device(device)
+        os.environ[DEVICE_VARIABLE] = device
 
 
 @contextmanager

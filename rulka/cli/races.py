@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, Flag, OneTrack, Paths, TrackName, say, say_json
+from rulka.cli.options import AsJson, DeviceName, Flag, OneTrack, Paths, TrackName, say, say_json
 from rulka.errors import UserError
 from rulka.folders import AGENT, TRAINING_RUNS
 from rulka.outputs import check_file
@@ -18,6 +18,7 @@ def evaluate(
     track: TrackName = None,
     races: int | None = None,
     seed: int | None = None,
+    device: DeviceName = None,
     as_json: AsJson = False,
 ) -> None:
     """Let an agent race greedily from fixed seeds.
@@ -27,12 +28,15 @@ def evaluate(
         track: campaign slug, file or uid of the track; the main track of data/races when left out.
         races: number of races; the one of params.yaml when left out.
         seed: of the first start, the next race takes the next; the one of params.yaml when left out.
+        device: where its network runs; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         as_json: print one JSON object.
     """
     from rulka.cli.evaluation import evaluate_agent, format_evaluation
+    from rulka.device import use_device
     from rulka.params import read_params
 
-    result = evaluate_agent(agent, track=track, num_races=races, seed=seed, params=read_params())
+    where = use_device(device)
+    result = evaluate_agent(agent, track=track, num_races=races, seed=seed, params=read_params(), device=where)
     if as_json:
         say_json(result)
     else:
@@ -46,6 +50,7 @@ def watch(
     races: int = 1,
     out: Path | None = None,
     port: int = 8477,
+    device: DeviceName = None,
 ) -> None:
     """Show recordings and agents in one picture, or a running training on a live page.
 
@@ -58,6 +63,7 @@ def watch(
         races: races of each agent, from different starts.
         out: MP4 file to write; without it a window opens.
         port: of the live page of a training.
+        device: where networks of agents run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
     """
     named = sources or (TRAINING_RUNS,)
     if len(named) == 1 and any(named[0].rglob("metrics.jsonl")):
@@ -68,7 +74,7 @@ def watch(
 
     if out is not None:
         check_file(out, ".mp4")
-    say(show_races(sources, read_params(), track=track, num_races=races, out=out))
+    say(show_races(sources, read_params(), track=track, num_races=races, out=out, device=device))
 
 
 def track(

@@ -13,7 +13,15 @@ from rulka.video.sources import LEFT_TO_RIGHT, gather, sort_sources
 from rulka.video.window import check_screen, show_frames
 
 
-def show_races(sources: Sequence[Path], params: Params, *, track: str | None, num_races: int, out: Path | None) -> str:
+def show_races(
+    sources: Sequence[Path],
+    params: Params,
+    *,
+    track: str | None,
+    num_races: int,
+    out: Path | None,
+    device: str | None = None,
+) -> str:
     """Shows races together, in a window or as a video.
 
     Args:
@@ -23,6 +31,7 @@ def show_races(sources: Sequence[Path], params: Params, *, track: str | None, nu
         track: uid or file of the track on which agents race, see `rulka.video.sources.gather`.
         num_races: of each agent and of each dataset.
         out: MP4 file to write; None opens a window.
+        device: name of where networks of agents run; see `rulka.device.choose_device`.
 
     Returns:
         One line that says what was shown.
@@ -34,7 +43,7 @@ def show_races(sources: Sequence[Path], params: Params, *, track: str | None, nu
     found = sort_sources(sources)
     if out is None:
         check_screen()  # before minutes of racing
-    shown = gather(found, params, track, num_races)
+    shown = gather(found, params, track, num_races, device)
     said = f"{shown.texts.title.replace(LEFT_TO_RIGHT, '')} on {shown.track.name}, {len(shown.ghosts)} ghosts"
     size = (shown, params.simulator.camera, params.observation, params.evaluate)
     if out is None:

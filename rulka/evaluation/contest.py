@@ -34,27 +34,27 @@ class Driver:
     policy: Policy
 
 
-def agent_driver(agent_dir: Path, rules: RaceRules, key: str = "agent") -> Driver:
-    """Loads an agent, or any other artifact that can drive.
+def agent_driver(agent_dir: Path, rules: RaceRules, device: torch.device, key: str = "agent") -> Driver:
+    """Loads an agent, or any other artifact that can drive, onto a device.
 
     Raises:
         ArtifactError: if it is damaged, or made for other observations or actions.
     """
-    policy = load_policy(agent_dir, observation=rules.observation, actions=rules.table)
+    policy = load_policy(agent_dir, observation=rules.observation, actions=rules.table, device=device)
     algorithm = NAMES.get(policy.algorithm, policy.algorithm)
     return Driver(key, f"Agent ({algorithm})" if key == "agent" else algorithm, policy)
 
 
-def drivers(agent_dir: Path, policy_dir: Path, rules: RaceRules) -> list[Driver]:
-    """Loads everybody who takes part in the stage: the agent first, random actions last.
+def drivers(agent_dir: Path, policy_dir: Path, rules: RaceRules, device: torch.device) -> list[Driver]:
+    """Loads everybody who takes part in the stage onto a device: the agent first, random actions last.
 
     Raises:
         ArtifactError: if an artifact is damaged, or made for other observations or actions.
     """
-    found = [agent_driver(agent_dir, rules)]
+    found = [agent_driver(agent_dir, rules, device)]
     for folder in sorted((agent_dir / COMPARED).glob(f"*/{META_FILE}")):
-        found.append(agent_driver(folder.parent, rules, key=folder.parent.name))
-    cloned = load_policy(policy_dir, observation=rules.observation, actions=rules.table)
+        found.append(agent_driver(folder.parent, rules, device, key=folder.parent.name))
+    cloned = load_policy(policy_dir, observation=rules.observation, actions=rules.table, device=device)
     found.append(Driver("cloned", "Cloned policy", cloned))
     found.append(Driver("random", "Random actions", RandomPolicy(rules.seeds, rules.table.num_actions)))
     return found

@@ -33,17 +33,18 @@ def random_view(image: Tensor, augmentation: Augmentation, generator: torch.Gene
     Args:
         image: [B, 1, H, W] normalised images in [-1, 1].
         augmentation: how much.
-        generator: source of randomness.
+        generator: of random numbers, on the images' device.
 
     Returns:
         [B, 1, H, W] in [-1, 1].
     """
     batch, _, height, width = image.shape
-    cut = augmentation.crop_pixels * torch.rand(batch, generator=generator)
+    draws = {"generator": generator, "device": image.device}
+    cut = augmentation.crop_pixels * torch.rand(batch, **draws)
     scale = torch.stack([1.0 - cut / width, 1.0 - cut / height], dim=1)
-    shift = (1.0 - scale) * (2.0 * torch.rand(batch, 2, generator=generator) - 1.0)
+    shift = (1.0 - scale) * (2.0 * torch.rand(batch, 2, **draws) - 1.0)
     transform = torch.cat([torch.diag_embed(scale), shift[:, :, None]], dim=2)
     grid = functional.affine_grid(transform, list(image.shape), align_corners=False)
     cropped = functional.grid_sample(image, grid.to(image.dtype), padding_mode="border", align_corners=False)
-    factor = 1.0 + augmentation.brightness * (2.0 * torch.rand(batch, 1, 1, 1, generator=generator) - 1.0)
+    factor = 1.0 + augmentation.brightness * (2.0 * torch.rand(batch, 1, 1, 1, **draws) - 1.0)
     return ((cropped + 1.0) * factor - 1.0).clamp(-1.0, 1.0)

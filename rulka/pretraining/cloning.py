@@ -25,6 +25,7 @@ from models.policy import ClonePolicy
 from rulka.actions import FORWARD, ActionTable
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace
 from rulka.datasets.split import place
+from rulka.device import device_of, upload_ahead
 from rulka.losses.cloning import soft_cross_entropy
 from rulka.observation import FLOATS
 
@@ -54,11 +55,13 @@ def disturb(floats: Tensor, mean: Tensor, std: Tensor, disturbance: Disturbance,
         mean: [F] of the normalisation.
         std: [F] of the normalisation.
         disturbance: how much.
-        generator: source of randomness.
+        generator: of random numbers, on the device of the floats.
     """
-    noise = torch.randn(floats.shape, generator=generator)
+    noise = torch.randn(floats.shape, generator=generator, device=floats.device)
     disturbed = hide(floats + disturbance.float_noise * std * noise, mean, "clock")
-    is_hidden = torch.rand(len(floats), 1, generator=generator) < disturbance.previous_action_dropout
+    is_hidden = (
+        torch.rand(len(floats), 1, generator=generator, device=floats.device) < disturbance.previous_action_dropout
+    )
     part = FLOATS["previous_actions"]
     disturbed[:, part] = torch.where(is_hidden, mean[part], disturbed[:, part])
     return disturbed
@@ -133,11 +136,11 @@ def predict(
 ) -> Predictions:
     """Runs a policy over frames by their numbers [N], with the recorded previous actions; call it without gradients."""
     total, predicted = 0.0, [np.zeros(0, np.int64)]
-    for batch in _in_order(frames, numbers):
+    for batch in _in_order(policy, frames, numbers):
         floats = hide(batch.floats, policy.float_mean, "previous_actions") if hide_previous else batch.floats
         logits = policy(batch.image, floats)
         total += float(soft_cross_entropy(logits, batch.action_share)) * len(floats)
-        predicted.append(logits.argmax(dim=1).numpy())
+        predicted.append(logits.argmax(dim=1).cpu().numpy())
     return Predictions(total / len(numbers), np.concatenate(predicted))
 
 
@@ -159,11 +162,12 @@ def predict_own(
         Over all frames of the races, in the order of `frames_of`.
     """
     numbers = frames_of(races)
-    encoded = torch.cat([policy.encode(batch.image).float() for batch in _in_order(frames, numbers)])
-    floats, keys = torch.from_numpy(frames.floats[numbers]), torch.from_numpy(table.keys())
-    length = torch.tensor([race.num_frames for race in races])
+    encoded = torch.cat([policy.encode(batch.image).float() for batch in _in_order(policy, frames, numbers)])
+    device = encoded.device
+    floats, keys = (torch.from_numpy(array).to(device) for array in (frames.floats[numbers], table.keys()))
+    length = torch.tensor([race.num_frames for race in races], device=device)
     start, part = length.cumsum(0) - length, FLOATS["previous_actions"]
-    logits = torch.empty(len(numbers), table.num_actions)
+    logits = torch.empty(len(numbers), table.num_actions, device=device)
     previous = floats[start, part]
     for step in range(int(length.max())):
         is_going = step < length
@@ -173,13 +177,15 @@ def predict_own(
         logits[at] = policy.decide(encoded[at], seen)
         pressed = keys[logits[at].argmax(dim=1)]
         previous[is_going] = torch.cat([previous[is_going][:, keys.shape[1] :], pressed], dim=1)
-    share = torch.from_numpy(frames.action_share[numbers])
-    return Predictions(float(soft_cross_entropy(logits, share)), logits.argmax(dim=1).numpy())
+    share = torch.from_numpy(frames.action_share[numbers]).to(device)
+    return Predictions(float(soft_cross_entropy(logits, share)), logits.argmax(dim=1).cpu().numpy())
 
 
-def _in_order(frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:
-    for start in range(0, len(numbers), EVALUATION_BATCH):
-        yield frames.batch(numbers[start : start + EVALUATION_BATCH])
+def _in_order(policy: ClonePolicy, frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:
+    """Yields batches of frames where the policy is."""
+    parts = range(0, len(numbers), EVALUATION_BATCH)
+    batches = (frames.batch(numbers[start : start + EVALUATION_BATCH]) for start in parts)
+    return upload_ahead(batches, device_of(policy))
 
 
 def repeat_last_action(action: NDArray[np.int64], race_index: NDArray[np.int64]) -> NDArray[np.int64]:

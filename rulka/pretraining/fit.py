@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.datasets.frames import Batch
+from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
 
 WARMUP_SHARE = 0.05
@@ -103,9 +104,9 @@ def fit(
     """Trains a network and leaves the weights of its best epoch in it.
 
     Args:
-        network: trained in place.
+        network: trained in place, where it is.
         settings: how.
-        batches: training batches of an epoch, by its number from 0.
+        batches: training batches of an epoch, by its number from 0, in main memory.
         loss: mean loss [] of a batch; called under autocast, in training mode.
         validate: loss on held-out frames, or None where there are none (the training loss then decides); called
             without gradients, in evaluation mode.
@@ -123,16 +124,19 @@ def fit(
     epochs: list[Epoch] = []
     best: _Best | None = None
     stopped = None
+    device = device_of(network)
     for number in range(settings.epochs):
         started_s = time.monotonic()
         network.train()
         try:
-            train_loss = _train_epoch(network, settings, optimizer, schedule, batches(number), loss, on_batch)
+            train_loss = _train_epoch(
+                network, settings, optimizer, schedule, upload_ahead(batches(number), device), loss, on_batch
+            )
         except _DivergedError as error:
             stopped = f"{error} in epoch {number + 1} of {settings.epochs}"
             break
         network.eval()
-        with torch.no_grad(), computing_in(settings.precision):
+        with torch.no_grad(), computing_in(settings.precision, device):
             validation_loss = validate()
         epochs.append(Epoch(number, train_loss, validation_loss, round(time.monotonic() - started_s, 3)))
         best = _better(best, epochs[-1], network)
@@ -158,14 +162,15 @@ def choose_precision(precision: Precision, network: nn.Module, loss: Callable[[]
         network: what will be trained; its gradients are cleared.
         loss: computes a loss [] from as many frames as a training batch has.
     """
+    device = device_of(network)
 
     def run(tried: Precision) -> None:
-        with computing_in(tried):
+        with computing_in(tried, device):
             value = loss()
         value.backward()
         network.zero_grad(set_to_none=True)
 
-    return faster_precision(run) if precision == "measured" else precision
+    return faster_precision(run, device) if precision == "measured" else precision
 
 
 def _train_epoch(
@@ -183,8 +188,9 @@ def _train_epoch(
         _DivergedError: before a step that would put numbers into the weights that are none.
     """
     total, num_frames = 0.0, 0
+    device = device_of(network)
     for batch in batches:
-        with computing_in(settings.precision):
+        with computing_in(settings.precision, device):
             batch_loss = loss(batch)
         value = float(batch_loss.detach())
         if not math.isfinite(value):

@@ -100,6 +100,7 @@ class CentralInference:
         numbers = [self._spec.train.seed, _SEED_PURPOSE, self._num_starts, num_restarts]
         return InferenceSpec(
             make_actor=self._spec.make_actor,
+            device=self._spec.device,
             seed=int(np.random.SeedSequence(numbers).generate_state(1)[0]),
             desk=self._desk,
             desk_names=tuple(desk.name for desk in self._desks),

@@ -29,6 +29,7 @@ from dataclasses import replace
 from typing import Any
 
 from rulka.agents.spec import Experience, Learner
+from rulka.device import weights_on_host
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
@@ -68,7 +69,7 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
         restore_experience(learner, experience, saved["experience"])
     else:
         experience.clear()
-    tensors = learner.network.state_dict()
+    tensors = weights_on_host(learner.network)
     with ExitStack() as stack:
         if spec.train.num_collectors:
             collectors = CollectorProcesses(spec, tensors, state.env_steps, state.num_starts)
@@ -79,7 +80,7 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
             stack.callback(collectors.stop)
         check_block = replace(spec.block, num_cars=spec.train.check_races)
         check_cars = spec.make_cars(check_block.num_cars, start_anywhere=0.0)
-        check = GreedyCheck(check_cars, spec.make_actor(spec.train.seed), check_block, stop.check)
+        check = GreedyCheck(check_cars, spec.make_actor(spec.train.seed, spec.device), check_block, stop.check)
         stack.callback(check.close)
         num_bytes = saved["metrics_bytes"] if saved else 0
         metrics = MetricsLog(spec.folder, env_steps=state.env_steps, num_bytes=num_bytes)

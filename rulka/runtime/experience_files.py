@@ -58,11 +58,11 @@ class ExperienceFiles:
             CheckpointError: if one cannot be written.
         """
         names = {}
-        for number, piece in pieces.items():
+        for number in pieces:  # without reading those that were written before
             name = self._names.get(number)
             if name is None:
                 name = f"{self._num_starts:04d}-{number:09d}.npz"
-                self._write(self.folder / name, piece)
+                self._write(self.folder / name, pieces[number])
             names[number] = name
         self._names = names
         return names

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
@@ -21,11 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.spec import Actor, Decision
+from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.device import staging
 from rulka.runtime.messages import Answered, Ask, Heartbeat, InferenceTimes, Stop
 from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
+from rulka.runtime.specs import MakeActor
 from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsLayout
 
 
@@ -34,8 +36,9 @@ class InferenceSpec:
     """All that the process needs; picklable.
 
     Attributes:
-        make_actor: builds the actor from a seed.
+        make_actor: builds the actor.
         seed: of its exploration.
+        device: where it computes.
         desk: shape of a desk, a block of one decision.
         desk_names: of the shared memory of each collector's.
         weights_name: of the shared memory with the weights.
@@ -44,8 +47,9 @@ class InferenceSpec:
         questions: ends of the collectors' pipes.
     """
 
-    make_actor: Callable[[int], Actor]
+    make_actor: MakeActor
     seed: int
+    device: torch.device
     desk: BlockSpec
     desk_names: tuple[str, ...]
     weights_name: str
@@ -61,10 +65,10 @@ def run_inference(spec: InferenceSpec, connection: Connection) -> None:
         spec: what to build, and where its memory is.
         connection: to the learner; when it breaks, the learner is gone and this process ends.
     """
-    work_for_learner(spec.parent_pid, connection, lambda: _Inference(spec, connection))
+    work_for_learner(spec.parent_pid, connection, lambda: Inference(spec, connection))
 
 
-class _Inference:
+class Inference:
     """The loop of the process."""
 
     def __init__(self, spec: InferenceSpec, connection: Connection) -> None:
@@ -73,7 +77,11 @@ class _Inference:
         self._memory = [SharedBlocks.attach(name, spec.desk, 1) for name in spec.desk_names]
         self._desks = [memory[0] for memory in self._memory]
         self._weights = SharedWeights.attach(spec.weights_name, spec.weights_layout)
-        self._actor = spec.make_actor(spec.seed)
+        self._actor = spec.make_actor(spec.seed, spec.device)
+        # Reused for every batch: the actor has decided, and so copied it, before the next one is joined.
+        rows = spec.desk.num_cars * len(self._desks)
+        self._image = staging((rows, 1, spec.desk.height, spec.desk.width), torch.uint8, spec.device)
+        self._floats = staging((rows, spec.desk.num_floats), torch.float32, spec.device)
         self._version = NO_VERSION
         self._times, self._beat_s = InferenceTimes(), time.monotonic()
 
@@ -87,10 +95,11 @@ class _Inference:
                 break
             asked = {index: _newest(end) for index, end in enumerate(self._questions) if end in ready}
             if asked:
-                self._answer(asked)
+                self.answer(asked)
             self._beat_when_due()
 
-    def _answer(self, asked: Mapping[int, Ask]) -> None:
+    def answer(self, asked: Mapping[int, Ask]) -> None:
+        """Decides for the cars on the desks of some collectors, by their numbers, and says so to each."""
         started_s = time.monotonic()
         if self._weights.version != self._version:
             weights = self._weights.read()
@@ -99,7 +108,8 @@ class _Inference:
         loaded_s = time.monotonic()
         desks = [self._desks[index] for index in asked]
         self._actor.set_env_steps(max(ask.env_steps for ask in asked.values()))
-        decision = self._actor.act(_joined(desks, "image"), _joined(desks, "floats"), explore=True)
+        image, floats = _join(desks, "image", self._image), _join(desks, "floats", self._floats)
+        decision = self._actor.act(image, floats, explore=True)
         _write(desks, decision)
         for index, ask in asked.items():
             self._questions[index].send(Answered(ask.number, self._version))
@@ -125,9 +135,12 @@ def _newest(end: Connection) -> Ask:
     return ask
 
 
-def _joined(desks: Sequence[ExperienceBlock], name: str) -> Tensor:
-    """Returns what the cars of all desks see, in one tensor [all cars, ...]."""
-    return torch.from_numpy(np.concatenate([getattr(desk, name)[0] for desk in desks]))
+def _join(desks: Sequence[ExperienceBlock], name: str, memory: Tensor) -> Tensor:
+    """Writes what the cars of some desks see into the first rows of [cars of all desks, ...] and returns these."""
+    seen = [getattr(desk, name)[0] for desk in desks]
+    joined = memory[: sum(map(len, seen))]
+    np.concatenate(seen, out=joined.numpy())
+    return joined
 
 
 def _write(desks: Sequence[ExperienceBlock], decision: Decision) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from rulka.agents.spec import Learner
+from rulka.device import weights_on_host
 from rulka.errors import UserError
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
@@ -201,7 +202,7 @@ class LearnerLoop:
     def _publish(self) -> None:
         if self._learner.version == self._published:
             return
-        tensors = self._learner.network.state_dict()
+        tensors = weights_on_host(self._learner.network)
         wrong = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
         if wrong:
             message = f"training diverged: after update {self._learner.version}, {wrong[0]!r} holds NaN or infinity"
@@ -282,7 +283,7 @@ class LearnerLoop:
         """
         if self._learner.version == self.state.checked_version:
             return
-        tensors = self._learner.network.state_dict()
+        tensors = weights_on_host(self._learner.network)
         result = self._check.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
         self.best.offer(self.state.env_steps, result, tensors)
         self.records.offer(self._check, tensors, self.state.env_steps, result)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rulka.actions import ActionTable
 from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.device import CPU
 from rulka.envs.game import GameCars, game_settings
 from rulka.envs.vector import RaceVectorEnv
 from rulka.errors import UserError
@@ -95,21 +98,28 @@ def num_games(train: TrainParams) -> int:
     return max(1, train.num_collectors) + 1
 
 
-def build_actor(spec: AgentSpec, warmup_dir: Path | None, seed: int) -> Actor:
+def build_actor(spec: AgentSpec, warmup_dir: Path | None, seed: int, device: torch.device = CPU) -> Actor:
     """Builds an actor, with the frozen cloned policy where it has one.
 
     Args:
         spec: of the agent.
         warmup_dir: artifact of the cloned policy; None where the spec has no policy network.
         seed: of its exploration.
+        device: where its networks are.
     """
-    actor = make_actor(spec, seed)
+    actor = make_actor(spec, seed, device)
     if warmup_dir is not None:
         actor.load_policy(load_artifact(warmup_dir, "policy", observation=spec.observation).tensors)
     return actor
 
 
-def build_learner(spec: AgentSpec, initial: Artifact, seed: int, demonstrations: Sequence[ExperienceBlock]) -> Learner:
+def build_learner(
+    spec: AgentSpec,
+    initial: Artifact,
+    seed: int,
+    demonstrations: Sequence[ExperienceBlock],
+    device: torch.device = CPU,
+) -> Learner:
     """Builds a learner that starts from the weights of an initial agent.
 
     Args:
@@ -117,8 +127,9 @@ def build_learner(spec: AgentSpec, initial: Artifact, seed: int, demonstrations:
         initial: artifact of kind "agent_init".
         seed: of the order in which it learns.
         demonstrations: what it is shown; empty for algorithms that take none.
+        device: where it learns.
     """
-    learner = make_learner(spec, seed)
+    learner = make_learner(spec, seed, device)
     learner.load_network(initial.tensors)
     if demonstrations:
         learner.insert_demonstrations(demonstrations)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 from rulka.agents.spec import Actor, Learner
 from rulka.buffers.experience import BlockSpec
+from rulka.device import CPU
 from rulka.params import TrainParams
 from rulka.runtime.collector import CarBatch
 
@@ -26,13 +29,21 @@ class MakeCars(Protocol):
         ...
 
 
+class MakeActor(Protocol):
+    """Builds an actor; a module-level function, or a `functools.partial` of one."""
+
+    def __call__(self, seed: int, device: torch.device = CPU) -> Actor:
+        """Builds it; `seed` decides how it explores, `device` where its network is."""
+        ...
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """One training run.
 
     Attributes:
         make_cars: builds the environment of a collector, or of a greedy check.
-        make_actor: builds an actor from a seed.
+        make_actor: builds an actor.
         make_learner: builds the learner, with its initial weights and demonstrations.
         block: shape of the blocks of experience.
         train: how to run.
@@ -40,16 +51,19 @@ class RunSpec:
         label: for the progress display.
         make_collector_cars: returns what builds the environment of the collector of a number, where each has a place
             of its own, as in a game; None lets `make_cars` build them all.
+        device: where central inference and the greedy checks run; collectors that choose actions themselves stay on
+            the CPU.
     """
 
     make_cars: MakeCars
-    make_actor: Callable[[int], Actor]
+    make_actor: MakeActor
     make_learner: Callable[[], Learner]
     block: BlockSpec
     train: TrainParams
     folder: Path
     label: str
     make_collector_cars: Callable[[int], MakeCars] | None = None
+    device: torch.device = CPU
 
     def cars_of(self, collector: int) -> MakeCars:
         """Returns what builds the environment of a collector."""
@@ -72,6 +86,6 @@ class CollectorSpec:
     index: int
     seed: int
     make_cars: MakeCars
-    make_actor: Callable[[int], Actor]
+    make_actor: MakeActor
     block: BlockSpec
     start_anywhere: float

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS, action_table
@@ -19,6 +20,7 @@ from rulka.artifacts import META_FILE
 from rulka.datasets.from_recordings import find_recordings, map_name, plain_text
 from rulka.datasets.races import META_FILE as RACES_META_FILE
 from rulka.datasets.races import load_races
+from rulka.device import CPU, use_device
 from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver
 from rulka.evaluation.dataset import demonstration_results, track_and_demonstrations
@@ -95,7 +97,7 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
     return found
 
 
-def gather(found: Sources, params: Params, track: str | None, num_races: int) -> VideoRace:
+def gather(found: Sources, params: Params, track: str | None, num_races: int, device: str | None = None) -> VideoRace:
     """Reads or drives everything that is to be shown.
 
     Args:
@@ -104,6 +106,7 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int) ->
         track: uid or file of the track on which agents race; without it that of the recordings or datasets
             named beside them, or the main track of `data/races`.
         num_races: greedy races of each agent, from different starts, and races of each dataset, fastest first.
+        device: name of where networks of agents run; see `rulka.device.choose_device`.
 
     Raises:
         UserError: if a source cannot be read, or sources are of different tracks.
@@ -130,7 +133,8 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int) ->
         rules = RaceRules(where, table, params.simulator, params.observation, params.evaluate, params.race_end)
         races.append(("Reference lap", reference_race(load_reference(path, where, params.simulator, table), rules)))
     where = where or track_and_demonstrations(None, RACES)[0]
-    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races)]
+    networks = use_device(device) if found.agents else CPU
+    agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races, networks)]
     races = agents + races if found.first in found.agents else races + agents
     return _shown(races, where)
 
@@ -142,11 +146,13 @@ def _same(where: Track | None, other: Track) -> Track:
     return where or other
 
 
-def _agent_races(folder: Path, where: Track, params: Params, num_races: int) -> list[tuple[str, RaceResult]]:
+def _agent_races(
+    folder: Path, where: Track, params: Params, num_races: int, device: torch.device
+) -> list[tuple[str, RaceResult]]:
     table = action_table(params.actions.ticks_per_action)
     evaluate = params.evaluate.model_copy(update={"num_races": num_races})
     rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
-    driver = agent_driver(folder, rules)
+    driver = agent_driver(folder, rules, device)
     return [(f"{driver.label}, start {result.seed}", result) for result in race(driver.policy, rules)]
 
 

@@ -12,6 +12,7 @@ import torch
 from models.iqn import fixed_fractions
 from rulka.agents.agent import make_actor
 from rulka.agents.speed import faster_precision, keep_freed_memory
+from rulka.device import CPU
 
 
 def views(num_cars: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,7 +81,8 @@ def test_measured_precision_works_from_the_first_batch(lab):
 
 def test_faster_precision_is_the_faster_one():
     for slow, expected in (("float32", "bfloat16"), ("bfloat16", "float32")):
-        assert faster_precision(lambda precision, slow=slow: time.sleep(0.02 * (precision == slow))) == expected
+        found = faster_precision(lambda precision, slow=slow: time.sleep(0.02 * (precision == slow)), CPU)
+        assert found == expected
 
 
 def test_keeping_freed_memory_is_offered_on_linux():

@@ -146,7 +146,7 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     before = replay._priorities.tree.weights.copy()
     errors = np.linspace(0.1, 5.0, 128).astype(np.float32)
     errors[7] = np.nan
-    replay.note_errors(errors)
+    replay.note_errors(torch.from_numpy(errors))
     clock, rows = batch.floats[:, 0].numpy(), replay._sampler.rows[0]
     has_time = clock < MINI_RACE_ACTIONS - 40
     assert 0 < has_time.sum() < 128

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.storage import NO_SLOT, BlockBuffer
-from rulka.buffers.transitions import Transitions, find_transitions, gather_observations
+from rulka.buffers.transitions import Transitions, find_transitions
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
 MakeStream = Callable[..., list[ExperienceBlock]]
@@ -194,10 +195,10 @@ def test_gathered_observations_are_those_pointed_at(make_stream: MakeStream):
     for block in make_stream(SPEC, 3):
         buffer.insert(block, 0)
     found: Transitions = find_transitions(buffer.arrays, every_row(buffer), 2)
-    image = np.zeros((len(found.action), 4), np.uint8)
-    floats = np.zeros((len(found.action), 4), np.float32)
-    gather_observations(buffer.arrays, found.next_observation, image, floats)
-    np.testing.assert_array_equal(image[:, 0], floats[:, 1].astype(np.int64) % 256)
+    image = torch.zeros((len(found.action), 1, 2, 2), dtype=torch.uint8)
+    floats = torch.zeros((len(found.action), 4))
+    buffer.gather(found.next_observation, image, floats)
+    np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
     np.testing.assert_array_equal(floats[:, 1], names(buffer, found.next_observation))
 
 

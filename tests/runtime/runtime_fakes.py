@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rulka.agents.spec import Decision, Experience, Judgement
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.device import CPU
 from rulka.params import TrainParams, read_params
 from rulka.runtime.specs import RunSpec
 
@@ -118,7 +119,7 @@ class FakeNetwork(nn.Module):
 class FakeActor:
     """Takes random actions; its value estimate is its weight, so that a block shows what acted in it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, device: torch.device = CPU) -> None:
         self.network = FakeNetwork().requires_grad_(False)
         self._generator = np.random.default_rng(seed)
         self._env_steps = 0

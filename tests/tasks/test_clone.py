@@ -15,6 +15,7 @@ import rulka.pretraining.cloning as cloning
 import tasks.clone as stage
 from models.encoder import ConvEncoder
 from rulka.actions import action_table
+from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, load_artifact, observation_contract, save_artifact
 from rulka.datasets.frames import FrameDataset, FrameRace
@@ -171,3 +172,27 @@ def test_missing_inputs_say_what_to_run(write_frames: Write, encoder_dir: Path, 
         run(tmp_path / "none", encoder_dir, tmp_path / "policy")
     with pytest.raises(UserError, match="dvc repro pretrain"):
         run(frames_dir, tmp_path / "none", tmp_path / "policy")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_it_learns_on_another_device(
+    write_frames: Write,
+    encoder_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+    precision: str,
+) -> None:
+    """All measures are those of the CPU, to rounding, where the device draws the same numbers."""
+    frames_dir, _ = write_frames(num_races=4)
+    changes = {"epochs": 2, "previous_action_dropout": 0.5}
+    expected = run(frames_dir, encoder_dir, tmp_path / "here", **changes)
+    monkeypatch.setattr("tasks.clone.use_device", lambda: device)
+    found = run(frames_dir, encoder_dir, tmp_path / "there", precision=precision, **changes)
+    tolerance = 0.01 if (device.type, precision) == ("standin", "float32") else 0.2
+    assert found["train_loss"] == pytest.approx(expected["train_loss"], rel=tolerance)
+    assert found["loss_with_own_actions"] == pytest.approx(expected["loss_with_own_actions"], rel=tolerance)
+    policies = [load_policy(tmp_path / "there", device=place) for place in (torch.device("cpu"), device)]
+    frames = FrameDataset(frames_dir, "train")
+    one, other = (policy(frames.images[:40], frames.floats[:40]) for policy in policies)
+    assert (one == other).mean() > 0.95

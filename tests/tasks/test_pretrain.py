@@ -155,3 +155,24 @@ def test_frames_of_another_size_are_refused(write_frames: Write, tmp_path: Path)
             out_dir=tmp_path / "encoder",
         )
     assert not (tmp_path / "encoder").exists()
+
+
+@pytest.mark.parametrize("task", ["autoencoder", "vae", "simclr"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "measured"])
+def test_it_learns_on_another_device(
+    write_frames: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+    task: str,
+    precision: str,
+) -> None:
+    """The losses are those of the CPU, to rounding, where the device draws the same numbers."""
+    frames_dir, _ = write_frames(num_races=3)
+    expected = run(frames_dir, tmp_path / "here", task=task, epochs=2)
+    monkeypatch.setattr("tasks.pretrain.use_device", lambda: device)
+    found = run(frames_dir, tmp_path / "there", task=task, epochs=2, precision=precision)
+    losses = [[epoch["train_loss"] for epoch in metrics["epochs"]] for metrics in (found, expected)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3 if precision == "float32" else 0.1)
+    artifact = load_artifact(tmp_path / "there", "encoder", observation=OBSERVATION)
+    assert all(tensor.device.type == "cpu" for tensor in artifact.tensors.values())

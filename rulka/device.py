@@ -1,0 +1,342 @@
+"""Which device networks run on, and how tensors get there and back: the one place that asks torch what there is.
+
+A device is a fact of the machine, never a parameter: it comes from `--device` or from the environment, and no
+fingerprint holds it. On the CPU everything here hands on what it is given, without a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rulka.errors import UserError
+
+DEVICE_VARIABLE = "RULKA_DEVICE"
+"""Environment variable that names the device; `auto` where it is not set."""
+
+CPU = torch.device("cpu")
+
+_NAMES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+_KNOWN = "auto, cpu, cuda, cuda:1 (or another number) and mps"
+_INSTALL = "install a torch 2.13 that was built for CUDA into .venv, as pytorch.org/get-started says"
+_REASONS = (
+    ("driver on your system is too old", "its driver is too old for this torch", "update the driver"),
+    ("no kernel image", "this torch holds no kernels for its architecture", _INSTALL),
+    ("not compiled with cuda", "this torch was built for the CPU", _INSTALL),
+    ("no nvidia driver", "no NVIDIA driver is loaded", "install the driver, and look at `nvidia-smi`"),
+    ("out of memory", "its memory is full", "end what else runs on it, and look at `nvidia-smi`"),
+    ("invalid device ordinal", "there is no GPU of that number", "name one that `nvidia-smi` lists"),
+    ("no cuda-capable device", "the driver shows no GPU", "look at CUDA_VISIBLE_DEVICES and at `nvidia-smi`"),
+    ("mps", "this torch or this macOS has no Metal", "use an arm64 Python on macOS 14 or later"),
+)
+"""What torch says, in lower case, when a device cannot be used; what that means; what to do."""
+
+BatchT = TypeVar("BatchT", bound=tuple[Tensor, ...])
+
+
+class DeviceError(UserError):
+    """A device was asked for that is unknown here, or that cannot be used; the message says why."""
+
+
+class ChosenDevice(NamedTuple):
+    """A device, and why it was taken.
+
+    Attributes:
+        device: with its number, where there may be several.
+        why: in words, for people.
+        problem: why a GPU of this machine is not used although nobody asked for the CPU, and what to do; mostly empty.
+    """
+
+    device: torch.device
+    why: str
+    problem: str = ""
+
+
+# Choosing -------------------------------------------------------------------------------------------------------------
+
+
+def check_name(name: str) -> str:
+    """Returns the name of a device, without looking whether there is one.
+
+    Raises:
+        DeviceError: if no device is called so.
+    """
+    if _NAMES.fullmatch(name):
+        return name
+    message = f"{name!r} is no device: known are {_KNOWN}"
+    raise DeviceError(message, hint=f"Devices are named by --device and by {DEVICE_VARIABLE}.")
+
+
+def choose_device(name: str | None = None) -> ChosenDevice:
+    """Returns the device that networks run on; it has just computed something.
+
+    Args:
+        name: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; None takes `RULKA_DEVICE`, and `auto` where that is not set.
+            `auto` takes a GPU that works and otherwise the CPU.
+
+    Raises:
+        DeviceError: if no device is called so, or the one that is named cannot be used.
+    """
+    variable = os.environ.get(DEVICE_VARIABLE) or "auto"
+    asked, by = (variable, DEVICE_VARIABLE) if name is None else (name, "--device")
+    check_name(asked)
+    if asked == "auto":
+        return _automatic()
+    device = torch.device("cuda", 0) if asked == "cuda" else torch.device(asked)
+    problem = _problem_of(device)
+    if problem:
+        message = f"{asked}, which {by} names, cannot be used: {problem}"
+        raise DeviceError(message, hint=f"Or take another device: {by} may be {_KNOWN}.")
+    return ChosenDevice(device, f"named by {by}{_described(device)}")
+
+
+def use_device(name: str | None = None) -> torch.device:
+    """Chooses a device and says on standard error which, unless it is a CPU beside which there is nothing to choose.
+
+    Raises:
+        DeviceError: see `choose_device`.
+    """
+    chosen = choose_device(name)
+    if chosen.problem:
+        sys.stderr.write(f"device: cpu, because {chosen.problem}\n")
+    elif chosen.device.type != "cpu":
+        sys.stderr.write(f"device: {chosen.device} ({chosen.why})\n")
+    return chosen.device
+
+
+def _automatic() -> ChosenDevice:
+    problems = []
+    for device in _present():
+        problem = _problem_of(device)
+        if not problem:
+            return ChosenDevice(device, f"a GPU that works{_described(device)}")
+        problems.append(f"{device} cannot be used: {problem}")
+    problem = "; ".join(problems)
+    return ChosenDevice(CPU, problem or "there is no GPU", problem)
+
+
+def _present() -> list[torch.device]:
+    """Returns the GPUs that this machine seems to have, whether or not torch can use them."""
+    found = []
+    with warnings.catch_warnings():  # of a driver that is too old: `_problem_of` says so
+        warnings.simplefilter("ignore")
+        is_available = torch.cuda.is_available()
+    if is_available:
+        found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    elif shutil.which("nvidia-smi") is not None:
+        found.append(torch.device("cuda", 0))
+    if torch.backends.mps.is_available():
+        found.append(torch.device("mps"))
+    return found
+
+
+def _problem_of(device: torch.device) -> str:
+    """Returns why a device cannot be used and what to do, or nothing where it has just computed something right."""
+    if device.type == "cpu":
+        return ""
+    try:
+        ones = torch.ones(8, 8, device=device)
+        total = float((ones @ ones).sum())
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch has no error of its own for it
+        return _explained(str(error))
+    if total != 512.0:
+        return f"it computes wrongly (8 x 8 x 8 = {total}); restart the machine"
+    # "float32" means float32, as on the CPU: convolutions would otherwise round to 10 bits.
+    torch.backends.cudnn.allow_tf32 = False
+    return ""
+
+
+def _explained(error: str) -> str:
+    said = " ".join(error.split())
+    for fragment, reason, advice in _REASONS:
+        if fragment in said.lower():
+            return f"{reason}; {advice}"
+    return said[:300]
+
+
+def _described(device: torch.device) -> str:
+    if device.type != "cuda":
+        return ""
+    facts = torch.cuda.get_device_properties(device)
+    return f", {facts.name}, {facts.total_memory / 1e9:.0f} GB"
+
+
+# What a device is like ------------------------------------------------------------------------------------------------
+
+
+def free_bytes(device: torch.device) -> int:
+    """Returns how much of a GPU's memory nobody has taken; not for the CPU."""
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    free, _ = torch.get_device_module(device).mem_get_info(device)
+    return free
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Returns the most memory that tensors of this process have taken on a GPU at once; None where nobody counts."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Returns where the weights of a network are."""
+    return next(network.parameters()).device
+
+
+def wait_for(device: torch.device) -> None:
+    """Waits until a device has done all that it was told to; the CPU always has."""
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()
+
+
+# There and back -------------------------------------------------------------------------------------------------------
+
+
+def has_pinned_copies(device: torch.device) -> bool:
+    """Whether copies to a device go on beside the CPU's work where they come from pinned memory."""
+    return device.type == "cuda"
+
+
+def upload(batch: BatchT, device: torch.device) -> BatchT:
+    """Returns a named tuple of tensors on a device.
+
+    From pinned memory the copy goes on after the return: it must not be written to before the device has done what
+    was asked of it next, see `wait_for`.
+    """
+    if device.type == "cpu":
+        return batch
+    is_async = has_pinned_copies(device)
+    return _like(batch, (column.to(device, non_blocking=is_async) for column in batch))
+
+
+def upload_copy(batch: BatchT, device: torch.device) -> BatchT:
+    """Returns copies of tensors in main memory on a device; the originals may change as soon as this returns."""
+    if device.type == "cpu":
+        return _like(batch, (column.clone() for column in batch))
+    return upload(_pinned(batch, device), device)
+
+
+def staging(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns main memory, not cleared, that copies to a device are made from."""
+    return torch.empty(shape, dtype=dtype, pin_memory=has_pinned_copies(device))
+
+
+class Copies:
+    """Knows when the copies that were asked for have left main memory, so that it may be written to again."""
+
+    def __init__(self, device: torch.device) -> None:
+        # Copies from memory that is not pinned are over when the call returns.
+        self._event = torch.cuda.Event() if has_pinned_copies(device) else None
+
+    def note(self) -> None:
+        """Notes that copies have been asked for."""
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> None:
+        """Waits until those have been made that were noted last."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
+def upload_ahead(batches: Iterator[BatchT], device: torch.device) -> Iterator[BatchT]:
+    """Yields batches on a device; a thread makes and copies the next one while the last is computed with."""
+    if device.type == "cpu":
+        yield from batches
+        return
+
+    def take() -> BatchT | None:
+        batch = next(batches, None)
+        return None if batch is None else upload(_pinned(batch, device), device)
+
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(take)
+        while (batch := coming.result()) is not None:
+            coming = reader.submit(take)
+            yield batch
+
+
+def _pinned(batch: BatchT, device: torch.device) -> BatchT:
+    return _like(batch, (column.pin_memory() for column in batch)) if has_pinned_copies(device) else batch
+
+
+def _like(batch: BatchT, columns: Iterable[Tensor]) -> BatchT:
+    make: Any = type(batch)
+    return make(*columns) if hasattr(batch, "_fields") else make(columns)
+
+
+def on_host(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Returns tensors in main memory: all copies are asked for, and then waited for once."""
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return tensors
+    is_async = has_pinned_copies(tensors[0].device)
+    copies = tuple(tensor.detach().to("cpu", non_blocking=is_async) for tensor in tensors)
+    if is_async:
+        wait_for(tensors[0].device)
+    return copies
+
+
+def weights_on_host(network: nn.Module) -> dict[str, Tensor]:
+    """Returns the weights of a network by name: its own where it is on the CPU, else copies."""
+    tensors = network.state_dict()
+    return dict(zip(tensors, on_host(*tensors.values()), strict=True))
+
+
+def state_on_host(state: Any) -> Any:
+    """Returns nested dictionaries, lists and tuples with all their tensors in main memory, for checkpoints."""
+    if isinstance(state, Tensor):
+        return on_host(state)[0]
+    if isinstance(state, Mapping):
+        return {name: state_on_host(value) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(state_on_host(value) for value in state)
+    return state
+
+
+# Random numbers -------------------------------------------------------------------------------------------------------
+
+
+def make_generator(device: torch.device, seed: int) -> torch.Generator:
+    """Returns a generator of random numbers on a device."""
+    return torch.Generator(device).manual_seed(seed)
+
+
+class Generators:
+    """Random numbers from one seed, drawn in main memory and on a device; on the CPU both are one generator.
+
+    Attributes:
+        host: draws in main memory.
+        device: draws where networks are.
+    """
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self.host = make_generator(CPU, seed)
+        self.device = self.host if device.type == "cpu" else make_generator(device, seed)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns the states of both."""
+        own = {} if self.device is self.host else {"device_generator": self.device.get_state()}
+        return {"generator": self.host.get_state(), **own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned, on any device.
+
+        Devices draw in ways of their own: where the state is another kind's, this one begins with a seed that the
+        host's generator draws.
+        """
+        self.host.set_state(state["generator"])
+        if self.device is self.host:
+            return
+        saved = state.get("device_generator")
+        if saved is not None and saved.shape == self.device.get_state().shape:
+            self.device.set_state(saved)
+        else:
+            self.device.manual_seed(int(torch.randint(1 << 62, (), generator=self.host)))

@@ -1,0 +1,218 @@
+"""Agents on another device: they learn and act as on the CPU, and what they save goes on anywhere.
+
+On the stand-in the sums are those of the CPU, and the numbers are equal; a GPU draws and rounds in its own way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import stand_in
+import torch
+
+from rulka.agents.agent import make_actor, make_learner
+from rulka.buffers.storage import BlockBuffer
+from rulka.device import CPU, Generators, make_generator, state_on_host
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.experience_files import ExperienceFiles
+
+PRIORITISED = {
+    "alpha": 0.6,
+    "beta": {"interpolation": "linear", "points": [[0, 0.4]]},
+    "epsilon": 0.01,
+    "min_actions_left": 10,
+}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "ppo": ("ppo", {}, {}),
+    "ppo, encoder standing still": ("ppo", {}, {"epochs": 2, "encoder_epochs": 0}),
+    "ppo, value solved first": ("ppo", {}, {"value_warmup_steps": 256}),
+    "iqn": ("iqn", {}, {}),
+    "iqn, prioritised and held out": ("iqn", {}, {"prioritised": PRIORITISED, "held_out_share": 0.3}),
+    "iqn, noisy, munchausen": (
+        "iqn",
+        {"noisy_sigma": 0.5},
+        {"munchausen": {"alpha": 0.9, "temperature": 0.03, "floor": -1.0}, "use_double_dqn": False},
+    ),
+    "iqn, impala": ("iqn", {"encoder": "impala", "impala_width": 1, "adaptive_pool": 2, "spectral_norm": True}, {}),
+}
+
+
+def twin(algorithm: Any, spec: Any, seed: int) -> Any:
+    """The same learner on the CPU, drawing numbers for the device from a generator of their own as others do."""
+    learner = make_learner(spec, seed)
+    learner._generators.device = make_generator(CPU, seed)
+    return learner
+
+
+@pytest.fixture
+def blocks(lab, step) -> list[Any]:
+    races = lab.races(lambda state, action: step(1.0 if action == state % 4 else 0.0, state + 1), num_cars=8)
+    actor = make_actor(lab.spec("ppo"), 5)
+    return [races.drive(actor) for _ in range(6)]
+
+
+def learned(learner: Any, blocks: list[Any]) -> list[dict[str, float]]:
+    found = []
+    for block in blocks:
+        learner.insert(block, 0, learner.version)
+        while (values := learner.update()) is not None and len(found) < 4:
+            found.append(values)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_learning_there_is_learning_here(lab, blocks, device: torch.device, case: str) -> None:
+    algorithm, extras, changes = CASES[case]
+    spec = lab.spec(algorithm, extras, **changes)
+    here, there = twin(algorithm, spec, 3), make_learner(spec, 3, device)
+    expected, found = learned(here, blocks), learned(there, blocks)
+    assert {p.device.type for p in there.network.parameters()} == {device.type}
+    assert there.inspect().keys() == here.inspect().keys()
+    if device.type == "cuda":
+        assert all(np.isfinite(value) for values in found for value in values.values())
+        return
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=2e-3, abs=1e-4)
+    for name, tensor in here.network.state_dict().items():
+        torch.testing.assert_close(there.network.state_dict()[name].cpu(), tensor, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+def test_bfloat16_is_autocast_of_the_device(lab, blocks, device: torch.device, algorithm: Any) -> None:
+    from dataclasses import replace
+
+    learner = make_learner(replace(lab.spec(algorithm), precision="bfloat16"), 3, device)
+    assert all(np.isfinite(value) for values in learned(learner, blocks) for value in values.values())
+    measured = make_learner(replace(lab.spec(algorithm), precision="measured"), 3, device)
+    assert measured.precision in ("float32", "bfloat16")
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+def test_acting_there_is_acting_here(lab, blocks, device: torch.device, algorithm: Any) -> None:
+    spec = lab.spec(algorithm)
+    weights = make_learner(spec, 8).network.state_dict()
+    here, there = make_actor(spec, 1), make_actor(spec, 1, device)
+    for actor in (here, there):
+        actor.load_network(weights)
+    seen = torch.from_numpy(blocks[0].image[3]), torch.from_numpy(blocks[0].floats[3])
+    for explore in (False, True):
+        one, other = here.act(*seen, explore=explore), there.act(*seen, explore=explore)
+        assert all(isinstance(column, np.ndarray) for column in other)
+        if not explore or device.type != "cuda":
+            np.testing.assert_array_equal(one.action, other.action)
+            np.testing.assert_allclose(one.value, other.value, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(here.judge(*seen).value, there.judge(*seen).value, rtol=1e-3, atol=1e-4)
+
+
+def test_an_actor_that_is_driven_by_the_clone_acts_there(lab, blocks, device: torch.device) -> None:
+    from dataclasses import replace
+
+    from rulka.agents.networks import build_clone_policy
+
+    spec = replace(lab.spec("iqn", warmup_steps=100), has_policy_network=True)
+    actor = make_actor(spec, 1, device)
+    policy = build_clone_policy(spec.observation, spec.network, spec.normalisation, spec.num_actions)
+    actor.load_policy(policy.state_dict())
+    seen = torch.from_numpy(blocks[0].image[3]), torch.from_numpy(blocks[0].floats[3])
+    assert actor.act(*seen, explore=True).action.shape == (8,)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+@pytest.mark.parametrize("way", ["there and back", "here and there"])
+def test_a_checkpoint_goes_on_on_another_device(
+    lab, blocks, device: torch.device, tmp_path: Path, algorithm: Any, way: str
+) -> None:
+    spec = lab.spec(algorithm, **({"prioritised": PRIORITISED} if algorithm == "iqn" else {}))
+    first, second = (device, CPU) if way == "there and back" else (CPU, device)
+    learner, other = make_learner(spec, 3, first), make_learner(spec, 9, second)
+    learned(learner, blocks)
+    learner.insert(blocks[0], 0, learner.version)
+    experience, files = learner.experience(), ExperienceFiles(tmp_path, 0)
+    state = {"learner": learner.state_dict(), "state": experience.state, "names": files.write(experience.pieces)}
+    Checkpoints(tmp_path).save(1, state)
+    saved = Checkpoints(tmp_path).load_newest()
+    assert saved is not None
+    other.load_state_dict(saved["learner"])
+    other.load_experience(type(experience)(saved["state"], files.pieces(saved["names"])))
+    for name, tensor in learner.network.state_dict().items():
+        assert torch.equal(other.network.state_dict()[name].cpu(), tensor.cpu())
+    again = other.experience()
+    assert set(again.pieces) == set(experience.pieces)
+    for number in again.pieces:
+        for name, array in experience.pieces[number].items():
+            np.testing.assert_array_equal(again.pieces[number][name], array)
+    other.insert(blocks[1], 0, other.version)
+    assert other.update() is not None
+    assert {p.device.type for p in other.network.parameters()} == {second.type}
+
+
+def test_what_is_saved_lies_in_main_memory(lab, blocks, device: torch.device) -> None:
+    learner = make_learner(lab.spec("ppo"), 3, device)
+    learned(learner, blocks)
+
+    def check(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            assert type(value) is torch.Tensor
+            assert value.device == CPU
+        elif isinstance(value, dict):
+            [check(each) for each in value.values()]
+        elif isinstance(value, list | tuple):
+            [check(each) for each in value]
+
+    check(learner.state_dict())
+    check(state_on_host([learner.network.state_dict()]))
+
+
+def test_random_numbers_go_on_where_they_were_and_begin_anew_elsewhere(device: torch.device) -> None:
+    one, same, here = Generators(device, 1), Generators(device, 2), Generators(CPU, 3)
+    torch.rand(3, generator=one.device, device=device)
+    same.load_state_dict(one.state_dict())
+    draws = [torch.rand(4, generator=each.device, device=device).cpu() for each in (one, same)]
+    assert torch.equal(*draws)
+    here.load_state_dict(one.state_dict())
+    assert torch.equal(torch.rand(4, generator=here.host), torch.rand(4, generator=one.host))
+    one.load_state_dict(here.state_dict())  # which has no state for that device
+    assert one.device is not one.host
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["own", "own and shown"])
+def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
+    lab, blocks, standin: torch.device, caplog: pytest.LogCaptureFixture, shown: bool
+) -> None:
+    """On the device, and in main memory where it does not fit; both with demonstrations that fit."""
+    spec = lab.spec("iqn", batch_size=32, prioritised=PRIORITISED, demonstration_share=0.25 if shown else 0.0)
+    batches = []
+    for place, free_bytes in ((CPU, 0), (standin, stand_in.FREE_BYTES), (standin, 1 << 20)):
+        stand_in.backend.free_bytes = stand_in.FREE_BYTES
+        learner = make_learner(spec, 3, place)
+        if shown:
+            learner.insert_demonstrations(blocks[:1])
+        stand_in.backend.free_bytes = free_bytes
+        for block in blocks:
+            learner.insert(block, 0, 0)
+        ring: BlockBuffer = learner.replay._buffer
+        ring.check_valid()
+        assert bool(ring.on_device) == (free_bytes == stand_in.FREE_BYTES)
+        batch = learner.replay.draw(0, make_generator(CPU, 4))
+        batches.append([column.cpu().clone() for column in batch])
+    for other in batches[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(batches[0], other, strict=True))
+    assert "experience lies on standin:0: 0.0 GB of 1.1 GB that were free" in caplog.text
+    assert "experience lies in main memory: its 0.0 GB are more than 50% of the 0.0 GB that are free" in caplog.text
+
+
+def test_a_gradient_step_waits_for_the_device_only_where_it_has_to(lab, blocks, standin: torch.device) -> None:
+    """Crossings of a step are bounded: whoever adds one that a GPU has to be waited for has to look here."""
+    learner = make_learner(lab.spec("iqn", gradient_steps_per_update=1), 3, standin)
+    for block in blocks:
+        learner.insert(block, 0, 0)
+    learner.update()
+    stand_in.crossings.clear()
+    learner.update()
+    assert stand_in.crossings["down"] == 0
+    # Two averages of the target's own loss, and one number for each metric that an update reports.
+    assert stand_in.crossings["numbers"] <= 2 + 7 + 2

@@ -1,0 +1,127 @@
+"""Which device is taken, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from rulka import device, doctor
+from rulka.device import CPU, DEVICE_VARIABLE, DeviceError, choose_device, use_device
+
+ROOT = Path(__file__).parents[2]
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def gpu_that_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a GPU into the machine that fails with what torch says of such GPUs."""
+
+    def put(error: str, kind: type[Exception] = RuntimeError) -> None:
+        def fail(*_shape: int, **_settings: object) -> None:
+            raise kind(error)
+
+        monkeypatch.setattr(device, "_present", lambda: [GPU])
+        monkeypatch.setattr(torch, "ones", fail)
+
+    return put
+
+
+def test_without_a_gpu_the_cpu_is_taken_and_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(device, "_present", list)
+    assert choose_device() == (CPU, "there is no GPU", "")
+    assert use_device() == CPU
+    assert capsys.readouterr().err == ""
+
+
+def test_a_name_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DEVICE_VARIABLE, "cuda:7")
+    assert choose_device("cpu") == (CPU, "named by --device", "")
+    monkeypatch.setenv(DEVICE_VARIABLE, "cpu")
+    assert choose_device() == (CPU, "named by RULKA_DEVICE", "")
+
+
+@pytest.mark.parametrize("name", ["gpu", "CUDA", "cuda:", "cuda:x", "xpu", "cpu:0", "mps:0", "meta"])
+def test_what_is_no_device_is_refused_with_all_that_are(name: str) -> None:
+    with pytest.raises(DeviceError, match=re.escape(f"{name!r} is no device: known are auto, cpu, cuda, cuda:1")):
+        choose_device(name)
+
+
+REASONS = (
+    ("Torch not compiled with CUDA enabled", AssertionError, "this torch was built for the CPU; install a torch"),
+    (
+        "The NVIDIA driver on your system is too old (found version 11040).",
+        RuntimeError,
+        "its driver is too old for this torch; update the driver",
+    ),
+    (
+        "CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors might be",
+        RuntimeError,
+        "this torch holds no kernels for its architecture",
+    ),
+    ("Found no NVIDIA driver on your system.", RuntimeError, "no NVIDIA driver is loaded"),
+    ("CUDA out of memory. Tried to allocate 20.00 MiB.", torch.OutOfMemoryError, "its memory is full; end what else"),
+    ("CUDA error: invalid device ordinal", RuntimeError, "there is no GPU of that number"),
+    ("something\n  new", RuntimeError, "something new"),
+)
+
+
+@pytest.mark.parametrize(("error", "kind", "said"), REASONS)
+def test_a_gpu_that_is_named_and_unusable_is_an_error_that_says_why(
+    gpu_that_says: Callable[..., None], error: str, kind: type[Exception], said: str
+) -> None:
+    gpu_that_says(error, kind)
+    with pytest.raises(DeviceError, match=re.escape(f"cuda, which --device names, cannot be used: {said}")):
+        choose_device("cuda")
+
+
+@pytest.mark.parametrize(("error", "kind", "said"), REASONS)
+def test_auto_leaves_an_unusable_gpu_alone_and_says_why(
+    gpu_that_says: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    error: str,
+    kind: type[Exception],
+    said: str,
+) -> None:
+    gpu_that_says(error, kind)
+    assert use_device() == CPU
+    assert capsys.readouterr().err.startswith(f"device: cpu, because cuda:0 cannot be used: {said}")
+    found = {finding.name: finding for finding in doctor.examine(lambda: ("", "nobody"))}["device"]
+    assert found.is_fine
+    assert said in found.text
+
+
+def test_a_gpu_that_computes_wrongly_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: torch.zeros(shape))
+    with pytest.raises(DeviceError, match="it computes wrongly"):
+        choose_device("cuda")
+
+
+def test_doctor_calls_a_named_device_wrong_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DEVICE_VARIABLE, "teapot")
+    found = {finding.name: finding for finding in doctor.examine(lambda: ("", "nobody"))}["device"]
+    assert (found.is_fine, "'teapot' is no device" in found.text) == (False, True)
+
+
+def test_one_module_asks_what_devices_there_are() -> None:
+    asks = re.compile(r"torch\.(cuda|mps|accelerator|xpu)\b|backends\.(cuda|mps|cudnn)|RULKA_DEVICE\"")
+    files = [file for room in ("flows", "tasks", "rulka", "models") for file in (ROOT / room).rglob("*.py")]
+    asking = {file.relative_to(ROOT).as_posix() for file in files if asks.search(file.read_text(encoding="utf-8"))}
+    assert asking == {"rulka/device.py"}
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_taken_where_one_works() -> None:
+    chosen = choose_device()
+    assert chosen.device.type != "cpu"
+    assert chosen.why.startswith("a GPU that works")

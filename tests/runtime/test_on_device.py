@@ -1,0 +1,106 @@
+"""A run on another device: greedy checks and central inference there, collectors here, checkpoints anywhere."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from functools import partial
+from multiprocessing import Pipe
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from real_run import run_spec
+
+from rulka.agents.agent import make_actor, make_learner
+from rulka.device import CPU
+from rulka.params import read_params
+from rulka.runtime.choosers import InferencePlace, RemoteActor
+from rulka.runtime.connect import train_run
+from rulka.runtime.inference import Inference, InferenceSpec
+from rulka.runtime.messages import Stop
+from rulka.runtime.shared_blocks import SharedBlocks
+from rulka.runtime.specs import RunSpec
+from rulka.runtime.weights import SharedWeights, layout_of
+from rulka.tracks.generate import generate_track
+
+
+def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_steps: int = 96) -> RunSpec:
+    params = read_params()
+    track = tmp_path / "track.npz"
+    generate_track(**params.track.model_dump() | {"length_m": 150.0}).save(track)
+    train = {
+        "algorithm": algorithm,
+        "num_collectors": 0,
+        "cars_per_collector": 3,
+        "block_steps": 8,
+        "max_env_steps": max_env_steps,
+        "check_env_steps": 48,
+        "check_races": 2,
+        "check_candidates": 2,
+        "final_check_races": 2,
+    }
+    network = {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8}
+    ppo = {"steps_per_update": 24, "batch_size": 24, "epochs": 1, "value_warmup_steps": 0}
+    iqn = {"start_steps": 24, "buffer_steps": 96, "batch_size": 8, "warmup_steps": 0, "demonstration_share": 0.0}
+    params = params.model_copy(
+        update={
+            "train": params.train.model_copy(update=train),
+            "network": params.network.model_copy(update=network),
+            "race_end": params.race_end.model_copy(update={"max_race_s": 1.0}),
+            "ppo": params.ppo.model_copy(update=ppo),
+            "iqn": params.iqn.model_copy(update=iqn),
+        }
+    )
+    spec = run_spec(params, track, tmp_path / "run")
+    agent = spec.make_actor.args[0]
+    return replace(spec, device=device, make_learner=partial(make_learner, agent, 7, device))
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+def test_a_run_begun_there_goes_on_here_and_back(tmp_path: Path, device: torch.device, algorithm: str) -> None:
+    for place, until in ((device, 96), (CPU, 192), (device, 288)):
+        outcome = train_run(small_run(tmp_path, algorithm, place, until))
+        assert outcome.state.env_steps == until
+        assert {tensor.device for tensor in outcome.best.tensors.values()} == {CPU}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+def test_central_inference_decides_there(tmp_path: Path, device: torch.device, algorithm: str) -> None:
+    spec = small_run(tmp_path, algorithm, device)
+    desk, weights = replace(spec.block, num_steps=1), spec.make_learner().network.state_dict()
+    weights = {name: tensor.cpu() for name, tensor in weights.items()}
+    desks = [SharedBlocks.create(desk, 1) for _ in range(2)]
+    shared = SharedWeights.create(layout_of(weights))
+    shared.publish(4, weights)
+    pipes, (ours, theirs) = [Pipe() for _ in desks], Pipe()
+    names = tuple(each.name for each in desks)
+    ends = tuple(end for _, end in pipes)
+    built_from = InferenceSpec(spec.make_actor, 5, device, desk, names, shared.name, shared.layout, 0, ends)
+    try:
+        inference = Inference(built_from, theirs)
+        thread = threading.Thread(target=inference.run)
+        thread.start()
+        rng = np.random.default_rng(0)
+        image = torch.from_numpy(rng.integers(0, 256, (3, 1, desk.height, desk.width), np.uint8))
+        floats = torch.from_numpy(rng.normal(size=(3, desk.num_floats)).astype(np.float32))
+        asking = [
+            RemoteActor(InferencePlace(name, pipe[0], 0), spec.block, lambda: None)
+            for name, pipe in zip(names, pipes, strict=True)
+        ]
+        for remote in asking:
+            decision = remote.act(image, floats, explore=True)
+            assert decision.action.shape == (3,)
+            assert remote.version == 4
+        ours.send(Stop())
+        thread.join(30.0)
+        assert not thread.is_alive()
+        there, here = inference._actor, make_actor(spec.make_actor.args[0], 5)
+        here.load_network(weights)
+        one, other = (actor.act(image, floats, explore=False) for actor in (here, there))
+        np.testing.assert_array_equal(one.action, other.action)
+    finally:
+        for each in desks:
+            each.close()
+        shared.close()
