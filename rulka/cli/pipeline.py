@@ -40,7 +40,7 @@ def up() -> None:
 
 
 def preset(name: OneName, /) -> None:
-    """Lay a preset of presets/ over params.yaml, or list them; comments in params.yaml are not kept.
+    """Lay a preset of presets/ over params.yaml, or list them; comments in params.yaml are kept.
 
     Args:
         name: blocks, btr, reference, scratch, or that of another file of presets/; `list` shows all.
