@@ -123,7 +123,7 @@ def evaluate(
         caption = _film(folder / VIDEO_FILE, evaluation, rules)
         best = best_race(evaluation.contestants[0].races)
         assert best is not None
-        export_result(folder, best, rules.track, table, evaluation.contestants[0].label)
+        export_result(folder, best, table, evaluation.contestants[0].label)
         durations = [stage for stage in read_durations(inputs.durations) if stage.stage != "evaluate"]
         report = _draw(folder, evaluation, demonstrations, rules, inputs)
         durations.append(StageDuration("evaluate", time.monotonic() - started_s, None, ""))

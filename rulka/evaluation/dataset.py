@@ -84,14 +84,14 @@ def _controls_at(race: Race, sample_ms: NDArray[np.int64]) -> NDArray[np.float32
     return race.controls[tick]
 
 
-def export_result(folder: Path, result: RaceResult, track: Track, table: ActionTable, player: str) -> None:
+def export_result(folder: Path, result: RaceResult, table: ActionTable, player: str) -> None:
     """Writes a race into a folder, as a recording and as an input script."""
-    race = race_of_result(result, track, table, player)
+    race = race_of_result(result, table, player)
     for name in (BEST_RACE_RECORDING, BEST_RACE_SCRIPT):
         write_race(race, folder / name)
 
 
-def race_of_result(result: RaceResult, track: Track, table: ActionTable, player: str) -> Race:
+def race_of_result(result: RaceResult, table: ActionTable, player: str) -> Race:
     """Returns a race of an evaluation as one of the dataset: inputs of every tick, and the car at every decision."""
     passed = result.gate_times_ms[result.gate_times_ms > 0]
     return Race(
@@ -99,7 +99,7 @@ def race_of_result(result: RaceResult, track: Track, table: ActionTable, player:
         source="driver",
         file="",
         player=player,
-        map_uid=track.uid,
+        map_uid=result.track.uid,
         race_time_ms=result.time_ms,
         is_finished=result.is_finished,
         checkpoint_times_ms=tuple(int(time) for time in passed),

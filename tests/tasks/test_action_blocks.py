@@ -81,7 +81,7 @@ def test_an_agent_of_blocks_is_transferred_trained_and_raced(
     track = load_races(trained.races).main_track
     rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
     for result in race(driver, rules):
-        inputs = race_of_result(result, track, rules.table, "").controls
+        inputs = race_of_result(result, rules.table, "").controls
         assert result.block_controls is not None
         assert len(inputs) == 5 * (len(result.sample_ms) - 1)
         np.testing.assert_array_equal(result.controls, result.block_controls[:, 0])
@@ -103,7 +103,7 @@ def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: F
     rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
     evaluate = rules.evaluate.model_copy(update={"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
     (result,) = race(Drunk(), RaceRules(track, rules.table, rules.simulator, rules.observation, evaluate, rules.end))
-    inputs = race_of_result(result, track, rules.table, "").controls
+    inputs = race_of_result(result, rules.table, "").controls
     again = Simulator(track, 1, params.simulator, action_table(1))
     assert len(np.unique(inputs, axis=0)) == 3
     for tick in range(min(len(inputs), 100)):

@@ -104,7 +104,10 @@ def limit_files() -> None:
 
 
 def drop_privileges() -> None:
-    """Takes from root what lets it write where the mode forbids it: capabilities(7), layout of version 3."""
+    """Takes from root what lets it write where the mode forbids it: capabilities(7), layout of version 3.
+
+    The bounding set, which a program started anew is held to, says nothing to a process that goes on.
+    """
     version, may_override_modes = 0x20080522, 1 << 1
     header, sets = (ctypes.c_uint32 * 2)(version, 0), (ctypes.c_uint32 * 6)()
     libc = ctypes.CDLL(None)
