@@ -22,9 +22,9 @@ from rulka.envs.rewards import car_frame_velocity, length_of
 from rulka.envs.settings import RaceSettings
 from rulka.observation import num_floats
 from rulka.simulator.camera import camera_array
-from rulka.simulator.first_use import painting_beside
+from rulka.simulator.first_use import rendering_beside
 from rulka.simulator.race_end import MILESTONE_M, MILESTONE_MS
-from rulka.simulator.render import FramePainter
+from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
 
@@ -55,7 +55,7 @@ class RaceBatch:
         self.measures = np.zeros((judging.NUM_MEASURES, num_cars), np.float32)
         self.race_ms = np.zeros(num_cars, np.int64)
         self.flags = np.zeros((judging.NUM_FLAGS, num_cars), np.bool_)
-        with painting_beside():
+        with rendering_beside():
             self.simulator = Simulator(settings.track, num_cars, settings.simulator, settings.table)
             self._call_kernels()
         camera, randomisation = camera_array(settings.simulator.camera), settings.randomisation
@@ -63,7 +63,7 @@ class RaceBatch:
         if not randomisation.is_off:
             self._randomiser = Randomiser(randomisation, settings.simulator.camera, num_cars)
             camera = self._randomiser.cameras()
-        self._painter = FramePainter(self.simulator.cars, self.simulator.zone_index, self.scene, camera)
+        self._renderer = FrameRenderer(self.simulator.cars, self.simulator.zone_index, self.scene, camera)
         self._drive = self.simulator.step_controls if settings.continuous else self.simulator.step
         self.generators: list[np.random.Generator] = []
         self.num_over = 0
@@ -164,7 +164,7 @@ class RaceBatch:
     ) -> None:
         """Writes images [N, 1, H, W], floats [N, F] and shaping potentials [N] of all cars."""
         simulator = self.simulator
-        self._painter.paint(image_out[:, 0])
+        self._renderer.render(image_out[:, 0])
         if self._randomiser is not None:
             self._randomiser.relight(image_out[:, 0], simulator.time_ms)
         simulator.floats(floats_out)
@@ -198,7 +198,7 @@ class RaceBatch:
         self._marks[:] = saved.marks
         if self._randomiser is not None:
             self._randomiser.draws[:] = saved.draws
-            self._painter.cameras[:] = self._randomiser.cameras()
+            self._renderer.cameras[:] = self._randomiser.cameras()
         self.num_over = int(self.is_over.sum())
         # New generators: those in use may belong to an environment, which goes on with its own.
         self.generators = [np.random.Generator(np.random.PCG64(0)) for _ in saved.chance]
@@ -244,7 +244,7 @@ class RaceBatch:
         return np.where(simulator.is_finished, simulator.gate_time_ms[:, -1], simulator.time_ms)
 
     def _call_kernels(self) -> None:
-        """Calls every kernel but the painting one, so that they are compiled now; nothing else comes of it."""
+        """Calls every kernel but the rendering one, so that they are compiled now; nothing else comes of it."""
         simulator = self.simulator
         self._judge(self._marks.copy(), self.measures.copy(), self.race_ms.copy(), self.flags.copy())
         simulator.floats(np.empty((self.num_cars, num_floats(self.settings.table.actions_per_decision)), np.float32))
@@ -303,7 +303,7 @@ class RaceBatch:
         if self._randomiser is not None:
             self._randomiser.draw(which, self.generators)
             self.simulator.set_friction(which, self._randomiser.friction())
-            self._painter.cameras[:] = self._randomiser.cameras()
+            self._renderer.cameras[:] = self._randomiser.cameras()
         is_full = places["along_m"] <= 0.0 if "along_m" in places else ~is_anywhere
         along_m = np.minimum(self.simulator.along_m, settings.track.length_m)
         marks = self._marks
