@@ -123,7 +123,7 @@ def _central_rate(
         shared.publish(0, weights)
         names, ends = tuple(each.name for each in desks), tuple(end for _, end in pipes)
         make = partial(make_actor, spec)
-        place = InferenceSpec(make, 0, device, desk, names, shared.name, shared.layout, 0, ends)
+        place = InferenceSpec(make, 0, device, desk, names, shared.name, shared.layout, ends)
         inference, asked = Inference(place, theirs), {index: Ask(0, 0) for index in range(len(desks))}
 
         def answer() -> None:

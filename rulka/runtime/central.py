@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import cast
@@ -106,6 +105,5 @@ class CentralInference:
             desk_names=tuple(desk.name for desk in self._desks),
             weights_name=self._weights.name,
             weights_layout=self._weights.layout,
-            parent_pid=os.getpid(),
             questions=tuple(theirs for _, theirs in self._pipes),
         )

@@ -10,7 +10,6 @@ therefore also a limit on how old experience can be, however much slower one col
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -309,7 +308,6 @@ class CollectorProcesses:
             num_slots=SLOTS_PER_COLLECTOR,
             weights_name=self._weights.name,
             weights_layout=self._weights.layout,
-            parent_pid=os.getpid(),
             inference=None if self._inference is None else self._inference.place_of(index, num_restarts),
         )
 

@@ -11,7 +11,6 @@ replaced: an answer that does not come is asked for again, and one to an old que
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import staging
 from rulka.runtime.messages import Answered, Ask, Heartbeat, InferenceTimes, Stop
-from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, work_for_learner
+from rulka.runtime.process import HEARTBEAT_S, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import MakeActor
 from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsLayout
@@ -43,7 +42,6 @@ class InferenceSpec:
         desk_names: of the shared memory of each collector's.
         weights_name: of the shared memory with the weights.
         weights_layout: of the weights.
-        parent_pid: process without which this one shall not go on.
         questions: ends of the collectors' pipes.
     """
 
@@ -54,25 +52,24 @@ class InferenceSpec:
     desk_names: tuple[str, ...]
     weights_name: str
     weights_layout: WeightsLayout
-    parent_pid: int
     questions: tuple[Connection, ...]
 
 
 def run_inference(spec: InferenceSpec, connection: Connection) -> None:
-    """Is the whole work of the process.
+    """Does the work of the process, to its end.
 
     Args:
         spec: what to build, and where its memory is.
         connection: to the learner; when it breaks, the learner is gone and this process ends.
     """
-    work_for_learner(spec.parent_pid, connection, lambda: Inference(spec, connection))
+    work_for_learner(connection, lambda: Inference(spec, connection))
 
 
 class Inference:
     """The loop of the process."""
 
     def __init__(self, spec: InferenceSpec, connection: Connection) -> None:
-        self._connection, self._questions, self._parent_pid = connection, spec.questions, spec.parent_pid
+        self._connection, self._questions = connection, spec.questions
         connection.send(Heartbeat("building its network"))
         self._memory = [SharedBlocks.attach(name, spec.desk, 1) for name in spec.desk_names]
         self._desks = [memory[0] for memory in self._memory]
@@ -121,8 +118,6 @@ class Inference:
     def _beat_when_due(self) -> None:
         if time.monotonic() - self._beat_s < HEARTBEAT_S:
             return
-        if os.getppid() != self._parent_pid:
-            raise LearnerGoneError
         self._connection.send(self._times)
         self._times, self._beat_s = InferenceTimes(), time.monotonic()
 

@@ -5,7 +5,6 @@ It builds its own environment and network, ignores Ctrl-C (its parent ends it), 
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -13,7 +12,7 @@ from multiprocessing.connection import Connection
 from rulka.runtime.choosers import FollowingActor, InferencePlace, RemoteActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop, ToWorker
-from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, work_for_learner
+from rulka.runtime.process import HEARTBEAT_S, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import CollectorSpec
 from rulka.runtime.weights import WeightsLayout
@@ -29,7 +28,6 @@ class WorkerSpec:
         num_slots: how many there are.
         weights_name: of the shared memory with the weights.
         weights_layout: of the weights.
-        parent_pid: process without which this one shall not go on.
         inference: the way to central inference; None lets the process choose actions itself.
     """
 
@@ -38,25 +36,24 @@ class WorkerSpec:
     num_slots: int
     weights_name: str
     weights_layout: WeightsLayout
-    parent_pid: int
     inference: InferencePlace | None = None
 
 
 def run_worker(spec: WorkerSpec, connection: Connection) -> None:
-    """Is the whole work of a collector process.
+    """Does the work of a collector process, to its end.
 
     Args:
         spec: what to build and where its memory is.
         connection: to the learner; when it breaks, the learner is gone and this process ends.
     """
-    work_for_learner(spec.parent_pid, connection, lambda: _Worker(spec, connection))
+    work_for_learner(connection, lambda: _Worker(spec, connection))
 
 
 class _Worker:
     """The loop of the process, with its connection and shared memory."""
 
     def __init__(self, spec: WorkerSpec, connection: Connection) -> None:
-        self._connection, self._parent_pid = connection, spec.parent_pid
+        self._connection = connection
         self._beat_s = time.monotonic()
         self._beat("building its environment and network")
         part = spec.collector
@@ -96,19 +93,14 @@ class _Worker:
         self._collector.close()
 
     def _receive(self) -> Fill | Stop:
-        """Waits for the next message, with a sign of life every `HEARTBEAT_S`; blocks in the system, never spins."""
+        """Waits for the next message, with a heartbeat every `HEARTBEAT_S`; blocks in the system, never spins."""
         while not self._connection.poll(HEARTBEAT_S):
-            self._wait("permission to fill a block")
+            self._beat("waiting for permission to fill a block")
         message: ToWorker = self._connection.recv()
         return message
 
     def _wait_for_decision(self) -> None:
-        self._wait("a decision by central inference")
-
-    def _wait(self, what: str) -> None:
-        self._beat(f"waiting for {what}")
-        if os.getppid() != self._parent_pid:
-            raise LearnerGoneError
+        self._beat("waiting for a decision by central inference")
 
     def _beat_when_due(self) -> None:
         if time.monotonic() - self._beat_s > HEARTBEAT_S:

@@ -78,7 +78,7 @@ def test_central_inference_decides_there(tmp_path: Path, device: torch.device, a
     pipes, (ours, theirs) = [Pipe() for _ in desks], Pipe()
     names = tuple(each.name for each in desks)
     ends = tuple(end for _, end in pipes)
-    built_from = InferenceSpec(spec.make_actor, 5, device, desk, names, shared.name, shared.layout, 0, ends)
+    built_from = InferenceSpec(spec.make_actor, 5, device, desk, names, shared.name, shared.layout, ends)
     try:
         inference = Inference(built_from, theirs)
         thread = threading.Thread(target=inference.run)
