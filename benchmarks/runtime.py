@@ -137,7 +137,9 @@ def _central_rate(
         while time.perf_counter() - start_s < seconds:
             answer()
             count += len(desks) * desk.num_cars
-        return count / (time.perf_counter() - start_s)
+        rate = count / (time.perf_counter() - start_s)
+        inference.close()
+        return rate
     finally:
         shared.close()
         for each in desks:

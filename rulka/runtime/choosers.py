@@ -47,6 +47,10 @@ class FollowingActor(LocalActor):
         if self._weights.version != self.version:
             self.load(*self._weights.read())
 
+    def close(self) -> None:
+        """Lets go of the shared memory."""
+        self._weights.close()
+
 
 @dataclass(frozen=True)
 class InferencePlace:
@@ -117,3 +121,8 @@ class RemoteActor:
                 self._on_wait()
                 self._connection.send(question)
                 give_up_s = time.monotonic() + HEARTBEAT_S
+
+    def close(self) -> None:
+        """Lets go of the shared memory."""
+        del self._desk  # its arrays are that memory
+        self._memory.close()

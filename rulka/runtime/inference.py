@@ -94,6 +94,14 @@ class Inference:
             if asked:
                 self.answer(asked)
             self._beat_when_due()
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the shared memory."""
+        self._desks.clear()
+        for memory in self._memory:
+            memory.close()
+        self._weights.close()
 
     def answer(self, asked: Mapping[int, Ask]) -> None:
         """Decides for the cars on the desks of some collectors, by their numbers, and says so to each."""

@@ -91,6 +91,8 @@ class _Worker:
             )
             self._connection.send(filled)
         self._collector.close()
+        self._chooser.close()
+        self._blocks.close()
 
     def _receive(self) -> Fill | Stop:
         """Waits for the next message, with a heartbeat every `HEARTBEAT_S`; blocks in the system, never spins."""

@@ -67,6 +67,7 @@ def test_a_run_begun_there_goes_on_here_and_back(tmp_path: Path, device: torch.d
         assert {tensor.device for tensor in outcome.best.tensors.values()} == {CPU}
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")  # of memory that still has views
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
 def test_central_inference_decides_there(tmp_path: Path, device: torch.device, algorithm: str) -> None:
     spec = small_run(tmp_path, algorithm, device)
@@ -94,6 +95,7 @@ def test_central_inference_decides_there(tmp_path: Path, device: torch.device, a
             decision = remote.act(image, floats, explore=True)
             assert decision.action.shape == (3,)
             assert remote.version == 4
+            remote.close()
         ours.send(Stop())
         thread.join(30.0)
         assert not thread.is_alive()
