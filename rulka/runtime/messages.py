@@ -98,7 +98,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Failed:
-    """From any process: its last words."""
+    """From any process, just before it ends: what went wrong."""
 
     traceback: str
 

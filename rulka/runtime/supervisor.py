@@ -1,7 +1,7 @@
 """Starts, watches, restarts and stops the processes of a run; nothing else does.
 
 A process that ends, or is silent for too long, is started again in its place. One that crashes too often in a
-minute ends the run with its last words.
+minute ends the run with its traceback.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Worker:
         connection: to it.
         heard_s: when it last said something, on the monotonic clock.
         activity: what it last said it was doing.
-        last_words: the traceback it sent before ending, or an empty text.
+        traceback: the traceback it sent before ending, or an empty text.
         budget: how often it may still be started again.
         num_starts: how often it was started.
         is_connected: its end of the pipe is open.
@@ -59,7 +59,7 @@ class Worker:
     connection: Connection
     heard_s: float
     activity: str = "starting"
-    last_words: str = ""
+    traceback: str = ""
     budget: RestartBudget = field(default_factory=lambda: RestartBudget(MAX_RESTARTS, RESTART_WINDOW_S))
     num_starts: int = 1
     is_connected: bool = True
@@ -155,23 +155,23 @@ class Supervisor:
         return process, ours
 
     def _replace(self, worker: Worker, *, is_silent: bool) -> None:
-        reason = self._bury(worker, is_silent=is_silent)
+        reason = self._reap(worker, is_silent=is_silent)
         if not worker.budget.take():
             budget = worker.budget
             message = (
                 f"{self._title} {worker.index} crashed {budget.num_restarts + 1} times within {budget.window_s:.0f} s; "
-                f"the last time it {reason}\n{worker.last_words}"
+                f"the last time it {reason}\n{worker.traceback}"
             )
             raise WorkerCrashError(message)
-        _LOGGER.warning("%s %d %s; starting it again\n%s", self._title, worker.index, reason, worker.last_words)
+        _LOGGER.warning("%s %d %s; starting it again\n%s", self._title, worker.index, reason, worker.traceback)
         self._on_restart(worker.index)
         worker.process, worker.connection = self._launch(worker.index, worker.num_starts)
         worker.num_starts += 1
         worker.is_connected = True
-        worker.heard_s, worker.activity, worker.last_words = time.monotonic(), "starting", ""
+        worker.heard_s, worker.activity, worker.traceback = time.monotonic(), "starting", ""
         self.num_restarts += 1
 
-    def _bury(self, worker: Worker, *, is_silent: bool) -> str:
+    def _reap(self, worker: Worker, *, is_silent: bool) -> str:
         """Makes sure that a process is gone and returns in words how it ended."""
         if is_silent:
             worker.process.kill()
@@ -205,7 +205,7 @@ def _take_notes(worker: Worker, messages: Sequence[FromWorker]) -> Iterator[Fact
         if isinstance(message, Heartbeat):
             worker.activity = message.activity
         elif isinstance(message, Failed):
-            worker.last_words = message.traceback
+            worker.traceback = message.traceback
         else:
             yield message
 
