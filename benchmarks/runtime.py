@@ -43,7 +43,7 @@ from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.inference import Inference, InferenceSpec
-from rulka.runtime.messages import Ask
+from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
 from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars
 from rulka.runtime.shared_blocks import SharedBlocks
@@ -99,7 +99,7 @@ def per_cpu_second(run: Callable[[], int], seconds: float) -> float:
 
 
 def central(params: Params, device: torch.device, seconds: float) -> dict[str, float]:
-    """Measures decisions a second of central inference: from desks in shared memory and back, nobody driving.
+    """Measures decisions a second of central inference: from request slots in shared memory and back, nobody driving.
 
     Four collectors share the cars, and all of them ask at once.
     """
@@ -108,26 +108,26 @@ def central(params: Params, device: torch.device, seconds: float) -> dict[str, f
         spec = agent_spec(params, algorithm)
         weights = weights_on_host(make_learner(spec, 0).network)
         for num_cars in CENTRAL_CARS:
-            desk = replace(block_spec(params.observation, params.train), num_steps=1, num_cars=num_cars // 4)
-            rates[f"{algorithm}, {num_cars} cars"] = _central_rate(spec, desk, weights, device, seconds)
+            slot = replace(block_spec(params.observation, params.train), num_steps=1, num_cars=num_cars // 4)
+            rates[f"{algorithm}, {num_cars} cars"] = _central_rate(spec, slot, weights, device, seconds)
     return rates
 
 
 def _central_rate(
-    spec: AgentSpec, desk: BlockSpec, weights: Mapping[str, torch.Tensor], device: torch.device, seconds: float
+    spec: AgentSpec, slot: BlockSpec, weights: Mapping[str, torch.Tensor], device: torch.device, seconds: float
 ) -> float:
-    desks, shared = [SharedBlocks.create(desk, 1) for _ in range(4)], SharedWeights.create(layout_of(weights))
-    pipes = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in desks]
+    slots, shared = [SharedBlocks.create(slot, 1) for _ in range(4)], SharedWeights.create(layout_of(weights))
+    pipes = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in slots]
     ours, theirs = cast(tuple[Connection, Connection], multiprocessing.Pipe())
     try:
         shared.publish(0, weights)
-        names, ends = tuple(each.name for each in desks), tuple(end for _, end in pipes)
+        names, ends = tuple(each.name for each in slots), tuple(end for _, end in pipes)
         make = partial(make_actor, spec)
-        place = InferenceSpec(make, 0, device, desk, names, shared.name, shared.layout, ends)
-        inference, asked = Inference(place, theirs), {index: Ask(0, 0) for index in range(len(desks))}
+        place = InferenceSpec(make, 0, device, slot, names, shared.name, shared.layout, ends)
+        inference, requests = Inference(place, theirs), {index: Request(0, 0) for index in range(len(slots))}
 
         def answer() -> None:
-            inference.answer(asked)
+            inference.respond(requests)
             for end, _ in pipes:
                 end.recv()
 
@@ -136,13 +136,13 @@ def _central_rate(
         start_s, count = time.perf_counter(), 0
         while time.perf_counter() - start_s < seconds:
             answer()
-            count += len(desks) * desk.num_cars
+            count += len(slots) * slot.num_cars
         rate = count / (time.perf_counter() - start_s)
         inference.close()
         return rate
     finally:
         shared.close()
-        for each in desks:
+        for each in slots:
             each.close()
         for end in (ours, theirs, *(end for pair in pipes for end in pair)):
             end.close()

@@ -313,10 +313,10 @@ class CollectorProcesses:
 
 
 def _shared_bytes(spec: RunSpec, layout: WeightsLayout) -> int:
-    """Returns how much shared memory a run takes: slots and weights, and with central inference a desk each."""
+    """Returns how much shared memory a run takes: slots and weights, and with central inference a request slot each."""
     slots = SLOTS_PER_COLLECTOR * spec.block.num_bytes
-    desk = replace(spec.block, num_steps=1).num_bytes if spec.train.inference == "central" else 0
-    return memory_bytes(layout) + spec.train.num_collectors * (slots + desk)
+    request = replace(spec.block, num_steps=1).num_bytes if spec.train.inference == "central" else 0
+    return memory_bytes(layout) + spec.train.num_collectors * (slots + request)
 
 
 def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int) -> CollectorSpec:
