@@ -36,8 +36,8 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weights_on_host
 from rulka.observation import reference_normalisation
 from rulka.params import Algorithm, Params, read_params
+from rulka.runtime.acting import LocalActor
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run

@@ -30,7 +30,7 @@ from rulka.losses.gae import Endings
 from rulka.losses.least_squares import solve_linear_value
 from rulka.losses.ppo import explained_variance
 from rulka.params import Params, read_params
-from rulka.runtime.choosers import LocalActor
+from rulka.runtime.acting import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.greedy_check import CheckResult, GreedyCheck
 from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars, build_learner

@@ -19,7 +19,7 @@ from rulka.agents.agent import AgentSpec, make_actor, make_learner
 from rulka.agents.speed import keep_freed_memory
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import IqnNetworkParams, IqnParams, NetworkParams, ObservationParams, reference_params
-from rulka.runtime.choosers import LocalActor
+from rulka.runtime.acting import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.schedule import Schedule
 

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from rulka.runtime.choosers import InferencePlace
+from rulka.runtime.acting import InferencePlace
 from rulka.runtime.inference import InferenceSpec, run_inference
 from rulka.runtime.messages import InferenceTimes
 from rulka.runtime.shared_blocks import SharedBlocks

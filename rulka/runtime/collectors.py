@@ -19,8 +19,8 @@ import numpy as np
 from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
+from rulka.runtime.acting import LocalActor
 from rulka.runtime.central import CentralInference
-from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
 from rulka.runtime.shared_blocks import SharedBlocks, check_written

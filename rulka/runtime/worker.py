@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from rulka.runtime.choosers import FollowingActor, InferencePlace, RemoteActor
+from rulka.runtime.acting import InferenceClient, InferencePlace, SyncedActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop, ToWorker
 from rulka.runtime.process import HEARTBEAT_S, work_for_learner
@@ -61,10 +61,10 @@ class _Worker:
         environment = part.make_cars(part.block.num_cars, start_anywhere=part.start_anywhere)
         if spec.inference is None:
             actor = part.make_actor(part.seed)
-            self._chooser = FollowingActor(actor, spec.weights_name, spec.weights_layout)
+            self._policy = SyncedActor(actor, spec.weights_name, spec.weights_layout)
         else:
-            self._chooser = RemoteActor(spec.inference, part.block, self._wait_for_decision)
-        self._collector = Collector(part.index, environment, self._chooser, part.block, part.seed)
+            self._policy = InferenceClient(spec.inference, part.block, self._wait_for_decision)
+        self._collector = Collector(part.index, environment, self._policy, part.block, part.seed)
 
     def run(self) -> None:
         """Fills blocks until told to stop."""
@@ -74,12 +74,12 @@ class _Worker:
             if isinstance(message, Stop):
                 break
             permitted_s = time.monotonic()
-            self._chooser.begin_block()
+            self._policy.begin_block()
             loaded_s = time.monotonic()
             races = self._collector.fill(self._blocks[message.slot], message.env_steps, self._beat_when_due)
             filled = BlockFilled(
                 slot=message.slot,
-                version=self._chooser.version,
+                version=self._policy.version,
                 races=races,
                 cars=self._collector.cars.copy(),
                 spent=CollectorTimes(
@@ -91,7 +91,7 @@ class _Worker:
             )
             self._connection.send(filled)
         self._collector.close()
-        self._chooser.close()
+        self._policy.close()
         self._blocks.close()
 
     def _receive(self) -> Fill | Stop:

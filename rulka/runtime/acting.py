@@ -1,4 +1,4 @@
-"""Who chooses a collector's actions: an actor in its own process, or central inference, which it asks.
+"""What chooses a collector's actions: an actor in its own process, or a client of central inference.
 
 Dimensions: N cars.
 """
@@ -35,7 +35,7 @@ class LocalActor:
         self.version = version
 
 
-class FollowingActor(LocalActor):
+class SyncedActor(LocalActor):
     """An actor that takes over the newest published weights before each block."""
 
     def __init__(self, actor: Actor, weights_name: str, layout: WeightsLayout) -> None:
@@ -67,7 +67,7 @@ class InferencePlace:
     first_request: int
 
 
-class RemoteActor:
+class InferenceClient:
     """Asks central inference, see `rulka.runtime.inference`, for every decision.
 
     Attributes:
@@ -88,7 +88,7 @@ class RemoteActor:
         self.version = NO_VERSION
 
     def begin_block(self) -> None:
-        """Forgets who answered in earlier blocks."""
+        """Forgets which weights acted in earlier blocks."""
         self.version = NO_VERSION
 
     def set_env_steps(self, env_steps: int) -> None:
@@ -96,7 +96,7 @@ class RemoteActor:
         self._env_steps = env_steps
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Asks and waits for the answer; see `rulka.agents.spec.Actor`. Only exploring is known there."""
+        """Requests actions and waits for them; see `rulka.agents.spec.Actor`. Only exploring is known there."""
         assert explore
         slot = self._slot
         slot.image[0], slot.floats[0] = image.numpy(), floats.numpy()
@@ -108,7 +108,7 @@ class RemoteActor:
         )
 
     def _wait_for_response(self) -> int:
-        """Asks, again and again if need be, and returns the version of the weights that answered."""
+        """Sends the request, again if need be, and returns the version of the weights that acted."""
         request = Request(self._number, self._env_steps)
         self._connection.send(request)
         give_up_s = time.monotonic() + HEARTBEAT_S
