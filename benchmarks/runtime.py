@@ -65,6 +65,7 @@ def agent_spec(params: Params, algorithm: Algorithm) -> AgentSpec:
     return AgentSpec(
         algorithm,
         params.observation,
+        params.encoder,
         params.network,
         params.ppo,
         params.iqn,

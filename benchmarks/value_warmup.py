@@ -71,6 +71,7 @@ class Setting(NamedTuple):
         return AgentSpec(
             "ppo",
             params.observation,
+            params.encoder,
             params.network,
             params.ppo,
             params.iqn,

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
+from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable
 from rulka.agents.agent import AgentSpec
 from rulka.agents.networks import agent_table
@@ -126,6 +127,7 @@ class Sections:
     actions: ActionParams
     simulator: SimulatorParams
     race_end: RaceEndParams
+    encoder: EncoderConfig
     network: NetworkParams
     rewards: RewardParams
     train: TrainParams
@@ -143,6 +145,7 @@ def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it rea
     actions: ActionParams,
     simulator: SimulatorParams,
     race_end: RaceEndParams,
+    encoder: EncoderConfig,
     network: NetworkParams,
     rewards: RewardParams,
     train: TrainParams,
@@ -162,7 +165,7 @@ def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it rea
     torch.set_num_threads(1)
     keep_freed_memory()
     device = use_device()
-    sections = Sections(observation, actions, simulator, race_end, network, rewards, train, ppo, iqn)
+    sections = Sections(observation, actions, simulator, race_end, encoder, network, rewards, train, ppo, iqn)
     algorithms: list[Algorithm] = [train.algorithm, *train.compared]
     runs = {algorithm: AgentRun(algorithm, sections, folders, device) for algorithm in algorithms}
     with ExitStack() as stack:
@@ -279,7 +282,11 @@ class AgentRun:
 
     def _initial(self) -> Artifact:
         initial = load_artifact(
-            self._init_dir, "agent_init", observation=self._sections.observation, actions=self._table
+            self._init_dir,
+            "agent_init",
+            observation=self._sections.observation,
+            actions=self._table,
+            encoder=self._sections.encoder,
         )
         expected = self._sections.network.model_dump(mode="json")
         for name, value in {"algorithm": self._algorithm, "network": expected}.items():
@@ -332,6 +339,7 @@ class AgentRun:
         return AgentSpec(
             algorithm=self._algorithm,
             observation=sections.observation,
+            encoder=sections.encoder,
             network=sections.network,
             ppo=sections.ppo,
             iqn=sections.iqn,
@@ -387,6 +395,7 @@ def main() -> None:
         params.actions,
         params.simulator,
         params.race_end,
+        params.encoder,
         params.network,
         params.rewards,
         params.train,

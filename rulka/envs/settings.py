@@ -178,7 +178,7 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     try:
         return dict(_Keywords.model_validate(plain))
     except ValidationError as error:
-        raise SettingsError("; ".join(problems_of(error))) from error
+        raise SettingsError("; ".join(problems_of(error, _Keywords))) from error
 
 
 def _reference_options(params: Params) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def _pretraining(parameters: Json, origins: Origins) -> str:
     pretrain, clone = parameters.get("pretrain"), parameters.get("clone")
     parts = []
     if origins.encoder and pretrain:
-        parts.append(f"Level 0: {pretrain['task']} on frames, {_count(pretrain['epochs'], 'epoch')}.")
+        parts.append(f"Level 0: {pretrain['objective']['kind']} on frames, {_count(pretrain['epochs'], 'epoch')}.")
     if origins.policy and clone:
         parts.append(f"Level 1: behaviour cloning, frames and floats to actions, {_count(clone['epochs'], 'epoch')}.")
     return " ".join(parts)

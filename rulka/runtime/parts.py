@@ -153,6 +153,7 @@ def agent_config(spec: AgentSpec, table: ActionTable) -> dict[str, Any]:
     return {
         "algorithm": spec.algorithm,
         "num_actions": table.num_actions,
+        "encoder": spec.encoder.model_dump(mode="json"),
         "network": spec.network.model_dump(mode="json"),
         spec.algorithm: getattr(spec, spec.algorithm).model_dump(mode="json"),
     }

@@ -37,7 +37,8 @@ def setting(tmp_path: Path) -> value_warmup.Setting:
     generate_track(**params.track.model_dump() | {"length_m": 150.0}).save(track)
     table, normalisation = action_table(params.actions.ticks_per_action), reference_normalisation()
     torch.manual_seed(0)
-    network = build_agent_network("ppo", params.observation, params.network, normalisation, table.num_actions)
+    sizes = (params.observation, params.encoder, params.network)
+    network = build_agent_network("ppo", *sizes, normalisation, table.num_actions)
     initial = Artifact(
         "agent_init",
         network.state_dict(),

@@ -20,6 +20,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
     spec = AgentSpec(
         train.algorithm,
         params.observation,
+        params.encoder,
         params.network,
         params.ppo,
         params.iqn,

@@ -41,13 +41,22 @@ def params(small_params: Params) -> Params:
 @pytest.fixture
 def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
     folders = Folders(tmp_path / "agent_init", *driven, tmp_path / "runs", tmp_path / "agent")
-    sections = (params.observation, params.actions, params.network, params.train, params.transfer, params.iqn)
-    transfer(*sections, encoder_dir=pretrained[0], policy_dir=pretrained[1], out_dir=folders.agent_init)
+    sections = (params.observation, params.actions, params.encoder, params.network)
+    transfer(
+        *sections,
+        params.train,
+        params.transfer,
+        params.iqn,
+        encoder_dir=pretrained[0],
+        policy_dir=pretrained[1],
+        out_dir=folders.agent_init,
+    )
     train(
         params.observation,
         params.actions,
         params.simulator,
         params.race_end,
+        params.encoder,
         params.network,
         params.rewards,
         params.train,

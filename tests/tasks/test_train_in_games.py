@@ -57,6 +57,7 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
     transfer(
         params.observation,
         params.actions,
+        params.encoder,
         params.network,
         params.train,
         params.transfer,
