@@ -40,7 +40,6 @@ def tracks(params: Params) -> dict[str, Track]:
     """Returns generated tracks by name."""
     hills = params.track
     settings = {
-        "flat": hills.model_copy(update={"max_slope": 0.0}),
         "hills": hills,
         "hills, 3 km": hills.model_copy(update={"length_m": 3000.0, "seed": 3}),
     }
@@ -88,9 +87,8 @@ def spread_cars(track: Track, count: int, params: Params) -> Simulator:
 def step_variants(params: Params) -> Variants:
     """Returns functions that take decisions and return how many that were, by name."""
     variants: Variants = {}
-    for name in ("hills", "flat"):
-        for count in (1, 16, 256):
-            variants[f"{name}, kernels, {count} cars"] = kernel_step(tracks(params)[name], count, params)
+    for count in (1, 16, 256):
+        variants[f"hills, kernels, {count} cars"] = kernel_step(tracks(params)["hills"], count, params)
     for count in (1, 16, 256):
         env = RaceVectorEnv(count, start_anywhere=1.0)
         image = np.empty((count, 1, params.observation.height, params.observation.width), np.uint8)

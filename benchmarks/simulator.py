@@ -2,10 +2,10 @@
 
 Decisions (50 ms of driving) per second of CPU time: a Simulator with floats and one 64 x 64 grey frame each, driven by
 the built-in driver from starts all over the track, and whole environments under random actions; on the track of
-params.yaml with its hills and gates, and on its flat sister. Variants are interleaved and the best of their tries is
-taken. Where Box2D is installed, gymnasium's CarRacing-v3 is measured in the same run, and every rate is given as a
-multiple of its. Beside them the time to the first frame of a fresh process, with an empty kernel cache and a warm one,
-and the memory of a baked track of 4 km and of the flat track.
+params.yaml with its hills and gates. Variants are interleaved and the best of their tries is taken. Where Box2D is
+installed, gymnasium's CarRacing-v3 is measured in the same run, and every rate is given as a multiple of its. Beside
+them the time to the first frame of a fresh process, with an empty kernel cache and a warm one, and the memory of a
+baked track of 4 km.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rulka.actions import action_table
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import NUM_FLOATS
-from rulka.params import Params, TrackParams, read_params
+from rulka.params import Params, read_params
 from rulka.simulator.camera import camera_array
 from rulka.simulator.constants import road_array
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
-from rulka.simulator.render import FramePainter
+from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
@@ -76,7 +76,7 @@ def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, P
     starts, actions = driven_actions(params, track, num_cars)
     simulator = Simulator(track, num_cars, params.simulator, action_table(params.actions.ticks_per_action))
     camera = camera_array(params.simulator.camera)
-    painter = FramePainter(simulator.cars, simulator.zone_index, bake_scene(track), camera)
+    renderer = FrameRenderer(simulator.cars, simulator.zone_index, bake_scene(track), camera)
     floats = np.zeros((num_cars, NUM_FLOATS), np.float32)
     image = np.zeros((num_cars, params.observation.height, params.observation.width), np.uint8)
 
@@ -87,7 +87,7 @@ def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, P
             if with_floats:
                 simulator.floats(floats)
             if with_frames:
-                painter.paint(image)
+                renderer.render(image)
         return actions.size
 
     return {
@@ -128,15 +128,13 @@ def single_pass(env: gymnasium.Env) -> Pass:
 
 def all_passes(params: Params) -> dict[str, Pass]:
     """Returns everything that is measured, by name."""
-    flat = params.track.model_copy(update={"max_slope": 0.0})
+    track = generate_track(**params.track.model_dump())
     passes: dict[str, Pass] = {}
-    for road, settings in (("hills and gates", params.track), ("flat", flat)):
-        track = generate_track(**settings.model_dump())
-        for num_cars in (256, 1):
-            cars = f"{num_cars} car{'s' if num_cars > 1 else ''}, {road}"
-            passes |= {f"{cars}: {name}": run for name, run in simulator_passes(params, track, num_cars).items()}
-            passes[f"{cars}: RaceVectorEnv"] = vector_pass(track, num_cars)
-        passes[f"1 car, {road}: RaceEnv"] = single_pass(RaceEnv(track))
+    for num_cars in (256, 1):
+        cars = f"{num_cars} car{'s' if num_cars > 1 else ''}"
+        passes |= {f"{cars}: {name}": run for name, run in simulator_passes(params, track, num_cars).items()}
+        passes[f"{cars}: RaceVectorEnv"] = vector_pass(track, num_cars)
+    passes["1 car: RaceEnv"] = single_pass(RaceEnv(track))
     if importlib.util.find_spec("Box2D") is not None:
         passes[CAR_RACING] = single_pass(gymnasium.make(CAR_RACING, continuous=False))
     return passes
@@ -176,12 +174,7 @@ def first_frame_s() -> dict[str, float]:
 
 def baked_megabytes(params: Params) -> float:
     """Returns the memory of what renderer and physics hold of a track of 4 km."""
-    return held_megabytes(params.track.model_copy(update={"length_m": LONG_TRACK_M}))
-
-
-def held_megabytes(settings: TrackParams) -> float:
-    """Returns the memory of what renderer and physics hold of a generated track."""
-    track = generate_track(**settings.model_dump())
+    track = generate_track(**params.track.model_copy(update={"length_m": LONG_TRACK_M}).model_dump())
     return (bake_scene(track).num_bytes + road_array(track).nbytes + track.zones.nbytes) / 1e6
 
 
@@ -194,7 +187,6 @@ def measure_all(params: Params, seconds: float) -> dict[str, dict[str, float] | 
         "times_car_racing": ratios,
         "first_frame_s": first_frame_s(),
         "baked_4_km_mb": baked_megabytes(params),
-        "baked_flat_mb": held_megabytes(params.track.model_copy(update={"max_slope": 0.0})),
     }
 
 
@@ -209,7 +201,6 @@ def print_table(results: dict) -> None:
     for name, took_s in results["first_frame_s"].items():
         print(f"first frame by kernel cache, {name}: {took_s:.2f} s")
     print(f"baked track of 4 km: {results['baked_4_km_mb']:.1f} MB")
-    print(f"baked flat track: {results['baked_flat_mb']:.1f} MB")
 
 
 def main() -> None:

@@ -39,8 +39,5 @@ TRAINING_LOG = "training.jsonl"
 
 REPORT_PAGE = "report.html"
 """This and what follows: in `EVALUATION`."""
-RACES_FILE = "races.json"
 VIDEO_FILE = "race.mp4"
-BEST_RACE_RECORDING = "best_race.Replay.Gbx"
-BEST_RACE_SCRIPT = "best_race.txt"
 PLOTS = "plots"

@@ -45,7 +45,6 @@ from rulka.folders import (
     PLOTS,
     POLICY,
     RACES,
-    RACES_FILE,
     REPORT_PAGE,
     STAGE_DURATIONS,
     TRAINING_LOG,
@@ -69,6 +68,7 @@ from rulka.stage import output_folder, require, run_stage
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, write_video
 
+RACES_FILE = "races.json"
 SCORES_FILE = "scores.json"
 """What `dvc metrics` compares."""
 

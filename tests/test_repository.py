@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tomllib
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,33 @@ def own_sources() -> list[Path]:
 @cache
 def nodes_of(file: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(file.read_text())))
+
+
+# What files import ----------------------------------------------------------------------------------------------------
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Neither at the top, nor inside a function, nor for types alone: each file can be read after those it imports."""
+    imports = {file: files_named_in(file) - {file} for file in own_sources()}
+    circle: list[Path] = []
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        circle = error.args[1]
+    assert not [file.relative_to(ROOT).as_posix() for file in circle]
+
+
+def files_named_in(file: Path) -> set[Path]:
+    """Own files that a file names in its imports; not the packages around them."""
+    names: set[str] = set()
+    for node in nodes_of(file):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {name for name in inner if module_file(name)}
+            names |= modules if modules == inner else modules | {node.module}
+    return {found for name in names if (found := module_file(name))}
 
 
 # What a stage imports -------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from rulka.envs.scoring import Scores
 from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
 from rulka.simulator.camera import camera_array
-from rulka.simulator.first_use import painting_beside
+from rulka.simulator.first_use import rendering_beside
 from rulka.simulator.race_start import NUM_CHANCES, draw_starts
-from rulka.simulator.render import FramePainter
+from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
 from rulka.tracks.track import Track
@@ -43,7 +43,7 @@ class RaceBatch:
     def __init__(self, track: Track, settings: RaceSettings, num_cars: int) -> None:
         self.track, self.settings, self.num_cars = track, settings, num_cars
         self.scene = bake_scene(track)
-        with painting_beside():  # which compiles the kernel that is missing here
+        with rendering_beside():  # which compiles the kernel that is missing here
             self.simulator = Simulator(track, num_cars, settings.simulator, settings.table)
             self.scores = Scores(settings, track, self.simulator.view)
             self.simulator.floats(np.empty((num_cars, num_floats(settings.actions_per_decision)), np.float32))
@@ -52,7 +52,7 @@ class RaceBatch:
         if not randomisation.is_off:
             self._randomiser = Randomiser(randomisation, settings.simulator.camera, num_cars)
             camera = self._randomiser.cameras()
-        self._painter = FramePainter(self.simulator.cars, self.simulator.zone_index, self.scene, camera)
+        self._renderer = FrameRenderer(self.simulator.cars, self.simulator.zone_index, self.scene, camera)
         self._drive = self.simulator.step_controls if settings.continuous else self.simulator.step
         self.generators: list[np.random.Generator] = []
         self._is_closed = False
@@ -129,7 +129,7 @@ class RaceBatch:
     ) -> None:
         """Writes images [N, 1, H, W], floats [N, F] and shaping potentials [N] of all cars."""
         simulator = self.simulator
-        self._painter.paint(image_out[:, 0])
+        self._renderer.render(image_out[:, 0])
         if self._randomiser is not None:
             self._randomiser.relight(image_out[:, 0], simulator.time_ms)
         simulator.floats(floats_out)
@@ -163,7 +163,7 @@ class RaceBatch:
         self.scores.set_over(self.scores.is_over)
         if self._randomiser is not None:
             self._randomiser.draws[:] = saved.draws
-            self._painter.cameras[:] = self._randomiser.cameras()
+            self._renderer.cameras[:] = self._randomiser.cameras()
         # New generators: those in use may belong to an environment, which goes on with its own.
         self.generators = [np.random.Generator(np.random.PCG64(0)) for _ in saved.chance]
         for generator, state in zip(self.generators, saved.chance, strict=True):
@@ -211,7 +211,7 @@ class RaceBatch:
         if self._randomiser is not None:
             self._randomiser.draw(which, self.generators)
             self.simulator.set_friction(which, self._randomiser.friction())
-            self._painter.cameras[:] = self._randomiser.cameras()
+            self._renderer.cameras[:] = self._randomiser.cameras()
         self.scores.begin(which, is_full_race=starts.along_m <= 0.0)
 
 

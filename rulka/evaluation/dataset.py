@@ -12,11 +12,12 @@ from rulka.actions import TICK_MS, ActionTable
 from rulka.datasets.export import write_race
 from rulka.datasets.races import META_FILE, Race, load_races, track_path
 from rulka.evaluation.results import FINISHED, NOT_FINISHED, RaceResult
-from rulka.folders import BEST_RACE_RECORDING, BEST_RACE_SCRIPT
 from rulka.observation import CAR
 from rulka.tracks.find import find_track
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
+
+BEST_RACE_FILES = ("best_race.Replay.Gbx", "best_race.txt")
 
 
 def track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResult]]:
@@ -87,7 +88,7 @@ def _controls_at(race: Race, sample_ms: NDArray[np.int64]) -> NDArray[np.float32
 def export_result(folder: Path, result: RaceResult, table: ActionTable, player: str) -> None:
     """Writes a race into a folder, as a recording and as an input script."""
     race = race_of_result(result, table, player)
-    for name in (BEST_RACE_RECORDING, BEST_RACE_SCRIPT):
+    for name in BEST_RACE_FILES:
         write_race(race, folder / name)
 
 

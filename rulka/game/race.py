@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import CONTROLS, TICK_MS, Controls, action_table
-from rulka.game import snapshot
 from rulka.game.errors import StateRefusedError
 from rulka.game.protocol import COUNTDOWN_MS
+from rulka.game.snapshot import Seal, Snapshot
 from rulka.game.state import NOT_PASSED_MS
 from rulka.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
@@ -54,7 +54,7 @@ class SimulatedRace:
 
     def __init__(self, track: Track, params: SimulatorParams) -> None:
         self.simulator = Simulator(track, 1, params, action_table(1))
-        self._seal = snapshot.Seal(track, self.simulator.save().shape[1])
+        self._seal = Seal(track, self.simulator.save().shape[1])
         self.keys = NO_KEYS
         self._events: list[KeyEvent] = []
         self.simulator.step(_ACTION_OF[NO_KEYS])  # compiles now, not while a program waits
@@ -119,7 +119,15 @@ class SimulatedRace:
 
     def state(self) -> bytes:
         """Returns the simulation as a block of the game's form, from which `rewind` restores it to the bit."""
-        return self._seal.close(self)
+        now = Snapshot(
+            saved=self.simulator.save(),
+            race_time_ms=self.race_time_ms,
+            tick_time_ms=self.tick_time_ms,
+            is_finished=self.is_finished,
+            keys=self.keys,
+            checkpoint_ms=self.checkpoint_ms,
+        )
+        return self._seal.close(now, self.simulator.cars[0])
 
     def rewind(self, block: bytes | memoryview) -> None:
         """Puts the race back to a block that `state` of a race on this track returned.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,9 @@ from rulka.actions import Controls
 from rulka.errors import UserError
 from rulka.game.errors import StateRefusedError
 from rulka.game.protocol import COUNTDOWN_MS
-from rulka.game.state import EVENT_NAMES, SIMULATION_TIMER, STATE, WHEEL, read_state, write_state
+from rulka.game.state import EVENT_NAMES, NOT_PASSED_MS, SIMULATION_TIMER, STATE, WHEEL, read_state, write_state
 from rulka.observation import CAR
 from rulka.tracks.track import Track
-
-if TYPE_CHECKING:
-    from rulka.game.race import SimulatedRace
 
 SPARE = ((1740, 2388), (2392, 3084), (3200, 3816))
 """Ranges of bytes that are known to hold nothing that Rulka reads; `HEADER` lies at the start of the first."""
@@ -41,8 +38,17 @@ _VALUE_BITS = 0xFFFFFF
 _KEY_EVENTS = [EVENT_NAMES.index(name) for name in Controls._fields]
 
 
-class Opened(NamedTuple):
-    """What a block of ours holds; see `SimulatedRace`."""
+class Snapshot(NamedTuple):
+    """What a block of ours holds of a race.
+
+    Attributes:
+        saved: the car, as `Simulator.save` returns it.
+        race_time_ms: milliseconds since the start, negative in the countdown; stands still after the finish.
+        tick_time_ms: the same, but it goes on after the finish.
+        is_finished: the finish was passed, and nobody prevented that.
+        keys: what is pressed.
+        checkpoint_ms: [G] race time at each checkpoint, `NOT_PASSED_MS` where there is none yet.
+    """
 
     saved: NDArray[np.float64]
     race_time_ms: int
@@ -76,20 +82,20 @@ class Seal:
         record["version"], record["context_mode"], record["flags"] = BLOCK_VERSION, RUN_MODE, ALL_FLAGS
         self._no_flags = np.zeros(len(track.gate_m) - 1, np.int32)
 
-    def close(self, race: SimulatedRace) -> bytes:
-        """Returns the block of a race as it stands."""
-        record = self._fixed[0]
-        _describe(record, race.simulator.cars[0])
+    def close(self, race: Snapshot, car: NDArray[np.float32]) -> bytes:
+        """Returns the block of a race as it stands; `car` is its `CAR` row."""
+        record, num_passed = self._fixed[0], np.count_nonzero(race.checkpoint_ms != NOT_PASSED_MS)
+        _describe(record, car)
         record["race_time_ms"] = race.race_time_ms
         record["timers"][SIMULATION_TIMER] = race.tick_time_ms + COUNTDOWN_MS + FIRST_TICK_MS
-        record["checkpoint_count"], record["is_finished"] = race.checkpoint_count, race.is_finished
+        record["checkpoint_count"], record["is_finished"] = num_passed, race.is_finished
         record["events"]["value"][_KEY_EVENTS] = race.keys
-        self._embed(race.simulator.save())
+        self._embed(race.saved)
         flags = self._no_flags.copy()
-        flags[: race.checkpoint_count] = 1
+        flags[:num_passed] = 1
         return write_state(self._fixed, flags, race.checkpoint_ms)
 
-    def open(self, block: bytes | memoryview) -> Opened:
+    def open(self, block: bytes | memoryview) -> Snapshot:
         """Reads a block back.
 
         Raises:
@@ -109,7 +115,7 @@ class Seal:
             raise StateRefusedError(message)
         numbers = b"".join(raw[start:end] for start, end in SPARE)[HEADER.size : HEADER.size + 8 * num_saved]
         pressed = state.fixed["events"]["value"][_KEY_EVENTS] & _VALUE_BITS
-        return Opened(
+        return Snapshot(
             saved=np.frombuffer(numbers, np.float64)[None],
             race_time_ms=state.race_time_ms,
             tick_time_ms=state.simulation_time_ms - COUNTDOWN_MS - FIRST_TICK_MS,

@@ -1,8 +1,9 @@
-"""The first use with an empty kernel cache: painting is compiled in another process beside everything else.
+"""The first use with an empty kernel cache: rendering is compiled in another process beside everything else.
 
-A file beside the cached painting kernel says for which sources it was compiled. While it does not say the present ones,
-whoever needs kernels first holds a lock on it, starts the other process and compiles its own half; all others wait for
-the lock and then find every kernel in the cache. The lock goes with the process that holds it, however that ends.
+A file beside the cached rendering kernel says for which sources it was compiled. While it does not say the present
+ones, whoever needs kernels first holds a lock on it, starts the other process and compiles its own half; all others
+wait for the lock and then find every kernel in the cache. The lock goes with the process that holds it, however that
+ends.
 
 Nothing depends on this: a kernel that is not in the cache is compiled when it is called, as ever. That is what happens
 where the cache cannot be written, where there is one processor, and on Windows.
@@ -23,8 +24,8 @@ import numba
 import numpy as np
 
 from rulka.simulator.compiling import source_stamp
-from rulka.simulator.painting import frames
 from rulka.simulator.render import CAMERA_SIZE, POSE_SIZE, render_frames
+from rulka.simulator.rendering import frames
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.generate import generate_track
 
@@ -33,13 +34,13 @@ try:
 except ImportError:
     fcntl = None
 
-NOTE = "painting_is_compiled"
-HELPER = "from rulka.simulator.first_use import compile_painting; compile_painting()"
+NOTE = "rendering_is_compiled"
+HELPER = "from rulka.simulator.first_use import compile_rendering; compile_rendering()"
 
 
 @contextmanager
-def painting_beside() -> Iterator[None]:
-    """Compiles what paints in another process while the body compiles the rest, unless the cache has it all.
+def rendering_beside() -> Iterator[None]:
+    """Compiles what draws in another process while the body compiles the rest, unless the cache has it all.
 
     The body may do anything; leaving it waits for the other process.
     """
@@ -58,20 +59,20 @@ def painting_beside() -> Iterator[None]:
             note.write(_present())
 
 
-def compile_painting() -> None:
-    """Brings the painting kernel into the cache, by painting no frames."""
+def compile_rendering() -> None:
+    """Brings the rendering kernel into the cache, by drawing no frames."""
     scene = bake_scene(generate_track(seed=0, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0))
     poses, zones = np.zeros((0, POSE_SIZE), np.float32), np.zeros(0, np.int64)
     render_frames(poses, zones, scene, np.zeros(CAMERA_SIZE, np.float32), np.zeros((0, 1, 1), np.uint8))
 
 
 def note_path() -> Path:
-    """Returns where it is noted what the cached painting kernel was compiled for."""
-    return Path(frames.paint_in_strips.stats.cache_path) / NOTE  # pyright: ignore[reportFunctionMemberAccess] numba's
+    """Returns where it is noted what the cached rendering kernel was compiled for."""
+    return Path(frames.draw_frames.stats.cache_path) / NOTE  # pyright: ignore[reportFunctionMemberAccess] numba's
 
 
 def _present() -> bytes:
-    """Returns what the painting kernel depends on: sources, numba and the processor, as numba's cache."""
+    """Returns what the rendering kernel depends on: sources, numba and the processor, as numba's cache."""
     stamp = source_stamp((*frames.MODULES, frames))
     return f"{stamp:x} {numba.__version__} {sys.version} {llvmlite.binding.get_host_cpu_name()}".encode()
 
@@ -104,7 +105,7 @@ def _locked(path: Path) -> Iterator[BinaryIO | None]:
 
 @contextmanager
 def _helper() -> Iterator[subprocess.Popen[bytes] | None]:
-    """Runs `compile_painting` in a process with the same modules; None where none can be started."""
+    """Runs `compile_rendering` in a process with the same modules; None where none can be started."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(os.path.abspath(folder) for folder in sys.path)}
     try:
         helper = subprocess.Popen(

@@ -1,6 +1,6 @@
 """What the renderer's kernels read of a track: arrays, and where each number lies in them. Baked by `scene`.
 
-Dimensions: S sections, C chunks of `CHUNK_SECTIONS` sections, G gates with the start, I inks, L levels, T texels.
+Dimensions: S sections, C chunks of `CHUNK_SECTIONS` sections, G gates with the start, I inks.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ CHUNK_SECTIONS = 16
 LIGHT, SURFACE, EDGE, NUM_COLUMNS = 9, 10, 11, 12
 """Later columns of a section."""
 SECTION_STEPS = (4, 8, 16, 32, 64, 128)
-"""Lengths of the strips that the renderer paints, in sections."""
+"""Lengths of the strips that the renderer draws, in sections."""
 GATE_START, GATE_CHECKPOINT, GATE_FINISH = 0, 1, 2
-TEXEL_M = 0.125
-"""Size of the finest texels of baked ground; those of every further level are twice as large."""
 
 
 class Scene(NamedTuple):
@@ -36,10 +34,6 @@ class Scene(NamedTuple):
         ink: [I] float32 brightness of everything, 0 to 255, by `palette.INK`.
         num_before: sections before zone 0.
         view_m: how far along the line road is drawn.
-        texels: [T] uint8 the picture of level ground from above, level by level and row by row, 0 where there is
-            none; empty where the renderer paints the ground strip by strip. See `rulka.simulator.raster`.
-        levels: [L, 3] int32 first texel, columns and rows of each level.
-        plane: [3] float32 x of the first column's edge, height of the ground, z of the first row's edge.
     """
 
     sections: NDArray[np.float32]
@@ -49,9 +43,6 @@ class Scene(NamedTuple):
     ink: NDArray[np.float32]
     num_before: int
     view_m: float
-    texels: NDArray[np.uint8]
-    levels: NDArray[np.int32]
-    plane: NDArray[np.float32]
 
     @property
     def num_bytes(self) -> int:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from rulka.errors import UserError
 from rulka.simulator.camera import people_camera
-from rulka.simulator.painting.frames import paint_frames
-from rulka.simulator.painting.kernels import Scratch, new_scratch
 from rulka.simulator.palette import RGB_INK
+from rulka.simulator.rendering.frames import draw_frames
+from rulka.simulator.rendering.kernels import Scratch, new_scratch
 from rulka.simulator.scene import Scene
 
 POSE_SIZE = 12
@@ -62,10 +62,10 @@ def render_frames(
     _check_camera(camera, len(out))
     # Copies of one layout and type, or numba would compile the kernel once more for every other one.
     own_poses, own_zones = np.array(poses[:, :POSE_SIZE], order="C"), np.array(zone_index, np.int64)
-    _check_painted(paint_frames(own_poses, own_zones, scene, _cameras(camera), _NO_CARS, _scratch(), out))
+    _check_drawn(draw_frames(own_poses, own_zones, scene, _cameras(camera), _NO_CARS, _scratch(), out))
 
 
-class FramePainter:
+class FrameRenderer:
     """Draws frames of the same cars again and again: what `render_frames` copies and checks is checked here once.
 
     Not for several threads at a time. A frame is the one of `render_frames`, to the bit.
@@ -88,7 +88,7 @@ class FramePainter:
         """
         if poses.dtype != np.float32 or poses.ndim != 2 or poses.shape[1] < POSE_SIZE or not poses.flags.c_contiguous:
             message = (
-                f"a painter needs contiguous float32 poses of {POSE_SIZE} numbers, got {poses.dtype} {poses.shape}"
+                f"a renderer needs contiguous float32 poses of {POSE_SIZE} numbers, got {poses.dtype} {poses.shape}"
             )
             raise RenderError(message)
         if zone_index.dtype != np.int64 or zone_index.shape != (len(poses),) or not zone_index.flags.c_contiguous:
@@ -98,7 +98,7 @@ class FramePainter:
         self.cameras = _cameras(camera)
         self._poses, self._zone_index, self._scene, self._own_scratch = poses, zone_index, scene, new_scratch()
 
-    def paint(self, out: NDArray[np.uint8]) -> None:
+    def render(self, out: NDArray[np.uint8]) -> None:
         """Draws all cars into `out` [N, H, W], contiguous uint8.
 
         Raises:
@@ -107,8 +107,8 @@ class FramePainter:
         if out.dtype != np.uint8 or out.ndim != 3 or len(out) != len(self._poses) or not out.flags.c_contiguous:
             message = f"{len(self._poses)} frames need a contiguous uint8 array [N, H, W], got {out.dtype} {out.shape}"
             raise RenderError(message)
-        _check_painted(
-            paint_frames(self._poses, self._zone_index, self._scene, self.cameras, _NO_CARS, self._own_scratch, out)
+        _check_drawn(
+            draw_frames(self._poses, self._zone_index, self._scene, self.cameras, _NO_CARS, self._own_scratch, out)
         )
 
 
@@ -146,9 +146,8 @@ def render_rgb(
     large = np.empty((3, 1, 2 * height, 2 * width), np.uint8)
     lens = _cameras(people_camera() if camera is None else camera)
     for channel in range(3):
-        # Baked ground is grey; people see the strips.
-        tinted = scene._replace(ink=np.ascontiguousarray(RGB_INK[:, channel]), texels=scene.texels[:0])
-        _check_painted(paint_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, _scratch(), large[channel]))
+        tinted = scene._replace(ink=np.ascontiguousarray(RGB_INK[:, channel]))
+        _check_drawn(draw_frames(cars[:1], np.array([zone_index]), tinted, lens, cars, _scratch(), large[channel]))
     frame = np.empty((height, width, 3), np.uint8)
     for channel in range(3):
         # Two neighbours are one number of 16 bits: adding its halves reads memory in order, twice as fast as strides.
@@ -170,7 +169,7 @@ def _check_camera(camera: NDArray[np.float32], num_frames: int) -> None:
         raise RenderError(message)
 
 
-def _check_painted(bad_pose: int) -> None:
+def _check_drawn(bad_pose: int) -> None:
     if bad_pose >= 0:
         message = f"pose {bad_pose} holds a value that is not finite"
         raise RenderError(message)

@@ -25,7 +25,6 @@ from rulka.simulator.layout import (
     Scene,
 )
 from rulka.simulator.palette import GREY_INK, INK
-from rulka.simulator.raster import bake_level_ground
 from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import DROP, Track
 
@@ -65,7 +64,7 @@ def bake_scene(track: Track) -> Scene:
     sections[:, LIGHT], sections[:, SURFACE] = _light(normal), _surface_ink(_padded(track.material))
     sections[:, EDGE] = _padded(track.edge)
     sections[sections[:, EDGE] == DROP, 7:9] = 0.0
-    scene = Scene(
+    return Scene(
         sections=sections,
         deviation=_deviation(sections),
         neighbours=_neighbours(centre),
@@ -73,11 +72,7 @@ def bake_scene(track: Track) -> Scene:
         ink=GREY_INK.copy(),
         num_before=BEFORE_SECTIONS,
         view_m=VIEW_M,
-        texels=np.zeros(0, np.uint8),
-        levels=np.zeros((0, 3), np.int32),
-        plane=np.zeros(3, np.float32),
     )
-    return bake_level_ground(scene)
 
 
 def _extended(track: Track) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import ZONE_SPACING_M
-from rulka.tracks.progress import line_frames
+from rulka.tracks.axes import line_frames
 
 Floats = NDArray[np.float64]
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import ZONE_SPACING_M
+from rulka.tracks.axes import line_frames
 from rulka.tracks.driven_path import (
     ASPHALT,
     DensePath,
@@ -26,7 +27,7 @@ from rulka.tracks.driven_path import (
     path_from_rows,
     problem_of,
 )
-from rulka.tracks.progress import all_zones, line_frames, progress_along
+from rulka.tracks.progress import all_zones, progress_along
 from rulka.tracks.track import DRIVEN_SOURCE, VERGE, Track, TrackError
 
 __all__ = ["DrivenPath", "path_from_rows", "track_from_paths"]

@@ -10,42 +10,16 @@ Dimensions: Z zones, those extrapolated past the finish included; S samples of a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from rulka.observation import ZONE_SPACING_M
-
-if TYPE_CHECKING:
-    from rulka.tracks.track import Track
+from rulka.tracks.axes import line_frames
+from rulka.tracks.track import Track
 
 PATH_SEARCH_ZONES = 400
 """Zones searched between two samples of a driven path: 200 m, more than any car covers in 100 ms."""
-STEEPEST_TANGENT = 0.999
-"""A line rising more steeply than this (as a sine) has no direction on the map; it keeps the last one."""
-
-
-def line_frames(centre_m: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Returns the axes of a line without bank: a road whose left edge is level.
-
-    Args:
-        centre_m: [Z, 3] points along the line, no two neighbours alike.
-
-    Returns:
-        [Z, 3] each: unit tangent (central difference), left (horizontal), and normal = tangent x left.
-    """
-    tangent = np.gradient(np.asarray(centre_m, np.float64), axis=0)
-    tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
-    level = np.stack([tangent[:, 2], np.zeros(len(tangent)), -tangent[:, 0]], axis=1)
-    known = np.abs(tangent[:, 1]) < STEEPEST_TANGENT
-    if not known[0]:
-        level[0], known[0] = (1.0, 0.0, 0.0), True
-    level = level[np.maximum.accumulate(np.where(known, np.arange(len(level)), 0))]
-    level -= (level * tangent).sum(axis=1, keepdims=True) * tangent
-    level /= np.linalg.norm(level, axis=1, keepdims=True)
-    return tangent, level, np.cross(tangent, level)
 
 
 def zone_frames(track: Track) -> NDArray[np.float64]:

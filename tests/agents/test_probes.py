@@ -102,7 +102,13 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("extras", "changes"), OPTIONS.values(), ids=OPTIONS.keys())
+TAKES_LONG = {"no double DQN, hard target", "layer norm"}
+
+
+@pytest.mark.parametrize(
+    ("extras", "changes"),
+    [pytest.param(*given, id=name, marks=[pytest.mark.slow] * (name in TAKES_LONG)) for name, given in OPTIONS.items()],
+)
 def test_discount_and_choice_with_options(lab, step, extras, changes):
     """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
     races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))

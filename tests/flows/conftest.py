@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock
 from prefect.testing.utilities import prefect_test_harness
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,31 @@ def toy_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(make_project(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def prefect_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of Prefect in which all tables are made, which takes ten seconds; once for all processes of pytest."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    made = folder / "prefect.db"
+    with FileLock(folder / "prefect.lock"):
+        if not made.exists():
+            command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+            url = f"sqlite+aiosqlite:///{folder / 'prefect.new'}"
+            environment = os.environ | {"PREFECT_HOME": str(folder), "PREFECT_SERVER_DATABASE_CONNECTION_URL": url}
+            subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True)
+            (folder / "prefect.new").rename(made)
+    return made
+
+
+@pytest.fixture
+def used_project(toy_project: Path, prefect_database: Path) -> Path:
+    """The toy project, in which Prefect has run before."""
+    (toy_project / ".prefect").mkdir(mode=0o700)
+    shutil.copy(prefect_database, toy_project / ".prefect" / "prefect.db")
+    return toy_project
 
 
 def change_command(stage: str, command: str) -> None:

@@ -49,9 +49,9 @@ def test_every_stage_of_this_project_through_the_flow(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only the Linux kernel ends children with their parent")
-@pytest.mark.usefixtures("_own_port")
+@pytest.mark.usefixtures("used_project", "_own_port")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_of_a_run_that_is_ended(toy_project: Path, number: signal.Signals) -> None:
+def test_nothing_is_left_of_a_run_that_is_ended(number: signal.Signals) -> None:
     change_command("races", "sleep 300")
     with subprocess.Popen(
         [*RULKA, "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True

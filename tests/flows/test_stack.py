@@ -168,7 +168,8 @@ def test_a_taken_port_is_named(toy_project: Path, monkeypatch: pytest.MonkeyPatc
     assert "PREFECT_API_URL=" in answer.stderr
 
 
-def test_what_prefect_says_of_bad_deployments_is_shown(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("used_project")
+def test_what_prefect_says_of_bad_deployments_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
     text = Path("prefect.yaml").read_text()
     Path("prefect.yaml").write_text(text.replace("flows.pipeline.pipeline", "flows.pipeline.no_such_flow"))

@@ -16,9 +16,9 @@ from numba.core.types.functions import BaseFunction
 
 from rulka.simulator import first_use
 from rulka.simulator.compiling import called_kernel, inlined_kernel
-from rulka.simulator.first_use import compile_painting, painting_beside
-from rulka.simulator.painting.frames import paint_in_strips
-from rulka.simulator.render import FramePainter, render_rgb
+from rulka.simulator.first_use import compile_rendering, rendering_beside
+from rulka.simulator.render import FrameRenderer, render_rgb
+from rulka.simulator.rendering.frames import draw_frames
 from rulka.simulator.scene import bake_scene
 
 HOLDER = """
@@ -97,23 +97,23 @@ def test_compiling_leaves_collector_and_numba_as_they_were(is_collecting: bool) 
 
 
 def test_the_helper_compiles_what_everybody_calls(make_track) -> None:
-    compile_painting()
+    compile_rendering()
     scene, pose = bake_scene(make_track()), np.zeros((2, 12), np.float32)
     pose[:, 3:12] = np.eye(3, dtype=np.float32).ravel()
     camera = np.array([7.0, 3.0, 0.0, 1.0, 1.0], np.float32)
-    FramePainter(pose, np.zeros(2, np.int64), scene, camera).paint(np.zeros((2, 8, 8), np.uint8))
+    FrameRenderer(pose, np.zeros(2, np.int64), scene, camera).render(np.zeros((2, 8, 8), np.uint8))
     render_rgb(scene, pose[0], 0, 16, 8, others=pose)
-    assert len(paint_in_strips.signatures) == 1  # pyright: ignore[reportFunctionMemberAccess] numba's
+    assert len(draw_frames.signatures) == 1  # pyright: ignore[reportFunctionMemberAccess] numba's
 
 
 @needs_locks
 def test_the_helper_runs_once(note, helped) -> None:
     for _ in range(2):
-        with painting_beside():
+        with rendering_beside():
             pass
     assert helped() == 1
     note.write_text("other sources")
-    with painting_beside():
+    with rendering_beside():
         pass
     assert helped() == 2
 
@@ -121,7 +121,7 @@ def test_the_helper_runs_once(note, helped) -> None:
 @needs_locks
 def test_of_many_at_once_one_starts_a_helper(note, helped) -> None:
     def begin() -> None:
-        with painting_beside():
+        with rendering_beside():
             pass
 
     with ThreadPoolExecutor(4) as pool:
@@ -135,7 +135,7 @@ def test_a_helper_that_fails_is_tried_again(note, helped, monkeypatch) -> None:
     good = first_use.HELPER
     monkeypatch.setattr(first_use, "HELPER", good + "; raise SystemExit(1)")
     for _ in range(2):
-        with painting_beside():
+        with rendering_beside():
             pass
     assert (helped(), note.read_bytes()) == (2, b"")
 
@@ -143,7 +143,7 @@ def test_a_helper_that_fails_is_tried_again(note, helped, monkeypatch) -> None:
 @needs_locks
 def test_an_error_beside_the_helper_ends_it(note, monkeypatch) -> None:
     monkeypatch.setattr(first_use, "HELPER", "import time; time.sleep(60)")
-    with pytest.raises(ZeroDivisionError), painting_beside():
+    with pytest.raises(ZeroDivisionError), rendering_beside():
         raise ZeroDivisionError
     assert note.read_bytes() == b""
 
@@ -151,11 +151,11 @@ def test_an_error_beside_the_helper_ends_it(note, monkeypatch) -> None:
 def test_one_processor_and_a_cache_that_cannot_be_written_need_no_helper(note, helped, monkeypatch) -> None:
     done = []
     note.parent.write_text("a file where the folder should be")
-    with painting_beside():
+    with rendering_beside():
         done.append("not written")
     note.parent.unlink()
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    with painting_beside():
+    with rendering_beside():
         done.append("one processor")
     assert (done, helped(), note.exists()) == (["not written", "one processor"], 0, False)
 
@@ -168,6 +168,6 @@ def test_a_killed_process_holds_nobody_up(note, helped) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         holder.send_signal(signal.SIGKILL)
-        with painting_beside():
+        with rendering_beside():
             pass
     assert helped() == 1

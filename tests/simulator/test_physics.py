@@ -12,7 +12,7 @@ from rulka.simulator.car import columns, ground
 from rulka.simulator.compiling import source_stamp
 from rulka.simulator.constants import constant_array, road_array
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.progress import line_frames
+from rulka.tracks.axes import line_frames
 from rulka.tracks.track import DRIVEN_SOURCE, DROP, WALL, Track
 
 GAS, COAST, BRAKE = (0.0, 1.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0)

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from rulka.params import CameraParams
 from rulka.simulator.camera import camera_array
 from rulka.simulator.compiling import source_stamp
-from rulka.simulator.painting import frames, quads
 from rulka.simulator.palette import GREY_INK, INK, RGB_INK
 from rulka.simulator.render import RenderError, render_frames, render_rgb
+from rulka.simulator.rendering import frames, quads
 from rulka.simulator.scene import Scene, bake_scene
 from rulka.tracks.driven_path import NOT_ON_GROUND, DrivenPath
 from rulka.tracks.from_paths import CAR_HEIGHT_M, track_from_paths
@@ -164,8 +164,7 @@ def test_a_wall_stands_a_metre_above_the_edge_and_a_drop_has_no_grass(make_track
     for kind in (VERGE, WALL, DROP):
         track = make_track(400.0)
         track.edge[:] = kind
-        scene = bake_scene(track)  # one painter for all: walls are only painted with strips
-        pictures.append(frame(scene._replace(texels=scene.texels[:0]), pose, 200))
+        pictures.append(frame(bake_scene(track), pose, 200))
     verge, wall, drop = pictures
     column, row = pixel_of((8.0, GROUND_M + 0.5, 112.0), pose)
     assert wall[int(row), int(column)] == pytest.approx(float(GREY_INK[INK["wall"]]), abs=30)
@@ -182,8 +181,8 @@ def underside_share(scene: Scene, poses, zones, camera=CAMERA) -> NDArray[np.flo
     ink = scene.ink.copy()
     ink[INK["underside"]] += 100
     images = np.zeros((2, len(poses), SIZE, SIZE), np.uint8)
-    for painted, image in zip((scene, scene._replace(ink=ink)), images, strict=True):
-        render_frames(poses, zones, painted, camera_array(camera), image)
+    for drawn, image in zip((scene, scene._replace(ink=ink)), images, strict=True):
+        render_frames(poses, zones, drawn, camera_array(camera), image)
     return (images[0] != images[1]).mean(axis=(1, 2))
 
 

@@ -1,13 +1,13 @@
-"""Kernels that paint what stands on the road: gates and cars."""
+"""Kernels that draw what stands on the road: gates and cars."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from rulka.simulator.layout import GATE_FINISH
-from rulka.simulator.painting.kernels import (
+from rulka.simulator.compiling import called_kernel, inlined_kernel
+from rulka.simulator.layout import GATE_FINISH, Scene
+from rulka.simulator.palette import INK
+from rulka.simulator.rendering.kernels import (
     CAR,
     CENTRE_X,
     FOCAL,
@@ -28,17 +28,11 @@ from rulka.simulator.painting.kernels import (
     along,
     cross,
     dot,
-    inlined_kernel,
-    kernel,
     to_camera,
     turned,
 )
-from rulka.simulator.painting.quads import border, fill_between, paint_quad
-from rulka.simulator.painting.road import shade
-from rulka.simulator.palette import INK
-
-if TYPE_CHECKING:
-    from rulka.simulator.layout import Scene
+from rulka.simulator.rendering.quads import border, draw_quad, fill_between
+from rulka.simulator.rendering.road import shade
 
 POST, BANNER, FINISH_DARK = INK["post"], INK["start_banner"], INK["finish_dark"]
 CAR_INK, OTHER_INK = INK["car_side"], INK["other_side"]
@@ -49,7 +43,7 @@ POST_M, POST_PIXELS, POST_GAP_M = np.float32(0.8), np.float32(1.1), np.float32(1
 GATE_HIGH_M, GATE_PIXELS = np.float32(11.0), np.float32(4.0)
 """No part of a gate is further from its middle than half the road, so many metres and so many pixels."""
 CAR_LEAD_M = np.float32(3.0)
-"""Cars are painted after the road this far behind them, which they stand on."""
+"""Cars are drawn after the road this far behind them, which they stand on."""
 CAR_PARTS = np.array(
     [
         [-0.80, -0.18, -1.90, 0.80, 0.19, 1.60, 0],  # body
@@ -67,7 +61,7 @@ CAR_PARTS = np.array(
 0.36 m above the ground; paint, cabin or tyre."""
 
 
-@kernel
+@called_kernel
 def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> Int:
     """Adds gates and cars that are before the camera; they sort a little nearer than the road they stand on."""
     at, lens = scene.sections, scratch.lens
@@ -106,9 +100,9 @@ def add_object(kind: Int, index: Int, distance: Real, num_items: Int, scratch: S
     return num_items + 1
 
 
-@kernel
-def paint_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) -> None:
-    """Paints two posts and a banner across the road; the finish is chequered."""
+@called_kernel
+def draw_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) -> None:
+    """Draws two posts and a banner across the road; the finish is chequered."""
     section, kind = scene.gates[gate, 0], scene.gates[gate, 1]
     ink, at = scene.ink, scene.sections
     base = to_camera(lens, at[section, 0], at[section, 1], at[section, 2])
@@ -141,44 +135,44 @@ def paint_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) 
         fill_between(frame, sides[0], sides[1], under, top, value)
 
 
-@kernel
+@called_kernel
 def level_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
     """The border along a gate so far above its foot; what is lower lies inside where the sign is the gate's."""
     return border(cross(along(base, up, metres), side), sign, lens)
 
 
-@kernel
+@called_kernel
 def plumb_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: Real, sign: Real) -> Border:
     """The upright border so far left of a gate's middle; what is left of it lies inside if the sign is the gate's."""
     return border(cross(along(base, side, metres), up), sign, lens)
 
 
-@kernel
-def paint_car(frame: Bytes, ink: Floats, lens: Floats, cars: Floats, m: Int) -> None:
-    """Paints a car: boxes, the farthest first."""
+@called_kernel
+def draw_car(frame: Bytes, ink: Floats, lens: Floats, cars: Floats, m: Int) -> None:
+    """Draws a car: boxes, the farthest first."""
     middle = to_camera(lens, cars[m, 0], cars[m, 1], cars[m, 2])
     axes = (
         turned(lens, cars[m, 3], cars[m, 6], cars[m, 9]),
         turned(lens, cars[m, 4], cars[m, 7], cars[m, 10]),
         turned(lens, cars[m, 5], cars[m, 8], cars[m, 11]),
     )
-    painted = 0
+    drawn = 0
     for _ in range(CAR_PARTS.shape[0]):
-        part = farthest_part(middle, axes, painted)
-        painted |= 1 << part
+        part = farthest_part(middle, axes, drawn)
+        drawn |= 1 << part
         tone = CAR_INK + 3 * int(CAR_PARTS[part, 6])
-        paint_box(frame, ink, lens, middle, axes, part, OTHER_INK if m > 0 and tone == CAR_INK else tone)
+        draw_box(frame, ink, lens, middle, axes, part, OTHER_INK if m > 0 and tone == CAR_INK else tone)
 
 
-@kernel
-def farthest_part(middle: Vector, axes: tuple[Vector, Vector, Vector], painted: Int) -> Int:
-    """The farthest box of a car that is not painted yet."""
+@called_kernel
+def farthest_part(middle: Vector, axes: tuple[Vector, Vector, Vector], drawn: Int) -> Int:
+    """The farthest box of a car that is not drawn yet."""
     best, farthest = 0, -ONE
     for part in range(CAR_PARTS.shape[0]):
         box = CAR_PARTS[part]
         place = corner_of(middle, axes, (box[0] + box[3]) * HALF, (box[1] + box[4]) * HALF, (box[2] + box[5]) * HALF)
         distance = dot(place, place)
-        if not (painted >> part) & 1 and distance > farthest:
+        if not (drawn >> part) & 1 and distance > farthest:
             best, farthest = part, distance
     return best
 
@@ -189,8 +183,8 @@ def corner_of(middle: Vector, axes: tuple[Vector, Vector, Vector], left: Real, u
     return along(along(along(middle, axes[0], left), axes[1], up), axes[2], forward)
 
 
-@kernel
-def paint_box(
+@called_kernel
+def draw_box(
     frame: Bytes,
     ink: Floats,
     lens: Floats,
@@ -199,7 +193,7 @@ def paint_box(
     part: Int,
     inks: Int,
 ) -> None:
-    """Paints the faces of a box that look at the eye; a convex body's faces do not hide each other."""
+    """Draws the faces of a box that look at the eye; a convex body's faces do not hide each other."""
     box = CAR_PARTS[part]
     for face in range(6):
         axis, is_upper = face >> 1, face & 1
@@ -208,10 +202,10 @@ def paint_box(
         a, b = box_corner(middle, axes, box, lower), box_corner(middle, axes, box, lower + one)
         c, d = box_corner(middle, axes, box, lower + one + two), box_corner(middle, axes, box, lower + two)
         if (dot(cross(a, b), d) > ZERO) == (is_upper == 1):
-            paint_quad(frame, lens, a, b, c, d, ink[inks + axis])
+            draw_quad(frame, lens, a, b, c, d, ink[inks + axis])
 
 
-@kernel
+@called_kernel
 def box_corner(middle: Vector, axes: tuple[Vector, Vector, Vector], box: Floats, upper: Int) -> Vector:
     """A corner of a box: bits of `upper` say where it is on the left, the upper and the forward side."""
     return corner_of(middle, axes, box[3 * (upper & 1)], box[1 + 3 * (upper >> 1 & 1)], box[2 + 3 * (upper >> 2 & 1)])

@@ -1,4 +1,4 @@
-"""What all painting kernels share: scalar types, options, places in the working memory."""
+"""What all rendering kernels share: scalar types, options, places in the working memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator.compiling import called_kernel, inlined_kernel
+from rulka.simulator.compiling import inlined_kernel
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -17,8 +17,6 @@ Real = Any  # a float32 scalar: numba would turn a plain float into a float64 on
 Pixel = Any  # an unsigned pixel index: a signed one would be tested for being negative at every access
 Vector = tuple[Real, Real, Real]
 Border = tuple[Real, Real, Real, Real, Real, Real]
-
-kernel = called_kernel
 
 ZERO, HALF, ONE, TWO = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(2.0)
 NEAR_M = np.float32(0.25)
@@ -31,8 +29,6 @@ HAZE = np.float32(0.8)
 MAX_SLOTS = 2048
 """Sections in one frame; further ones are left out."""
 SLOT_SIZE = 16
-SQUARE_PIXELS = 64
-"""Side of the square of pixels whose texels are looked up at a time."""
 STRIP, GATE, CAR = np.int64(0), np.int64(1), np.int64(2)
 """Kinds of items."""
 
@@ -46,7 +42,6 @@ class Scratch(NamedTuple):
     key: Floats  # [item] distance
     order: Indices  # [item]
     span: Floats  # [3, 2] columns, see quads.py
-    texel: Indices  # [SQUARE_PIXELS, SQUARE_PIXELS] see level.py
 
 
 def new_scratch() -> Scratch:
@@ -58,7 +53,6 @@ def new_scratch() -> Scratch:
         key=np.empty(2 * MAX_SLOTS, np.float32),
         order=np.empty(2 * MAX_SLOTS, np.int32),
         span=np.empty((3, 2), np.float32),
-        texel=np.empty((SQUARE_PIXELS, SQUARE_PIXELS), np.int32),
     )
 
 

@@ -1,4 +1,4 @@
-"""Kernels that paint the road, the terrain beside it and its walls, strip by strip between two sections.
+"""Kernels that draw the road, the terrain beside it and its walls, strip by strip between two sections.
 
 All of a section lies on one line: terrain, road edge, inner border of the painted line, and mirrored. So the terrain,
 the lines and the lane of a strip share the borders across the road.
@@ -6,12 +6,12 @@ the lines and the lane of a strip share the borders across the road.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from rulka.simulator.layout import EDGE, SURFACE
-from rulka.simulator.painting.kernels import (
+from rulka.simulator.compiling import called_kernel, inlined_kernel
+from rulka.simulator.layout import EDGE, SURFACE, Scene
+from rulka.simulator.palette import INK
+from rulka.simulator.rendering.kernels import (
     FOCAL,
     HALF,
     ONE,
@@ -27,11 +27,9 @@ from rulka.simulator.painting.kernels import (
     along,
     cross,
     dot,
-    inlined_kernel,
-    kernel,
 )
-from rulka.simulator.painting.quads import NOWHERE, border, fill_strip, paint_quad
-from rulka.simulator.painting.sections import (
+from rulka.simulator.rendering.quads import NOWHERE, border, draw_quad, fill_strip
+from rulka.simulator.rendering.sections import (
     BAND_SECTIONS,
     HALF_M,
     MIDDLE,
@@ -41,11 +39,7 @@ from rulka.simulator.painting.sections import (
     SHADE,
     SIDE,
 )
-from rulka.simulator.palette import INK
 from rulka.tracks.track import WALL
-
-if TYPE_CHECKING:
-    from rulka.simulator.layout import Scene
 
 TERRAIN, LINE, UNDERSIDE = INK["terrain"], INK["line"], INK["underside"]
 GROUND_HORIZON = INK["ground_horizon"]
@@ -54,7 +48,7 @@ LINE_M, LINE_PIXELS, MAX_LINE_SHARE = np.float32(0.6), np.float32(2.4), np.float
 """Painted lines are this wide, at least so many pixels, and at most this share of half the road."""
 WALL_M = np.float32(1.0)
 THIN_M = np.float32(0.05)
-"""Narrower terrain is not painted."""
+"""Narrower terrain is not drawn."""
 WHITE = np.float32(255.0)
 
 
@@ -82,8 +76,8 @@ def lane_m(slot: Floats, focal: Real) -> Real:
 
 
 @inlined_kernel
-def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: Real) -> None:
-    """Paints terrain, edge lines, road and walls between two sections."""
+def draw_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: Real) -> None:
+    """Draws terrain, edge lines, road and walls between two sections."""
     lens, item = scratch.lens, scratch.item
     a, b = scratch.slot[item[index, 1]], scratch.slot[item[index, 2]]
     section, step = np.int64(item[index, 3]), np.int64(item[index, 4])
@@ -110,8 +104,8 @@ def paint_strip(frame: Bytes, scene: Scene, scratch: Scratch, index: Int, haze: 
         values = value, value, value
     fill_strip(frame, scratch.span, across, (terrain, edges, lanes), values)
     if scene.sections[section, EDGE] == np.float32(WALL):
-        paint_wall(frame, lens, point(a, a[HALF_M]), point(b, b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))
-        paint_wall(frame, lens, point(a, -a[HALF_M]), point(b, -b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))
+        draw_wall(frame, lens, point(a, a[HALF_M]), point(b, b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))
+        draw_wall(frame, lens, point(a, -a[HALF_M]), point(b, -b[HALF_M]), shade(ink[WALL_INK + band], ONE, haze, ink))
 
 
 @inlined_kernel
@@ -123,11 +117,11 @@ def sides(
     return left, border(cross(point(a, -metres[2]), point(b, -metres[3])), -sign, lens)
 
 
-@kernel
-def paint_wall(frame: Bytes, lens: Floats, a: Vector, b: Vector, value: Real) -> None:
-    """Paints an upright wall on an edge of the road."""
+@called_kernel
+def draw_wall(frame: Bytes, lens: Floats, a: Vector, b: Vector, value: Real) -> None:
+    """Draws an upright wall on an edge of the road."""
     up = lens[RIGHT + 1], lens[RIGHT + 4], lens[RIGHT + 7]
-    paint_quad(frame, lens, a, b, along(b, up, WALL_M), along(a, up, WALL_M), value)
+    draw_quad(frame, lens, a, b, along(b, up, WALL_M), along(a, up, WALL_M), value)
 
 
 @inlined_kernel

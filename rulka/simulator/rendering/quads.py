@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rulka.simulator.painting.kernels import (
+from rulka.simulator.compiling import called_kernel, inlined_kernel
+from rulka.simulator.rendering.kernels import (
     CENTRE_X,
     CENTRE_Y,
     FOCAL,
@@ -28,8 +29,6 @@ from rulka.simulator.painting.kernels import (
     Vector,
     cross,
     dot,
-    inlined_kernel,
-    kernel,
 )
 
 FAR_OFF = np.float32(1e6)
@@ -70,7 +69,7 @@ def border(plane: Vector, sign: Real, lens: Floats) -> Border:
     )
 
 
-@kernel
+@called_kernel
 def fill_between(frame: Bytes, a: Border, b: Border, c: Border, d: Border, value: Real) -> None:
     """Fills the pixels between four borders; pixels on a border are mixed by the part covered."""
     width, height = np.float32(frame.shape[1]), np.float32(frame.shape[0])
@@ -80,7 +79,7 @@ def fill_between(frame: Bytes, a: Border, b: Border, c: Border, d: Border, value
         y = np.float32(row) + HALF
         left = max(max(a[0] + a[1] * y, b[0] + b[1] * y), max(c[0] + c[1] * y, d[0] + d[1] * y))
         right = min(min(a[2] + a[3] * y, b[2] + b[3] * y), min(c[2] + c[3] * y, d[2] + d[3] * y))
-        left, right = above_zero(left), below(right, width)
+        left, right = clamp_above_zero(left), clamp_below(right, width)
         if left < right:
             fill_row(frame, np.uint64(row), left, right, value)
 
@@ -113,8 +112,8 @@ def fill_strip(
     last = row_after(min(min(a[5], b[5]), bottom), height)
     for row in range(first, last):
         y = np.float32(row) + HALF
-        left = above_zero(np.floor(max(a[0] + a[1] * y, b[0] + b[1] * y)))
-        right = below(np.ceil(min(a[2] + a[3] * y, b[2] + b[3] * y)), width)
+        left = clamp_above_zero(np.floor(max(a[0] + a[1] * y, b[0] + b[1] * y)))
+        right = clamp_below(np.ceil(min(a[2] + a[3] * y, b[2] + b[3] * y)), width)
         if left >= right:
             continue
         span[0, 0] = max(left, max(c[0] + c[1] * y, d[0] + d[1] * y))
@@ -124,20 +123,20 @@ def fill_strip(
         span[2, 0] = max(left, max(g[0] + g[1] * y, h[0] + h[1] * y))
         span[2, 1] = min(right, min(g[2] + g[3] * y, h[2] + h[3] * y))
         for layer in range(3):
-            left, right = above_zero(span[layer, 0]), below(span[layer, 1], width)
+            left, right = clamp_above_zero(span[layer, 0]), clamp_below(span[layer, 1], width)
             if left < right:
                 fill_row(frame, np.uint64(row), left, right, values[layer])
 
 
 @inlined_kernel
-def above_zero(x: Real) -> Real:
-    """At least 0, also of what is no number."""
+def clamp_above_zero(x: Real) -> Real:
+    """The number, or 0 where it is less or NaN."""
     return x if x > ZERO else ZERO
 
 
 @inlined_kernel
-def below(x: Real, limit: Real) -> Real:
-    """At most the limit, also of what is no number."""
+def clamp_below(x: Real, limit: Real) -> Real:
+    """The number, or the limit where it is greater or NaN."""
     return x if x < limit else limit
 
 
@@ -168,8 +167,8 @@ def row_after(y: Real, height: Real) -> Int:
     return np.int64(np.ceil(y - HALF))
 
 
-@kernel
-def paint_quad(frame: Bytes, lens: Floats, a: Vector, b: Vector, c: Vector, d: Vector, value: Real) -> None:
+@called_kernel
+def draw_quad(frame: Bytes, lens: Floats, a: Vector, b: Vector, c: Vector, d: Vector, value: Real) -> None:
     """Fills a plane convex quadrilateral, given by its corners in camera space in order around it."""
     if max(max(a[2], b[2]), max(c[2], d[2])) <= NEAR_M:
         return

@@ -1,7 +1,7 @@
-"""The outermost kernel: camera, background, everything on the road sorted by distance and painted far to near.
+"""The kernel of frames: camera, background, everything on the road sorted by distance and drawn far to near.
 
 Road is cut into strips between sections whose spacing grows with distance. Strips, gates and cars are sorted by
-distance and painted as convex polygons. Near ground therefore hides what lies behind a crest, and roll, banking,
+distance and drawn as convex polygons. Near ground therefore hides what lies behind a crest, and roll, banking,
 crossings and bridges need no special case.
 
 Dimensions: N frames, H x W pixels, M cars.
@@ -10,15 +10,16 @@ Dimensions: N frames, H x W pixels, M cars.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.simulator import compiling, layout, palette
-from rulka.simulator.compiling import cached_kernel, source_stamp
-from rulka.simulator.painting import kernels, level, objects, quads, road, sections
-from rulka.simulator.painting.kernels import (
+from rulka.simulator.compiling import cached_kernel, inlined_kernel, source_stamp
+from rulka.simulator.layout import Scene
+from rulka.simulator.palette import INK
+from rulka.simulator.rendering import kernels, objects, quads, road, sections
+from rulka.simulator.rendering.kernels import (
     ABOVE,
     AHEAD,
     CENTRE_X,
@@ -36,39 +37,32 @@ from rulka.simulator.painting.kernels import (
     Floats,
     Indices,
     Int,
+    Real,
     Scratch,
     Vector,
     cross,
     dot,
-    inlined_kernel,
 )
-from rulka.simulator.painting.level import (
-    GROUND_SLOPE,
-    far_ground,
-    first_level_row,
-    paint_level_ground,
-)
-from rulka.simulator.painting.objects import collect_objects, paint_car, paint_gate
-from rulka.simulator.painting.road import paint_strip
-from rulka.simulator.painting.sections import collect_road
-from rulka.simulator.palette import INK
+from rulka.simulator.rendering.objects import collect_objects, draw_car, draw_gate
+from rulka.simulator.rendering.road import draw_strip
+from rulka.simulator.rendering.sections import collect_road
 from rulka.tracks import track
-
-if TYPE_CHECKING:
-    from rulka.simulator.layout import Scene
 
 SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
 HIGHEST = np.float32(0.83)
 """Rise of a ray above the horizon from which on the sky keeps its shade."""
 LEVEL = np.float32(0.01)
-"""Grey levels that a row may change by to be painted as one: of a camera without roll, rounding leaves that much."""
+"""Grey levels that a row may change by to be drawn as one: of a camera without roll, rounding leaves that much."""
+LOWEST = np.float32(0.4)
+"""Fall from which on far ground keeps its shade."""
+GROUND_SLOPE = ONE / LOWEST
 LOWEST_EYE_M = np.float32(0.5)
 """The eye is at least so far above the ground that it stands over."""
 EYE_SECTIONS = 128
 """The ground under the eye is sought this many sections (64 m) along the road from the car: far more than the camera's
 arm is long."""
-MODULES = (compiling, kernels, quads, level, sections, road, objects, palette, layout, track)
+MODULES = (compiling, kernels, quads, sections, road, objects, palette, layout, track)
 """What the kernel is made of beside this file."""
 
 
@@ -151,8 +145,8 @@ def eye_from(sections: Floats, index: Int, lens: Floats) -> Vector:
 
 
 @inlined_kernel
-def paint_background(frame: Bytes, lens: Floats, ink: Floats, num_rows: Int) -> None:
-    """Paints sky and far ground, by the height of each ray above the horizon, into the first rows."""
+def draw_background(frame: Bytes, lens: Floats, ink: Floats) -> None:
+    """Draws sky and far ground, by the height of each ray above the horizon."""
     focal = lens[FOCAL]
     per_x, per_y = lens[RIGHT + 1] / focal, lens[ABOVE + 1] / focal
     sky, sky_slope = ink[SKY_HORIZON], (ink[SKY_ZENITH] - ink[SKY_HORIZON]) * np.float32(1.2)
@@ -160,7 +154,7 @@ def paint_background(frame: Bytes, lens: Floats, ink: Floats, num_rows: Int) -> 
     width = frame.shape[1]
     at_row = lens[AHEAD + 1] + (lens[CENTRE_Y] - HALF) * per_y + (HALF - lens[CENTRE_X]) * per_x
     is_level = abs(per_x) * np.float32(width) * max(abs(sky_slope), abs(ground_slope)) < LEVEL
-    for y in range(np.uint32(num_rows)):
+    for y in range(np.uint32(frame.shape[0])):
         num = np.uint32(1 if is_level else width)
         at_end = at_row + np.float32(width) * per_x
         if min(at_row, at_end) * focal >= HALF:
@@ -186,6 +180,12 @@ def paint_background(frame: Bytes, lens: Floats, ink: Floats, num_rows: Int) -> 
 
 
 @inlined_kernel
+def far_ground(ink: Floats, fall: Real) -> Real:
+    """Brightness of ground below which there is nothing, by how far a ray falls over a metre of depth."""
+    return ink[GROUND_HORIZON] + (ink[GROUND_NEAR] - ink[GROUND_HORIZON]) * GROUND_SLOPE * min(fall, LOWEST)
+
+
+@inlined_kernel
 def sort_near_to_far(key: Floats, order: Indices, count: Int) -> None:
     """Sorts by rising key, by insertion: runs of road arrive nearly sorted."""
     for i in range(1, count):
@@ -198,28 +198,25 @@ def sort_near_to_far(key: Floats, order: Indices, count: Int) -> None:
 
 
 @inlined_kernel
-def paint_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> None:
-    """Paints strips, gates and cars, the farthest first."""
+def draw_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratch: Scratch) -> None:
+    """Draws strips, gates and cars, the farthest first."""
     for k in range(num_items - 1, -1, -1):
         index = scratch.order[k]
         kind = scratch.item[index, 0]
         haze = min(max(scratch.key[index] / np.float32(scene.view_m), ZERO), ONE) * HAZE
         if kind == STRIP:
-            paint_strip(frame, scene, scratch, index, haze)
+            draw_strip(frame, scene, scratch, index, haze)
         elif kind == GATE:
-            paint_gate(frame, scene, scratch.lens, scratch.item[index, 1], haze)
+            draw_gate(frame, scene, scratch.lens, scratch.item[index, 1], haze)
         else:
-            paint_car(frame, scene.ink, scratch.lens, cars, scratch.item[index, 1])
+            draw_car(frame, scene.ink, scratch.lens, cars, scratch.item[index, 1])
 
 
-def _compile(stamp: int, has_baked_ground: bool) -> Callable[..., int]:
-    """Returns the kernel; the stamp of its files is part of the key under which numba keeps it.
-
-    Without baked ground numba leaves out all that paints it: a constant condition is decided before compiling.
-    """
+def _compile(stamp: int) -> Callable[..., int]:
+    """Returns the kernel; the stamp of its files is part of the key under which numba keeps it."""
 
     @cached_kernel
-    def paint_frames(
+    def draw_frames(
         poses: Floats,
         zone_index: NDArray[np.int64],
         scene: Scene,
@@ -234,54 +231,28 @@ def _compile(stamp: int, has_baked_ground: bool) -> Callable[..., int]:
                 return n
             place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
             lift_eye(scene, zone_index[n], scratch.lens)
-            first_row = height
-            if has_baked_ground:
-                first_row = first_level_row(scene, scratch.lens, height)
-            paint_background(out[n], scratch.lens, scene.ink, first_row)
-            num_items = np.int64(0)
-            if has_baked_ground:  # nested, and road collected twice: numba prunes branches on the constant alone only
-                if first_row < height:
-                    paint_level_ground(out[n], first_row, scene, scratch)
-                else:
-                    num_items = collect_road(scene, zone_index[n], scratch)
-            else:
-                num_items = collect_road(scene, zone_index[n], scratch)
+            draw_background(out[n], scratch.lens, scene.ink)
+            num_items = collect_road(scene, zone_index[n], scratch)
             num_items = collect_objects(scene, cars, num_items, scratch)
             sort_near_to_far(scratch.key, scratch.order, num_items)
-            paint_items(out[n], scene, cars, num_items, scratch)
+            draw_items(out[n], scene, cars, num_items, scratch)
         return -1 if stamp else 0
 
-    return paint_frames
+    return draw_frames
 
 
-paint_in_strips = _compile(source_stamp(MODULES), has_baked_ground=False)
-"""The kernel for scenes without baked ground, which most are: it compiles in two thirds of the time."""
-paint_on_ground = _compile(source_stamp(MODULES), has_baked_ground=True)
-"""The kernel for scenes with it."""
+draw_frames = _compile(source_stamp(MODULES))
+"""Draws every pose; `render.render_frames` checks the arguments.
 
+Args:
+    poses: [N, >= 12] position and rotation of each car.
+    zone_index: [N] zone of each car.
+    scene: from `bake_scene`.
+    cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
+    cars: [M, >= 12] poses of cars to draw; the first is drawn as the own car.
+    scratch: from `new_scratch`, of one thread.
+    out: [N, H, W], C-contiguous, overwritten.
 
-def paint_frames(
-    poses: Floats,
-    zone_index: NDArray[np.int64],
-    scene: Scene,
-    cameras: Floats,
-    cars: Floats,
-    scratch: Scratch,
-    out: Bytes,
-) -> int:
-    """Paints every pose; `render.render_frames` checks the arguments.
-
-    Args:
-        poses: [N, >= 12] position and rotation of each car.
-        zone_index: [N] zone of each car.
-        scene: from `bake_scene`.
-        cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
-        cars: [M, >= 12] poses of cars to draw; the first is painted as the own car.
-        scratch: from `new_scratch`, of one thread.
-        out: [N, H, W], C-contiguous, overwritten.
-
-    Returns:
-        The first pose that holds a value that is not finite, where it stops, or -1.
-    """
-    paint = paint_on_ground if len(scene.texels) else paint_in_strips
-    return paint(poses, zone_index, scene, cameras, cars, scratch, out)
+Returns:
+    The first pose that holds a value that is not finite, where it stops, or -1.
+"""

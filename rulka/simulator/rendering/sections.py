@@ -1,17 +1,16 @@
 """Kernels that choose which cross-sections of the road a frame needs, and bring them into camera space.
 
 Sections are taken from the car outward, each as far from the one before as the picture allows: the road between them is
-painted straight, and may stray from its true course by `TOLERANCE_PIXELS`.
+drawn straight, and may stray from its true course by `TOLERANCE_PIXELS`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from rulka.simulator.layout import CHUNK_SECTIONS, LIGHT, SECTION_STEPS
-from rulka.simulator.painting.kernels import (
+from rulka.simulator.compiling import inlined_kernel
+from rulka.simulator.layout import CHUNK_SECTIONS, LIGHT, SECTION_STEPS, Scene
+from rulka.simulator.rendering.kernels import (
     CENTRE_X,
     CENTRE_Y,
     FOCAL,
@@ -28,13 +27,9 @@ from rulka.simulator.painting.kernels import (
     Vector,
     along,
     cross,
-    inlined_kernel,
     to_camera,
     turned,
 )
-
-if TYPE_CHECKING:
-    from rulka.simulator.layout import Scene
 
 MIDDLE, SIDE, PLANE, HALF_M, REACH_LEFT, REACH_RIGHT = 0, 3, 6, 9, 10, 11
 """Places in a slot: centre and unit vector to the left in camera space, normal of the plane through both and the eye,
@@ -46,7 +41,7 @@ NUM_STEPS, SMALLEST_STEP = np.int64(len(SECTION_STEPS)), np.int64(SECTION_STEPS[
 BAND_SECTIONS = np.int64(16)
 TOLERANCE_PIXELS, UNSEEN_TOLERANCE_PIXELS = np.float32(0.5), np.float32(4.0)
 BAND_REACH_M = np.float32(50.0)
-"""Bands of 8 m are painted one by one as long as they are about a row high: to the square root of this many metres
+"""Bands of 8 m are drawn one by one as long as they are about a row high: to the square root of this many metres
 times the focal length in pixels; the eye is some 4.5 m above the road."""
 SECTIONS_PER_METRE = TWO
 NONE = np.int64(0)
