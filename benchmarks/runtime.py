@@ -36,6 +36,7 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weights_on_host
 from rulka.observation import reference_normalisation
 from rulka.params import Algorithm, Params, read_params
+from rulka.race_settings import RaceSettings
 from rulka.runtime.acting import LocalActor
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collector import Collector
@@ -45,7 +46,7 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.inference import Inference, InferenceSpec
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
-from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars
+from rulka.runtime.parts import block_spec, build_actor, build_cars
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.weights import SharedWeights, layout_of
@@ -76,16 +77,10 @@ def agent_spec(params: Params, algorithm: Algorithm) -> AgentSpec:
     )
 
 
-def race_spec(params: Params, track: Path) -> RaceSpec:
-    """Returns what collectors race on."""
-    return RaceSpec(
-        track,
-        params.simulator,
-        params.observation,
-        params.rewards,
-        params.actions.ticks_per_action,
-        params.train,
-        params.race_end,
+def race_settings(params: Params) -> RaceSettings:
+    """Returns how the races of collectors go."""
+    return RaceSettings.for_training(
+        params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
 
 
@@ -153,7 +148,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
     """Measures cars, forward pass, collector and learners, one after the other in this process."""
     spec = block_spec(params.observation, params.train)
     block, num_cars = new_block(spec), spec.num_cars
-    cars = build_cars(race_spec(params, track), num_cars, start_anywhere=params.train.start_anywhere)
+    cars = build_cars(track, race_settings(params), num_cars, start_anywhere=params.train.start_anywhere)
     cars.reset_into(block.image[0], block.floats[0], block.potential[0], 1)
     forward = np.zeros(num_cars, np.int64)
 
@@ -261,7 +256,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
     """Returns a run as `params.train` says."""
     spec = agent_spec(params, algorithm)
     return RunSpec(
-        make_cars=partial(build_cars, race_spec(params, track)),
+        make_cars=partial(build_cars, track, race_settings(params)),
         make_actor=partial(build_actor, spec, None),
         make_learner=partial(make_learner, spec, 0, device),
         block=block_spec(params.observation, params.train),

@@ -63,6 +63,7 @@ from rulka.params import (
     read_params,
 )
 from rulka.provenance import hash_json, hash_path, provenance
+from rulka.race_settings import RaceSettings
 from rulka.runtime.connect import train_run
 from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.runtime.fingerprint import code_hash
@@ -70,7 +71,6 @@ from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import TRACK_FILE
 from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.parts import (
-    RaceSpec,
     agent_config,
     block_spec,
     build_actor,
@@ -297,11 +297,11 @@ class AgentRun:
 
     def _in_games(self, spec: RunSpec, first: GameLink) -> RunSpec:
         """Returns the run with every collector in a game of its own, and the greedy checks in the last one."""
-        races, last = self._race_spec(), num_games(spec.train) - 1
+        make_cars, last = partial(build_game_cars, self._track, self._race_settings()), num_games(spec.train) - 1
         return replace(
             spec,
-            make_cars=partial(build_game_cars, races, first.instance(last)),
-            make_collector_cars=lambda index: partial(build_game_cars, races, first.instance(index)),
+            make_cars=partial(make_cars, first.instance(last)),
+            make_collector_cars=lambda index: partial(make_cars, first.instance(index)),
         )
 
     def _run_spec(self, initial: Artifact) -> RunSpec:
@@ -309,7 +309,7 @@ class AgentRun:
         spec = self._agent_spec(initial)
         warmup_dir = self._init_dir / WARMUP_POLICY if spec.has_policy_network else None
         return RunSpec(
-            make_cars=partial(build_cars, self._race_spec()),
+            make_cars=partial(build_cars, self._track, self._race_settings()),
             make_actor=partial(build_actor, spec, warmup_dir),
             make_learner=lambda: build_learner(
                 spec, initial, sections.train.seed, self._demonstrations(), self._device
@@ -321,17 +321,10 @@ class AgentRun:
             device=self._device,
         )
 
-    def _race_spec(self) -> RaceSpec:
-        sections = self._sections
-        return RaceSpec(
-            track=self._track,
-            simulator=sections.simulator,
-            observation=sections.observation,
-            rewards=sections.rewards,
-            ticks_per_action=sections.actions.ticks_per_action,
-            actions_per_decision=self._table.actions_per_decision,
-            train=sections.train,
-            end=sections.race_end,
+    def _race_settings(self) -> RaceSettings:
+        own, count = self._sections, self._table.actions_per_decision
+        return RaceSettings.for_training(
+            own.observation, own.actions, own.simulator, own.race_end, own.rewards, own.train, count
         )
 
     def _agent_spec(self, initial: Artifact) -> AgentSpec:

@@ -27,7 +27,7 @@ from rulka.params.base import (
 
 
 class EngineeredRewardParams(Section):
-    """Rewards for a manner of driving, over environment steps; see `rulka.envs.rewards`."""
+    """Rewards for how a car drives, over environment steps; see `rulka.envs.rewards`."""
 
     speed_slide: WeightSchedule = Field(description="each decision, for sliding at the angle that keeps most speed")
     neo_slide: WeightSchedule = Field(description="each decision with a sideways speed of 2 m/s or more")

@@ -16,29 +16,9 @@ from torch import Tensor
 
 from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.envs.results import StepResult
 from rulka.observation import FROM_END
 from rulka.runtime.messages import RaceEnd
-
-
-class StepResult(Protocol):
-    """What one decision of every car led to; see `rulka.envs.vector.VectorStep`. All arrays have N entries."""
-
-    @property
-    def reward(self) -> NDArray[np.float32]: ...  # noqa: D102
-    @property
-    def terminated(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def truncated(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def is_reset(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def is_finished(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def is_full_race(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def progress_m(self) -> NDArray[np.float32]: ...  # noqa: D102
-    @property
-    def race_time_ms(self) -> NDArray[np.int64]: ...  # noqa: D102
 
 
 class CarBatch(Protocol):
