@@ -33,11 +33,10 @@ from benchmarks._naive_iqn import NaiveIqn, values
 from benchmarks.agents import agent_spec, random_block
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.iqn_acting import PreparedAdvantages
-from rulka.agents.agent import make_actor
-from rulka.agents.from_spec import build_iqn
-from rulka.agents.iqn import IqnLearner
-from rulka.agents.iqn_onnx import OnnxAdvantages, has_onnx
-from rulka.agents.networks import build_agent_network
+from rulka.agents.algorithms import ALGORITHMS, make_actor
+from rulka.agents.iqn.learner import IqnLearner
+from rulka.agents.iqn.network import fresh_network
+from rulka.agents.iqn.onnx import OnnxAdvantages, has_onnx
 from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.artifacts import load_artifact
 from rulka.buffers.experience import BlockSpec
@@ -132,7 +131,7 @@ def act_variants(params: Params, num_cars: int) -> Variants:
             actor = make_actor(agent_spec(params, "iqn", precision, num_quantiles_acting=num_quantiles), 0)
             name = f"rulka {precision}, {num_quantiles} fractions"
             variants[name] = lambda actor=actor: actor.act(image, floats, explore=False)
-    network = build_iqn(agent_spec(params, "iqn", "float32"), 0)
+    network = fresh_network(agent_spec(params, "iqn", "float32"), 0)
 
     @torch.no_grad()
     def naive(num_quantiles: int) -> object:
@@ -153,7 +152,7 @@ def agreement(agent: Path, frames: Path) -> dict[str, float]:
     config, contract = artifact.config, artifact.observation
     observation = ObservationParams(height=contract.height, width=contract.width)
     sizes = NetworkParams.model_validate(config["network"])
-    network = build_agent_network("iqn", observation, sizes, artifact.normalisation, artifact.actions.num_actions)
+    network = ALGORITHMS["iqn"].build_network(observation, sizes, artifact.normalisation, artifact.actions.num_actions)
     assert isinstance(network, IqnNetwork)
     network.load_state_dict(artifact.tensors)
     network.eval().requires_grad_(False)

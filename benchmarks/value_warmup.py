@@ -20,8 +20,8 @@ from torch import Tensor
 
 from models.actor_critic import ActorCritic
 from rulka.actions import action_table
-from rulka.agents.agent import AgentSpec
-from rulka.agents.rollouts import Segment, join_segments, keep_block
+from rulka.agents.ppo.rollout import Segment, join_segments, keep_block
+from rulka.agents.spec import AgentSpec
 from rulka.agents.speed import keep_freed_memory
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, new_block
@@ -73,7 +73,6 @@ class Setting(NamedTuple):
             params.observation,
             params.network,
             params.ppo,
-            params.iqn,
             self.initial.actions.num_actions,
             self.initial.normalisation,
             precision="float32",

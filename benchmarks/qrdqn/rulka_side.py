@@ -15,7 +15,8 @@ import torch
 
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
-from rulka.agents.agent import AgentSpec, make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.spec import AgentSpec
 from rulka.agents.speed import keep_freed_memory
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import IqnNetworkParams, IqnParams, NetworkParams, ObservationParams, reference_params
@@ -61,7 +62,7 @@ def agent_spec(task: Task) -> AgentSpec:
         | {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH, "iqn": body}
     )
     size = ObservationParams(height=task.size, width=task.size)
-    return AgentSpec("iqn", size, network, params.ppo, iqn, task.num_actions, task.normalisation)
+    return AgentSpec("iqn", size, network, iqn, task.num_actions, task.normalisation)
 
 
 def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:

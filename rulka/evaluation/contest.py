@@ -16,8 +16,6 @@ from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.folders import COMPARED
 from rulka.progress import Progress
 
-NAMES = {"ppo": "PPO", "iqn": "IQN", "cloning": "cloning"}
-
 
 @dataclass(frozen=True)
 class Driver:
@@ -41,8 +39,7 @@ def agent_driver(agent_dir: Path, rules: RaceRules, device: torch.device, key: s
         ArtifactError: if it is damaged, or made for other observations or actions.
     """
     policy = load_policy(agent_dir, observation=rules.observation, actions=rules.table, device=device)
-    algorithm = NAMES.get(policy.algorithm, policy.algorithm)
-    return Driver(key, f"Agent ({algorithm})" if key == "agent" else algorithm, policy)
+    return Driver(key, f"Agent ({policy.label})" if key == "agent" else policy.label, policy)
 
 
 def drivers(agent_dir: Path, policy_dir: Path, rules: RaceRules, device: torch.device) -> list[Driver]:

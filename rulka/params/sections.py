@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from rulka.params.base import Section, refuse_impossible
+from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
+from rulka.params.base import Algorithm, Section, refuse_impossible
 from rulka.params.evaluation import EvaluateParams
 from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
@@ -36,6 +37,11 @@ class Params(Section):
     iqn: IqnParams
     evaluate: EvaluateParams
 
+    @property
+    def algorithms(self) -> dict[Algorithm, AlgorithmParams]:
+        """The sections of all algorithms, by name."""
+        return {name: getattr(self, name) for name in ALGORITHM_NAMES}
+
     @model_validator(mode="after")
     def _check(self) -> Params:
         refuse_impossible(self._impossible())
@@ -44,33 +50,18 @@ class Params(Section):
     def _impossible(self) -> list[tuple[bool, str]]:
         """Returns for each impossible combination of sections whether it is there, and what is wrong with it."""
         count, ticks = self.network.iqn.actions_per_decision, self.actions.ticks_per_action
-        has_iqn = "iqn" in self.train.algorithms
-        warmup = self.ppo.value_warmup_steps
         side = min(self.observation.height, self.observation.width)
         return [
             (
                 ticks % count > 0,
                 f"network.iqn.actions_per_decision {count} must divide actions.ticks_per_action {ticks}",
             ),
-            (
-                count > 1 and not has_iqn,
-                f"network.iqn.actions_per_decision {count} acts on IQN, which is not trained: "
-                "set it to 1, or name iqn in train.algorithm or train.compared",
-            ),
-            (
-                count > 1 and bool(self.iqn.warmup_steps or self.iqn.demonstration_share),
-                "the cloned policy and demonstrations know decisions of one action: with a larger "
-                "network.iqn.actions_per_decision, set iqn.warmup_steps and iqn.demonstration_share to 0",
-            ),
             *(
                 problem
-                for algorithm in self.train.algorithms
-                for problem in self.transfer.impossible(algorithm, self.network)
-            ),
-            (
-                "ppo" in self.train.algorithms and self.transfer.ppo.heads == "fresh" and warmup > 0,
-                f"ppo.value_warmup_steps {warmup} spares a cloned policy, and transfer.ppo.heads is fresh: "
-                "set ppo.value_warmup_steps to 0",
+                for name, section in self.algorithms.items()
+                for problem in section.impossible(
+                    self.network, self.transfer.of(name), is_trained=name in self.train.algorithms
+                )
             ),
             (
                 self.pretrain.task == "simclr" and self.pretrain.simclr_crop_pixels >= side,
@@ -78,3 +69,11 @@ class Params(Section):
                 " rows or columns",
             ),
         ]
+
+
+def keys_of(algorithm: Algorithm) -> tuple[str, ...]:
+    """Returns how keys of `params.yaml` begin that act on one algorithm and on nothing else."""
+    section = Params.model_fields[algorithm].annotation
+    assert isinstance(section, type)
+    assert issubclass(section, AlgorithmParams)
+    return (f"{algorithm}.", f"network.{algorithm}.", f"transfer.{algorithm}.", *section.own_keys)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models.iqn import fixed_fractions
-from rulka.agents.agent import make_actor
+from rulka.agents.algorithms import make_actor
 from rulka.agents.speed import faster_precision, keep_freed_memory
 from rulka.device import CPU
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from models.iqn import IqnNetwork, fixed_fractions
-from rulka.agents.action_blocks import block_values
-from rulka.agents.agent import make_actor
-from rulka.agents.iqn_targets import Networks, sampled_returns
+from rulka.agents.algorithms import make_actor
+from rulka.agents.iqn.action_chunks import block_values
+from rulka.agents.iqn.loss import Networks, sampled_returns
 from rulka.buffers.experience import new_block
 from rulka.buffers.sampler import Batch, empty_batch
 

@@ -9,7 +9,8 @@ from torch import nn
 
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.observer import InputShape
-from rulka.agents.inspection import inspect_priorities, inspect_training, inspect_values
+from rulka.agents.iqn.inspection import inspect_priorities, inspect_values
+from rulka.agents.metrics import inspect_training
 
 
 def test_norms_of_one_step_worked_by_hand() -> None:

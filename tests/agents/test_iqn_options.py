@@ -9,9 +9,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rulka.agents.agent import make_actor, make_learner
-from rulka.agents.from_spec import build_iqn
-from rulka.agents.iqn_reset import reset_weights
+from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.iqn.learner import reset_weights
+from rulka.agents.iqn.network import fresh_network
 from rulka.buffers.sampler import Batch
 from rulka.losses.munchausen import munchausen_bonus, soft_value
 from rulka.observation import MINI_RACE_ACTIONS
@@ -97,7 +97,7 @@ def test_target_waits_for_its_period(lab, races):
 
 def test_reset_by_its_formula(lab):
     spec = lab.spec("iqn")
-    network, fresh = build_iqn(spec, 0), build_iqn(spec, 1)
+    network, fresh = fresh_network(spec, 0), fresh_network(spec, 1)
     old = copy.deepcopy(network)
     reset_weights(network, fresh, ResetParams.model_validate(RESETS))
     for name, value in network.named_parameters():

@@ -14,7 +14,7 @@ import pytest
 import stand_in
 import torch
 
-from rulka.agents.agent import make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.buffers.storage import BlockBuffer
 from rulka.device import CPU, Generators, make_generator, state_on_host
 from rulka.runtime.checkpoint import Checkpoints

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from models.actor_critic import PolicyAndValue
-from rulka.agents.agent import AgentError, make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.rollouts import evaluate_segment, keep_block
+from rulka.agents.ppo.rollout import evaluate_segment, keep_block
+from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 
 

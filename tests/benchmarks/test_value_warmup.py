@@ -10,8 +10,8 @@ import torch
 
 from benchmarks import value_warmup
 from rulka.actions import action_table
-from rulka.agents.networks import build_agent_network
-from rulka.agents.rollouts import keep_block
+from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.ppo.rollout import keep_block
 from rulka.artifacts import Artifact, observation_contract
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.observation import reference_normalisation
@@ -37,7 +37,7 @@ def setting(tmp_path: Path) -> value_warmup.Setting:
     generate_track(**params.track.model_dump() | {"length_m": 150.0}).save(track)
     table, normalisation = action_table(params.actions.ticks_per_action), reference_normalisation()
     torch.manual_seed(0)
-    network = build_agent_network("ppo", params.observation, params.network, normalisation, table.num_actions)
+    network = ALGORITHMS["ppo"].build_network(params.observation, params.network, normalisation, table.num_actions)
     initial = Artifact(
         "agent_init",
         network.state_dict(),

@@ -1,7 +1,7 @@
 """What IQN learns: sampled returns of transitions, by one of three rules, and the loss against them.
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Vieillard et al.
-2020 (Munchausen), arXiv:2007.14430. Decisions of K actions: see `rulka.agents.action_blocks`.
+2020 (Munchausen), arXiv:2007.14430. Decisions of K actions: see `rulka.agents.iqn.action_chunks`.
 Dimensions: B batch, T quantile fractions, A actions; networks have K A outputs.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.iqn import IqnNetwork
-from rulka.agents.action_blocks import block_values, by_place
+from rulka.agents.iqn.action_chunks import block_values, by_place
 from rulka.buffers.sampler import Batch
 from rulka.losses.munchausen import munchausen_bonus, soft_value
 from rulka.params import IqnParams

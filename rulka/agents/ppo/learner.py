@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from models.actor_critic import PolicyAndValue
-from rulka.agents.from_spec import build_ppo
-from rulka.agents.inspection import inspect_training
-from rulka.agents.metrics import MetricMeans
-from rulka.agents.rollouts import Rollout, Segment, evaluate_segment, join_segments, keep_block, return_scale
+from rulka.agents.metrics import MetricMeans, inspect_training
+from rulka.agents.ppo.network import fresh_network
+from rulka.agents.ppo.rollout import Rollout, Segment, evaluate_segment, join_segments, keep_block, return_scale
 from rulka.agents.spec import AgentError, AgentSpec, Experience
 from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
@@ -37,6 +36,7 @@ from rulka.losses.ppo import (
     explained_variance,
     log_prob_of,
 )
+from rulka.params import PpoParams
 
 ADAM_EPSILON = 1e-5
 
@@ -50,11 +50,12 @@ class PpoLearner:
         num_env_steps: decisions inserted so far, resets included.
     """
 
-    def __init__(self, spec: AgentSpec, seed: int = 0, device: torch.device = CPU) -> None:
-        self.network = build_ppo(spec, seed).to(device)
+    def __init__(self, spec: AgentSpec[PpoParams], seed: int = 0, device: torch.device = CPU) -> None:
+        self.network = fresh_network(spec, seed).to(device)
         self.version = 0
         self.num_env_steps = 0
-        self._params = spec.ppo
+        params: PpoParams = spec.settings
+        self._params = params
         self._device, self._generators = device, Generators(device, seed)
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._pending: dict[int, Segment] = {}  # by the number of the block

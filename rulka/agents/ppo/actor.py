@@ -13,16 +13,17 @@ from torch import Tensor
 
 from models.actor_critic import ActorCritic
 from rulka.agents.acting import ActingNetwork
-from rulka.agents.from_spec import build_ppo
+from rulka.agents.ppo.network import fresh_network
 from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
 from rulka.device import CPU, Generators, on_host, upload
+from rulka.params import PpoParams
 
 
 class PpoActor:
     """Samples from the policy, or takes its most likely action."""
 
-    def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
-        self._acting = ActingNetwork(build_ppo(spec, seed).to(device), spec.precision)
+    def __init__(self, spec: AgentSpec[PpoParams], seed: int, device: torch.device = CPU) -> None:
+        self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
         self._device, self._generators = device, Generators(device, seed)
 
     @property

@@ -24,6 +24,7 @@ from rulka.buffers.prioritised import Priorities
 from rulka.buffers.sampler import Batch, MiniRaceSampler, Portion
 from rulka.buffers.storage import BlockBuffer, place_of_ring
 from rulka.observation import MINI_RACE_ACTIONS
+from rulka.params import IqnParams
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -53,14 +54,15 @@ class IqnReplay:
         num_own: transitions of our own in the last batch, demonstrations not counted.
     """
 
-    def __init__(self, spec: AgentSpec, seed: int, device: torch.device) -> None:
+    def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device) -> None:
         self._device = device
-        self._params = params = spec.iqn
+        params: IqnParams = spec.settings
+        self._params = params
         self._split = RaceSplit(params.held_out_share, seed)
         rule = ClockRule(MINI_RACE_ACTIONS, params.oversample_long_term, params.oversample_max_term)
         size = (spec.observation.height, spec.observation.width)
         num_floats = len(spec.normalisation.mean)
-        self._sampler = MiniRaceSampler(size, num_floats, params.batch_size, rule, spec.block_shape, device)
+        self._sampler = MiniRaceSampler(size, num_floats, params.batch_size, rule, spec.chunk_shape, device)
         self._buffer: BlockBuffer | None = None
         self._priorities: Priorities | None = None
         self._demonstrations: BlockBuffer | None = None

@@ -1,4 +1,4 @@
-"""A closer look at a network in training, now and then: gradients, weights, optimizer, distributions of values.
+"""A closer look at IQN's values and priorities, now and then.
 
 Everything here only reads. Tags are those of Linesight and the peer (docs/runtime.md). Dimensions: B batch, T quantile
 fractions, A actions.
@@ -9,39 +9,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.iqn import IqnNetwork
-from rulka.agents.action_blocks import by_place
+from rulka.agents.iqn.action_chunks import by_place
 
 MAX_ROWS = 64
 """Rows of a batch whose values are looked at."""
 MAX_PRIORITIES = 1 << 14
 """Priorities that are sorted; of a larger buffer as many as are evenly spread over it."""
 _QUANTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
-
-
-@torch.no_grad()
-def inspect_training(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Returns norms of each parameter's weights, last gradient (after clipping) and moments in the optimizer.
-
-    `adaptive_lr_L2` is the norm of the learning rate over the root of the second moment, which is what the step of
-    each single weight is scaled by (not yet corrected for the first steps).
-    """
-    found: dict[str, Tensor] = {}
-    settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
-    for name, parameter in network.named_parameters():
-        found[f"Network/weights/{name}/L2"] = parameter.norm()
-        if parameter.grad is not None:
-            found[f"Gradients/by_layer/{name}/L2"] = parameter.grad.norm()
-            found[f"Gradients/by_layer/{name}/Linf"] = parameter.grad.abs().max()
-        state = optimizer.state.get(parameter, {})
-        if "exp_avg_sq" in state:
-            group, tag = settings[parameter], f"Network/optimizer/{name}"
-            found[f"{tag}/exp_avg_L2"] = state["exp_avg"].norm()
-            found[f"{tag}/exp_avg_sq_L2"] = state["exp_avg_sq"].norm()
-            found[f"{tag}/adaptive_lr_L2"] = (group["lr"] / (state["exp_avg_sq"].sqrt() + group["eps"])).norm()
-    return {tag: float(value) for tag, value in found.items()}
 
 
 @torch.no_grad()
