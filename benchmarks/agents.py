@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.precision import Precision, keep_freed_memory
 from rulka.agents.spec import AgentSpec
-from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS, reference_normalisation

@@ -37,7 +37,7 @@ from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.iqn.learner import IqnLearner
 from rulka.agents.iqn.network import fresh_network
 from rulka.agents.iqn.onnx import OnnxAdvantages, has_onnx
-from rulka.agents.speed import Precision, keep_freed_memory
+from rulka.agents.precision import Precision, keep_freed_memory
 from rulka.artifacts import load_artifact
 from rulka.buffers.experience import BlockSpec
 from rulka.datasets.frames import FrameDataset
@@ -85,7 +85,7 @@ def update_variants(params: Params) -> Variants:
     generator = torch.Generator().manual_seed(0)
 
     def naive() -> object:
-        batch = first.replay.draw(0, generator)
+        batch = first.replay.draw(0)
         fractions = [draw_fractions(BATCH, NUM_QUANTILES, generator) for _ in range(3)]
         return twin.learn(batch, fractions[0], fractions[1], fractions[2])
 

@@ -31,8 +31,8 @@ import numpy as np
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.precision import keep_freed_memory
 from rulka.agents.spec import Actor, AgentSpec, Learner
-from rulka.agents.speed import keep_freed_memory
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weights_on_host
 from rulka.observation import reference_normalisation

@@ -21,8 +21,8 @@ from torch import Tensor
 from models.actor_critic import ActorCritic
 from rulka.actions import action_table
 from rulka.agents.ppo.rollout import Segment, join_segments, keep_block
+from rulka.agents.precision import keep_freed_memory
 from rulka.agents.spec import AgentSpec
-from rulka.agents.speed import keep_freed_memory
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.datasets.races import read_meta, track_path

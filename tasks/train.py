@@ -20,7 +20,7 @@ from contextlib import ExitStack
 
 import torch
 
-from rulka.agents.speed import keep_freed_memory
+from rulka.agents.precision import keep_freed_memory
 from rulka.device import use_device
 from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
 from rulka.params import (

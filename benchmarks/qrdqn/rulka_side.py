@@ -16,8 +16,8 @@ import torch
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.precision import keep_freed_memory
 from rulka.agents.spec import AgentSpec
-from rulka.agents.speed import keep_freed_memory
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import IqnNetworkParams, IqnParams, NetworkParams, ObservationParams, reference_params
 from rulka.runtime.choosers import LocalActor

@@ -135,6 +135,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
             "rulka/buffers/prioritised.py",
             "rulka/buffers/sampler.py",
             "rulka/buffers/sum_tree.py",
+            "rulka/buffers/torchrl_parts.py",
             "rulka/losses/munchausen.py",
             "rulka/losses/quantile.py",
         ),

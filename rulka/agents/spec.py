@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rulka.agents.speed import Precision
+from rulka.agents.precision import Precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
 from rulka.observation import Normalisation
@@ -90,10 +90,10 @@ class Decision(NamedTuple):
     """What an actor decided for each car; the fields are those of `ExperienceBlock`.
 
     Attributes:
-        action: [N] int64; [N, K] blocks of actions.
+        action: [N] int64; [N, K] chunks of actions.
         log_prob: [N] float32 under the policy that acted; 0 where it has none.
         value: [N] float32 estimate of the state; 0 where there is none.
-        is_greedy: [N] bool, the action, or all of the block, is the one it would have chosen without exploring.
+        is_greedy: [N] bool, the action, or all of the chunk, is the one it would have chosen without exploring.
     """
 
     action: NDArray[np.int64]
@@ -102,20 +102,20 @@ class Decision(NamedTuple):
     is_greedy: NDArray[np.bool_]
 
 
-class Judgement(NamedTuple):
+class ActionValues(NamedTuple):
     """What an actor thinks of every action when it decides greedily.
 
     Attributes:
         name: what the numbers are: "q_value", a mean return, or "probability". The largest is the greedy action's.
-        value: [N, A] float32; [N, K, A] for blocks, of which all other actions are the greedy ones.
+        value: [N, A] float32; [N, K, A] for chunks, of which all other actions are the greedy ones.
     """
 
     name: str
     value: NDArray[np.float32]
 
 
-JUDGEMENTS = ("q_value", "probability")
-"""Names of judgements."""
+ACTION_VALUES = ("q_value", "probability")
+"""The names that `ActionValues` go by."""
 
 
 class Actor(Protocol):
@@ -134,7 +134,7 @@ class Actor(Protocol):
         """Decides for N cars: image [N, 1, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
         ...
 
-    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns what it thinks of every action in N situations, as `act` sees them; changes nothing."""
         ...
 

@@ -35,7 +35,7 @@ class LocalActor:
         self.version = version
 
 
-class FollowingActor(LocalActor):
+class SyncedActor(LocalActor):
     """An actor that takes over the newest published weights before each block."""
 
     def __init__(self, actor: Actor, weights_name: str, layout: WeightsLayout) -> None:
@@ -63,7 +63,7 @@ class InferencePlace:
     first_question: int
 
 
-class RemoteActor:
+class PolicyClient:
     """Asks central inference, see `rulka.runtime.inference`, for every decision.
 
     Attributes:

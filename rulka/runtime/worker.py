@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from rulka.runtime.choosers import FollowingActor, InferencePlace, RemoteActor
+from rulka.runtime.choosers import InferencePlace, PolicyClient, SyncedActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop, ToWorker
 from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, work_for_learner
@@ -64,9 +64,9 @@ class _Worker:
         environment = part.make_cars(part.block.num_cars, start_anywhere=part.start_anywhere)
         if spec.inference is None:
             actor = part.make_actor(part.seed)
-            self._chooser = FollowingActor(actor, spec.weights_name, spec.weights_layout)
+            self._chooser = SyncedActor(actor, spec.weights_name, spec.weights_layout)
         else:
-            self._chooser = RemoteActor(spec.inference, part.block, self._wait_for_decision)
+            self._chooser = PolicyClient(spec.inference, part.block, self._wait_for_decision)
         self._collector = Collector(part.index, environment, self._chooser, part.block, part.seed)
 
     def run(self) -> None:

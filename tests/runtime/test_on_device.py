@@ -16,7 +16,7 @@ from real_run import run_spec
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.device import CPU
 from rulka.params import read_params
-from rulka.runtime.choosers import InferencePlace, RemoteActor
+from rulka.runtime.choosers import InferencePlace, PolicyClient
 from rulka.runtime.connect import train_run
 from rulka.runtime.inference import Inference, InferenceSpec
 from rulka.runtime.messages import Stop
@@ -87,7 +87,7 @@ def test_central_inference_decides_there(tmp_path: Path, device: torch.device, a
         image = torch.from_numpy(rng.integers(0, 256, (3, 1, desk.height, desk.width), np.uint8))
         floats = torch.from_numpy(rng.normal(size=(3, desk.num_floats)).astype(np.float32))
         asking = [
-            RemoteActor(InferencePlace(name, pipe[0], 0), spec.block, lambda: None)
+            PolicyClient(InferencePlace(name, pipe[0], 0), spec.block, lambda: None)
             for name, pipe in zip(names, pipes, strict=True)
         ]
         for remote in asking:

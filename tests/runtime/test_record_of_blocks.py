@@ -50,7 +50,7 @@ def test_a_record_has_every_action_and_its_values(tmp_path: Path) -> None:
     records.offer(check, tensors, 10, result)
     found = read_record(tmp_path / RECORD_FILE)
     assert found is not None
-    race, values = found.race, found.race.judgement["q_value"]
+    race, values = found.race, found.race.action_values["q_value"]
     assert race.key == result.fastest, "driven again, in the same time"
     assert race.action.shape == (len(race.floats), 5)
     assert not race.action.any()

@@ -22,7 +22,7 @@ from rulka.agents.iqn.action_chunks import by_place
 from rulka.agents.iqn.engines import acting_iqn
 from rulka.agents.iqn.network import fresh_network
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
+from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import IqnParams
 
@@ -70,7 +70,7 @@ class IqnActor:
         greedy = advantage.argmax(dim=-1)
         return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
 
-    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns the mean Q-values [N, A] at the fractions of acting, without noise; see `rulka.agents.spec.Actor`.
 
         Of blocks [N, K, A]: what a block is worth that has an action in one place and the best ones in all others.
@@ -90,7 +90,7 @@ class IqnActor:
             best = centred.amax(dim=2, keepdim=True)
             centred = centred + best.sum(dim=1, keepdim=True) - best
             state = state[:, None]
-        return Judgement("q_value", (centred + state[:, None]).cpu().numpy())
+        return ActionValues("q_value", (centred + state[:, None]).cpu().numpy())
 
     def set_env_steps(self, env_steps: int) -> None:
         """Tells how many decisions all collectors have taken together: for schedules, and the end of the warm-up."""

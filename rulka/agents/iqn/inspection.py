@@ -23,7 +23,7 @@ _QUANTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98
 
 @torch.no_grad()
 def inspect_values(
-    network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, block_shape: tuple[int, ...]
+    network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, chunk_shape: tuple[int, ...]
 ) -> dict[str, float]:
     """Returns how far apart the quantiles of each action lie, and by how much the best decision leads the second best.
 
@@ -35,17 +35,17 @@ def inspect_values(
         image: [B, 1, H, W] uint8; the first `MAX_ROWS` are looked at.
         floats: [B, F] float32, raw.
         tau: [T] fractions.
-        block_shape: of a decision; none for one action, [K] for blocks, whose quantiles are named by place and action.
+        chunk_shape: of a decision; none for one action, [K] for blocks, whose quantiles are named by place and action.
     """
     was_training = network.training
     network.eval()  # spectral norms must not move on
     rows = slice(0, MAX_ROWS)
     value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1)).value
     network.train(was_training)
-    best = by_place(value_bta.mean(dim=1), block_shape).topk(2, dim=-1).values
+    best = by_place(value_bta.mean(dim=1), chunk_shape).topk(2, dim=-1).values
     lead = best[..., 0] - best[..., 1]
-    gap = float((lead.amin(dim=1) if block_shape else lead).mean())
-    spread = by_place(value_bta.std(dim=1), block_shape).mean(dim=0)
+    gap = float((lead.amin(dim=1) if chunk_shape else lead).mean())
+    spread = by_place(value_bta.std(dim=1), chunk_shape).mean(dim=0)
     named = {"_".join(map(str, place)): float(spread[place]) for place in np.ndindex(*spread.shape)}
     return {"RL/action_gap": gap} | {f"IQN/quantile_std_action_{name}": value for name, value in named.items()}
 

@@ -22,8 +22,8 @@ from rulka.agents.iqn.loss import Networks, quantiles_of, sampled_returns
 from rulka.agents.iqn.network import fresh_network
 from rulka.agents.iqn.replay import IqnReplay
 from rulka.agents.metrics import MetricMeans, inspect_training
+from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.agents.spec import AgentSpec, Experience
-from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.sampler import Batch
 from rulka.device import CPU, Generators, state_on_host, weights_on_host
@@ -48,13 +48,13 @@ class IqnLearner:
     def __init__(self, spec: AgentSpec[IqnParams], seed: int = 0, device: torch.device = CPU) -> None:
         self.network = fresh_network(spec, seed).to(device)
         self.target = copy.deepcopy(self.network).requires_grad_(False)
-        self.replay = IqnReplay(spec, seed, device)
         self.version = 0
         self.num_env_steps = 0
         self._spec, self._seed = spec, seed
         params: IqnParams = spec.settings
         self._params = params
         self._device, self._generators = device, Generators(device, seed)
+        self.replay = IqnReplay(spec, seed, device, self._generators.host)
         self._optimizer = torch.optim.RAdam(
             self.network.parameters(),
             lr=0.0,
@@ -181,7 +181,7 @@ class IqnLearner:
         return fresh * self._params.samples_per_insert + self._num_owed_by_resets
 
     def _draw(self) -> Batch:
-        batch = self.replay.draw(self.num_env_steps, self._generators.host)
+        batch = self.replay.draw(self.num_env_steps)
         self._num_learned += self.replay.num_own
         return batch
 
@@ -192,7 +192,7 @@ class IqnLearner:
             draw_noise(network, self._generators.device)
         tau = self._draw_fractions()
         target_bs, target_tau = self._targets(batch)
-        with computing_in(self.precision, self._device):
+        with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
         own_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
@@ -221,7 +221,7 @@ class IqnLearner:
         """Returns sampled returns [B, T] of the transitions, and their fractions [B, T]."""
         tau = self._draw_fractions()
         networks = Networks(self.network, self.target)
-        with computing_in(self.precision, self._device):
+        with autocast(self.precision, self._device):
             return sampled_returns(networks, batch, tau, self._tau_choosing, self._params), tau
 
     def _draw_fractions(self) -> Tensor:
@@ -250,12 +250,12 @@ class IqnLearner:
         share, count = self._params.held_out_share, self._num_gradient_steps
         if int(share * count) == int(share * (count - 1)) or not self.replay.has_held_out():
             return
-        batch = self.replay.draw_held_out(self.num_env_steps, self._generators.host)
+        batch = self.replay.draw_held_out(self.num_env_steps)
         for network in (self.network, self.target) if self.network.is_noisy else ():
             clear_noise(network)
         tau = self._draw_fractions()
         target_bs, _ = self._targets(batch)
-        with computing_in(self.precision, self._device):
+        with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
 
@@ -265,7 +265,7 @@ class IqnLearner:
         floats = self.network.float_mean.expand(len(tau), -1)
 
         def run(precision: Precision) -> None:
-            with computing_in(precision, self._device):
+            with autocast(precision, self._device):
                 value = quantiles_of(self.network, batch.image, floats, tau, torch.zeros_like(batch.action))
             value.sum().backward()
             self._optimizer.zero_grad(set_to_none=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from models.actor_critic import ActorCritic
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.ppo.network import fresh_network
-from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
+from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import PpoParams
 
@@ -46,10 +46,10 @@ class PpoActor:
         log_prob = log_probs.gather(1, action[:, None])[:, 0]
         return Decision(*(column.numpy() for column in on_host(action, log_prob, value, action == greedy)))
 
-    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns the probabilities [N, A] of the policy; see `rulka.agents.spec.Actor`."""
         logits, _ = self._decide(image, floats)
-        return Judgement("probability", logits.softmax(dim=1).cpu().numpy())
+        return ActionValues("probability", logits.softmax(dim=1).cpu().numpy())
 
     def set_env_steps(self, env_steps: int) -> None:
         """Has no effect: nothing in acting follows a schedule."""
