@@ -88,6 +88,10 @@ def _iqn_needs(iqn: IqnParams) -> Needs:
     return Needs(policy=iqn.warmup_steps > 0, demonstrations=iqn.demonstration_share > 0.0)
 
 
+def _iqn_actions_per_decision(network: NetworkParams) -> int:
+    return network.iqn.actions_per_decision
+
+
 def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
     parts = []
     if iqn.get("warmup_steps"):
@@ -140,7 +144,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
             "rulka/losses/quantile.py",
         ),
         needs=_iqn_needs,
-        actions_per_decision=lambda network: network.iqn.actions_per_decision,
+        actions_per_decision=_iqn_actions_per_decision,
         given_besides=_given_to_iqn,
     ),
 }
