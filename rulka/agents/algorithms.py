@@ -1,7 +1,7 @@
 """The registry of algorithms: an entry for each, which holds all that differs by algorithm.
 
 Nobody else compares their names. A further one is a folder beside `iqn` and `ppo`, its section of the parameters and an
-entry here; docs/agents.md says what to write.
+entry here; docs/architecture.md says what to write.
 """
 
 from __future__ import annotations
