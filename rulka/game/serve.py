@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rulka.errors import UserError
 from rulka.folders import TRACKS
-from rulka.game.pictures import FrameKind, Painter
+from rulka.game.frames import FrameKind, Painter
 from rulka.game.protocol import LOOPBACK
 from rulka.game.race import SimulatedRace
 from rulka.game.server import GameServer

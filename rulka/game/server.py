@@ -17,7 +17,7 @@ import time
 
 from rulka.actions import TICK_MS
 from rulka.game.errors import GameError
-from rulka.game.pictures import Painter
+from rulka.game.frames import Painter
 from rulka.game.protocol import LOOPBACK, MessageId, pack_sync
 from rulka.game.simulated import SimulatedGame
 from rulka.game.stream import Lost, Message, Stream
