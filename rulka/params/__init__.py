@@ -34,6 +34,7 @@ from rulka.params.simulator import CameraParams, PhysicsParams, SimulatorParams
 from rulka.params.supervised import (
     AutoencoderParams,
     CloneParams,
+    FitParams,
     ObjectiveParams,
     PretrainParams,
     SimclrParams,
@@ -60,6 +61,7 @@ __all__ = [
     "DriverParams",
     "EngineeredRewardParams",
     "EvaluateParams",
+    "FitParams",
     "IqnNetworkParams",
     "IqnParams",
     "LateralM",
