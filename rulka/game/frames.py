@@ -51,7 +51,7 @@ def bgra_from_rgb(rgb: NDArray[np.uint8], out: NDArray[np.uint32]) -> None:
 FrameKind = Literal["grey", "colour"]
 
 
-class Painter:
+class GameFrames:
     """Draws what the car of a simulator sees.
 
     Args:
