@@ -78,6 +78,7 @@ class TrainParams(Section):
     seed: Seed = Field(description="of starts, exploration and the order of learning")
     max_env_steps: Count = Field(description="environment steps after which training ends")
     max_minutes: Positive = Field(description="wall minutes after which training ends, if that comes first")
+    max_cpu_minutes: Positive | None = Field(description="the same of all processes together on processors; null: none")
     num_collectors: Processes = Field(description="collector processes; 0 runs everything in this process")
     inference: Literal["local", "central"] = Field(description="central lets one process act for all collectors")
     cars_per_collector: Several = Field(description="cars that one collector drives side by side")

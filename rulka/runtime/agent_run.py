@@ -305,6 +305,7 @@ def _training(outcome: Outcome, train: TrainParams) -> dict[str, Any]:
         "env_steps": outcome.state.env_steps,
         "gradient_steps": outcome.state.gradient_steps,
         "minutes": round(outcome.state.seconds / 60.0, 3),
+        "cpu_minutes": round(outcome.state.cpu_seconds / 60.0, 3),
         "num_starts": outcome.state.num_starts,
         "ended_by": outcome.ended_by,
         "record_s": outcome.record_s,

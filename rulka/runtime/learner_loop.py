@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ import torch
 from rulka.agents.spec import Learner
 from rulka.device import weights_on_host
 from rulka.errors import UserError
+from rulka.processes import cpu_seconds
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import Collectors
@@ -31,7 +33,7 @@ REPORT_S = 2.0
 CHECK_SEED, CHOICE_SEED = 1, 2
 """Added to the run's seed, shifted: starts of the greedy checks and of the last choice."""
 
-EndedBy = Literal["max_env_steps", "max_minutes"]
+EndedBy = Literal["max_env_steps", "max_minutes", "max_cpu_minutes"]
 
 
 class DivergedError(UserError):
@@ -51,6 +53,7 @@ class RunState:
         gradient_steps: optimizer steps.
         seconds: of training, checks included; not the time until the first experience of each start, in which
             collectors import, compile and connect.
+        cpu_seconds: the same as `seconds`, of all processes of the run on processors.
         num_starts: how often the run was started.
         next_check_env_steps: when the next greedy check is due.
         checked_version: of the weights that raced in the last greedy check; -1 before the first.
@@ -59,6 +62,7 @@ class RunState:
     env_steps: int = 0
     gradient_steps: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     num_starts: int = 0
     next_check_env_steps: int = 0
     checked_version: int = -1
@@ -115,6 +119,7 @@ class LearnerLoop:
         self._has_begun = False
         self._last_check: dict[str, float | None] = {}
         self._clock_s = self._reported_s = self._saved_s = time.monotonic()
+        self._cpu_s = 0.0
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what earlier starts of the run have measured and chosen."""
@@ -168,6 +173,8 @@ class LearnerLoop:
             return "max_env_steps"
         if self.state.seconds >= 60.0 * self.spec.train.max_minutes:
             return "max_minutes"
+        if self.state.cpu_seconds >= 60.0 * (self.spec.train.max_cpu_minutes or math.inf):
+            return "max_cpu_minutes"
         return None
 
     def _take_experience(self) -> int:
@@ -224,7 +231,8 @@ class LearnerLoop:
     def _tick(self, bar: Progress, num_taken: int) -> None:
         """Moves the clock and does what is due by it."""
         now_s = time.monotonic()
-        self._has_begun |= num_taken > 0
+        if num_taken and not self._has_begun:
+            self._has_begun, self._cpu_s = True, cpu_seconds()
         if self._has_begun:
             self.state.seconds += now_s - self._clock_s
         self._clock_s = now_s
@@ -240,6 +248,9 @@ class LearnerLoop:
         if self.state.env_steps and self.state.seconds:  # whichever limit comes first
             rate = self.state.env_steps / self.state.seconds
             bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + rate * left_s)
+            if self.spec.train.max_cpu_minutes and self.state.cpu_seconds:
+                used = self.state.cpu_seconds / (60.0 * self.spec.train.max_cpu_minutes)
+                bar.total = min(bar.total, max(self.state.env_steps / used, self.state.env_steps))
             bar.is_estimate = bar.total < self.spec.train.max_env_steps
         values = self.races.values() | {"record_s": self.records.time_s}
         facts = {name: value for name, value in values.items() if value is not None}
@@ -252,9 +263,14 @@ class LearnerLoop:
 
     def _report(self) -> None:
         self._reported_s = time.monotonic()
+        if self._has_begun:
+            cpu_s = cpu_seconds()
+            self.state.cpu_seconds += cpu_s - self._cpu_s
+            self._cpu_s = cpu_s
         values = {
             "gradient_steps": self.state.gradient_steps,
             "minutes": self.state.seconds / 60.0,
+            "cpu_minutes": self.state.cpu_seconds / 60.0,
             "version": self._learner.version,
             "blocks_under_way": self._collectors.num_under_way,
             "num_restarts": self._collectors.num_restarts,
