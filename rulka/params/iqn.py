@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field, model_validator
 
 from rulka.observation import MINI_RACE_ACTIONS
@@ -57,8 +55,6 @@ class ResetParams(Section):
 
 class IqnParams(AlgorithmParams):
     """IQN; see `rulka.agents.iqn.learner`."""
-
-    own_keys: ClassVar[tuple[str, ...]] = ("network.tau_embedding.",)
 
     explore_whole_blocks: bool = Field(description="chance is drawn for a whole block of actions, not for each")
     num_quantiles: Several = Field(description="fractions for each state while training; even")
