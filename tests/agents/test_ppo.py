@@ -70,6 +70,23 @@ def test_what_an_update_changes(lab, coin_races, changes, expected):
     assert learner.version == 1
 
 
+def test_spectral_norms_move_in_gradient_steps_alone(lab, coin_races):
+    """The value warm-up makes none, so that collectors go on with the policy as it was, to the bit."""
+    encoder = {"kind": "impala", "width": 1, "adaptive_pool": 1, "spectral_norm": True}
+    learner, actor = learner_and_actor(lab.spec("ppo", {"encoder": encoder}, value_warmup_steps=256, batch_size=64))
+    learner.insert(coin_races.drive(actor), 0, 0)
+    with torch.no_grad():  # weights far from those that the singular vectors were found for
+        for parameter in learner.network.encoder.parameters():
+            parameter.add_(torch.linspace(-1.0, 1.0, parameter.numel()).view_as(parameter))
+    before = weights(learner)
+    learner.update()
+    assert changed(before, weights(learner)) == {"value_head"}
+    learner.insert(coin_races.drive(actor), 0, 1)
+    learner.update()
+    after = weights(learner)
+    assert any(not torch.equal(before[name], after[name]) for name in before if name.endswith(".left"))
+
+
 def values_of(learner, *states: int) -> list[float]:
     floats = torch.zeros(len(states), 4)
     floats[:, 1] = torch.tensor(states)

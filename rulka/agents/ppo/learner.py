@@ -105,7 +105,7 @@ class PpoLearner:
         return metrics
 
     def inspect(self) -> dict[str, float]:
-        """Looks closer at gradients and weights; see `rulka.agents.inspection`."""
+        """Looks closer at gradients and weights; see `rulka.agents.metrics`."""
         return inspect_training(self.network, self._optimizer) if self.version else {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -274,8 +274,12 @@ class PpoLearner:
         """Applies `compute` to images [..., 1, H, W] and floats [..., F], some rows at a time and without gradients."""
         size, lead = self._params.batch_size, floats.shape[:-1]
         rows = zip(image.flatten(0, -4).split(size), floats.flatten(0, -2).split(size), strict=True)
+        # In evaluation mode, as collectors act: in training mode spectral norms move on with every part.
+        self.network.eval()
         with torch.no_grad(), autocast(self.precision, self._device):
-            return torch.cat([compute(*part) for part in rows]).unflatten(0, lead)
+            computed = torch.cat([compute(*part) for part in rows]).unflatten(0, lead)
+        self.network.train()
+        return computed
 
     def _set_learning_rate(self) -> None:
         for group in self._optimizer.param_groups:
