@@ -27,7 +27,7 @@ from models.actor_critic import ClonePolicy
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.precision import Precision, keep_freed_memory
+from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.device import device_of, make_generator, upload, use_device
@@ -207,7 +207,7 @@ def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
     torch.set_num_threads(os.cpu_count() or 1)
-    keep_freed_memory()
+    raise_malloc_thresholds()
     clone(
         params.observation,
         params.actions,

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 import torch
 
 from models.encoders.config import EncoderConfig
-from rulka.agents.precision import keep_freed_memory
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.device import use_device
 from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
 from rulka.params import (
@@ -63,7 +63,7 @@ def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it rea
     require(folders.agent_init, "transfer")
     require(folders.races, "races")
     torch.set_num_threads(1)
-    keep_freed_memory()
+    raise_malloc_thresholds()
     device = use_device()
     sections = Sections(observation, actions, simulator, race_end, encoder, network, rewards, train, algorithms)
     runs = {algorithm: AgentRun(algorithm, sections, folders, device) for algorithm in train.algorithms}

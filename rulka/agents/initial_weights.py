@@ -101,7 +101,7 @@ def initial_agent(
         if is_there:
             raise TransferError(message)
     table = agent_table(algorithm, actions, network)
-    normalisation = policy.normalisation.for_blocks(table.actions_per_decision)
+    normalisation = policy.normalisation.for_chunks(table.actions_per_decision)
     torch.manual_seed(transfer.seed)
     encoder = ENCODER_CONFIG.validate_python(pretrained.config["encoder"])
     tensors = entry.build_network(observation, encoder, network, normalisation, table.num_outputs).state_dict()

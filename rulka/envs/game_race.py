@@ -102,7 +102,7 @@ class GameRace:
         """Takes one decision.
 
         Args:
-            action: an index into the action table, or [K] of them where decisions are blocks; in a block that ends at
+            action: an index into the action table, or [K] of them where decisions are chunks; in a chunk that ends at
                 the finish the keys after it are never pressed.
 
         Raises:

@@ -49,7 +49,7 @@ PPO = PpoParams(
     max_kl=1.0,
 )
 IQN = IqnParams(
-    explore_whole_blocks=False,
+    explore_whole_chunks=False,
     num_quantiles=8,
     num_quantiles_acting=8,
     kappa=0.005,

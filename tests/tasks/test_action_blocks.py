@@ -92,9 +92,9 @@ def test_an_agent_of_blocks_is_transferred_trained_and_raced(
     races = EvaluationRaces.of(track, *sections)
     for result in race(driver, races):
         inputs = race_of_result(result, races.settings.table, "").controls
-        assert result.block_controls is not None
+        assert result.chunk_controls is not None
         assert len(inputs) == 5 * (len(result.sample_ms) - 1)
-        np.testing.assert_array_equal(result.controls, result.block_controls[:, 0])
+        np.testing.assert_array_equal(result.controls, result.chunk_controls[:, 0])
 
 
 def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: Folders) -> None:

@@ -75,7 +75,7 @@ class IqnActor:
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns the mean Q-values [N, A] at the fractions of acting, without noise; see `rulka.agents.spec.Actor`.
 
-        Of blocks [N, K, A]: what a block is worth that has an action in one place and the best ones in all others.
+        Of chunks [N, K, A]: what a chunk is worth that has an action in one place and the best ones in all others.
         """
 
         def values(network: IqnNetwork) -> Tensor:
@@ -135,9 +135,9 @@ class IqnActor:
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
         """Replaces some of the greedy actions [N] or [N, K]: one uniform number decides which way is explored.
 
-        It is drawn for every action; for whole blocks where the parameters say so.
+        It is drawn for every action; for whole chunks where the parameters say so.
         """
-        is_whole = self._chunk_shape and self._params.explore_whole_blocks
+        is_whole = self._chunk_shape and self._params.explore_whole_chunks
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
         uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
         epsilon = self._params.epsilon.at(self._env_steps)

@@ -58,7 +58,7 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
 
 
 def quantiles_of(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
-    """Returns quantiles [B, T], at fractions tau [B, T], of one action [B], or block [B, K], for each observation."""
+    """Returns quantiles [B, T], at fractions tau [B, T], of one action [B], or chunk [B, K], for each observation."""
     if action.dim() > 1:
         return chunk_values(network(image, floats, tau).value, action.shape[1]).of(action)
     return network.of_action(image, floats, tau, action)
