@@ -12,7 +12,7 @@ import torch
 from models.actor_critic import PolicyAndValue
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.ppo.rollout import keep_block, rollout_with_gae
+from rulka.agents.ppo.rollout import keep_block, rollout_with_gae, shaped_rewards
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 
@@ -307,3 +307,12 @@ def test_ppo_refuses_what_it_has_no_use_for(lab):
 def test_impossible_settings_are_refused(lab, changes):
     with pytest.raises(ValueError, match="is larger than"):
         lab.spec("ppo", **changes)
+
+
+def test_shaped_rewards_by_hand():
+    """1 + 0.5 * 4 - 2 = 1; at the end 1 - 4 = -3; after a cut 1 + 0.5 * 6 - 0 = 4."""
+    block = new_block(BlockSpec(3, 1, 2, 2, 4))
+    block.reward[...] = 1
+    block.potential[:, 0] = [2, 4, 0, 6]
+    block.terminated[1], block.truncated[2] = True, True
+    np.testing.assert_allclose(shaped_rewards(block, 0.5)[:, 0], [1, -3, 4])

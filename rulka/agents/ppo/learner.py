@@ -163,7 +163,7 @@ class PpoLearner:
         return self._params.value_warmup_steps if self._is_warming_up() else self._params.steps_per_update
 
     def _solve_value(self, segment: Segment) -> Rollout:
-        """Solves for the value head, on features that stand still; the policy does not change."""
+        """Solves for the value head, on frozen features; the policy does not change."""
         params, network = self._params, self.network
         hidden = self._in_chunks(
             lambda image, floats: network.hidden(network.encode(image), floats).float(), segment.image, segment.floats
