@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from models.iqn import IqnNetwork, fixed_fractions
+from models.iqn_acting import can_prepare
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.iqn.action_chunks import by_place
-from rulka.agents.iqn.engines import acting_iqn
+from rulka.agents.iqn.engines import ActingIqn
 from rulka.agents.iqn.network import fresh_network
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
@@ -43,7 +44,8 @@ class IqnActor:
         self._params = params
         self._num_actions, self._chunk_shape = spec.num_actions, spec.chunk_shape
         self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
-        self._fast = acting_iqn(self._acting.network, self._tau, spec.precision)
+        is_plain = can_prepare(self._acting.network)  # with BTR's extras it acts as it learns
+        self._fast = ActingIqn(self._acting.network, self._tau, spec.precision) if is_plain else None
         self._device, self._generators = device, Generators(device, seed)
         self._env_steps = 0
 
@@ -79,8 +81,7 @@ class IqnActor:
         """
 
         def values(network: IqnNetwork) -> Tensor:
-            if network.is_noisy:
-                clear_noise(network)
+            clear_noise(network)
             return network(image, floats, self._tau.expand(len(floats), -1)).value
 
         image, floats = upload((image, floats), self._device)
@@ -123,9 +124,9 @@ class IqnActor:
             return self._fast(image, floats)
 
         def advantages(network: IqnNetwork) -> Tensor:
-            if explore and network.is_noisy:
+            if explore:
                 draw_noise(network, self._generators.device)
-            elif network.is_noisy:
+            else:
                 clear_noise(network)
             return network.advantages(image, floats, self._tau)
 

@@ -69,6 +69,5 @@ def _soft_value(value_bta: Tensor, chunk_shape: tuple[int, ...], temperature: fl
     if not chunk_shape:
         return soft_value(value_bta, temperature)
     values = chunk_values(value_bta, *chunk_shape)
-    return values.state + sum(
-        (soft_value(place, temperature) for place in values.advantage.unbind(dim=2)), torch.zeros_like(values.state)
-    )
+    by_place_bt = [soft_value(place, temperature) for place in values.advantage.unbind(dim=2)]
+    return values.state + torch.stack(by_place_bt).sum(dim=0)
