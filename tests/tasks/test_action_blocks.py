@@ -16,7 +16,7 @@ from rulka.datasets.races import load_races
 from rulka.evaluation.dataset import race_of_result
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.params import Params, ParamsError, read_params
-from rulka.runtime.agent_run import Folders
+from rulka.runtime.agent_run import Folders, Sections
 from rulka.simulator.simulator import Simulator
 from tasks.train import train
 from tasks.transfer import transfer
@@ -52,18 +52,7 @@ def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, P
         policy_dir=pretrained[1],
         out_dir=folders.agent_init,
     )
-    train(
-        params.observation,
-        params.actions,
-        params.simulator,
-        params.race_end,
-        params.encoder,
-        params.network,
-        params.rewards,
-        params.train,
-        params.algorithms,
-        folders=folders,
-    )
+    train(Sections.of_params(params), folders=folders)
     return folders
 
 

@@ -66,16 +66,12 @@ def changed(params: Params, section: str, **values: Any) -> Params:
     return params.model_copy(update={section: update})
 
 
-def sections_of(params: Params) -> Sections:
-    return Sections(**{name: getattr(params, name) for name in Sections.__dataclass_fields__})
-
-
 def run(params: Params, folders: Folders) -> None:
-    train(**vars(sections_of(params)), folders=folders)
+    train(Sections.of_params(params), folders=folders)
 
 
 def run_of(algorithm: Any, params: Params, folders: Folders) -> str:
-    return AgentRun(algorithm, sections_of(params), folders).folder.name
+    return AgentRun(algorithm, Sections.of_params(params), folders).folder.name
 
 
 def record(dvc_lock: Path, seed: int) -> None:

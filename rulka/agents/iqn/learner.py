@@ -147,6 +147,7 @@ class IqnLearner:
         own_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
         weight_b, self._self_loss = self_loss_weights(own_loss_b, self._self_loss, params.self_loss_clamp_ratio)
         self._optimizer.zero_grad(set_to_none=True)
+        # The sum over the batch, not its mean: learning rate and clip are those of Linesight, which sums.
         (loss_b * weight_b * batch.weight).sum().backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm)
         if params.max_grad_value is not None:
