@@ -20,9 +20,7 @@ from rulka.envs.randomising import Randomiser
 from rulka.envs.results import SavedRaces, VectorStep
 from rulka.envs.rewards import car_frame_velocity, length_of
 from rulka.envs.settings import RaceSettings
-from rulka.observation import num_floats
 from rulka.simulator.camera import camera_array
-from rulka.simulator.first_use import rendering_beside
 from rulka.simulator.race_end import MILESTONE_M, MILESTONE_MS
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
@@ -55,9 +53,7 @@ class RaceBatch:
         self.measures = np.zeros((judging.NUM_MEASURES, num_cars), np.float32)
         self.race_ms = np.zeros(num_cars, np.int64)
         self.flags = np.zeros((judging.NUM_FLAGS, num_cars), np.bool_)
-        with rendering_beside():
-            self.simulator = Simulator(settings.track, num_cars, settings.simulator, settings.table)
-            self._call_kernels()
+        self.simulator = Simulator(settings.track, num_cars, settings.simulator, settings.table)
         camera, randomisation = camera_array(settings.simulator.camera), settings.randomisation
         self._randomiser: Randomiser | None = None
         if not randomisation.is_off:
@@ -140,7 +136,7 @@ class RaceBatch:
             raise InvalidAction(self._describe_refusal(actions)) from error
         if self.num_over:
             self._begin(self.is_over, {})
-        self.num_over = self._judge(self._marks, self.measures, self.race_ms, self.flags)
+        self.num_over = self._judge()
 
     def step(self, actions: NDArray) -> VectorStep:
         """Takes one decision for every car, see `advance`, and returns arrays of its own."""
@@ -243,18 +239,8 @@ class RaceBatch:
         simulator = self.simulator
         return np.where(simulator.is_finished, simulator.gate_time_ms[:, -1], simulator.time_ms)
 
-    def _call_kernels(self) -> None:
-        """Calls every kernel but the rendering one, so that they are compiled now; nothing else comes of it."""
-        simulator = self.simulator
-        self._judge(self._marks.copy(), self.measures.copy(), self.race_ms.copy(), self.flags.copy())
-        simulator.floats(np.empty((self.num_cars, num_floats(self.settings.table.actions_per_decision)), np.float32))
-        potential = np.empty(self.num_cars, np.float32)
-        judging.find_potentials(simulator.cars, simulator.zone_index, self.settings.track.zones, self._rules, potential)
-
-    def _judge(
-        self, marks: NDArray[np.float64], measures: NDArray[np.float32], race_ms: NDArray[np.int64], flags: NDArray
-    ) -> int:
-        """Judges the last decision of every car into arrays; see `rulka.envs.judging.judge`."""
+    def _judge(self) -> int:
+        """Judges the last decision of every car; see `rulka.envs.judging.judge`."""
         view, zones = self.simulator.view, self.settings.track.zones
         return judging.judge(
             view.progress,
@@ -264,10 +250,10 @@ class RaceBatch:
             view.rows,
             view.previous_keys,
             zones,
-            marks,
-            measures,
-            race_ms,
-            flags,
+            self._marks,
+            self.measures,
+            self.race_ms,
+            self.flags,
         )
 
     def _refuse_step(self) -> None:

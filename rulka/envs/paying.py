@@ -1,6 +1,6 @@
 """Kernels that pay for the manner of driving: gained speed and the engineered rewards of `rulka.envs.rewards`.
 
-They are compiled into the kernels of `rulka.envs.judging`, whose stamp holds this file.
+They are compiled into the kernels of `rulka.envs.judging`.
 """
 
 from __future__ import annotations
