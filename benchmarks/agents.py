@@ -50,6 +50,7 @@ def agent_spec(params: Params, algorithm: Algorithm, precision: Precision, **cha
     return AgentSpec(
         algorithm,
         params.observation,
+        params.encoder,
         params.network,
         ppo,
         iqn,

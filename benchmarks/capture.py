@@ -26,6 +26,7 @@ from rulka.datasets.races import RaceDataset
 from rulka.datasets.split import split_races
 from rulka.observation import CAR
 from rulka.params import Params, read_params
+from rulka.race_settings import RaceSettings
 from rulka.simulator.camera import camera_array
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.render import render_frames
@@ -45,9 +46,8 @@ def dataset_of(params: Params, recordings: Path | None) -> RaceDataset:
     table = action_table(params.actions.ticks_per_action)
     track = generate_track(**params.track.model_dump())
     driver = params.races.driver
-    driven = record_demonstrations(
-        track, params.simulator, table, driver, NUM_RACES, params.races.seed, params.race_end
-    )
+    settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
+    driven = record_demonstrations(track, settings, driver, NUM_RACES, params.races.seed)
     races = tuple(race_of_driver(race, track.uid, table) for race in driven if race.is_finished)
     return RaceDataset(races, track, ())
 

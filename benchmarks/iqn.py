@@ -31,6 +31,7 @@ import torch
 
 from benchmarks._naive_iqn import NaiveIqn, values
 from benchmarks.agents import agent_spec, random_block
+from models.encoders.config import ENCODER_CONFIG
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.iqn_acting import PreparedAdvantages
 from rulka.agents.agent import make_actor
@@ -153,7 +154,8 @@ def agreement(agent: Path, frames: Path) -> dict[str, float]:
     config, contract = artifact.config, artifact.observation
     observation = ObservationParams(height=contract.height, width=contract.width)
     sizes = NetworkParams.model_validate(config["network"])
-    network = build_agent_network("iqn", observation, sizes, artifact.normalisation, artifact.actions.num_actions)
+    encoder, num_actions = ENCODER_CONFIG.validate_python(config["encoder"]), artifact.actions.num_actions
+    network = build_agent_network("iqn", observation, encoder, sizes, artifact.normalisation, num_actions)
     assert isinstance(network, IqnNetwork)
     network.load_state_dict(artifact.tensors)
     network.eval().requires_grad_(False)

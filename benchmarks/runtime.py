@@ -36,16 +36,17 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weights_on_host
 from rulka.observation import reference_normalisation
 from rulka.params import Algorithm, Params, read_params
+from rulka.race_settings import RaceSettings
+from rulka.runtime.acting import LocalActor
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.inference import Inference, InferenceSpec
-from rulka.runtime.messages import Ask
+from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
-from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars
+from rulka.runtime.parts import block_spec, build_actor, build_cars
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.weights import SharedWeights, layout_of
@@ -65,6 +66,7 @@ def agent_spec(params: Params, algorithm: Algorithm) -> AgentSpec:
     return AgentSpec(
         algorithm,
         params.observation,
+        params.encoder,
         params.network,
         params.ppo,
         params.iqn,
@@ -75,16 +77,10 @@ def agent_spec(params: Params, algorithm: Algorithm) -> AgentSpec:
     )
 
 
-def race_spec(params: Params, track: Path) -> RaceSpec:
-    """Returns what collectors race on."""
-    return RaceSpec(
-        track,
-        params.simulator,
-        params.observation,
-        params.rewards,
-        params.actions.ticks_per_action,
-        params.train,
-        params.race_end,
+def race_settings(params: Params) -> RaceSettings:
+    """Returns how the races of collectors go."""
+    return RaceSettings.for_training(
+        params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
 
 
@@ -99,7 +95,7 @@ def per_cpu_second(run: Callable[[], int], seconds: float) -> float:
 
 
 def central(params: Params, device: torch.device, seconds: float) -> dict[str, float]:
-    """Measures decisions a second of central inference: from desks in shared memory and back, nobody driving.
+    """Measures decisions a second of central inference: from request slots in shared memory and back, nobody driving.
 
     Four collectors share the cars, and all of them ask at once.
     """
@@ -108,26 +104,26 @@ def central(params: Params, device: torch.device, seconds: float) -> dict[str, f
         spec = agent_spec(params, algorithm)
         weights = weights_on_host(make_learner(spec, 0).network)
         for num_cars in CENTRAL_CARS:
-            desk = replace(block_spec(params.observation, params.train), num_steps=1, num_cars=num_cars // 4)
-            rates[f"{algorithm}, {num_cars} cars"] = _central_rate(spec, desk, weights, device, seconds)
+            slot = replace(block_spec(params.observation, params.train), num_steps=1, num_cars=num_cars // 4)
+            rates[f"{algorithm}, {num_cars} cars"] = _central_rate(spec, slot, weights, device, seconds)
     return rates
 
 
 def _central_rate(
-    spec: AgentSpec, desk: BlockSpec, weights: Mapping[str, torch.Tensor], device: torch.device, seconds: float
+    spec: AgentSpec, slot: BlockSpec, weights: Mapping[str, torch.Tensor], device: torch.device, seconds: float
 ) -> float:
-    desks, shared = [SharedBlocks.create(desk, 1) for _ in range(4)], SharedWeights.create(layout_of(weights))
-    pipes = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in desks]
+    slots, shared = [SharedBlocks.create(slot, 1) for _ in range(4)], SharedWeights.create(layout_of(weights))
+    pipes = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in slots]
     ours, theirs = cast(tuple[Connection, Connection], multiprocessing.Pipe())
     try:
         shared.publish(0, weights)
-        names, ends = tuple(each.name for each in desks), tuple(end for _, end in pipes)
+        names, ends = tuple(each.name for each in slots), tuple(end for _, end in pipes)
         make = partial(make_actor, spec)
-        place = InferenceSpec(make, 0, device, desk, names, shared.name, shared.layout, 0, ends)
-        inference, asked = Inference(place, theirs), {index: Ask(0, 0) for index in range(len(desks))}
+        place = InferenceSpec(make, 0, device, slot, names, shared.name, shared.layout, ends)
+        inference, requests = Inference(place, theirs), {index: Request(0, 0) for index in range(len(slots))}
 
         def answer() -> None:
-            inference.answer(asked)
+            inference.respond(requests)
             for end, _ in pipes:
                 end.recv()
 
@@ -136,11 +132,13 @@ def _central_rate(
         start_s, count = time.perf_counter(), 0
         while time.perf_counter() - start_s < seconds:
             answer()
-            count += len(desks) * desk.num_cars
-        return count / (time.perf_counter() - start_s)
+            count += len(slots) * slot.num_cars
+        rate = count / (time.perf_counter() - start_s)
+        inference.close()
+        return rate
     finally:
         shared.close()
-        for each in desks:
+        for each in slots:
             each.close()
         for end in (ours, theirs, *(end for pair in pipes for end in pair)):
             end.close()
@@ -150,7 +148,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
     """Measures cars, forward pass, collector and learners, one after the other in this process."""
     spec = block_spec(params.observation, params.train)
     block, num_cars = new_block(spec), spec.num_cars
-    cars = build_cars(race_spec(params, track), num_cars, start_anywhere=params.train.start_anywhere)
+    cars = build_cars(track, race_settings(params), num_cars, start_anywhere=params.train.start_anywhere)
     cars.reset_into(block.image[0], block.floats[0], block.potential[0], 1)
     forward = np.zeros(num_cars, np.int64)
 
@@ -258,7 +256,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
     """Returns a run as `params.train` says."""
     spec = agent_spec(params, algorithm)
     return RunSpec(
-        make_cars=partial(build_cars, race_spec(params, track)),
+        make_cars=partial(build_cars, track, race_settings(params)),
         make_actor=partial(build_actor, spec, None),
         make_learner=partial(make_learner, spec, 0, device),
         block=block_spec(params.observation, params.train),

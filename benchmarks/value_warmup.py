@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +31,12 @@ from rulka.losses.gae import Endings
 from rulka.losses.least_squares import solve_linear_value
 from rulka.losses.ppo import explained_variance
 from rulka.params import Params, read_params
-from rulka.runtime.choosers import LocalActor
+from rulka.race_settings import RaceSettings
+from rulka.runtime.acting import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.greedy_check import CheckResult, GreedyCheck
-from rulka.runtime.parts import RaceSpec, block_spec, build_actor, build_cars, build_learner
+from rulka.runtime.parts import block_spec, build_actor, build_cars, build_learner
+from rulka.runtime.specs import MakeCars
 
 CHECK_SEED = 4711
 SHOWN = ("explained_variance", "value_loss", "approx_kl", "update_kl", "gradient_steps", "entropy")
@@ -58,7 +61,7 @@ class Setting(NamedTuple):
 
     params: Params
     initial: Artifact
-    cars: RaceSpec
+    make_cars: MakeCars
 
     @property
     def block(self) -> BlockSpec:
@@ -71,6 +74,7 @@ class Setting(NamedTuple):
         return AgentSpec(
             "ppo",
             params.observation,
+            params.encoder,
             params.network,
             params.ppo,
             params.iqn,
@@ -86,16 +90,10 @@ def read_setting(data: Path) -> Setting:
     table = action_table(params.actions.ticks_per_action)
     initial = load_artifact(data / "agent_init", "agent_init", observation=params.observation, actions=table)
     track = track_path(data / "races", read_meta(data / "races")["main_track"])
-    cars = RaceSpec(
-        track=track,
-        simulator=params.simulator,
-        observation=params.observation,
-        rewards=params.rewards,
-        ticks_per_action=params.actions.ticks_per_action,
-        train=params.train,
-        end=params.race_end,
+    settings = RaceSettings.for_training(
+        params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
-    return Setting(params, initial, cars)
+    return Setting(params, initial, partial(build_cars, track, settings))
 
 
 def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:
@@ -104,9 +102,9 @@ def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:
     learner = build_learner(spec, setting.initial, seed, [])
     actor = LocalActor(build_actor(spec, None, seed))
     actor.load(learner.version, learner.network.state_dict())
-    cars = build_cars(setting.cars, block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
+    cars = setting.make_cars(block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
     collector = Collector(0, cars, actor, block.spec, seed)
-    races = build_cars(setting.cars, budget.num_races, start_anywhere=0.0)
+    races = setting.make_cars(budget.num_races, start_anywhere=0.0)
     wide = BlockSpec(1, budget.num_races, block.spec.height, block.spec.width, block.spec.num_floats)
     check = GreedyCheck(races, build_actor(spec, None, seed), wide, lambda: None)
     rows, updates, next_check, update_s, began_s = [], [], 0, 0.0, time.process_time()
@@ -153,7 +151,7 @@ def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
     assert isinstance(network, ActorCritic)
     actor = LocalActor(build_actor(spec, None, 1))
     actor.load(0, network.state_dict())
-    cars = build_cars(setting.cars, block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
+    cars = setting.make_cars(block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
     collector = Collector(0, cars, actor, block.spec, 1)
     seen, hidden = [], []
     for _ in range(max(FIT_BLOCKS) + TEST_BLOCKS):

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from rulka.actions import action_table
-from rulka.evaluation.race import RaceRules, reference_race
+from rulka.evaluation.race import EvaluationRaces, reference_race
 from rulka.evaluation.results import MPS_TO_KMH
 from rulka.folders import EVALUATION, PLOTS, REPORT_PAGE, VIDEO_FILE
 from rulka.params import read_params
@@ -63,8 +63,10 @@ def frames_picture() -> Image.Image:
     params, track = read_params(), campaign_track(SLUG)
     table, path = action_table(params.actions.ticks_per_action), shipped_lap(track)
     assert path is not None
-    rules = RaceRules(track, table, params.simulator, params.observation, params.evaluate, params.race_end)
-    motion = Motion(reference_race(load_reference(path, track, params.simulator, table), rules), track)
+    races = EvaluationRaces.of(
+        track, params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+    )
+    motion = Motion(reference_race(load_reference(path, track, params.simulator, table), races), track)
     scene, camera, high = bake_scene(track), camera_array(params.simulator.camera), SIDE * 9 // 16
     sheet = Image.new("RGB", (len(SHARES) * (SIDE + 8) - 8, high + SIDE + 44), PAPER)
     pen, font = ImageDraw.Draw(sheet), font_of(14)[0]

@@ -7,19 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import psutil
-
 from rulka.errors import UserError
+from rulka.processes import end_group
 from rulka.stage import STARTED_BY
 
-STOP_GRACE_S = 20.0
+SAVE_GRACE_S = 20.0
 """How long a group may take to save its work after an interrupt; below the 30 s that Prefect's worker grants."""
-
-POLL_S = 0.1
 
 
 class CommandError(UserError):
@@ -55,6 +51,8 @@ def run_in_group(
     Raises:
         CommandError: if the command ends with an exit code other than 0 or runs longer than `timeout_s`.
     """
+    # Not tied to this process by the kernel, as `start_group` would: a DVC that is ended alone leaves its stage behind.
+    # When this process is killed, the stage notices by `STARTED_BY` and ends in its own way, and DVC after it.
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -66,9 +64,13 @@ def run_in_group(
         start_new_session=True,
         env=child_environment() if environment is None else dict(environment),
     )
+
+    def end() -> None:
+        end_group(process, SAVE_GRACE_S, ask=signal.SIGINT)
+
     lines: list[str] = []
     is_late = threading.Event()
-    timer = threading.Timer(timeout_s, lambda: (is_late.set(), end_group(process)))
+    timer = threading.Timer(timeout_s, lambda: (is_late.set(), end()))
     timer.daemon = True
     timer.start()
     try:
@@ -78,7 +80,7 @@ def run_in_group(
         process.wait()
     finally:
         timer.cancel()
-        end_group(process)
+        end()
     if is_late.is_set():
         message = f"`{' '.join(command)}` took longer than {timeout_s:.0f} s and was ended"
         raise CommandError(message, lines)
@@ -97,36 +99,3 @@ def child_environment() -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         STARTED_BY: " ".join([*os.environ.get(STARTED_BY, "").split(), str(os.getpid())]),
     }
-
-
-def end_group(process: subprocess.Popen[str], grace_s: float = STOP_GRACE_S) -> None:
-    """Ends every process of the group that `process` leads: asks with an interrupt, insists after `grace_s`."""
-    for number, patience_s in ((signal.SIGINT, grace_s), (signal.SIGKILL, 5.0)):
-        if not group_members(process):
-            break
-        _signal_group(process.pid, number)
-        deadline_s = time.monotonic() + patience_s
-        while group_members(process) and time.monotonic() < deadline_s:
-            time.sleep(POLL_S)
-    if process.poll() is None and not group_members(process):
-        process.wait()
-
-
-def group_members(process: subprocess.Popen[str]) -> list[int]:
-    """Returns the process ids of the group that `process` leads, without those that only wait to be reaped."""
-    process.poll()
-    return [pid for pid in psutil.pids() if _is_alive_in_group(pid, process.pid)]
-
-
-def _is_alive_in_group(pid: int, group: int) -> bool:
-    try:
-        return os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, PermissionError, psutil.Error):
-        return False
-
-
-def _signal_group(group: int, number: int) -> None:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return

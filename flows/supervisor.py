@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 import psutil
 
-from flows.process import end_group
+from flows.process import SAVE_GRACE_S
 from rulka.errors import UserError
+from rulka.processes import RestartBudget, descendants, end_group, start_group
 
-MAX_STARTS = 4
-STARTS_PERIOD_S = 300.0
-"""A part that needed `MAX_STARTS` starts within this time is broken, and starting it again would not help."""
+MAX_RESTARTS = 3
+"""Of one part, within `RESTART_WINDOW_S`."""
+RESTART_WINDOW_S = 300.0
 
 START_TIMEOUT_S = 180.0
 """How long a part may take, from its start, to answer for the first time."""
@@ -33,10 +30,6 @@ HANG_TIMEOUT_S = 60.0
 
 MAX_LOG_BYTES = 10_000_000
 """A longer log is put aside as `<name>.1`, in place of the one before."""
-
-STOP_GRACE_S = 10.0
-PR_SET_PDEATHSIG = 1
-"""From the header `linux/prctl.h`: the signal that a process gets when its parent ends."""
 
 
 class PartError(UserError):
@@ -71,9 +64,9 @@ class Part:
         self._command, self._environment, self._on_death = list(command), dict(environment), on_death
         self._answers, self._hang_timeout_s = answers, hang_timeout_s
         self._deadline_s = 0.0
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._descendants: list[psutil.Process] = []
-        self._starts_s: deque[float] = deque(maxlen=MAX_STARTS)
+        self._budget = RestartBudget(MAX_RESTARTS, RESTART_WINDOW_S)
 
     @property
     def exit_code(self) -> int | None:
@@ -82,20 +75,10 @@ class Part:
 
     def start(self) -> None:
         """Starts the process, in a group of its own and, on Linux, to be ended when this process is killed."""
-        self._starts_s.append(time.monotonic())
         self._deadline_s = time.monotonic() + START_TIMEOUT_S
         output = _open_log(self.log_file)
         try:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT if output else None,
-                text=True,
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-                env=self._environment,
-            )
+            self._process = start_group(self._command, self._environment, output)
         finally:
             if output:
                 output.close()
@@ -105,8 +88,7 @@ class Part:
         if self.log_file:
             rotate(self.log_file, MAX_LOG_BYTES)
         if self._process and self.exit_code is None:
-            with suppress(psutil.NoSuchProcess):
-                self._descendants = psutil.Process(self._process.pid).children(recursive=True)
+            self._descendants = descendants(self._process)
 
     def is_hung(self) -> bool:
         """Whether the process runs and has not answered for too long; asks it."""
@@ -122,11 +104,12 @@ class Part:
         Raises:
             PartError: if that was needed too often of late.
         """
-        if len(self._starts_s) == MAX_STARTS and time.monotonic() - self._starts_s[0] < STARTS_PERIOD_S:
+        if not self._budget.take():
             where = f"; see {self.log_file}" if self.log_file else "; see its output above"
             ending = "hangs" if self.exit_code is None else f"ended with exit code {self.exit_code}"
             message = (
-                f"the {self.name} was started {MAX_STARTS} times within {STARTS_PERIOD_S:.0f} s and {ending}{where}"
+                f"the {self.name} was started again {MAX_RESTARTS} times within {RESTART_WINDOW_S:.0f} s and "
+                f"{ending}{where}"
             )
             raise PartError(message)
         self.stop()
@@ -137,14 +120,7 @@ class Part:
         """Ends the process, its group, and whatever it started in groups of their own."""
         self.look()
         if self._process:
-            end_group(self._process, STOP_GRACE_S)
-        for process in self._descendants:
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
-        _, alive = psutil.wait_procs(self._descendants, timeout=STOP_GRACE_S)
-        for process in alive:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+            end_group(self._process, SAVE_GRACE_S, ask=signal.SIGINT, strays=self._descendants)
         self._descendants = []
 
 
@@ -208,14 +184,8 @@ def rotate(path: Path, max_bytes: int) -> None:
         file.write(remark)
 
 
-def _open_log(path: Path | None) -> IO[str] | None:
+def _open_log(path: Path | None) -> IO[bytes] | None:
     if path is None:
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a", encoding="utf-8")
-
-
-def _end_with_parent() -> None:
-    """Runs in the child before its program: a killed supervisor cannot stop its parts, so the kernel does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    return path.open("ab")

@@ -1,1 +1,1 @@
-"""Torch networks only: no loss, no files, nothing of ours imported from elsewhere."""
+"""Torch networks, and what encoders can be told: no loss, no files, nothing of ours imported from elsewhere."""

@@ -1,7 +1,7 @@
-"""Actor-critic of PPO, variant A: a trunk shared by a policy head and a value head.
+"""The cloned policy (Level 1) and the actor-critic of PPO, the same policy with a value head: variant A of the peer.
 
-Deviations from the peer's variant A: the float head has LeakyReLU, as in IQN and the cloned policy, so that its
-weights mean the same everywhere; initial weights are orthogonal, the policy output scaled by 0.01.
+Deviations from it: the float head has LeakyReLU, as in IQN, so that its weights mean the same everywhere; initial
+weights are orthogonal, the policy output scaled by 0.01.
 Dimensions: B batch, H x W pixels, F floats, E image features, W trunk width, A actions.
 """
 
@@ -11,9 +11,33 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from models.initialisation import LAST_GAIN, POLICY_GAIN, initialise
-from models.observer import InputShape, Observer, output
-from models.policy import build_trunk
+from models.encoders.config import EncoderConfig
+from models.layers import LAST_GAIN, POLICY_GAIN, RELU_GAIN, initialise, initialise_all, output
+from models.torso import InputShape, Torso
+
+
+class ClonePolicy(Torso):
+    """Observations to action logits; names and shapes are those of `ActorCritic`, less the value head."""
+
+    def __init__(
+        self, inputs: InputShape, encoder: EncoderConfig, float_hidden: int, dense_hidden: int, num_actions: int
+    ) -> None:
+        super().__init__(inputs, encoder, float_hidden)
+        self.trunk = _trunk(self.num_state, dense_hidden)
+        self.policy_head = nn.Linear(dense_hidden, num_actions)
+        initialise(self.policy_head, POLICY_GAIN)
+
+    def forward(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to logits [B, A] float32."""
+        return self.decide(self.encode(image), floats)
+
+    def decide(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """The same from image features [B, E]."""
+        return output(self.policy_head, self.trunk(self.join(encoded, floats)))
+
+    def output_layers(self) -> tuple[nn.Linear, ...]:
+        """Returns the policy head."""
+        return (self.policy_head,)
 
 
 class PolicyAndValue(NamedTuple):
@@ -23,12 +47,14 @@ class PolicyAndValue(NamedTuple):
     value: Tensor
 
 
-class ActorCritic(Observer):
+class ActorCritic(Torso):
     """Observations to a policy and a value; takes over all of a `ClonePolicy` by name."""
 
-    def __init__(self, inputs: InputShape, float_hidden: int, dense_hidden: int, num_actions: int) -> None:
-        super().__init__(inputs, float_hidden)
-        self.trunk = build_trunk(self.num_state, dense_hidden)
+    def __init__(
+        self, inputs: InputShape, encoder: EncoderConfig, float_hidden: int, dense_hidden: int, num_actions: int
+    ) -> None:
+        super().__init__(inputs, encoder, float_hidden)
+        self.trunk = _trunk(self.num_state, dense_hidden)
         self.policy_head = nn.Linear(dense_hidden, num_actions)
         self.value_head = nn.Linear(dense_hidden, 1)
         initialise(self.policy_head, POLICY_GAIN)
@@ -57,3 +83,15 @@ class ActorCritic(Observer):
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the policy head and the value head."""
         return self.policy_head, self.value_head
+
+
+def _trunk(num_inputs: int, dense_hidden: int) -> nn.Sequential:
+    """Returns the two hidden layers of variant A."""
+    trunk = nn.Sequential(
+        nn.Linear(num_inputs, dense_hidden),
+        nn.ReLU(inplace=True),
+        nn.Linear(dense_hidden, dense_hidden),
+        nn.ReLU(inplace=True),
+    )
+    initialise_all(trunk, RELU_GAIN)
+    return trunk

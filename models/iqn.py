@@ -8,49 +8,43 @@ Dimensions: B batch, T quantile fractions, A actions, D state, H x W pixels, F f
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from models.encoder import ConvEncoder
-from models.fused import HAS_KERNELS
-from models.impala import ImpalaEncoder
-from models.initialisation import LAST_GAIN, LEAKY_GAIN, LEAKY_SLOPE, TAU_GAIN, initialise
+from models.encoders.config import EncoderConfig
 from models.iqn_fused import HeadWeights, quantiles_of_action
+from models.layers import (
+    HAS_KERNELS,
+    LAST_GAIN,
+    LEAKY_GAIN,
+    LEAKY_SLOPE,
+    TAU_GAIN,
+    hidden_layers,
+    initialise,
+    output,
+)
 from models.noisy import NoisyLinear
-from models.observer import InputShape, Observer, hidden_layers, output
+from models.torso import InputShape, Torso
 
 
 class IqnSizes(NamedTuple):
-    """Widths of an `IqnNetwork`; the reference has 256, 1024 and 128."""
-
-    float_hidden: int
-    dense_hidden: int
-    tau_embedding: int
-
-
-class IqnExtras(NamedTuple):
-    """What BTR adds to the network, Clark et al. 2024, arXiv:2411.03820.
+    """What an `IqnNetwork` is behind its encoder; the last two are of BTR, Clark et al. 2024, arXiv:2411.03820.
 
     Attributes:
-        encoder: "conv" as in pretraining and cloning, or "impala".
-        impala_width: factor of its channels.
-        adaptive_pool: rows and columns of the encoder's last map after adaptive max-pooling; 0 for none.
-        spectral_norm: of IMPALA's residual convolutions.
+        float_hidden: width of the float head; 256 in the reference.
+        dense_hidden: of both heads together; 1024 in the reference.
+        tau_embedding: cosines of the quantile embedding; 128 in the reference.
         layer_norm: between the linear layers and activations of the float head and of both heads.
         noisy_sigma: sigma_0 of the noisy layers of both heads; 0 for plain ones.
     """
 
-    encoder: Literal["conv", "impala"] = "conv"
-    impala_width: int = 2
-    adaptive_pool: int = 0
-    spectral_norm: bool = False
+    float_hidden: int
+    dense_hidden: int
+    tau_embedding: int
     layer_norm: bool = False
     noisy_sigma: float = 0.0
-
-
-NO_EXTRAS = IqnExtras()
 
 
 class Quantiles(NamedTuple):
@@ -60,7 +54,7 @@ class Quantiles(NamedTuple):
     tau: Tensor
 
 
-class IqnNetwork(Observer):
+class IqnNetwork(Torso):
     """Return distribution of every action at quantile fractions chosen by the caller.
 
     1,051,805 parameters for 64 x 64 images, 184 floats, 12 actions and the reference sizes.
@@ -68,17 +62,16 @@ class IqnNetwork(Observer):
 
     frequency: Tensor
 
-    def __init__(self, inputs: InputShape, sizes: IqnSizes, num_actions: int, extras: IqnExtras = NO_EXTRAS) -> None:
-        encoder = _encoder(inputs, extras)
-        super().__init__(inputs, sizes.float_hidden, encoder, layer_norm=extras.layer_norm)
-        self.is_noisy = extras.noisy_sigma > 0
+    def __init__(self, inputs: InputShape, encoder: EncoderConfig, sizes: IqnSizes, num_actions: int) -> None:
+        super().__init__(inputs, encoder, sizes.float_hidden, layer_norm=sizes.layer_norm)
+        self.is_noisy = sizes.noisy_sigma > 0
         frequency = math.pi * torch.arange(1, sizes.tau_embedding + 1, dtype=torch.float32)
         self.register_buffer("frequency", frequency, persistent=False)
         self.tau_embed = nn.Sequential(
             nn.Linear(sizes.tau_embedding, self.num_state), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)
         )
-        self.advantage_head = _head(self.num_state, sizes.dense_hidden // 2, num_actions, extras)
-        self.value_head = _head(self.num_state, sizes.dense_hidden // 2, 1, extras)
+        self.advantage_head = _head(self.num_state, num_actions, sizes)
+        self.value_head = _head(self.num_state, 1, sizes)
         initialise(_linear(self.tau_embed, "0"), TAU_GAIN)
 
     def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
@@ -194,21 +187,15 @@ def _half(num_fractions: int) -> int:
     return num_fractions // 2
 
 
-def _encoder(inputs: InputShape, extras: IqnExtras) -> ConvEncoder | ImpalaEncoder:
-    height, width, pool = inputs.height, inputs.width, extras.adaptive_pool
-    if extras.encoder == "conv":
-        return ConvEncoder(height, width, pool_size=pool)
-    return ImpalaEncoder(height, width, extras.impala_width, pool, spectral_norm=extras.spectral_norm)
-
-
-def _head(num_inputs: int, hidden: int, num_outputs: int, extras: IqnExtras) -> nn.Sequential:
+def _head(num_inputs: int, num_outputs: int, sizes: IqnSizes) -> nn.Sequential:
     """Returns a head; its linear layers are called 0 and 2 whatever lies between."""
+    hidden = sizes.dense_hidden // 2
     head = nn.Sequential()
-    head.add_module("0", _layer(num_inputs, hidden, extras.noisy_sigma))
-    if extras.layer_norm:
+    head.add_module("0", _layer(num_inputs, hidden, sizes.noisy_sigma))
+    if sizes.layer_norm:
         head.add_module("norm_0", nn.LayerNorm(hidden))
     head.add_module("1", nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
-    head.add_module("2", _layer(hidden, num_outputs, extras.noisy_sigma))
+    head.add_module("2", _layer(hidden, num_outputs, sizes.noisy_sigma))
     initialise(_linear(head, "0"), LEAKY_GAIN)
     initialise(_linear(head, "2"), LAST_GAIN)
     return head

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.encoder import ConvEncoder
-from models.fused import HAS_KERNELS, POST_OP, can_fold, fold_image, fold_weight
+from models.encoders.conv import ConvEncoder
 from models.iqn import IqnNetwork
+from models.layers import HAS_KERNELS, POST_OP, can_fold, fold_image, fold_weight
 from models.noisy import NoisyLinear
 
 EXTRAS = (nn.AdaptiveMaxPool2d, nn.LayerNorm, NoisyLinear)
@@ -42,10 +42,9 @@ class PreparedAdvantages:
         """
         assert isinstance(network.encoder, ConvEncoder)
         self.dtype = dtype
-        convolutions = [layer for layer in network.encoder.layers if isinstance(layer, nn.Conv2d)]
         self._convolutions = []
         shape = [1, 1, network.height, network.width]
-        for index, layer in enumerate(convolutions):
+        for index, layer in enumerate(network.encoder.convolutions()):
             weight, stride = layer.weight.detach().to(dtype), list(layer.stride)
             if index == 0:
                 weight = weight / 128.0

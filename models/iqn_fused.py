@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from models.fused import POST_OP
-from models.initialisation import LEAKY_SLOPE
 from models.iqn_kernels import action_values, action_values_backward, mix_backward
+from models.layers import LEAKY_SLOPE, POST_OP
 
 _SLOPE = np.float32(LEAKY_SLOPE)
 

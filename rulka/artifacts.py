@@ -22,6 +22,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, Controls
 from rulka.errors import UserError
 from rulka.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
@@ -29,9 +30,9 @@ from rulka.observation import Normalisation, float_slices
 from rulka.params import ObservationParams
 from rulka.stage import output_folder
 
-SCHEMA_VERSION = 1
-PER_DECISION = "actions_per_decision"
+SCHEMA_VERSION = 2
 """Version of the folder format; another one is refused."""
+PER_DECISION = "actions_per_decision"
 
 WEIGHTS_FILE = "weights.safetensors"
 META_FILE = "meta.json"
@@ -79,7 +80,7 @@ class Artifact:
     Attributes:
         kind: what the weights are, a key of `STAGE_OF_KIND`.
         tensors: weights by name, on the CPU.
-        config: plain JSON from which the network can be rebuilt.
+        config: plain JSON from which the network can be rebuilt; `encoder` is that of all kinds.
         observation: what the network sees.
         actions: what its outputs mean.
         normalisation: how raw observations become its inputs.
@@ -155,6 +156,7 @@ def load_artifact(
     *,
     observation: ObservationParams | None = None,
     actions: ActionTable | None = None,
+    encoder: EncoderConfig | None = None,
 ) -> Artifact:
     """Reads an artifact and checks that it is whole and made for what it is going to be used for.
 
@@ -163,6 +165,7 @@ def load_artifact(
         kind: the kind, or kinds, that the caller can use.
         observation: the image size it must have been trained on; None takes any.
         actions: the action table it must have been trained on; None takes any.
+        encoder: the encoder it must have; None takes any.
 
     Raises:
         ArtifactError: if anything is missing, damaged or different; the message names it.
@@ -174,6 +177,8 @@ def load_artifact(
         hint = f"Name a folder that holds one of kind {wanted}, such as data/{kinds[0]}."
         _refuse(folder, "kind", meta["kind"], wanted, hint)
     _check_contracts(folder, meta, observation, actions)
+    if encoder is not None:
+        _check_encoder(folder, meta, encoder)
     tensors = _read_weights(folder, meta)
     return Artifact(
         kind=meta["kind"],
@@ -233,6 +238,13 @@ def _check_contracts(
         stored = (plain | meta["actions"]).get(name)
         if stored != value:
             _refuse(folder, f"actions.{name}", stored, value, hint)
+
+
+def _check_encoder(folder: Path, meta: dict[str, Any], encoder: EncoderConfig) -> None:
+    stored, expected = meta["config"].get("encoder") or {}, encoder.model_dump(mode="json")
+    for name, value in expected.items():  # its kind comes first
+        if stored.get(name) != value:
+            _refuse(folder, f"encoder.{name}", stored.get(name), value, _hint(meta["kind"]))
 
 
 def _of_blocks(actions_per_decision: int) -> dict[str, int]:

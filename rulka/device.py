@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -40,6 +41,9 @@ _REASONS = (
 )
 """What torch says, in lower case, when a device cannot be used; what that means; what to do."""
 
+_NO_GPU = "this machine shows no NVIDIA GPU; if it has one, install the driver, and look at `nvidia-smi`"
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia")
+
 BatchT = TypeVar("BatchT", bound=tuple[Tensor, ...])
 
 
@@ -64,18 +68,6 @@ class ChosenDevice(NamedTuple):
 # Choosing -------------------------------------------------------------------------------------------------------------
 
 
-def check_name(name: str) -> str:
-    """Returns the name of a device, without looking whether there is one.
-
-    Raises:
-        DeviceError: if no device is called so.
-    """
-    if _NAMES.fullmatch(name):
-        return name
-    message = f"{name!r} is no device: known are {_KNOWN}"
-    raise DeviceError(message, hint=f"Devices are named by --device and by {DEVICE_VARIABLE}.")
-
-
 def choose_device(name: str | None = None) -> ChosenDevice:
     """Returns the device that networks run on; it has just computed something.
 
@@ -88,7 +80,9 @@ def choose_device(name: str | None = None) -> ChosenDevice:
     """
     variable = os.environ.get(DEVICE_VARIABLE) or "auto"
     asked, by = (variable, DEVICE_VARIABLE) if name is None else (name, "--device")
-    check_name(asked)
+    if not _NAMES.fullmatch(asked):
+        message = f"{asked!r}, which {by} names, is no device: known are {_KNOWN}"
+        raise DeviceError(message, hint=f"Devices are named by --device, or else by {DEVICE_VARIABLE}.")
     if asked == "auto":
         return _automatic()
     device = torch.device("cuda", 0) if asked == "cuda" else torch.device(asked)
@@ -132,11 +126,16 @@ def _present() -> list[torch.device]:
         is_available = torch.cuda.is_available()
     if is_available:
         found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    elif shutil.which("nvidia-smi") is not None:
+    elif _shows_nvidia():
         found.append(torch.device("cuda", 0))
     if torch.backends.mps.is_available():
         found.append(torch.device("mps"))
     return found
+
+
+def _shows_nvidia() -> bool:
+    """Whether the system knows of an NVIDIA GPU, whatever torch thinks of it."""
+    return _NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi") is not None
 
 
 def _problem_of(device: torch.device) -> str:
@@ -147,6 +146,8 @@ def _problem_of(device: torch.device) -> str:
         ones = torch.ones(8, 8, device=device)
         total = float((ones @ ones).sum())
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch has no error of its own for it
+        if device.type == "cuda" and all(found.type != "cuda" for found in _present()):
+            return _NO_GPU  # what torch says then is what it lacks itself
         return _explained(str(error))
     if total != 512.0:
         return f"it computes wrongly (8 x 8 x 8 = {total}); restart the machine"

@@ -18,6 +18,7 @@ import yaml
 from rulka.errors import UserError
 from rulka.outputs import new_file
 from rulka.params import PARAMS_FILE, Params, checked_params, read_sections
+from rulka.params.problems import did_you_mean
 from rulka.params.writer import with_values
 
 PRESETS_DIR = Path("presets")
@@ -134,17 +135,23 @@ def _differences(
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Yields what a preset changes: the keys that lead to a value, what it is and what it becomes.
 
-    A section that is null in `base` is taken as it is, and so is a schedule: half of one makes no sense.
+    A section that is null in `base` is taken as it is, and so is a schedule or a section of another kind: half of one
+    makes no sense.
     """
     for key, value in overlay.items():
         keys = (*inside, key)
         if key not in base:
-            message = f"preset {name!r} has the unknown key {'.'.join(keys)}"
+            message = f"preset {name!r} has the unknown key {'.'.join(keys)}{did_you_mean(key, base)}"
             raise PresetError(message)
-        if isinstance(base[key], dict) and isinstance(value, dict) and "points" not in value:
+        if isinstance(base[key], dict) and isinstance(value, dict) and not _is_whole(base[key], value):
             yield from _differences(base[key], value, keys, name)
         elif base[key] != value:
             yield keys, base[key], value
+
+
+def _is_whole(base: dict[str, Any], value: dict[str, Any]) -> bool:
+    """Whether a mapping takes the place of another, as a schedule does, and a section of another kind."""
+    return "points" in value or value.get("kind", base.get("kind")) != base.get("kind")
 
 
 def _short(value: Any) -> str:

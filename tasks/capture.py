@@ -8,12 +8,9 @@ Writes data/frames/         see rulka.datasets.frames; with README.md and contac
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 
 from rulka.actions import action_table
@@ -28,6 +25,7 @@ from rulka.folders import FRAMES, RACES
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
 from rulka.params import ActionParams, CaptureParams, ObservationParams, SimulatorParams, read_params
+from rulka.processes import end_with_parent, interrupts_blocked
 from rulka.progress import Progress
 from rulka.simulator.camera import camera_array
 from rulka.simulator.scene import Scene, bake_scene
@@ -123,25 +121,14 @@ def _captured(jobs: list[_Job], num_workers: int) -> Iterator[Iterator[CapturedR
     if num_workers == 1 or len(jobs) == 1:
         yield map(_capture_job, jobs)
         return
-    with get_context("spawn").Pool(min(num_workers, len(jobs)), initializer=_prepare_worker) as pool:
+    with interrupts_blocked():
+        pool = get_context("spawn").Pool(min(num_workers, len(jobs)), initializer=end_with_parent)
+    with pool:
         yield pool.imap(_capture_job, jobs)
 
 
 def _capture_job(job: _Job) -> CapturedRace:
     return capture_race(*job)
-
-
-def _prepare_worker() -> None:
-    """Leaves Ctrl-C to the parent, which ends its workers, and ends the worker should the parent be gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def main() -> None:

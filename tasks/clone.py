@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.policy import ClonePolicy
+from models.actor_critic import ClonePolicy
+from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.speed import Precision, keep_freed_memory
@@ -63,6 +64,7 @@ class _Result:
 def clone(
     observation: ObservationParams,
     actions: ActionParams,
+    encoder: EncoderConfig,
     network: NetworkParams,
     clone: CloneParams,
     *,
@@ -78,38 +80,36 @@ def clone(
     require(frames_dir, "capture")
     require(encoder_dir, "pretrain")
     table = action_table(actions.ticks_per_action)
-    encoder = load_artifact(encoder_dir, "encoder", observation=observation)
+    pretrained = load_artifact(encoder_dir, "encoder", observation=observation, encoder=encoder)
     train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
     check_contract(train.index, observation_contract(observation), table)
     torch.manual_seed(clone.seed)
-    policy = _build_policy(observation, network, table, encoder).to(use_device())
+    policy = build_clone_policy(observation, encoder, network, pretrained.normalisation, table.num_actions)
+    policy.encoder.load_state_dict(
+        {name.removeprefix(_ENCODER_PREFIX): tensor for name, tensor in pretrained.tensors.items()}
+    )
+    policy.to(use_device())
     result = _train(policy, clone, train, validation, table)
     artifact = Artifact(
         kind="policy",
         tensors=policy.state_dict(),
-        config={"network": network.model_dump(mode="json"), "num_actions": table.num_actions},
+        config={
+            "encoder": encoder.model_dump(mode="json"),
+            "network": network.model_dump(mode="json"),
+            "num_actions": table.num_actions,
+        },
         observation=observation_contract(observation),
         actions=table,
-        normalisation=encoder.normalisation,
+        normalisation=pretrained.normalisation,
         provenance=provenance(
             "clone",
-            {"observation": observation, "actions": actions, "network": network, "clone": clone},
+            {"observation": observation, "actions": actions, "encoder": encoder, "network": network, "clone": clone},
             {"frames": frames_dir, "encoder": encoder_dir},
         ),
     )
     with output_folder(out_dir) as folder:
         _write_results(folder, result, train, validation, table)
         write_artifact(folder, artifact)
-
-
-def _build_policy(
-    observation: ObservationParams, network: NetworkParams, table: ActionTable, encoder: Artifact
-) -> ClonePolicy:
-    """Returns a policy with the pretrained encoder in it."""
-    policy = build_clone_policy(observation, network, encoder.normalisation, table.num_actions)
-    weights = {name.removeprefix(_ENCODER_PREFIX): tensor for name, tensor in encoder.tensors.items()}
-    policy.encoder.load_state_dict(weights)
-    return policy
 
 
 def _train(
@@ -219,6 +219,7 @@ def main() -> None:
     clone(
         params.observation,
         params.actions,
+        params.encoder,
         params.network,
         params.clone,
         frames_dir=FRAMES,

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rulka.actions import action_table
 from rulka.artifacts import META_FILE
 from rulka.datasets.races import Race, load_races
 from rulka.device import use_device
 from rulka.evaluation.contest import NAMES, drivers, race_all
 from rulka.evaluation.dataset import demonstration_results, export_result
 from rulka.evaluation.metrics import format_metrics, metrics_of, scores_of
-from rulka.evaluation.race import RaceRules, find_reference_race
+from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.evaluation.results import Evaluation, best_race
 from rulka.folders import (
     AGENT,
@@ -50,7 +50,16 @@ from rulka.folders import (
     TRAINING_LOG,
     VIDEO_FILE,
 )
-from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams, read_params
+from rulka.params import (
+    ActionParams,
+    EvaluateParams,
+    ObservationParams,
+    RaceEndParams,
+    Section,
+    SimulatorParams,
+    read_params,
+)
+from rulka.race_settings import RaceSettings
 from rulka.report.facts import StageDuration, facts_of, read_durations, read_origins, transfer_summary
 from rulka.report.figures import draw_figures, save_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
@@ -106,47 +115,53 @@ def evaluate(
     require(inputs.races, "races")
     dataset = load_races(inputs.races)
     demonstrations = dataset.on_main_track()
-    table = action_table(actions.ticks_per_action)
-    rules = RaceRules(dataset.main_track, table, simulator, observation, evaluate, race_end)
-    entries = drivers(inputs.agent, inputs.policy, rules, use_device())
+    races = EvaluationRaces.of(dataset.main_track, observation, actions, simulator, evaluate, race_end)
+    entries = drivers(inputs.agent, inputs.policy, races, use_device())
     evaluation = race_all(
         entries,
-        rules,
-        demonstration_results(demonstrations, rules.track),
-        find_reference_race(inputs.races, rules),
+        races,
+        demonstration_results(demonstrations, races.track),
+        find_reference_race(inputs.races, races),
     )
     metrics = metrics_of(evaluation, evaluate.seed, getattr(entries[0].policy, "algorithm", "agent"))
     with output_folder(out_dir) as folder:
         _write_json(folder / METRICS_FILE, metrics)
         _write_json(folder / SCORES_FILE, scores_of(metrics))
         _write_json(folder / RACES_FILE, {c.key: [r.to_json() for r in c.races] for c in evaluation.contestants})
-        caption = _film(folder / VIDEO_FILE, evaluation, rules)
+        caption = _film(folder / VIDEO_FILE, evaluation, races.settings, evaluate)
         best = best_race(evaluation.contestants[0].races)
         assert best is not None
-        export_result(folder, best, table, evaluation.contestants[0].label)
+        export_result(folder, best, races.settings.table, evaluation.contestants[0].label)
         durations = [stage for stage in read_durations(inputs.durations) if stage.stage != "evaluate"]
-        report = _draw(folder, evaluation, demonstrations, rules, inputs)
+        report = _draw(folder, evaluation, demonstrations, races, {"evaluate": evaluate, "race_end": race_end}, inputs)
         durations.append(StageDuration("evaluate", time.monotonic() - started_s, None, ""))
         page = render_report(replace(report, video_caption=caption, durations=durations))
         (folder / REPORT_PAGE).write_text(page, encoding="utf-8")
     _say_where(out_dir, metrics)
 
 
-def _film(path: Path, evaluation: Evaluation, rules: RaceRules) -> str:
+def _film(path: Path, evaluation: Evaluation, settings: RaceSettings, evaluate: EvaluateParams) -> str:
     """Writes the video of the agent's best race; returns its caption."""
     agent, ghost = evaluation.contestants[0], evaluation.best_demonstration
     best = best_race(agent.races)
     assert best is not None
     ghost_text = f"ghost: best demonstration, {ghost.time_s:.2f} s" if ghost and ghost.time_s is not None else ""
-    texts = HudTexts(agent.label, f"{rules.track.name[:28]}, start {best.seed}", ghost_text)
-    shown = VideoRace(best, (ghost,) if ghost else (), rules.track, texts)
-    write_video(path, shown, rules.simulator.camera, rules.observation, rules.evaluate)
+    texts = HudTexts(agent.label, f"{evaluation.track.name[:28]}, start {best.seed}", ghost_text)
+    shown = VideoRace(best, (ghost,) if ghost else (), evaluation.track, texts)
+    write_video(path, shown, settings.simulator.camera, settings.image, evaluate)
     ending = f"{best.time_s:.2f} s" if best.time_s is not None else f"{best.end} after {best.progress_m:.0f} m"
     beside = " The blue car is the best demonstration, started at the same moment." if ghost else ""
     return f"The agent’s best race of {len(agent.races)}: {ending}, from start {best.seed}.{beside}"  # noqa: RUF001
 
 
-def _draw(folder: Path, evaluation: Evaluation, demonstrations: list[Race], rules: RaceRules, inputs: Inputs) -> Report:
+def _draw(
+    folder: Path,
+    evaluation: Evaluation,
+    demonstrations: list[Race],
+    races: EvaluationRaces,
+    own: Mapping[str, Section],
+    inputs: Inputs,
+) -> Report:
     """Draws all figures and gathers what else stands in the report."""
     cloning = _read_json(inputs.policy / METRICS_FILE)
     confusion = np.array(cloning["confusion"], dtype=np.float64) if "confusion" in cloning else None
@@ -154,15 +169,14 @@ def _draw(folder: Path, evaluation: Evaluation, demonstrations: list[Race], rule
     save_figures(folder / PLOTS, figures)
     origins = read_origins(inputs.encoder, inputs.policy, inputs.agent_init, inputs.agent)
     transfer = transfer_summary(inputs.agent_init)
-    own = {"evaluate": rules.evaluate, "race_end": rules.end}
     parameters = origins.parameters() | {name: section.model_dump(mode="json") for name, section in own.items()}
     return Report(
         evaluation=evaluation,
-        seed=rules.evaluate.seed,
+        seed=races.seeds[0],
         plots=list(figures.values()),
         video=folder / VIDEO_FILE,
         video_caption="",
-        facts=facts_of(evaluation, demonstrations, origins, transfer, rules),
+        facts=facts_of(evaluation, demonstrations, origins, transfer, races),
         durations=[],
         is_from_game=any(race.source == "recording" for race in demonstrations),
         parameters=yaml.safe_dump(parameters, sort_keys=False),

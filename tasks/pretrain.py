@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.encoder import normalise_image
+from models.encoders.base import normalise_image
+from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.speed import Precision, keep_freed_memory
 from rulka.artifacts import Artifact, observation_contract, write_artifact
@@ -30,9 +31,8 @@ from rulka.device import device_of, make_generator, upload_ahead, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE
 from rulka.observation import reference_normalisation
 from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
-from rulka.pretraining.augmentation import Augmentation
 from rulka.pretraining.fit import FitError, FitSettings, History, choose_precision, fit, say_if_stopped
-from rulka.pretraining.objectives import Objective, ObjectiveSettings, build_objective
+from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.plots import plot_loss, save_pairs
 from rulka.progress import Progress
 from rulka.provenance import provenance
@@ -52,7 +52,13 @@ class _Result:
 
 
 def pretrain(
-    observation: ObservationParams, actions: ActionParams, pretrain: PretrainParams, *, frames_dir: Path, out_dir: Path
+    observation: ObservationParams,
+    actions: ActionParams,
+    encoder: EncoderConfig,
+    pretrain: PretrainParams,
+    *,
+    frames_dir: Path,
+    out_dir: Path,
 ) -> None:
     """Trains an encoder on the training frames and keeps the weights of the epoch that did best on the held-out ones.
 
@@ -63,33 +69,30 @@ def pretrain(
     train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
     contract = observation_contract(observation)
     check_contract(train.index, contract, action_table(actions.ticks_per_action))
-    result = _train(observation, pretrain, train, validation, use_device())
+    torch.manual_seed(pretrain.seed)
+    objective = build_objective(pretrain.objective, encoder, observation).to(use_device())
+    result = _train(objective, pretrain, train, validation)
     tensors = {f"encoder.{name}": tensor for name, tensor in result.objective.encoder.state_dict().items()}
     artifact = Artifact(
         kind="encoder",
         tensors=tensors,
-        config={"task": pretrain.task, "height": observation.height, "width": observation.width},
+        config={"encoder": encoder.model_dump(mode="json")},
         observation=contract,
         actions=action_table(actions.ticks_per_action),
         normalisation=reference_normalisation(),
-        provenance=provenance("pretrain", {"observation": observation, "pretrain": pretrain}, {"frames": frames_dir}),
+        provenance=provenance(
+            "pretrain",
+            {"observation": observation, "encoder": encoder, "pretrain": pretrain},
+            {"frames": frames_dir},
+        ),
     )
     with output_folder(out_dir) as folder:
         _write_results(folder, result, pretrain, train, validation)
         write_artifact(folder, artifact)
 
 
-def _train(
-    observation: ObservationParams,
-    pretrain: PretrainParams,
-    train: FrameDataset,
-    validation: FrameDataset,
-    device: torch.device,
-) -> _Result:
-    started_s = time.monotonic()
-    torch.manual_seed(pretrain.seed)
-    settings = _objective_settings(pretrain)
-    objective = build_objective(pretrain.task, observation.height, observation.width, settings).to(device)
+def _train(objective: Objective, pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset) -> _Result:
+    started_s, device = time.monotonic(), device_of(objective)
     _check_comparable(objective, train, validation)
     generator = make_generator(device, pretrain.seed)
     sample = train.batch(slice(0, pretrain.batch_size)).image.to(device)
@@ -104,7 +107,7 @@ def _train(
         max_grad_norm=pretrain.max_grad_norm,
         precision=precision,
     )
-    with Progress(f"pretrain ({pretrain.task})", pretrain.epochs * len(train), "frames") as bar:
+    with Progress(f"pretrain ({pretrain.objective.kind})", pretrain.epochs * len(train), "frames") as bar:
         history = fit(
             objective,
             fit_settings,
@@ -115,16 +118,6 @@ def _train(
         )
     say_if_stopped("pretrain", history)
     return _Result(objective, history, precision, time.monotonic() - started_s)
-
-
-def _objective_settings(pretrain: PretrainParams) -> ObjectiveSettings:
-    return ObjectiveSettings(
-        vae_latent=pretrain.vae_latent,
-        kl_weight=pretrain.kl_weight,
-        projection=pretrain.simclr_projection,
-        temperature=pretrain.simclr_temperature,
-        augmentation=Augmentation(pretrain.simclr_crop_pixels, pretrain.simclr_brightness),
-    )
 
 
 def _batches(
@@ -163,7 +156,7 @@ def _check_comparable(objective: Objective, train: FrameDataset, validation: Fra
     for name, frames in (("training", train), ("held-out", validation)):
         if objective.compares_frames and len(frames) == 1:
             message = f"simclr tells frames apart, and there is one {name} frame"
-            raise FitError(message, hint="Capture more races, or set pretrain.task to autoencoder or vae.")
+            raise FitError(message, hint="Capture more races, or set pretrain.objective to one that rebuilds frames.")
 
 
 def _write_results(
@@ -172,7 +165,7 @@ def _write_results(
     baselines = _baselines(pretrain, train, validation)
     metrics = _metrics(result, pretrain, train, validation) | baselines
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    unit = "NT-Xent loss" if pretrain.task == "simclr" else "loss (squared error, images in [-1, 1])"
+    unit = "NT-Xent loss" if result.objective.compares_frames else "loss (squared error, images in [-1, 1])"
     plot_loss(folder / "loss_curve.png", result.history, title="Level 0: encoder", unit=unit, baselines=baselines)
     source = validation if len(validation) else train
     chosen = np.linspace(0, len(source) - 1, NUM_PREVIEWS).astype(np.int64)
@@ -189,7 +182,7 @@ def _metrics(
 ) -> dict[str, Any]:
     best = result.history.best
     return {
-        "task": pretrain.task,
+        "objective": pretrain.objective.kind,
         "num_train_frames": len(train),
         "num_validation_frames": len(validation),
         "best_epoch": best.epoch,
@@ -204,7 +197,7 @@ def _metrics(
 
 def _baselines(pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset) -> dict[str, float]:
     """Returns the loss of what needs no learning: the mean training frame, or a blind guess of the other view."""
-    if pretrain.task == "simclr":
+    if pretrain.objective.kind == "simclr":
         num_frames = len(validation) or len(train)
         return {"blind_guess_loss": math.log(2 * min(pretrain.batch_size, num_frames) - 1)}
     mean = _spread_frames(train, NUM_BASELINE_FRAMES).mean(dim=0)
@@ -226,6 +219,7 @@ def main() -> None:
     pretrain(
         params.observation,
         params.actions,
+        params.encoder,
         params.pretrain,
         frames_dir=FRAMES,
         out_dir=ENCODER,

@@ -20,6 +20,7 @@ from rulka.datasets.selection import summary_of
 from rulka.folders import RACES, RECORDINGS, RUNS
 from rulka.params import ActionParams, RaceEndParams, RaceParams, SimulatorParams, TrackParams, read_params
 from rulka.progress import Progress
+from rulka.race_settings import RaceSettings
 from rulka.reference.lap import reference_path, store_reference
 from rulka.reference.search import search_with_progress
 from rulka.simulator.demonstrations import record_demonstrations
@@ -85,19 +86,12 @@ def _demonstrate(
 ) -> RaceDataset:
     """Returns the finished races of a field of drivers; a race that did not finish shows nothing worth copying."""
     road = campaign_track(races.campaign) if races.campaign else generate_track(**track.model_dump())
-    table = action_table(actions.ticks_per_action)
+    settings = RaceSettings.for_demonstrations(actions, simulator, race_end)
     with Progress("races: driving demonstrations", None, "decisions") as bar:
         driven = record_demonstrations(
-            road,
-            simulator,
-            table,
-            races.driver,
-            races.num_demonstrations,
-            races.seed,
-            race_end,
-            on_decision=bar.advance,
+            road, settings, races.driver, races.num_demonstrations, races.seed, on_decision=bar.advance
         )
-    finished = tuple(race_of_driver(race, road.uid, table) for race in driven if race.is_finished)
+    finished = tuple(race_of_driver(race, road.uid, settings.table) for race in driven if race.is_finished)
     if not finished:
         furthest_m = max((race.progress_m for race in driven), default=0.0)
         message = (

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
+from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable
 from rulka.agents.agent import AgentSpec
 from rulka.agents.networks import agent_table
@@ -62,6 +63,7 @@ from rulka.params import (
     read_params,
 )
 from rulka.provenance import hash_json, hash_path, provenance
+from rulka.race_settings import RaceSettings
 from rulka.runtime.connect import train_run
 from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.runtime.fingerprint import code_hash
@@ -69,7 +71,6 @@ from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import TRACK_FILE
 from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.parts import (
-    RaceSpec,
     agent_config,
     block_spec,
     build_actor,
@@ -126,6 +127,7 @@ class Sections:
     actions: ActionParams
     simulator: SimulatorParams
     race_end: RaceEndParams
+    encoder: EncoderConfig
     network: NetworkParams
     rewards: RewardParams
     train: TrainParams
@@ -143,6 +145,7 @@ def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it rea
     actions: ActionParams,
     simulator: SimulatorParams,
     race_end: RaceEndParams,
+    encoder: EncoderConfig,
     network: NetworkParams,
     rewards: RewardParams,
     train: TrainParams,
@@ -162,7 +165,7 @@ def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it rea
     torch.set_num_threads(1)
     keep_freed_memory()
     device = use_device()
-    sections = Sections(observation, actions, simulator, race_end, network, rewards, train, ppo, iqn)
+    sections = Sections(observation, actions, simulator, race_end, encoder, network, rewards, train, ppo, iqn)
     algorithms: list[Algorithm] = [train.algorithm, *train.compared]
     runs = {algorithm: AgentRun(algorithm, sections, folders, device) for algorithm in algorithms}
     with ExitStack() as stack:
@@ -279,7 +282,11 @@ class AgentRun:
 
     def _initial(self) -> Artifact:
         initial = load_artifact(
-            self._init_dir, "agent_init", observation=self._sections.observation, actions=self._table
+            self._init_dir,
+            "agent_init",
+            observation=self._sections.observation,
+            actions=self._table,
+            encoder=self._sections.encoder,
         )
         expected = self._sections.network.model_dump(mode="json")
         for name, value in {"algorithm": self._algorithm, "network": expected}.items():
@@ -290,11 +297,11 @@ class AgentRun:
 
     def _in_games(self, spec: RunSpec, first: GameLink) -> RunSpec:
         """Returns the run with every collector in a game of its own, and the greedy checks in the last one."""
-        races, last = self._race_spec(), num_games(spec.train) - 1
+        make_cars, last = partial(build_game_cars, self._track, self._race_settings()), num_games(spec.train) - 1
         return replace(
             spec,
-            make_cars=partial(build_game_cars, races, first.instance(last)),
-            make_collector_cars=lambda index: partial(build_game_cars, races, first.instance(index)),
+            make_cars=partial(make_cars, first.instance(last)),
+            make_collector_cars=lambda index: partial(make_cars, first.instance(index)),
         )
 
     def _run_spec(self, initial: Artifact) -> RunSpec:
@@ -302,7 +309,7 @@ class AgentRun:
         spec = self._agent_spec(initial)
         warmup_dir = self._init_dir / WARMUP_POLICY if spec.has_policy_network else None
         return RunSpec(
-            make_cars=partial(build_cars, self._race_spec()),
+            make_cars=partial(build_cars, self._track, self._race_settings()),
             make_actor=partial(build_actor, spec, warmup_dir),
             make_learner=lambda: build_learner(
                 spec, initial, sections.train.seed, self._demonstrations(), self._device
@@ -314,17 +321,10 @@ class AgentRun:
             device=self._device,
         )
 
-    def _race_spec(self) -> RaceSpec:
-        sections = self._sections
-        return RaceSpec(
-            track=self._track,
-            simulator=sections.simulator,
-            observation=sections.observation,
-            rewards=sections.rewards,
-            ticks_per_action=sections.actions.ticks_per_action,
-            actions_per_decision=self._table.actions_per_decision,
-            train=sections.train,
-            end=sections.race_end,
+    def _race_settings(self) -> RaceSettings:
+        own, count = self._sections, self._table.actions_per_decision
+        return RaceSettings.for_training(
+            own.observation, own.actions, own.simulator, own.race_end, own.rewards, own.train, count
         )
 
     def _agent_spec(self, initial: Artifact) -> AgentSpec:
@@ -332,6 +332,7 @@ class AgentRun:
         return AgentSpec(
             algorithm=self._algorithm,
             observation=sections.observation,
+            encoder=sections.encoder,
             network=sections.network,
             ppo=sections.ppo,
             iqn=sections.iqn,
@@ -387,6 +388,7 @@ def main() -> None:
         params.actions,
         params.simulator,
         params.race_end,
+        params.encoder,
         params.network,
         params.rewards,
         params.train,

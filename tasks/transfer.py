@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.encoders.config import ENCODER_CONFIG, EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.networks import agent_table, build_agent_network
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
@@ -54,6 +55,7 @@ REPORT_SCHEMA_VERSION = 2
 def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     observation: ObservationParams,
     actions: ActionParams,
+    encoder: EncoderConfig,
     network: NetworkParams,
     train: TrainParams,
     transfer: TransferParams,
@@ -72,17 +74,23 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     require(encoder_dir, "pretrain")
     require(policy_dir, "clone")
     table = action_table(actions.ticks_per_action)
-    encoder = load_artifact(encoder_dir, "encoder", observation=observation, actions=table)
-    policy = load_artifact(policy_dir, "policy", observation=observation, actions=table)
-    check_agreement(encoder, policy, network)
-    sections = {"observation": observation, "actions": actions, "network": network, "transfer": transfer}
+    pretrained = load_artifact(encoder_dir, "encoder", observation=observation, actions=table, encoder=encoder)
+    policy = load_artifact(policy_dir, "policy", observation=observation, actions=table, encoder=encoder)
+    check_agreement(pretrained, policy, network)
+    sections = {
+        "observation": observation,
+        "actions": actions,
+        "encoder": encoder,
+        "network": network,
+        "transfer": transfer,
+    }
     origin = provenance("transfer", sections, {"encoder": encoder_dir, "policy": policy_dir})
     with output_folder(out_dir) as folder:
         for algorithm in (train.algorithm, *train.compared):
             inside = folder if algorithm == train.algorithm else folder / COMPARED / algorithm
             inside.mkdir(parents=True, exist_ok=True)
             decides = agent_table(algorithm, actions, network)
-            tensors, report = initial_tensors(algorithm, encoder, policy, observation, network, transfer)
+            tensors, report = initial_tensors(algorithm, pretrained, policy, observation, network, transfer)
             _write_report(inside, algorithm, transfer.of(algorithm), report)
             if algorithm == "iqn" and iqn.warmup_steps:
                 (inside / WARMUP_POLICY).mkdir()
@@ -93,6 +101,7 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
                 config={
                     "algorithm": algorithm,
                     "num_actions": decides.num_actions,
+                    "encoder": encoder.model_dump(mode="json"),
                     "network": network.model_dump(mode="json"),
                 },
                 observation=observation_contract(observation, decides.actions_per_decision),
@@ -103,14 +112,14 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
             write_artifact(inside, initial)
 
 
-def check_agreement(encoder: Artifact, policy: Artifact, network: NetworkParams) -> None:
+def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkParams) -> None:
     """Makes sure that both inputs see the same numbers, and that the policy has the sizes of the network to build.
 
     Raises:
         TransferError: naming the field that differs.
     """
     for part in ("mean", "std"):
-        seen, expected = getattr(encoder.normalisation, part), getattr(policy.normalisation, part)
+        seen, expected = getattr(pretrained.normalisation, part), getattr(policy.normalisation, part)
         for name, where in FLOATS.items():
             if not np.array_equal(seen[where], expected[where]):
                 message = (
@@ -130,7 +139,7 @@ def check_agreement(encoder: Artifact, policy: Artifact, network: NetworkParams)
 
 def initial_tensors(
     algorithm: Algorithm,
-    encoder: Artifact,
+    pretrained: Artifact,
     policy: Artifact,
     observation: ObservationParams,
     network: NetworkParams,
@@ -147,8 +156,9 @@ def initial_tensors(
     torch.manual_seed(transfer.seed)
     count = network.iqn.actions_per_decision if algorithm == "iqn" else 1
     num_outputs, normalisation = count * policy.actions.num_actions, policy.normalisation.for_blocks(count)
-    tensors = build_agent_network(algorithm, observation, network, normalisation, num_outputs).state_dict()
-    offered = {"pretrained": encoder.tensors, "cloned": policy.tensors}
+    encoder = ENCODER_CONFIG.validate_python(pretrained.config["encoder"])
+    tensors = build_agent_network(algorithm, observation, encoder, network, normalisation, num_outputs).state_dict()
+    offered = {"pretrained": pretrained.tensors, "cloned": policy.tensors}
     return tensors, take_over(algorithm, tensors, offered, transfer.of(algorithm))
 
 
@@ -191,6 +201,7 @@ def main() -> None:
     transfer(
         params.observation,
         params.actions,
+        params.encoder,
         params.network,
         params.train,
         params.transfer,

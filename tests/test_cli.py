@@ -47,8 +47,15 @@ def test_help_imports_nothing_heavy() -> None:
 def test_an_unknown_command_is_called_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, said: str
 ) -> None:
-    assert call(monkeypatch, typed, "--json") == 1
+    assert call(monkeypatch, typed, "--json") == 2
     assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are run, up, inspect")
+
+
+def test_no_command_ends_like_an_unknown_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch) == call(monkeypatch, "nosuch") == 2
+    assert "subcommand" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_enough_is_no_traceback() -> None:
@@ -97,6 +104,15 @@ def test_a_damaged_recording_is_shown_with_what_to_do(
     for shown in (path, tmp_path):
         assert call(monkeypatch, "inspect", str(shown)) == 1
         assert expected.value.hint in capsys.readouterr().out
+
+
+def test_of_a_file_that_is_not_there_only_the_error_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "inspect", str(tmp_path / "nosuch.Gbx")) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["file", "error", "hint"]
+    assert "nosuch.Gbx cannot be read" in lines[1]
 
 
 def test_a_folder_with_one_good_file_is_no_error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -10,13 +11,15 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from models.encoder import feature_size
+from models.encoders.conv import feature_size
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.params import MIN_PIXELS, ParamsError, RaceParams, checked_params, read_params, read_sections
 from rulka.tracks.campaign import CAMPAIGN
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE: dict[str, Any] = read_sections(ROOT / "params.yaml")
+SIMCLR = {"kind": "simclr", "projection": 128, "temperature": 0.5, "crop_pixels": 8.0, "brightness": 0.2}
+IMPALA = {"kind": "impala", "width": 2, "adaptive_pool": 6, "spectral_norm": True}
 OPTIONAL = {
     "races.select.min_race_s": 1.0,
     "races.select.max_race_s": 60.0,
@@ -31,8 +34,10 @@ OPTIONAL = {
         "min_actions_left": 40,
     },
     "iqn.use_double_dqn": False,
+    "encoder": IMPALA,
+    "pretrain.objective": SIMCLR,
 }
-"""What is null in `params.yaml`, so that nothing goes unlooked at."""
+"""What is null in `params.yaml`, and other kinds of what is there, so that nothing goes unlooked at."""
 
 
 def changed(**values: Any) -> dict[str, Any]:
@@ -47,7 +52,7 @@ def with_keys(values: dict[str, Any]) -> dict[str, Any]:
         where: Any = data
         for name in outer:
             where = where[int(name) if isinstance(where, list) else name]
-        where[int(last) if isinstance(where, list) else last] = value
+        where[int(last) if isinstance(where, list) else last] = copy.deepcopy(value)
     return data
 
 
@@ -62,6 +67,7 @@ def numbers(data: Any, inside: str = "") -> Iterator[tuple[str, float]]:
 
 
 FULL = with_keys(OPTIONAL)
+VAE = with_keys({"pretrain.objective": {"kind": "vae", "num_latent": 64, "kl_weight": 0.001}})
 
 
 def test_everything_set_is_valid() -> None:
@@ -75,6 +81,24 @@ def test_every_number_is_finite_bounded_and_a_number(key: str) -> None:
             checked_params(with_keys(OPTIONAL | {key: value}), "wrong")
 
 
+@pytest.mark.parametrize("key", ["num_latent", "kl_weight"])
+def test_numbers_of_the_other_objective_are_bounded_too(key: str) -> None:
+    for value in (float("nan"), float("inf"), -1e30, 1e30, True, "1"):
+        data = copy.deepcopy(VAE)
+        data["pretrain"]["objective"][key] = value
+        with pytest.raises(ParamsError, match=rf"pretrain\.objective\.{key}"):
+            checked_params(data, "wrong")
+
+
+def test_the_other_kinds_in_comments_are_valid() -> None:
+    """What stands beside `encoder` and `objective` can be copied into its place."""
+    comments = [line for line in (ROOT / "params.yaml").read_text(encoding="utf-8").splitlines() if "#" in line]
+    kinds = [yaml.safe_load(found.group()) for line in comments if (found := re.search(r"\{kind: .*\}", line))]
+    assert [each["kind"] for each in kinds] == ["impala", "vae", "simclr"]
+    for key, value in zip(("encoder", "pretrain.objective", "pretrain.objective"), kinds, strict=True):
+        checked_params(with_keys({key: value}), "wrong")
+
+
 def test_whole_numbers_stand_for_fractional_ones() -> None:
     assert checked_params(changed(track__length_m=600), "wrong").track.length_m == 600.0
 
@@ -85,7 +109,19 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"train.seed": True}, r"train.seed: must be a valid integer \(got True\)"),
         ({"track.length_m": float("inf")}, r"track.length_m: must be a finite number \(got inf\)"),
         ({"track.width_m": 101.0}, "track.width_m: must be less than or equal to 100"),
-        ({"iqn.n_stops": 3}, "iqn.n_stops is not a key"),
+        ({"iqn.n_stops": 3}, r"iqn.n_stops is not a key that is known here; did you mean n_steps\?$"),
+        ({"network.iqn.spectral_norm": True}, r"iqn.spectral_norm is not .*; did you mean encoder.spectral_norm\?$"),
+        ({"network.iqn.encoder": "conv"}, r"network.iqn.encoder is not a key .*; did you mean encoder\?$"),
+        ({"pretrain.task": "vae"}, r"pretrain.task is not a key that is known here; known are epochs, .*, objective$"),
+        (
+            {"encoder.spectral_norm": True},
+            "encoder.spectral_norm is a key of another kind of encoder: this one has kind",
+        ),
+        ({"encoder.adaptive_pol": 1}, r"encoder.adaptive_pol is not .*; did you mean adaptive_pool\?$"),
+        ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv' or 'impala' \(got 'covn'\)$"),
+        ({"encoder": {}}, "encoder.kind is missing$"),
+        ({"encoder": {"kind": "impala"}}, "\n  encoder.width is missing\n"),
+        ({"encoder.adaptive_pool": True}, r"encoder.adaptive_pool: must be a valid integer \(got True\)$"),
         ({"observation.height": MIN_PIXELS - 1}, "observation.height: must be greater than or equal to 34"),
         ({"ppo.learning_rate.points": [[0, 0.0]]}, "ppo.learning_rate: values must be positive"),
         ({"ppo.learning_rate.points": []}, "ppo.learning_rate.points is empty"),
@@ -100,14 +136,13 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"simulator.physics.idle_rpm": 2e4}, "idle_rpm 20000.0 is greater than max_rpm"),
         ({"simulator.physics.rest_m": 0.2}, "rest_m 0.2 is greater than travel_m"),
         ({"simulator.physics.gear_up_mps": [65.0, 60.0, 63.0, 97.0]}, "gear_up_mps must rise"),
-        ({"network.iqn.encoder": "impala"}, "set transfer.iqn.encoder to fresh"),
         ({"network.iqn.layer_norm": True}, "set transfer.iqn.float_head to fresh"),
         ({"transfer.iqn.trunk": "cloned"}, "transfer.iqn.trunk is cloned, but .* no values of actions"),
         ({"transfer.iqn.heads": "cloned"}, "transfer.iqn.heads is cloned, but .* no values of actions"),
         ({"transfer.ppo.trunk": "pretrained"}, "transfer.ppo.trunk: must be 'fresh' or 'cloned'"),
         ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
-        ({"pretrain.task": "simclr", "pretrain.simclr_crop_pixels": 64}, "leaves nothing of images of 64"),
-        ({"pretrain.task": "simclr", "pretrain.batch_size": 1}, "batch_size must be at least 2"),
+        ({"pretrain.objective": SIMCLR | {"crop_pixels": 64.0}}, "crop_pixels must be less than 64"),
+        ({"pretrain.objective": SIMCLR, "pretrain.batch_size": 1}, "batch_size must be at least 2"),
         (
             {
                 "network.iqn.actions_per_decision": 5,
@@ -132,7 +167,7 @@ def test_blocks_of_actions_need_a_float_head_of_their_own() -> None:
 
 
 def test_what_is_not_trained_may_stand_as_it_is() -> None:
-    checked_params(with_keys({"network.iqn.encoder": "impala", "train.compared": []}), "wrong")
+    checked_params(with_keys({"network.iqn.layer_norm": True, "train.compared": []}), "wrong")
 
 
 def test_a_message_holds_key_rule_and_value_alone() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from models.encoders.config import ImpalaConfig
 from rulka.outputs import OutputError
 from rulka.params import ParamsError, read_params
 from rulka.presets import PresetError, apply_preset, preset_lines, preset_names
@@ -61,8 +62,8 @@ def test_btr_has_all_extras(params_file: Path):
     apply_preset("btr", params_file, ROOT / "presets")
     params = read_params(params_file)
     body = params.network.iqn
-    assert (body.encoder, body.adaptive_pool, body.spectral_norm, body.layer_norm) == ("impala", 6, True, True)
-    assert body.noisy_sigma == 0.5
+    assert params.encoder == ImpalaConfig(kind="impala", width=2, adaptive_pool=6, spectral_norm=True)
+    assert (body.layer_norm, body.noisy_sigma) == (True, 0.5)
     assert params.iqn.munchausen is not None
     assert params.iqn.prioritised is not None
     assert params.ppo == read_params(ROOT / "params.yaml").ppo, "what it does not name stays"
@@ -101,7 +102,7 @@ def test_changes_are_named(params_file: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("iqn:\n  n_stops: 5\n", PresetError, "unknown key iqn.n_stops"),
+        ("iqn:\n  n_stops: 5\n", PresetError, "unknown key iqn.n_stops; did you mean n_steps?"),
         ("iqm: {}\n", PresetError, "unknown key iqm"),
         ("- 1\n", PresetError, "must hold sections"),
         ("a: [\n", PresetError, "not valid YAML"),

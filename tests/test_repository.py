@@ -10,6 +10,7 @@ import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from pathspec import GitIgnoreSpec
@@ -203,8 +204,9 @@ def test_parameters_are_those_of_the_signature(stage: str) -> None:
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     sections = {each.name: each.annotation for each in parameters if each.kind is not each.KEYWORD_ONLY}
     assert sorted(sections) == sorted(GRAPH[stage]["params"])
+    known = get_type_hints(Params, include_extras=True)
     for name, annotation in sections.items():
-        assert annotation is Params.model_fields[name].annotation
+        assert annotation is known[name]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -218,14 +220,30 @@ def test_a_stage_is_run_as_a_module(stage: str) -> None:
 def sections_of(section: type[BaseModel]) -> set[type[BaseModel]]:
     found = {section}
     for field in section.model_fields.values():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            found |= sections_of(field.annotation)
+        parts = (field.annotation, *get_args(field.annotation))
+        found = found.union(
+            *(sections_of(part) for part in parts if isinstance(part, type) and issubclass(part, BaseModel))
+        )
     return found
 
 
-@pytest.mark.parametrize("section", sorted(sections_of(Params), key=lambda each: each.__name__))
+SECTIONS = sorted(sections_of(Params), key=lambda each: each.__name__)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
 def test_parameters_have_no_defaults_in_code(section: type[BaseModel]) -> None:
     assert [name for name, field in section.model_fields.items() if not field.is_required()] == []
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_parameter_is_described(section: type[BaseModel]) -> None:
+    assert [name for name, field in section.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_all_sections_are_equally_strict(section: type[BaseModel]) -> None:
+    """Those that lie in rooms below `rulka.params` say so by themselves."""
+    assert section.model_config == Section.model_config
 
 
 def test_the_parameter_file_is_complete() -> None:

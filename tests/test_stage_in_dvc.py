@@ -13,8 +13,11 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
+import yaml
 from dvc.cli import main as dvc_here
 from dvc.repo import Repo
+
+from rulka.params.writer import with_values
 
 ROOT = Path(__file__).parents[1]
 GRAPH = """\
@@ -313,3 +316,29 @@ def test_going_back_is_a_checkout_with_the_lock_of_then(project: Project) -> Non
     assert project.output == "1 given"
     assert project.is_recorded
     assert not (project.folder / ".dvc" / "cache" / "runs").exists()
+
+
+def test_what_lies_behind_the_encoder_leaves_pretraining_and_its_lock_alone(project: Project) -> None:
+    """The graph and the parameters are the real ones; the two stages only write their output."""
+    graph = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    stages = {name: {"params": graph[name]["params"], "outs": graph[name]["outs"]} for name in ("pretrain", "clone")}
+    for name, out in (("pretrain", "data/encoder"), ("clone", "data/policy")):
+        stages[name]["cmd"] = f"mkdir -p {out} && touch {out}/made"
+    stages["clone"]["deps"] = ["data/encoder"]
+    project.write("dvc.yaml", yaml.safe_dump({"stages": stages}))
+    text = (ROOT / "params.yaml").read_text()
+    project.write("params.yaml", text)
+    project.reproduce()
+    before = yaml.safe_load(project.lock)["stages"]
+
+    project.write("params.yaml", with_values(text, {("network", "dense_hidden"): 1024}))
+    said = project.reproduce()
+    assert "Stage 'pretrain' didn't change" in said
+    assert "Running stage 'clone'" in said
+    after = yaml.safe_load(project.lock)["stages"]
+    assert after["pretrain"] == before["pretrain"]
+    assert after["clone"] != before["clone"]
+
+    project.write("params.yaml", with_values(text, {("encoder", "adaptive_pool"): 2}))
+    changed = {name.rpartition(":")[2] for name in Repo(str(project.folder)).status()}
+    assert changed == {"pretrain", "clone"}

@@ -8,11 +8,13 @@ Dimensions: N games, F floats.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
+
+from rulka.envs.results import StepResult
 
 GRID, CELL_PIXELS, NUM_BALLS, NUM_ACTIONS = 8, 8, 5, 3
 SIZE = GRID * CELL_PIXELS
@@ -20,19 +22,6 @@ BALL, PADDLE = 255, 160
 NUM_FLOATS = 4
 """All zero but the clock of the mini-race, which the learner itself writes."""
 EPISODE_STEPS = (GRID - 1) * NUM_BALLS
-
-
-class CatchStep(NamedTuple):
-    """What one decision led to; see `rulka.runtime.collector.StepResult`. All arrays have N entries."""
-
-    reward: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    is_reset: NDArray[np.bool_]
-    is_finished: NDArray[np.bool_]
-    is_full_race: NDArray[np.bool_]
-    progress_m: NDArray[np.float32]
-    race_time_ms: NDArray[np.int64]
 
 
 class CatchGame:
@@ -130,7 +119,7 @@ class CatchCars:
         image_out: NDArray[np.uint8],
         floats_out: NDArray[np.float32],
         potential_out: NDArray[np.float32],
-    ) -> CatchStep:
+    ) -> StepResult:
         """Takes one decision in every game; one that is over is reset instead."""
         count = len(self._games)
         is_reset, reward = self._is_over.copy(), np.zeros(count, np.float32)
@@ -143,7 +132,18 @@ class CatchCars:
         self._write(image_out, floats_out, potential_out)
         over, none = self._is_over.copy(), np.zeros(count, np.bool_)
         nothing = np.zeros(count, np.float32)
-        return CatchStep(reward, over, none, is_reset, over, ~none, nothing, np.zeros(count, np.int64))
+        return StepResult(
+            reward=reward,
+            terminated=over,
+            truncated=none,
+            is_reset=is_reset,
+            progress_m=nothing,
+            start_m=nothing,
+            race_time_ms=np.zeros(count, np.int64),
+            is_finished=over,
+            is_off_track=none,
+            is_full_race=~none,
+        )
 
     def set_env_steps(self, env_steps: int) -> None:
         """Changes nothing: the rewards have no schedule."""

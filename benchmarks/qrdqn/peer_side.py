@@ -21,14 +21,15 @@ from torch import Tensor, nn
 
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
-from models.encoder import ConvEncoder
+from models.encoders.config import ConvConfig
+from models.encoders.conv import ConvEncoder
 
 
 class Extractor(BaseFeaturesExtractor):
     """Rulka's encoder in float32 and, where there are floats, Rulka's two layers for them."""
 
     def __init__(self, observation_space: spaces.Space, task: Task) -> None:
-        encoder = ConvEncoder(task.size, task.size)
+        encoder = ConvEncoder(ConvConfig(kind="conv", adaptive_pool=0), task.size, task.size)
         float_width = shared.FLOAT_WIDTH if isinstance(observation_space, spaces.Dict) else 0
         super().__init__(observation_space, encoder.num_features + float_width)
         self.encoder = encoder

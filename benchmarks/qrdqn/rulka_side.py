@@ -18,8 +18,8 @@ from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
 from rulka.agents.agent import AgentSpec, make_actor, make_learner
 from rulka.agents.speed import keep_freed_memory
 from rulka.buffers.experience import BlockSpec, new_block
-from rulka.params import IqnNetworkParams, IqnParams, NetworkParams, ObservationParams, reference_params
-from rulka.runtime.choosers import LocalActor
+from rulka.params import IqnParams, NetworkParams, ObservationParams, reference_params
+from rulka.runtime.acting import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.schedule import Schedule
 
@@ -55,13 +55,10 @@ def agent_spec(task: Task) -> AgentSpec:
         "self_loss_clamp_ratio": 1e-6,  # no target is wider than typical: all transitions weigh the same
     }
     iqn = IqnParams.model_validate(params.iqn.model_dump() | changes)
-    body = IqnNetworkParams.model_validate(params.network.iqn.model_dump())
-    network = NetworkParams.model_validate(
-        params.network.model_dump()
-        | {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH, "iqn": body}
-    )
+    sizes = {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH}
+    network = NetworkParams.model_validate(params.network.model_dump() | sizes)
     size = ObservationParams(height=task.size, width=task.size)
-    return AgentSpec("iqn", size, network, params.ppo, iqn, task.num_actions, task.normalisation)
+    return AgentSpec("iqn", size, params.encoder, network, params.ppo, iqn, task.num_actions, task.normalisation)
 
 
 def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:

@@ -12,14 +12,14 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from models.observer import Observer
+from models.torso import Torso
 from rulka.agents.speed import Precision, faster_precision
 from rulka.device import device_of
 
 LEAST_CARS_MEASURED = 8
 """With fewer cars in a batch float32 is always taken: there is next to nothing to gain."""
 
-NetworkT = TypeVar("NetworkT", bound=Observer)
+NetworkT = TypeVar("NetworkT", bound=Torso)
 
 
 class ActingNetwork(Generic[NetworkT]):
@@ -69,5 +69,5 @@ class ActingNetwork(Generic[NetworkT]):
         return self._copy
 
 
-def _tensors(network: Observer) -> list[Tensor]:
+def _tensors(network: Torso) -> list[Tensor]:
     return [*network.parameters(), *network.buffers()]

@@ -28,4 +28,6 @@ def build_iqn(spec: AgentSpec, seed: int) -> IqnNetwork:
 def _build(algorithm: Algorithm, spec: AgentSpec, num_outputs: int, seed: int) -> ActorCritic | IqnNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build_agent_network(algorithm, spec.observation, spec.network, spec.normalisation, num_outputs)
+        return build_agent_network(
+            algorithm, spec.observation, spec.encoder, spec.network, spec.normalisation, num_outputs
+        )

@@ -33,7 +33,9 @@ class IqnActor:
         self._acting = ActingNetwork(build_iqn(spec, seed).to(device), spec.precision)
         self._policy = None
         if spec.has_policy_network:
-            policy = build_clone_policy(spec.observation, spec.network, spec.normalisation, spec.num_actions)
+            policy = build_clone_policy(
+                spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_actions
+            )
             self._policy = ActingNetwork(policy.to(device), spec.precision)
         self._has_policy_weights = False
         self._params = spec.iqn

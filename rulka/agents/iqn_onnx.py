@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.initialisation import LEAKY_SLOPE
+from models.encoders.conv import ConvEncoder
 from models.iqn import IqnNetwork
+from models.layers import LEAKY_SLOPE
 
 OPSET, IR_VERSION = 18, 10
 
@@ -75,7 +76,8 @@ class _Nodes:
 def _graph(network: IqnNetwork, tau: Tensor) -> Any:
     nodes = _Nodes()
     features = nodes.node("Cast", "image", to=nodes.types.FLOAT)
-    for index, layer in enumerate(layer for layer in network.encoder.layers if isinstance(layer, nn.Conv2d)):
+    assert isinstance(network.encoder, ConvEncoder)
+    for index, layer in enumerate(network.encoder.convolutions()):
         weight, bias = _parameters(layer)
         if index == 0:  # (pixel - 128) / 128 becomes part of the convolution
             weight, bias = weight / 128.0, bias - weight.sum(dim=(1, 2, 3))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
+from models.encoders.config import ENCODER_CONFIG, EncoderConfig
 from models.iqn import IqnNetwork, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
 from rulka.actions import ActionTable
@@ -96,8 +97,8 @@ def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
 
 
 def _cloned_preference(artifact: Artifact, device: torch.device) -> Preference:
-    observation, network = _sizes(artifact)
-    policy = build_clone_policy(observation, network, artifact.normalisation, artifact.actions.num_actions)
+    observation, encoder, network = _sizes(artifact)
+    policy = build_clone_policy(observation, encoder, network, artifact.normalisation, artifact.actions.num_actions)
     policy.load_state_dict(artifact.tensors)
     return policy.eval().to(device)
 
@@ -116,15 +117,16 @@ def _iqn_preference(artifact: Artifact, device: torch.device) -> Preference:
 
 
 def _agent_network(algorithm: Algorithm, artifact: Artifact, device: torch.device) -> Any:
-    observation, sizes = _sizes(artifact)
+    observation, encoder, sizes = _sizes(artifact)
     num_outputs = artifact.actions.num_outputs
-    network = build_agent_network(algorithm, observation, sizes, artifact.normalisation, num_outputs)
+    network = build_agent_network(algorithm, observation, encoder, sizes, artifact.normalisation, num_outputs)
     assert isinstance(network, IqnNetwork) == (algorithm == "iqn")
     network.load_state_dict(artifact.tensors)
     return network.eval().to(device)
 
 
-def _sizes(artifact: Artifact) -> tuple[ObservationParams, NetworkParams]:
-    contract = artifact.observation
+def _sizes(artifact: Artifact) -> tuple[ObservationParams, EncoderConfig, NetworkParams]:
+    contract, config = artifact.observation, artifact.config
     observation = ObservationParams(height=contract.height, width=contract.width)
-    return observation, NetworkParams.model_validate(artifact.config["network"])
+    encoder = ENCODER_CONFIG.validate_python(config["encoder"])
+    return observation, encoder, NetworkParams.model_validate(config["network"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from models.actor_critic import ActorCritic
-from models.iqn import IqnExtras, IqnNetwork, IqnSizes
-from models.observer import InputShape
-from models.policy import ClonePolicy
+from models.actor_critic import ActorCritic, ClonePolicy
+from models.encoders.config import EncoderConfig
+from models.iqn import IqnNetwork, IqnSizes
+from models.torso import InputShape
 from rulka.actions import ActionTable, action_table
 from rulka.observation import Normalisation
 from rulka.params import ActionParams, Algorithm, NetworkParams, ObservationParams
@@ -25,16 +25,21 @@ def agent_table(algorithm: Algorithm, actions: ActionParams, network: NetworkPar
 
 
 def build_clone_policy(
-    observation: ObservationParams, network: NetworkParams, normalisation: Normalisation, num_actions: int
+    observation: ObservationParams,
+    encoder: EncoderConfig,
+    network: NetworkParams,
+    normalisation: Normalisation,
+    num_actions: int,
 ) -> ClonePolicy:
     """Returns a cloned policy with fresh weights from torch's global generator."""
     inputs = input_shape(observation, normalisation)
-    return ClonePolicy(inputs, network.float_hidden, network.dense_hidden, num_actions)
+    return ClonePolicy(inputs, encoder, network.float_hidden, network.dense_hidden, num_actions)
 
 
 def build_agent_network(
     algorithm: Algorithm,
     observation: ObservationParams,
+    encoder: EncoderConfig,
     network: NetworkParams,
     normalisation: Normalisation,
     num_actions: int,
@@ -44,12 +49,19 @@ def build_agent_network(
     Args:
         algorithm: which agent.
         observation: image size.
-        network: sizes.
+        encoder: of the images.
+        network: sizes behind it.
         normalisation: of the floats that it sees.
         num_actions: its outputs; for blocks of K actions, K times as many as there are actions.
     """
     inputs = input_shape(observation, normalisation)
     if algorithm == "ppo":
-        return ActorCritic(inputs, network.float_hidden, network.dense_hidden, num_actions)
-    sizes = IqnSizes(network.float_hidden, network.dense_hidden, network.tau_embedding)
-    return IqnNetwork(inputs, sizes, num_actions, IqnExtras(**network.iqn.model_dump(exclude={"actions_per_decision"})))
+        return ActorCritic(inputs, encoder, network.float_hidden, network.dense_hidden, num_actions)
+    sizes = IqnSizes(
+        network.float_hidden,
+        network.dense_hidden,
+        network.tau_embedding,
+        network.iqn.layer_norm,
+        network.iqn.noisy_sigma,
+    )
+    return IqnNetwork(inputs, encoder, sizes, num_actions)

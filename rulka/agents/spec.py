@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.encoders.config import EncoderConfig
 from rulka.agents.speed import Precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
@@ -33,7 +34,8 @@ class AgentSpec:
     Attributes:
         algorithm: which agent.
         observation: image size.
-        network: widths.
+        encoder: of the images.
+        network: widths behind it.
         ppo: settings, used if the algorithm is PPO.
         iqn: settings, used if the algorithm is IQN.
         num_actions: A, entries of the action table.
@@ -44,6 +46,7 @@ class AgentSpec:
 
     algorithm: Algorithm
     observation: ObservationParams
+    encoder: EncoderConfig
     network: NetworkParams
     ppo: PpoParams
     iqn: IqnParams

@@ -17,6 +17,9 @@ from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
+EXIT_USAGE = 2
+"""What the parser exits with where it does not understand the command line."""
+
 COMMANDS = {
     "run": run,
     "up": up,
@@ -68,9 +71,11 @@ def _drop_output() -> None:
 
 
 def _check_command(arguments: list[str]) -> None:
-    """Raises UserError where the first argument is no command: the parser would call it an unknown option."""
+    """Ends the process where the first argument is no command: the parser would call it an unknown option."""
     if not arguments or arguments[0].startswith("-") or arguments[0] in COMMANDS:
         return
     near = get_close_matches(arguments[0], COMMANDS, n=1)
     message = f"there is no command {arguments[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}"
-    raise UserError(message, hint=f"The commands are {', '.join(COMMANDS)}; `rulka --help` says what they do.")
+    error = UserError(message, hint=f"The commands are {', '.join(COMMANDS)}; `rulka --help` says what they do.")
+    sys.stderr.write(f"error: {error.for_people()}\n")
+    sys.exit(EXIT_USAGE)

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from rulka.actions import action_table
 from rulka.device import CPU
 from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver, race_all
 from rulka.evaluation.dataset import track_and_demonstrations
 from rulka.evaluation.metrics import format_metrics, metrics_of
-from rulka.evaluation.race import RaceRules, find_reference_race
+from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.folders import RACES
 from rulka.params import Params
 
@@ -55,11 +54,10 @@ def evaluate_agent(
     where, demonstrations = track_and_demonstrations(track, races_dir)
     chosen = {"num_races": num_races, "seed": seed}
     evaluate = params.evaluate.model_copy(update={key: value for key, value in chosen.items() if value is not None})
-    table = action_table(params.actions.ticks_per_action)
-    rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
-    driver = agent_driver(agent_dir, rules, device)
+    races = EvaluationRaces.of(where, params.observation, params.actions, params.simulator, evaluate, params.race_end)
+    driver = agent_driver(agent_dir, races, device)
     # Standard output is for JSON.
-    evaluation = race_all([driver], rules, demonstrations, find_reference_race(races_dir, rules), sys.stderr)
+    evaluation = race_all([driver], races, demonstrations, find_reference_race(races_dir, races), sys.stderr)
     metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))
     return metrics | {"races": [result.to_json() for result in evaluation.contestants[0].races]}
 

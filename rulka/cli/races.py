@@ -149,10 +149,10 @@ def reference(
 
 
 def _serve_page(folder: Path, port: int) -> None:
-    from rulka.runtime.page.server import make_server
+    from rulka.runtime.page.server import HOST, make_server, open_port
     from rulka.runtime.page.snapshot import find_run
 
     run_folder = find_run(folder)
-    with make_server(run_folder, port) as server:
-        say(f"{run_folder.as_posix()} on http://{server.server_address[0]}:{server.server_port}/  (Ctrl-C ends)")
-        server.serve_forever()
+    with open_port(port) as door:
+        say(f"{run_folder.as_posix()} on http://{HOST}:{door.getsockname()[1]}/  (Ctrl-C ends)")
+        make_server(run_folder).run([door])

@@ -155,9 +155,11 @@ def _line(summary: dict[str, Any]) -> str:
 
 
 def _lines(summary: dict[str, Any]) -> str:
-    """One file alone, field by field; ghosts hold the same fields."""
+    """One file alone, field by field; ghosts hold the same fields. Of a bad one only what could be read."""
     shown = {**summary, "ghosts": len(summary["ghosts"])}
-    if shown["hint"] is None:
-        shown.pop("hint")
+    if shown["error"]:
+        shown = {name: value for name, value in shown.items() if value and (name, value) != ("kind", "unknown")}
+    if shown.get("hint") is None:
+        shown.pop("hint", None)
     shown.pop("blocks", None)  # thousands of them; as JSON they are all there
     return "\n".join(f"{name:21}{'' if value is None else value}" for name, value in shown.items())

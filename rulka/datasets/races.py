@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -312,19 +312,10 @@ _ByRace = dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
 
 def _split_by_race(table: pa.Table, columns: Sequence[str]) -> _ByRace:
     """Returns times [K] and values [K, columns] of every race."""
-    names = np.asarray(table["race_id"].cast(pa.string()))
-    time_ms = table["time_ms"].to_numpy()
-    values = np.stack([table[name].to_numpy() for name in columns], axis=1)
-    return {str(names[run.start]): (time_ms[run].copy(), values[run].copy()) for run in _runs(names)}
-
-
-def _runs(names: NDArray) -> Iterator[slice]:
-    """Yields the slices over which neighbouring names are equal."""
-    if len(names) == 0:
-        return
-    edges = np.flatnonzero(names[1:] != names[:-1]) + 1
-    for start, stop in zip([0, *edges], [*edges, len(names)], strict=True):
-        yield slice(int(start), int(stop))
+    frame = table.to_pandas()
+    time_ms, values = frame["time_ms"].to_numpy(), frame[list(columns)].to_numpy()
+    rows_of = frame.groupby("race_id", observed=True).indices
+    return {str(race_id): (time_ms[rows], np.ascontiguousarray(values[rows])) for race_id, rows in rows_of.items()}
 
 
 def _read(path: Path) -> pa.Table:

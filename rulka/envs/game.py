@@ -4,47 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.envs.game_race import GameRace, GameStep, floats_and_image
-from rulka.envs.settings import RaceSettings, SettingsError, check_keywords, resolve_settings
-from rulka.envs.space import action_space, observation_space
+from rulka.envs.game_race import GameRace
+from rulka.envs.results import StepResult
+from rulka.envs.settings import KEYWORDS, SettingsError, action_space, observation_space, read_settings, read_track
 from rulka.game.link import GameLink
 from rulka.game.protocol import BASE_PORT
-from rulka.params import ObservationParams, RewardParams, SimulatorParams
+from rulka.observation import num_floats
+from rulka.race_settings import RaceSettings
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
-BESIDE = ("track", "render_mode", "port", "host", "speed", "patience_s", "timeout_s")
-"""Keywords beside `GameOptions`."""
-
-
-class GameOptions(TypedDict, total=False):
-    """Keywords of the game's environment; those of `RaceOptions` that do not place the car."""
-
-    simulator: SimulatorParams | None
-    observation: ObservationParams | None
-    rewards: RewardParams | None
-    ticks_per_action: int | None
-    actions_per_decision: int | None
-    max_race_s: float | None
-    no_progress_s: float | None
-    min_gain_m: float | None
-
-
-def game_settings(track: Track | Path | str | None, options: GameOptions) -> RaceSettings:
-    """Fills in what keywords leave open; races begin at the start line, where the game puts its car.
-
-    Raises:
-        UnknownKeywordError: if there is no such keyword.
-        SettingsError: if a keyword is out of range.
-    """
-    check_keywords(options, (*GameOptions.__annotations__, *BESIDE))
-    return resolve_settings(track, {**options, "start_anywhere": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
+BESIDE = ("track", "render_mode", "port", "host", "speed", "patience_s", "timeout_s", "settings")
+"""Keywords beside the fields of `RaceSettings`."""
+NOT_OF_A_GAME = {
+    "start_anywhere",
+    "start_lateral_m",
+    "start_heading_deg",
+    "start_speed_mps",
+    "randomisation",
+    "continuous",
+}
+"""Fields without a keyword: a game puts its car where it does, and its keys are pressed or not."""
 
 
 class GameEnv(gymnasium.Env[Any, Any]):
@@ -66,7 +52,8 @@ class GameEnv(gymnasium.Env[Any, Any]):
         patience_s: float = 10.0,
         timeout_s: float = 20.0,
         render_mode: str | None = None,
-        **options: Unpack[GameOptions],
+        settings: RaceSettings | None = None,
+        **keywords: Any,
     ) -> None:
         """Connects to the game.
 
@@ -79,7 +66,8 @@ class GameEnv(gymnasium.Env[Any, Any]):
             patience_s: how long to go on trying to connect.
             timeout_s: longest wait for a message of the game.
             render_mode: None or "rgb_array", which shows the frame of the agent.
-            **options: see `GameOptions`.
+            settings: how races go; None takes the reference parameters.
+            **keywords: fields of `RaceSettings` that differ from that, but those of `NOT_OF_A_GAME`.
 
         Raises:
             SettingsError: if a keyword is unknown or out of range.
@@ -88,12 +76,15 @@ class GameEnv(gymnasium.Env[Any, Any]):
         if render_mode not in (None, "rgb_array"):
             message = f"render_mode is None or 'rgb_array', got {render_mode!r}"
             raise SettingsError(message)
-        self.settings, self.render_mode = game_settings(track, options), render_mode
+        self.settings = read_settings(settings, keywords, BESIDE, KEYWORDS - NOT_OF_A_GAME)
+        self.render_mode = render_mode
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)
         link = GameLink(host, port, speed=speed, timeout_s=timeout_s, patience_s=patience_s)
-        self.race = GameRace(self.settings, link)
-        self._image, self._floats, self._potential = floats_and_image(self.settings)
+        self.race = GameRace(read_track(track), self.settings, link)
+        self._image = np.empty((1, *self.settings.image_shape), np.uint8)
+        self._floats = np.empty((1, num_floats(self.settings.actions_per_decision)), np.float32)
+        self._potential = np.empty(1, np.float32)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -116,7 +107,7 @@ class GameEnv(gymnasium.Env[Any, Any]):
 
     def set_env_steps(self, env_steps: int) -> None:
         """Tells how many decisions the whole run has taken, for rewards by schedule."""
-        self.race.env_steps = env_steps
+        self.race.scores.set_env_steps(env_steps)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns the agent's grey image as a picture [H, W, 3], or None without a render mode."""
@@ -136,8 +127,8 @@ class GameEnv(gymnasium.Env[Any, Any]):
 class GameCars:
     """One car in a game, as collectors drive it: see `rulka.runtime.collector.CarBatch`."""
 
-    def __init__(self, settings: RaceSettings, link: GameLink) -> None:
-        self.race = GameRace(settings, link)
+    def __init__(self, track: Track, settings: RaceSettings, link: GameLink) -> None:
+        self.race = GameRace(track, settings, link)
 
     def reset_into(
         self,
@@ -153,7 +144,7 @@ class GameCars:
 
     def set_env_steps(self, env_steps: int) -> None:
         """Tells how many decisions the whole run has taken, for rewards by schedule."""
-        self.race.env_steps = env_steps
+        self.race.scores.set_env_steps(env_steps)
 
     def step_into(
         self,
@@ -161,7 +152,7 @@ class GameCars:
         image_out: NDArray[np.uint8],
         floats_out: NDArray[np.float32],
         potential_out: NDArray[np.float32],
-    ) -> GameStep:
+    ) -> StepResult:
         """Takes one decision, or begins the next race where one has ended, and writes what is seen then."""
         result = self.race.step_or_begin(actions[0])
         self.race.observe(image_out, floats_out, potential_out)

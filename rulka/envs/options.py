@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.envs.settings import SettingsError
-
-
-class Places(TypedDict, total=False):
-    """Where and how fast races begin; [N] each. What is left out is drawn by chance."""
-
-    along_m: NDArray[np.floating]  # metres from the start
-    lateral_m: NDArray[np.floating]  # metres left of the centreline
-    heading_rad: NDArray[np.floating]  # turned left of the road's direction by this much
-    speed_mps: NDArray[np.floating]  # forward speed
-
+from rulka.simulator.race_start import Starts
 
 STATE, MASK = "state", "reset_mask"
 
@@ -31,7 +22,7 @@ def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -
         further: names allowed beside the places.
     """
     given = {} if options is None else options
-    known = (*Places.__annotations__, *further)
+    known = (*Starts._fields, *further)
     unknown = sorted(set(given) - set(known), key=str)
     if unknown:
         message = f"unknown reset options {unknown}; known are {list(known)}"
@@ -42,14 +33,14 @@ def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -
     return given
 
 
-def read_places(options: Mapping[str, Any], num_cars: int) -> Places:
+def read_places(options: Mapping[str, Any], num_cars: int) -> dict[str, NDArray[np.float64]]:
     """Returns the places among the options, one number for all cars or one for each.
 
     Raises:
         SettingsError: if one is not a finite number, or not as many as cars.
     """
     places: dict[str, NDArray[np.float64]] = {}
-    for name in Places.__annotations__:
+    for name in Starts._fields:
         if name not in options:
             continue
         try:
@@ -60,7 +51,7 @@ def read_places(options: Mapping[str, Any], num_cars: int) -> Places:
         if not np.isfinite(places[name]).all():
             message = f"the reset option {name!r} must be finite, got {options[name]!r:.120}"
             raise SettingsError(message)
-    return Places(**places)
+    return places
 
 
 def read_mask(options: Mapping[str, Any], num_cars: int) -> NDArray[np.bool_] | None:

@@ -63,7 +63,7 @@ def race_picture(batch: RaceBatch, car: int) -> NDArray[np.uint8]:
     picture = render_rgb(batch.scene, row[:POSE_SIZE], int(simulator.zone_index[car]), WIDTH, HEIGHT)
     speed_kmh = float(np.linalg.norm(row[CAR["velocity"]])) * MPS_TO_KMH
     _write(picture, f"{speed_kmh:3.0f} km/h", 16, HEIGHT - 46)
-    _write(picture, f"{batch.race_time_ms[car] / 1000.0:6.2f} s", WIDTH - 170, 16)
+    _write(picture, f"{batch.scores.facts()['time_ms'][car] / 1000.0:6.2f} s", WIDTH - 170, 16)
     for number, (sign, key, colour) in enumerate(KEYS):
         x, y = WIDTH - 160 + 36 * number, HEIGHT - 46
         _fill(picture, x, y, 32, 32, PANEL)

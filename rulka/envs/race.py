@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import index
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,16 +12,18 @@ from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
 from rulka.envs.batch import RaceBatch
-from rulka.envs.judging import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
 from rulka.envs.options import STATE, check_options, read_places
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
 from rulka.envs.results import SavedRaces
-from rulka.envs.settings import RaceOptions, SettingsError, resolve_settings
-from rulka.envs.space import action_space, observation_space
+from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
+from rulka.envs.settings import SettingsError, action_space, observation_space, read_settings, read_track
 from rulka.observation import num_floats
+from rulka.race_settings import RaceSettings
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
+BESIDE = ("track", "render_mode", "settings")
+"""Keywords beside the fields of `RaceSettings`."""
 
 
 class RaceEnv(gymnasium.Env[Any, Any]):
@@ -40,7 +42,8 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         self,
         track: Track | Path | str | None = None,
         render_mode: str | None = None,
-        **options: Unpack[RaceOptions],
+        settings: RaceSettings | None = None,
+        **keywords: Any,
     ) -> None:
         """Bakes the track and places the car.
 
@@ -48,22 +51,23 @@ class RaceEnv(gymnasium.Env[Any, Any]):
             track: a track, a slug of the campaign, a track file, or None for the generated track of the reference
                 parameters.
             render_mode: None or "rgb_array".
-            **options: see `RaceOptions`.
+            settings: how races go; None takes the reference parameters.
+            **keywords: fields of `RaceSettings` that differ from that.
 
         Raises:
             SettingsError: if a keyword is unknown or out of range.
         """
-        self.settings = resolve_settings(track, options)
+        self.settings = read_settings(settings, keywords, BESIDE)
         self.render_mode = check_render_mode(render_mode)
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)
-        self.batch = RaceBatch(self.settings, 1)
+        self.batch = RaceBatch(read_track(track), self.settings, 1)
         self._choice, self._potential = (
             np.zeros((1, *self.settings.table.decision_shape), np.int64),
             np.zeros(1, np.float32),
         )
-        self._num_floats = num_floats(self.settings.table.actions_per_decision)
-        self._image_shape = (1, 1, self.settings.observation.height, self.settings.observation.width)
+        self._num_floats = num_floats(self.settings.actions_per_decision)
+        self._image_shape = (1, *self.settings.image_shape)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -71,9 +75,9 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         """Starts a race; see gymnasium's `Env.reset`.
 
         Args:
-            seed: of the source of chance; without one it goes on.
-            options: where to begin, see `rulka.envs.options.Places`; or "state", what `RaceBatch.save` returned, with
-                its source of chance unless a seed is given.
+            seed: of the generator; without one it goes on.
+            options: where to begin, see `rulka.simulator.race_start.Starts`; or "state", what `RaceBatch.save`
+                returned, with its generator unless a seed is given.
 
         Raises:
             ClosedEnvironmentError: after `close`.
@@ -101,11 +105,12 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         batch.check_running()
         batch.advance(self._controls(action) if self.settings.continuous else self._chosen(action))
         observation = self._observe()
-        measures, flags = batch.measures[:, 0].tolist(), batch.flags[:, 0].tolist()
+        scores = batch.scores
+        measures, flags = scores.measures[:, 0].tolist(), scores.flags[:, 0].tolist()
         info = {
             "progress_m": measures[PROGRESS_M],
-            "start_m": batch.start_m.item(),
-            "time_ms": batch.race_ms.item(),
+            "start_m": scores.start_m.item(),
+            "time_ms": scores.race_ms.item(),
             "is_finished": flags[FINISHED],
             "is_off_track": flags[OFF_TRACK],
             "potential": self._potential.item(),
@@ -113,8 +118,8 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
     def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions the whole run has taken, for rewards by schedule; see `RaceBatch.set_env_steps`."""
-        self.batch.set_env_steps(env_steps)
+        """Tells how many decisions the whole run has taken, for rewards by schedule; see `Scores`."""
+        self.batch.scores.set_env_steps(env_steps)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""
@@ -159,5 +164,5 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         return {"image": image[0], "floats": floats[0]}
 
     def _info(self) -> dict[str, Any]:
-        facts = self.batch.facts() | {"potential": self._potential}
+        facts = self.batch.scores.facts() | {"potential": self._potential}
         return {name: values[0].item() for name, values in facts.items()}

@@ -1,4 +1,4 @@
-"""Domain randomisation: each race has its own friction, camera, light and noise, drawn from its car's source of chance.
+"""Domain randomisation: each race has its own friction, camera, light and noise, drawn from its car's generator.
 
 Dimensions: N cars, H x W pixels.
 """

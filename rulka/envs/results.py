@@ -1,4 +1,4 @@
-"""What a batch of races hands out: the results of a decision, and all that its future depends on."""
+"""What a batch of races hands out: the result of a decision, and all that its future depends on."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class VectorStep:
-    """What one decision of every car led to. All arrays have N entries.
+class StepResult:
+    """What one decision of every car led to, in the simulator or in the game. All arrays have N entries.
 
     Attributes:
-        reward: float32, without shaping; 0 where the decision was swallowed by a reset.
+        reward: float32, without shaping; 0 where a reset took the decision's place, or the connection
+            to a game was lost.
         terminated: the race ended for good: finished or off the track.
-        truncated: the race was cut by a limit.
-        is_reset: the decision was swallowed by a reset, the observation is the first of a new race.
+        truncated: the race was cut by a limit, or its connection was lost.
+        is_reset: a reset took the decision's place: the observation is the first of a new race.
         progress_m: float32 furthest distance along the centreline; counts from the start line, wherever the race began.
         start_m: float32 distance along the centreline at which the race began.
         race_time_ms: int64 time since the start; of a finished race its time to the millisecond.
         is_finished: the finish was crossed.
         is_off_track: the car left the track.
-        is_full_race: the race began at the start line.
+        is_full_race: the race began at the start line, and was not spoilt by a lost connection.
     """
 
     reward: NDArray[np.float32]
@@ -49,12 +50,12 @@ class SavedRaces:
 
     Attributes:
         cars: [N, K] float64 rows of `Simulator.save`.
-        marks: [N, NUM_MARKS] float64 how each race stands, see `rulka.envs.judging`.
-        chance: N states of the sources of chance, empty where the batch was never reset.
+        counters: [N, NUM_COUNTERS] float64 how each race stands, see `rulka.envs.scoring`.
+        chance: N states of the generators, empty where the batch was never reset.
         draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
     """
 
     cars: NDArray[np.float64]
-    marks: NDArray[np.float64]
+    counters: NDArray[np.float64]
     draws: NDArray[np.float64]
     chance: tuple[dict[str, Any], ...]

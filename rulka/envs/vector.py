@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeGuard, Unpack
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -13,18 +13,18 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rulka.envs.batch import RaceBatch, car_generators
-from rulka.envs.judging import REWARD, TERMINATED, TRUNCATED
 from rulka.envs.options import MASK, STATE, check_options, read_mask, read_places
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
-from rulka.envs.results import SavedRaces, VectorStep
-from rulka.envs.settings import RaceOptions, SettingsError, resolve_settings
-from rulka.envs.space import action_space, observation_space
+from rulka.envs.results import SavedRaces, StepResult
+from rulka.envs.scoring import REWARD, TERMINATED, TRUNCATED
+from rulka.envs.settings import SettingsError, action_space, observation_space, read_settings, read_track
 from rulka.observation import num_floats
+from rulka.race_settings import RaceSettings
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
-BESIDE = ("num_envs", "track", "render_mode", "autoreset_mode")
-"""Keywords beside `RaceOptions`."""
+BESIDE = ("num_envs", "track", "render_mode", "autoreset_mode", "settings")
+"""Keywords beside the fields of `RaceSettings`."""
 
 
 class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
@@ -49,7 +49,8 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         track: Track | Path | str | None = None,
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        **options: Unpack[RaceOptions],
+        settings: RaceSettings | None = None,
+        **keywords: Any,
     ) -> None:
         """Bakes the track and places the cars.
 
@@ -59,7 +60,8 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
                 parameters.
             render_mode: None or "rgb_array".
             autoreset_mode: see the class; a text is the name or the value of gymnasium's mode.
-            **options: see `RaceOptions`.
+            settings: how races go; None takes the reference parameters.
+            **keywords: fields of `RaceSettings` that differ from that.
 
         Raises:
             SettingsError: if a keyword is unknown or out of range.
@@ -67,7 +69,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         if not isinstance(num_envs, int | np.integer) or isinstance(num_envs, bool) or num_envs < 1:
             message = f"num_envs is a whole number from 1, got {num_envs!r:.80}"
             raise SettingsError(message)
-        self.settings = resolve_settings(track, options, BESIDE)
+        self.settings = read_settings(settings, keywords, BESIDE)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = self.metadata | {"autoreset_mode": self.autoreset_mode}
         self.num_envs, self.render_mode = num_envs, check_render_mode(render_mode)
@@ -75,19 +77,19 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         self.single_action_space = action_space(self.settings)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.batch = RaceBatch(self.settings, num_envs)
+        self.batch = RaceBatch(read_track(track), self.settings, num_envs)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Starts races anew; without a seed, from where each car's source of chance has come to.
+        """Starts races anew; without a seed, going on with each car's generator.
 
         Args:
-            seed: car k's source of chance is seeded with `seed + k`; or one seed for each car, None for those whose
-                source of chance is to go on.
-            options: where to begin, see `rulka.envs.options.Places`; "reset_mask", a bool array of the cars to begin
-                anew while the others stay as they are; or "state", what `RaceBatch.save` returned, with its sources of
-                chance unless a seed is given.
+            seed: car k's generator is seeded with `seed + k`; or one seed for each car, None for those whose generator
+                is to go on.
+            options: where to begin, see `rulka.simulator.race_start.Starts`; "reset_mask", a bool array of the cars to
+                begin anew while the others stay as they are; or "state", what `RaceBatch.save` returned, with its
+                generators unless a seed is given.
 
         Raises:
             ClosedEnvironmentError: after `close`.
@@ -122,8 +124,8 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         batch.advance(actions)
         observation, potential = self._observe()
         info = self._info(potential)
-        measures, flags = batch.measures.copy(), batch.flags.copy()
-        if self.autoreset_mode is AutoresetMode.SAME_STEP and batch.num_over:
+        measures, flags = batch.scores.measures.copy(), batch.scores.flags.copy()
+        if self.autoreset_mode is AutoresetMode.SAME_STEP and batch.scores.num_over:
             observation, info = self._begin_next(observation, info)
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
@@ -139,8 +141,8 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         self.batch.observe(image_out, floats_out, potential_out)
 
     def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions the whole run has taken, for rewards by schedule; see `RaceBatch.set_env_steps`."""
-        self.batch.set_env_steps(env_steps)
+        """Tells how many decisions the whole run has taken, for rewards by schedule; see `Scores`."""
+        self.batch.scores.set_env_steps(env_steps)
 
     def step_into(
         self,
@@ -148,7 +150,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         image_out: NDArray[np.uint8],
         floats_out: NDArray[np.float32],
         potential_out: NDArray[np.float32],
-    ) -> VectorStep:
+    ) -> StepResult:
         """Takes one decision for every car and writes what they see then; see `RaceBatch.step` for the errors.
 
         Only in the mode "next step".
@@ -181,7 +183,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         self.batch.close()
 
     def _generators(self, seeds: list[int | None], mask: NDArray[np.bool_] | None) -> list[np.random.Generator]:
-        """Returns each car's source of chance: new ones where there is a seed, for the cars of a mask."""
+        """Returns each car's generator: new ones where there is a seed, for the cars of a mask."""
         now = self.batch.generators
         if not now and None in seeds:
             first = int(self.np_random.integers(2**31))
@@ -200,7 +202,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
 
     def _begin_next(self, last: Observation, last_info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
         """Begins the next races where they are over; returns what is seen then, with the last of the old ones."""
-        is_over = self.batch.is_over
+        is_over = self.batch.scores.is_over
         self.batch.restart_over()
         observation, potential = self._observe()
         final_obs, final_info = np.full(self.num_envs, None, object), {}
@@ -212,19 +214,18 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         return observation, info | {"final_info": final_info, "_final_info": is_over}
 
     def _observe(self) -> tuple[Observation, NDArray[np.float32]]:
-        height, width = self.settings.observation.height, self.settings.observation.width
-        image = np.empty((self.num_envs, 1, height, width), np.uint8)
-        floats = np.empty((self.num_envs, num_floats(self.settings.table.actions_per_decision)), np.float32)
+        image = np.empty((self.num_envs, *self.settings.image_shape), np.uint8)
+        floats = np.empty((self.num_envs, num_floats(self.settings.actions_per_decision)), np.float32)
         potential = np.empty(self.num_envs, np.float32)
         self.batch.observe(image, floats, potential)
         return {"image": image, "floats": floats}, potential
 
     def _info(self, potential: NDArray[np.float32]) -> dict[str, Any]:
-        return self.batch.facts() | {"potential": potential}
+        return self.batch.scores.facts() | {"potential": potential}
 
 
 def _car_seeds(seed: int | Sequence[int | None] | None, num_cars: int) -> list[int | None]:
-    """Returns each car's seed, None where its source of chance goes on, or raises SettingsError."""
+    """Returns each car's seed, None where its generator goes on, or raises SettingsError."""
     if seed is None:
         return [None] * num_cars
     given: Any = [seed + k for k in range(num_cars)] if _is_seed(seed) else np.asarray(seed, object).tolist()

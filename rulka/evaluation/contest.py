@@ -11,7 +11,7 @@ import torch
 
 from rulka.agents.load import load_policy
 from rulka.artifacts import META_FILE
-from rulka.evaluation.race import Policy, RaceRules, RandomPolicy, race
+from rulka.evaluation.race import EvaluationRaces, Policy, RandomPolicy, race
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.folders import COMPARED
 from rulka.progress import Progress
@@ -34,35 +34,37 @@ class Driver:
     policy: Policy
 
 
-def agent_driver(agent_dir: Path, rules: RaceRules, device: torch.device, key: str = "agent") -> Driver:
+def agent_driver(agent_dir: Path, races: EvaluationRaces, device: torch.device, key: str = "agent") -> Driver:
     """Loads an agent, or any other artifact that can drive, onto a device.
 
     Raises:
         ArtifactError: if it is damaged, or made for other observations or actions.
     """
-    policy = load_policy(agent_dir, observation=rules.observation, actions=rules.table, device=device)
+    settings = races.settings
+    policy = load_policy(agent_dir, observation=settings.image, actions=settings.table, device=device)
     algorithm = NAMES.get(policy.algorithm, policy.algorithm)
     return Driver(key, f"Agent ({algorithm})" if key == "agent" else algorithm, policy)
 
 
-def drivers(agent_dir: Path, policy_dir: Path, rules: RaceRules, device: torch.device) -> list[Driver]:
+def drivers(agent_dir: Path, policy_dir: Path, races: EvaluationRaces, device: torch.device) -> list[Driver]:
     """Loads everybody who takes part in the stage onto a device: the agent first, random actions last.
 
     Raises:
         ArtifactError: if an artifact is damaged, or made for other observations or actions.
     """
-    found = [agent_driver(agent_dir, rules, device)]
+    settings = races.settings
+    found = [agent_driver(agent_dir, races, device)]
     for folder in sorted((agent_dir / COMPARED).glob(f"*/{META_FILE}")):
-        found.append(agent_driver(folder.parent, rules, device, key=folder.parent.name))
-    cloned = load_policy(policy_dir, observation=rules.observation, actions=rules.table, device=device)
+        found.append(agent_driver(folder.parent, races, device, key=folder.parent.name))
+    cloned = load_policy(policy_dir, observation=settings.image, actions=settings.table, device=device)
     found.append(Driver("cloned", "Cloned policy", cloned))
-    found.append(Driver("random", "Random actions", RandomPolicy(rules.seeds, rules.table.num_actions)))
+    found.append(Driver("random", "Random actions", RandomPolicy(races.seeds, settings.table.num_actions)))
     return found
 
 
 def race_all(
     entries: Sequence[Driver],
-    rules: RaceRules,
+    races: EvaluationRaces,
     demonstrations: list[RaceResult],
     reference: RaceResult | None = None,
     stream: TextIO | None = None,
@@ -73,7 +75,7 @@ def race_all(
 
     Args:
         entries: who takes part, the agent first.
-        rules: of every race.
+        races: from which starts, and how they go.
         demonstrations: on the same track.
         reference: the reference lap of the track.
         stream: where progress is shown; standard output when None.
@@ -82,12 +84,12 @@ def race_all(
     torch.set_num_threads(1)
     contestants = []
     try:
-        with Progress("evaluate", len(entries) * len(rules.seeds), "races", stream=stream) as bar:
+        with Progress("evaluate", len(entries) * len(races.seeds), "races", stream=stream) as bar:
             for entry in entries:
-                races = race(
-                    entry.policy, rules, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label)
+                results = race(
+                    entry.policy, races, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label)
                 )
-                contestants.append(Contestant(entry.key, entry.label, races))
+                contestants.append(Contestant(entry.key, entry.label, results))
     finally:
         torch.set_num_threads(threads)
-    return Evaluation(rules.track, contestants, demonstrations, reference)
+    return Evaluation(races.track, contestants, demonstrations, reference)

@@ -1,8 +1,7 @@
 """Greedy races of one policy: one batch of cars, one for each seed, all from a standing start.
 
 Car k's start is drawn from `seed + k` alone, so every contestant drives from the same starts and a race can be
-repeated by its seed. The physics are those of training, and so is the rule by which a race ends, see
-`rulka.simulator.race_end`.
+repeated by its seed. Physics, starts and ends are those of training, see `rulka.race_settings`.
 
 Dimensions: N cars, T samples.
 """
@@ -10,8 +9,8 @@ Dimensions: N cars, T samples.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +19,13 @@ from numpy.typing import NDArray
 from rulka.actions import ActionTable
 from rulka.evaluation.results import FINISHED, OFF_TRACK, STUCK, TOO_LONG, RaceResult
 from rulka.observation import num_floats
-from rulka.params import EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams
+from rulka.params import ActionParams, EvaluateParams, ObservationParams, RaceEndParams, SimulatorParams
+from rulka.race_settings import RaceSettings
 from rulka.reference.lap import Reference, StaleReferenceError, load_reference, reference_path, shipped_lap
 from rulka.simulator import race_end
 from rulka.simulator.camera import camera_array
 from rulka.simulator.race_end import RaceWatch
+from rulka.simulator.race_start import HEADING, LATERAL, NUM_CHANCES, Starts, draw_starts
 from rulka.simulator.render import render_frames
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
@@ -42,35 +43,38 @@ _END_IN_WORDS = {
 
 
 @dataclass(frozen=True)
-class RaceRules:
-    """Everything about a race but who drives.
+class EvaluationRaces:
+    """Everything about the races of an evaluation but who drives.
 
     Attributes:
         track: where.
-        table: what an action does.
-        simulator: physics and camera.
-        observation: image size.
-        evaluate: starts.
-        end: when a race ends.
+        settings: how they go.
+        seeds: of each race.
     """
 
     track: Track
-    table: ActionTable
-    simulator: SimulatorParams
-    observation: ObservationParams
-    evaluate: EvaluateParams
-    end: RaceEndParams
+    settings: RaceSettings
+    seeds: range
 
-    @property
-    def seeds(self) -> list[int]:
-        """Seed of every race."""
-        return [self.evaluate.seed + k for k in range(self.evaluate.num_races)]
+    @classmethod
+    def of(
+        cls,
+        track: Track,
+        observation: ObservationParams,
+        actions: ActionParams,
+        simulator: SimulatorParams,
+        evaluate: EvaluateParams,
+        race_end: RaceEndParams,
+    ) -> EvaluationRaces:
+        """Returns the races of `evaluate` on a track."""
+        settings = RaceSettings.for_evaluation(observation, actions, simulator, evaluate, race_end)
+        return cls(track, settings, range(evaluate.seed, evaluate.seed + evaluate.num_races))
 
 
 class RandomPolicy:
     """Uniformly random actions; car k's depend on its seed alone."""
 
-    def __init__(self, seeds: list[int], num_actions: int) -> None:
+    def __init__(self, seeds: Sequence[int], num_actions: int) -> None:
         self._generators = [np.random.default_rng([seed, 1]) for seed in seeds]
         self._num_actions = num_actions
 
@@ -79,32 +83,35 @@ class RandomPolicy:
         return np.array([generator.integers(self._num_actions) for generator in self._generators], dtype=np.int64)
 
 
-def start_offsets(evaluate: EvaluateParams, seeds: list[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns lateral offset [N] in metres and heading offset [N] in radians of the starts, uniform in their ranges."""
-    unit = np.array([np.random.default_rng([seed, 0]).uniform(-1.0, 1.0, size=2) for seed in seeds])
-    lateral_m = unit[:, 0] * evaluate.start_lateral_m
-    heading_rad = unit[:, 1] * np.deg2rad(evaluate.start_heading_deg)
-    return lateral_m.astype(np.float32), heading_rad.astype(np.float32)
+def starts(races: EvaluationRaces) -> Starts:
+    """Returns where each race starts, uniform in its ranges: [N] each."""
+    chance = np.full((len(races.seeds), NUM_CHANCES), 0.5)
+    for k, seed in enumerate(races.seeds):
+        chance[k, [LATERAL, HEADING]] = np.random.default_rng([seed, 0]).random(2)
+    drawn = draw_starts(chance, races.settings, races.track.length_m)
+    # In single precision, in which the results that are compared with were driven.
+    return Starts(*(values.astype(np.float32) for values in drawn))
 
 
-def race(policy: Policy, rules: RaceRules, on_ended: Callable[[int], None] | None = None) -> list[RaceResult]:
+def race(policy: Policy, races: EvaluationRaces, on_ended: Callable[[int], None] | None = None) -> list[RaceResult]:
     """Lets a policy drive one race from every seed.
 
     Args:
-        policy: who drives; what its actions are is what it says itself, if it does, else what the rules say.
-        rules: where, from where and how long.
+        policy: who drives; what its actions are is what it says itself, if it does, else what the settings say.
+        races: where, from where and how long.
         on_ended: called after each decision in which races ended, with how many.
 
     Returns:
         One result for each seed, in their order.
     """
-    rules = replace(rules, table=getattr(policy, "actions", rules.table))
-    simulator = _at_the_start(rules)
-    log = _Log(simulator, rules)
-    size = (len(rules.seeds), 1, rules.observation.height, rules.observation.width)
-    image = np.zeros(size, np.uint8)
-    floats = np.zeros((len(rules.seeds), num_floats(rules.table.actions_per_decision)), np.float32)
-    scene, camera = bake_scene(rules.track), camera_array(rules.simulator.camera)
+    settings, num_cars = races.settings, len(races.seeds)
+    table: ActionTable = getattr(policy, "actions", settings.table)
+    simulator = Simulator(races.track, num_cars, settings.simulator, table)
+    simulator.reset(np.ones(num_cars, bool), *starts(races))
+    log = _Log(simulator, races)
+    image = np.zeros((num_cars, *settings.image_shape), np.uint8)
+    floats = np.zeros((num_cars, num_floats(table.actions_per_decision)), np.float32)
+    scene, camera = bake_scene(races.track), camera_array(settings.simulator.camera)
     while log.watch.is_racing.any():
         render_frames(simulator.cars, simulator.zone_index, scene, camera, image[:, 0])
         simulator.floats(floats)
@@ -116,25 +123,16 @@ def race(policy: Policy, rules: RaceRules, on_ended: Callable[[int], None] | Non
     return log.results()
 
 
-def _at_the_start(rules: RaceRules) -> Simulator:
-    num_cars = len(rules.seeds)
-    simulator = Simulator(rules.track, num_cars, rules.simulator, rules.table)
-    lateral_m, heading_rad = start_offsets(rules.evaluate, rules.seeds)
-    zeros = np.zeros(num_cars, np.float32)
-    simulator.reset(np.ones(num_cars, bool), zeros, lateral_m, heading_rad, zeros)
-    return simulator
-
-
 class _Log:
     """Samples of every car, and when each race ended."""
 
-    def __init__(self, simulator: Simulator, rules: RaceRules) -> None:
-        self._simulator, self._rules = simulator, rules
-        num_cars = len(rules.seeds)
-        self._analog = rules.table.analog()
+    def __init__(self, simulator: Simulator, races: EvaluationRaces) -> None:
+        self._simulator, self._races = simulator, races
+        num_cars = simulator.num_cars
+        self._analog = simulator.table.analog()
         self._cars, self._along, self._time = [simulator.cars.copy()], [simulator.along_m.copy()], [self._now()]
         self._controls: list[NDArray[np.float32]] = []
-        self.watch = RaceWatch(rules.end, rules.track.length_m, simulator.along_m)
+        self.watch = RaceWatch(races.settings, races.track.length_m, simulator.along_m)
         self._num_samples = np.ones(num_cars, np.int64)
 
     def _now(self) -> NDArray[np.int64]:
@@ -175,8 +173,8 @@ class _Log:
         last_ms = time_ms[samples][-1]  # a car whose race was cut drives on while others race
         gate_times_ms[gate_times_ms > last_ms] = 0
         return RaceResult(
-            track=self._rules.track,
-            seed=self._rules.seeds[car],
+            track=self._races.track,
+            seed=self._races.seeds[car],
             end=end,
             time_ms=int(gate_times_ms[-1]) if end == FINISHED else None,
             gate_times_ms=gate_times_ms,
@@ -188,7 +186,7 @@ class _Log:
         )
 
 
-def find_reference_race(races_dir: Path, rules: RaceRules) -> RaceResult | None:
+def find_reference_race(races_dir: Path, races: EvaluationRaces) -> RaceResult | None:
     """Drives the reference lap of the dataset, or the one shipped for a track of the campaign.
 
     A stale lap is reported on standard error and left out: physics or decisions were changed, or the lap was found on a
@@ -200,28 +198,30 @@ def find_reference_race(races_dir: Path, rules: RaceRules) -> RaceResult | None:
     Raises:
         ReferenceLapError: if a lap is damaged.
     """
-    for path in (reference_path(races_dir, rules.track.uid), shipped_lap(rules.track)):
+    for path in (reference_path(races_dir, races.track.uid), shipped_lap(races.track)):
         if path is None or not path.is_file():
             continue
         try:
-            return reference_race(load_reference(path, rules.track, rules.simulator, rules.table), rules)
+            lap = load_reference(path, races.track, races.settings.simulator, races.settings.table)
+            return reference_race(lap, races)
         except StaleReferenceError as error:
             sys.stderr.write(f"not compared with a reference lap: {error}\n")
     return None
 
 
-def reference_race(reference: Reference, rules: RaceRules) -> RaceResult:
+def reference_race(reference: Reference, races: EvaluationRaces) -> RaceResult:
     """Drives a reference lap, sampled like any other race."""
-    cars = Simulator(rules.track, 1, rules.simulator, rules.table)
+    table = races.settings.table
+    cars = Simulator(races.track, 1, races.settings.simulator, table)
     rows, times, along = [cars.cars[0].copy()], [0], [0.0]
     for action in reference.actions:
         cars.step(np.array([action]))
         rows.append(cars.cars[0].copy())
         times.append(int(cars.time_ms[0]))
         along.append(float(cars.along_m[0]))
-    controls = rules.table.analog()[reference.actions]
+    controls = table.analog()[reference.actions]
     return RaceResult(
-        track=rules.track,
+        track=races.track,
         end=FINISHED,
         time_ms=reference.time_ms,
         gate_times_ms=cars.gate_time_ms[0].copy(),

@@ -20,15 +20,17 @@ from pathlib import Path
 import psutil
 
 from rulka.game.errors import GameError
-from rulka.game.launch import LaunchError, end, launch
+from rulka.game.launch import LaunchError, launch
 from rulka.game.link import GameLink, hang_report
 from rulka.game.settings import GameSettings
+from rulka.processes import RestartBudget, end_group
 
 LOG_DIR = Path("runs/games")
 START_LIMIT_S = 120.0
 """Longest wait for a game to listen; the first start of a day takes a minute on slow disks."""
 LOOK_S = 0.2
 MAX_RESTARTS = 5
+"""Of all games together, within `RESTART_WINDOW_S`."""
 RESTART_WINDOW_S = 60.0
 SELF_MADE_PATIENCE_S = 60.0
 """Programs wait so long for a game that is started again."""
@@ -58,7 +60,7 @@ class GameSupervisor:
         self._settings, self._reports, self._log_dir = settings, reports, log_dir
         self._ports = [settings.port + index for index in range(num_games)]
         self._games: dict[int, subprocess.Popen[bytes]] = {}
-        self._restarts_s: list[float] = []
+        self._budget = RestartBudget(MAX_RESTARTS, RESTART_WINDOW_S)
         self._is_ending, self._is_started = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._watch, name="games", daemon=True)
@@ -120,7 +122,7 @@ class GameSupervisor:
             _LOGGER.error("%s", error.for_people())
         finally:
             for game in self._games.values():
-                end(game)
+                end_group(game)
 
     def _replace_broken(self) -> None:
         for port, game in self._games.items():
@@ -129,19 +131,16 @@ class GameSupervisor:
             if not is_dead and not hangs:
                 continue
             reason = f"ended with exit code {game.returncode}" if is_dead else "hangs"
-            self._check_restarts(port, reason)
+            if not self._budget.take():
+                message = (
+                    f"games were started again {MAX_RESTARTS} times in a minute; now the one at port {port} {reason}"
+                )
+                raise GameStartError(message, hint=f"See {self._log(port).as_posix()}.")
             _LOGGER.warning("the game at port %d %s; starting it again", port, reason)
-            end(game)
+            end_group(game)
             report.unlink(missing_ok=True)
             self._games[port] = launch(self._settings, port, self._log(port))
             self.num_restarts += 1
-
-    def _check_restarts(self, port: int, reason: str) -> None:
-        now_s = time.monotonic()
-        self._restarts_s = [at_s for at_s in self._restarts_s if now_s - at_s < RESTART_WINDOW_S] + [now_s]
-        if len(self._restarts_s) > MAX_RESTARTS:
-            message = f"games were started again {MAX_RESTARTS} times in a minute; now the one at port {port} {reason}"
-            raise GameStartError(message, hint=f"See {self._log(port).as_posix()}.")
 
     def _log(self, port: int) -> Path:
         return self._log_dir / f"{port}.log"

@@ -5,6 +5,7 @@ Dimensions: B batch, A actions.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -86,7 +87,12 @@ def clipped_value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: 
 
 
 def explained_variance(value: Tensor, returns: Tensor) -> float:
-    """Returns 1 for values [B] that equal the returns [B], 0 for a constant, less for worse; 0 if returns are equal."""
+    """Returns 1 for values [B] that equal the returns [B], 0 for a constant, less for worse.
+
+    0 where all returns are equal, as one alone is; NaN where there are none.
+    """
+    if not len(returns):
+        return math.nan
     variance = float(returns.var(correction=0))
     if variance == 0.0:
         return 0.0

@@ -30,7 +30,14 @@ from rulka.params.races import CaptureParams, DriverParams, RaceEndParams, RaceP
 from rulka.params.reader import PARAMS_FILE, ParamsError, checked_params, read_params, read_sections, reference_params
 from rulka.params.sections import Params
 from rulka.params.simulator import CameraParams, PhysicsParams, SimulatorParams
-from rulka.params.supervised import CloneParams, PretrainParams
+from rulka.params.supervised import (
+    AutoencoderParams,
+    CloneParams,
+    ObjectiveParams,
+    PretrainParams,
+    SimclrParams,
+    VaeParams,
+)
 from rulka.params.training import EngineeredRewardParams, RandomisationParams, RewardParams, TrainParams
 
 __all__ = [
@@ -41,6 +48,7 @@ __all__ = [
     "ActionParams",
     "Algorithm",
     "AngleDeg",
+    "AutoencoderParams",
     "Backend",
     "CameraParams",
     "CaptureParams",
@@ -55,6 +63,7 @@ __all__ = [
     "MunchausenParams",
     "NetworkParams",
     "NotNegative",
+    "ObjectiveParams",
     "ObservationParams",
     "Params",
     "ParamsError",
@@ -72,12 +81,14 @@ __all__ = [
     "Section",
     "SelectParams",
     "Share",
+    "SimclrParams",
     "SimulatorParams",
     "StartSpeedMps",
     "Ticks",
     "TrackParams",
     "TrainParams",
     "TransferParams",
+    "VaeParams",
     "checked_params",
     "problems_of",
     "read_params",

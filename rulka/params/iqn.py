@@ -45,7 +45,7 @@ class MunchausenParams(Section):
 class ResetParams(Section):
     """Periodic resets of the online network toward fresh weights; see `rulka.agents.iqn_reset`."""
 
-    every_env_steps: Count
+    every_env_steps: Count = Field(description="environment steps between two resets")
     fresh_share: Share = Field(description="share of fresh weights mixed into every layer")
     last_layer_kept: Share = Field(description="share of the last layers' weights that is left after that")
     further_samples: Whole = Field(description="transitions to learn from beyond samples_per_insert")
@@ -57,13 +57,13 @@ class IqnParams(Section):
     explore_whole_blocks: bool = Field(description="chance is drawn for a whole block of actions, not for each")
     num_quantiles: Several = Field(description="fractions for each state while training; even")
     num_quantiles_acting: Several = Field(description="fractions for each state while acting; even")
-    kappa: Positive
+    kappa: Positive = Field(description="errors beyond this count linearly, smaller ones squared; in units of returns")
     n_steps: int = Field(ge=1, le=MINI_RACE_ACTIONS, description="most decisions in a transition")
-    use_double_dqn: bool
+    use_double_dqn: bool = Field(description="the online network chooses the next action, the target network rates it")
     munchausen: MunchausenParams | None = Field(description="null: plain Q-learning targets")
-    batch_size: BatchSize
-    learning_rate: LearningRateSchedule
-    gamma: ShareSchedule
+    batch_size: BatchSize = Field(description="transitions of one gradient step")
+    learning_rate: LearningRateSchedule = Field(description="of RAdam, over environment steps")
+    gamma: ShareSchedule = Field(description="discount of one decision, over environment steps")
     epsilon: ShareSchedule = Field(description="share of random actions")
     boltzmann_epsilon: ShareSchedule = Field(description="further share of actions, the best after adding noise")
     boltzmann_noise: Positive = Field(description="standard deviation of that noise, in units of returns")
@@ -84,7 +84,7 @@ class IqnParams(Section):
     oversample_max_term: Whole = Field(description="the same; 40 and 5 in the reference")
     self_loss_clamp_ratio: Positive = Field(description="how much narrower than typical a target may count")
     weight_decay: NotNegative = Field(description="share of the learning rate by which weights shrink")
-    max_grad_norm: Positive
+    max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
     max_grad_value: Positive | None = Field(description="bound of each number of the gradient after that; or null")
 
     @model_validator(mode="after")

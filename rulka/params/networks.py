@@ -1,21 +1,17 @@
-"""Sizes of the networks, and what the RL networks take over: sections `network` and `transfer`."""
+"""What lies behind the encoder, and what the RL networks take over: sections `network` and `transfer`."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rulka.params.base import Algorithm, Count, Section, Seed, Size
 
 
 class IqnNetworkParams(Section):
-    """What IQN's network has beyond that of the cloned policy and PPO; see `models.iqn.IqnExtras`."""
+    """What IQN's network has beyond that of the cloned policy and PPO; see `models.iqn.IqnSizes`."""
 
-    encoder: Literal["conv", "impala"] = Field(description="conv is the encoder of pretraining and cloning")
-    impala_width: int = Field(ge=1, le=64, description="factor of IMPALA's channels")
-    adaptive_pool: int = Field(ge=0, le=64, description="rows and columns of the encoder's last map; 0 leaves it")
-    spectral_norm: bool = Field(description="of IMPALA's residual convolutions")
     layer_norm: bool = Field(description="in the float head and both heads")
     actions_per_decision: Count = Field(
         description="actions that share a decision's ticks; a later peer has 5, of 10 ms each"
@@ -24,21 +20,14 @@ class IqnNetworkParams(Section):
         ge=0, le=10, description="size of the noise of noisy heads at the start; 0 for plain ones"
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> IqnNetworkParams:
-        if self.spectral_norm and self.encoder != "impala":
-            message = "spectral_norm acts on residual convolutions: it needs encoder impala"
-            raise ValueError(message)
-        return self
-
 
 class NetworkParams(Section):
-    """Sizes of the networks; the reference has 256, 1024, 128, 8 and 32 (1,051,805 parameters)."""
+    """Sizes behind the encoder; the reference has 256, 1024 and 128 (1,051,805 parameters with its encoder)."""
 
-    float_hidden: Size
+    float_hidden: Size = Field(description="width of both layers of the float head")
     dense_hidden: int = Field(ge=2, le=65_536, description="twice the width of each IQN head; width of the PPO trunk")
     tau_embedding: Size = Field(description="cosines in the quantile embedding")
-    iqn: IqnNetworkParams
+    iqn: IqnNetworkParams = Field(description="of IQN alone")
 
 
 class PartsParams(Section):
@@ -57,8 +46,8 @@ class PartsParams(Section):
 class TransferParams(Section):
     """Stage `transfer`: what the network of each algorithm takes over."""
 
-    ppo: PartsParams
-    iqn: PartsParams
+    ppo: PartsParams = Field(description="the actor-critic of PPO")
+    iqn: PartsParams = Field(description="the network of IQN")
     seed: Seed = Field(description="of the weights that start fresh")
 
     def of(self, algorithm: Algorithm) -> PartsParams:
@@ -76,11 +65,6 @@ def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams) -> list[t
     return [
         (parts.trunk == "cloned", f"transfer.iqn.trunk is cloned, but {no_values}"),
         (parts.heads == "cloned", f"transfer.iqn.heads is cloned, but {no_values}"),
-        (
-            network.encoder != "conv" and parts.encoder != "fresh",
-            f"network.iqn.encoder {network.encoder} is of another kind than the one that "
-            f"transfer.iqn.encoder {parts.encoder} names: set transfer.iqn.encoder to fresh",
-        ),
         (
             network.layer_norm and has_cloned_floats,
             "network.iqn.layer_norm makes another function of the cloned float head's weights: "

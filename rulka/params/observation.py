@@ -9,7 +9,7 @@ from pydantic import Field
 from rulka.params.base import Section
 
 MIN_PIXELS, MAX_PIXELS = 34, 1024
-"""Below 34 rows or columns nothing is left of an image after the four convolutions of `models.encoder`."""
+"""Below 34 rows or columns nothing is left of an image after the four convolutions of `models.encoders.conv`."""
 
 
 class ObservationParams(Section):

@@ -21,17 +21,17 @@ class PpoParams(Section):
     """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
 
     steps_per_update: int = Field(ge=2, le=1_000_000, description="decisions of experience for one update")
-    epochs: Count
+    epochs: Count = Field(description="passes over the experience of one update")
     encoder_epochs: Whole = Field(description="first epochs of an update that also train the encoder")
-    batch_size: BatchSize
-    learning_rate: LearningRateSchedule
-    gamma: Share
-    gae_lambda: Share
-    clip: Positive
+    batch_size: BatchSize = Field(description="decisions of one gradient step")
+    learning_rate: LearningRateSchedule = Field(description="of Adam, over environment steps")
+    gamma: Share = Field(description="discount of one decision")
+    gae_lambda: Share = Field(description="weight of longer returns in advantages: 0 is one step, 1 the whole race")
+    clip: Positive = Field(description="how far the probability ratio of an action may leave 1 and still gain")
     value_clip: Positive = Field(description="in units of the root mean square return")
-    value_weight: NotNegative
-    entropy_weight: NotNegativeSchedule
-    max_grad_norm: Positive
+    value_weight: NotNegative = Field(description="of the value loss, beside the policy loss")
+    entropy_weight: NotNegativeSchedule = Field(description="of the policy's entropy, over environment steps")
+    max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
     max_versions_behind: Whole = Field(description="how many weight versions experience may lag the learner")
     value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")
     value_warmup_ridge: NotNegative = Field(

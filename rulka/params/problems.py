@@ -2,26 +2,107 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-_WORDS = {"missing": "is missing", "extra_forbidden": "is not a key that is known here", "too_short": "is empty"}
+_WORDS = {"missing": "is missing", "union_tag_not_found": ".kind is missing", "too_short": "is empty"}
 """What pydantic says less plainly, by its type of error."""
+_MANY = 3
+"""Sections with a key of the same name, from which on none of them is worth naming."""
 
 
-def problems_of(error: ValidationError) -> list[str]:
-    """Returns a line for each thing that is wrong: key, rule, and the value where it is not a whole section."""
+def problems_of(error: ValidationError, root: type[BaseModel]) -> list[str]:
+    """Returns a line for each thing that is wrong: key, rule, and the value where it is not a whole section.
+
+    Args:
+        error: what is wrong.
+        root: the class that was to be made, whose fields are the outermost keys.
+    """
     found = error.errors()
     # A list of which every item is wrong counts as empty besides.
     inner = {problem["loc"][:end] for problem in found for end in range(len(problem["loc"]))}
-    return [_problem(problem) for problem in found if problem["type"] != "too_short" or problem["loc"] not in inner]
+    return [
+        _problem(problem, root) for problem in found if problem["type"] != "too_short" or problem["loc"] not in inner
+    ]
 
 
-def _problem(problem: ErrorDetails) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
-    value, rule = problem["input"], problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    if problem["type"] in _WORDS:
-        return f"{key} {_WORDS[problem['type']]}"
-    is_shown = problem["type"] != "value_error" and not isinstance(value, dict)
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns "; did you mean ...?" with what resembles a name that is not known, or nothing where nothing does."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _problem(problem: ErrorDetails, root: type[BaseModel]) -> str:
+    kind, value, context = problem["type"], problem["input"], problem.get("ctx", {})
+    keys, sections = _walk(root, problem["loc"])
+    key = ".".join(keys)
+    if kind == "extra_forbidden":
+        return _unknown(keys, sections, root)
+    if kind == "union_tag_invalid":
+        names = " or ".join(context["expected_tags"].rsplit(", ", 1))
+        return f"{key}.kind: must be {names} (got {context['tag']!r:.80})"
+    if kind in _WORDS:
+        return f"{key}{'' if _WORDS[kind].startswith('.') else ' '}{_WORDS[kind]}"
+    rule = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    is_shown = kind != "value_error" and not isinstance(value, dict)
     text = f"{rule} (got {value!r:.80})" if is_shown else rule
     return f"{key}: {text}" if key else text
+
+
+def _unknown(keys: list[str], sections: list[type[BaseModel]], root: type[BaseModel]) -> str:
+    """Says of a key that is not known what may have been meant: one of another section, or what resembles it here."""
+    key, name = ".".join(keys), keys[-1]
+    known = list(dict.fromkeys(field for section in sections for field in section.model_fields))
+    places = [place for place in dict.fromkeys(_places(root)) if place.rpartition(".")[2] == name]
+    outermost = min((place.count(".") for place in places), default=0)
+    elsewhere = [place for place in places if place.count(".") == outermost]
+    if key in places:
+        return f"{key} is a key of another kind of {'.'.join(keys[:-1])}: this one has {', '.join(known)}"
+    text = f"{key} is not a key that is known here"
+    if 0 < len(elsewhere) < _MANY:
+        return f"{text}; did you mean {' or '.join(elsewhere)}?"
+    close = did_you_mean(name, known)
+    return f"{text}{close}" if close else f"{text}; known are {', '.join(known)}"
+
+
+def _walk(root: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], list[type[BaseModel]]]:
+    """Returns the keys of a place as they stand in the file, and the section that the last of them belongs to.
+
+    Where a section can be of several kinds, pydantic puts the kind among the keys. There can be more than one class
+    for a section that is not told apart by its kind.
+    """
+    keys: list[str] = []
+    holders: list[type[BaseModel]] = []
+    inside: list[type[BaseModel]] = [root]
+    is_tagged = False
+    for part in location:
+        if is_tagged:
+            is_tagged, inside = False, [each for each in inside if part in get_args(_kind(each).annotation)]
+            continue
+        keys.append(str(part))
+        holders, fields = inside, [each.model_fields[part] for each in inside if part in each.model_fields]
+        inside = [section for field in fields for section in _sections(field.annotation)]
+        is_tagged = any(field.discriminator is not None for field in fields)
+    return keys, holders
+
+
+def _places(section: type[BaseModel], inside: str = "") -> Iterator[str]:
+    """Yields every key that there can be in a section, with those that lead to it."""
+    for name, field in section.model_fields.items():
+        yield f"{inside}{name}"
+        for each in _sections(field.annotation):
+            yield from _places(each, f"{inside}{name}.")
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    parts = (annotation, *get_args(annotation))
+    return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+
+
+def _kind(section: type[BaseModel]) -> FieldInfo:
+    return section.model_fields["kind"]

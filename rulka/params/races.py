@@ -33,7 +33,7 @@ class RaceEndParams(Section):
 class TrackParams(Section):
     """The track generated where there are no recordings."""
 
-    seed: Seed
+    seed: Seed = Field(description="of the shape of the track")
     length_m: float = Field(ge=150, le=10_000, description="distance from start to finish")
     width_m: float = Field(ge=4, le=100, description="width of the road")
     max_slope: float = Field(ge=0, lt=0.5, description="steepest rise or fall, metres for each metre driven")
@@ -83,13 +83,13 @@ class RaceParams(Section):
     campaign: CampaignSlug | None = Field(
         description="without recordings: race on this campaign track, not on a generated one"
     )
-    select: SelectParams
+    select: SelectParams = Field(description="which recordings are used")
     num_demonstrations: int = Field(
         ge=1, le=100_000, description="races driven by the built-in driver without recordings"
     )
-    driver: DriverParams
+    driver: DriverParams = Field(description="how the built-in driver drives")
     reference_decisions: Whole = Field(description="decisions simulated for the reference lap; 0 for none")
-    seed: Seed
+    seed: Seed = Field(description="of the built-in drivers: their pace, lines and slips")
 
 
 class CaptureParams(Section):
@@ -98,7 +98,7 @@ class CaptureParams(Section):
     backend: Backend = Field(description="who draws: the simulator's camera, or the game, in which races are replayed")
     steer_dead_zone: float = Field(ge=0, lt=1, description="analog steering of at most this size counts as none")
     shard_frames: BatchSize = Field(description="frames in one shard")
-    num_workers: int = Field(ge=1, le=256)
+    num_workers: int = Field(ge=1, le=256, description="processes that draw frames side by side")
     validation_fraction: float = Field(
         ge=0, lt=1, description="share of races held out, by a hash of each; 0 holds out none"
     )

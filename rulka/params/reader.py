@@ -84,7 +84,9 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
     try:
         return Params.model_validate(data)
     except ValidationError as error:
-        raise ParamsError(f"{what_is_wrong}:\n" + "\n".join(f"  {line}" for line in problems_of(error))) from error
+        raise ParamsError(
+            f"{what_is_wrong}:\n" + "\n".join(f"  {line}" for line in problems_of(error, Params))
+        ) from error
 
 
 def reference_params() -> Params:

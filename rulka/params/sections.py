@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
+from models.encoders.config import EncoderConfig
 from rulka.params.base import Section, refuse_impossible
 from rulka.params.evaluation import EvaluateParams
 from rulka.params.iqn import IqnParams
@@ -12,29 +13,30 @@ from rulka.params.observation import ActionParams, ObservationParams
 from rulka.params.ppo import PpoParams
 from rulka.params.races import CaptureParams, RaceEndParams, RaceParams, TrackParams
 from rulka.params.simulator import SimulatorParams
-from rulka.params.supervised import CloneParams, PretrainParams
+from rulka.params.supervised import CloneParams, PretrainParams, SimclrParams
 from rulka.params.training import RewardParams, TrainParams
 
 
 class Params(Section):
     """All of `params.yaml`."""
 
-    observation: ObservationParams
-    actions: ActionParams
-    simulator: SimulatorParams
-    race_end: RaceEndParams
-    track: TrackParams
-    races: RaceParams
-    capture: CaptureParams
-    network: NetworkParams
-    pretrain: PretrainParams
-    clone: CloneParams
-    transfer: TransferParams
-    rewards: RewardParams
-    train: TrainParams
-    ppo: PpoParams
-    iqn: IqnParams
-    evaluate: EvaluateParams
+    observation: ObservationParams = Field(description="what agents see")
+    actions: ActionParams = Field(description="how long they act")
+    simulator: SimulatorParams = Field(description="the embedded car and its camera")
+    race_end: RaceEndParams = Field(description="when any race is over")
+    track: TrackParams = Field(description="the track where there are no recordings")
+    races: RaceParams = Field(description="stage races: who drove what is learned from")
+    capture: CaptureParams = Field(description="stage capture: races to frames")
+    encoder: EncoderConfig = Field(description="of images, the same one in every network")
+    network: NetworkParams = Field(description="what lies behind the encoder")
+    pretrain: PretrainParams = Field(description="stage pretrain: Level 0")
+    clone: CloneParams = Field(description="stage clone: Level 1")
+    transfer: TransferParams = Field(description="stage transfer: what new agents take over")
+    rewards: RewardParams = Field(description="what a decision is paid")
+    train: TrainParams = Field(description="stage train: the runtime of every algorithm")
+    ppo: PpoParams = Field(description="proximal policy optimisation")
+    iqn: IqnParams = Field(description="implicit quantile networks")
+    evaluate: EvaluateParams = Field(description="stage evaluate: greedy races")
 
     @model_validator(mode="after")
     def _check(self) -> Params:
@@ -46,7 +48,7 @@ class Params(Section):
         count, ticks = self.network.iqn.actions_per_decision, self.actions.ticks_per_action
         has_iqn = "iqn" in self.train.algorithms
         warmup = self.ppo.value_warmup_steps
-        side = min(self.observation.height, self.observation.width)
+        side, objective = min(self.observation.height, self.observation.width), self.pretrain.objective
         return [
             (
                 ticks % count > 0,
@@ -73,8 +75,7 @@ class Params(Section):
                 "set ppo.value_warmup_steps to 0",
             ),
             (
-                self.pretrain.task == "simclr" and self.pretrain.simclr_crop_pixels >= side,
-                f"pretrain.simclr_crop_pixels {self.pretrain.simclr_crop_pixels} leaves nothing of images of {side}"
-                " rows or columns",
+                isinstance(objective, SimclrParams) and objective.crop_pixels >= side,
+                f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns",
             ),
         ]

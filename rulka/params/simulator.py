@@ -28,14 +28,14 @@ Curve = Annotated[tuple[Point, ...], Field(min_length=1, strict=False), AfterVal
 class PhysicsParams(Section):
     """The simulator's car; see `rulka.simulator.physics`."""
 
-    gravity_mps2: Positive
+    gravity_mps2: Positive = Field(description="acceleration of free fall")
     push_mps2: Curve = Field(description="push of the engine by speed, full gas")
     gear_up_mps: Four = Field(description="speeds at which gears 1 to 4 shift up")
     gear_down_mps: Four = Field(description="speeds below which gears 2 to 5 shift down")
     gear_rpm_per_mps: Five = Field(description="engine revolutions a minute for each m/s")
     shift_ms: NotNegative = Field(description="duration of a gear change, without push")
-    idle_rpm: Positive
-    max_rpm: Positive
+    idle_rpm: Positive = Field(description="engine revolutions a minute at standstill")
+    max_rpm: Positive = Field(description="above which they never rise")
     engine_brake_per_s: NotNegative = Field(description="off the gas: deceleration is this times speed")
     rolling_mps2: NotNegative = Field(description="deceleration of rolling wheels")
     drag_per_m: NotNegative = Field(description="air drag: deceleration is this times speed squared")
@@ -55,8 +55,8 @@ class PhysicsParams(Section):
     scrub: Share = Field(description="share of the tyres' sideways force that slows the car")
     dirt_grip: Positive = Field(description="grip on dirt, road 1")
     dirt_push: Positive = Field(description="push on dirt, road 1")
-    grass_grip: Positive
-    grass_push: Positive
+    grass_grip: Positive = Field(description="grip on grass, road 1")
+    grass_push: Positive = Field(description="push on grass, road 1")
     turbo_factor: Positive = Field(description="how much more the engine pushes on a turbo pad")
     turbo_s: Positive = Field(description="and for how long behind it")
     wall_bounce: Share = Field(description="share of the speed into a wall that comes back out of it")
@@ -96,5 +96,5 @@ class CameraParams(Section):
 class SimulatorParams(Section):
     """The embedded simulator."""
 
-    physics: PhysicsParams
-    camera: CameraParams
+    physics: PhysicsParams = Field(description="how the car moves")
+    camera: CameraParams = Field(description="what agents and demonstrations see through")

@@ -27,7 +27,7 @@ from rulka.params.base import (
 
 
 class EngineeredRewardParams(Section):
-    """Rewards for a manner of driving, over environment steps; see `rulka.envs.rewards`."""
+    """Rewards for how a car drives, over environment steps; see `rulka.envs.rewards`."""
 
     speed_slide: WeightSchedule = Field(description="each decision, for sliding at the angle that keeps most speed")
     neo_slide: WeightSchedule = Field(description="each decision with a sideways speed of 2 m/s or more")
@@ -50,7 +50,7 @@ class RewardParams(Section):
     speed_as_seconds: NotNegative = Field(
         description="a gain in speed counts like the metres it brings in this time; 0 is none, 2 in the reference"
     )
-    engineered: EngineeredRewardParams
+    engineered: EngineeredRewardParams = Field(description="further rewards whose weights change while training")
 
 
 class RandomisationParams(Section):
@@ -75,18 +75,18 @@ class TrainParams(Section):
     environment: Backend = Field(description="where the races are driven")
     algorithm: Algorithm = Field(description="the agent of `data/agent`")
     compared: tuple[Algorithm, ...] = Field(strict=False, description="also trained, for the report's comparison")
-    seed: Seed
+    seed: Seed = Field(description="of starts, exploration and the order of learning")
     max_env_steps: Count = Field(description="environment steps after which training ends")
     max_minutes: Positive = Field(description="wall minutes after which training ends, if that comes first")
     num_collectors: Processes = Field(description="collector processes; 0 runs everything in this process")
     inference: Literal["local", "central"] = Field(description="central lets one process act for all collectors")
-    cars_per_collector: Several
+    cars_per_collector: Several = Field(description="cars that one collector drives side by side")
     block_steps: Several = Field(description="decisions of every car in one block of experience")
     precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster at start")
     start_anywhere: Share = Field(description="share of training races that start anywhere on the track")
     start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")
     start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
-    randomisation: RandomisationParams
+    randomisation: RandomisationParams = Field(description="how training races differ from each other")
     checkpoint_s: Positive = Field(description="seconds between live checkpoints")
     experience: Literal["saved", "rebuilt"] = Field(description="of a run that goes on: with its checkpoints, or anew")
     check_env_steps: Count = Field(description="environment steps between greedy checks of the weights")

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.policy import ClonePolicy
+from models.actor_critic import ClonePolicy
 from rulka.actions import FORWARD, ActionTable
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace
 from rulka.datasets.split import place

@@ -6,40 +6,17 @@ Dimensions: B batch, H x W pixels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
-from models.decoder import ConvDecoder
-from models.encoder import ConvEncoder, normalise_image
-from models.projector import Projector
-from models.vae import VaeHead, sample
+from models.encoders.base import normalise_image
+from models.encoders.build import build_encoder
+from models.encoders.config import EncoderConfig
+from models.pretraining_heads import ConvDecoder, Projector, VaeHead, sample
 from rulka.losses.contrastive import nt_xent_loss
 from rulka.losses.reconstruction import reconstruction_loss, vae_loss
-from rulka.pretraining.augmentation import Augmentation, random_view
-
-Task = Literal["autoencoder", "vae", "simclr"]
-
-
-@dataclass(frozen=True)
-class ObjectiveSettings:
-    """Numbers of the objectives; each uses its own.
-
-    Attributes:
-        vae_latent: latent numbers of the variational autoencoder.
-        kl_weight: weight of its divergence, summed over the latent numbers.
-        projection: numbers of a SimCLR projection.
-        temperature: of SimCLR; positive.
-        augmentation: how SimCLR's views differ.
-    """
-
-    vae_latent: int
-    kl_weight: float
-    projection: int
-    temperature: float
-    augmentation: Augmentation
+from rulka.params import AutoencoderParams, ObjectiveParams, ObservationParams, SimclrParams, VaeParams
+from rulka.pretraining.augmentation import random_view
 
 
 class Objective(nn.Module):
@@ -53,9 +30,9 @@ class Objective(nn.Module):
 
     compares_frames = False
 
-    def __init__(self, height: int, width: int) -> None:
+    def __init__(self, encoder: EncoderConfig, observation: ObservationParams) -> None:
         super().__init__()
-        self.encoder = ConvEncoder(height, width)
+        self.encoder = build_encoder(encoder, observation.height, observation.width)
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the mean loss [] of raw images [B, 1, H, W] uint8."""
@@ -69,9 +46,9 @@ class Objective(nn.Module):
 class AutoencoderObjective(Objective):
     """Mean squared error of images rebuilt from their features."""
 
-    def __init__(self, height: int, width: int) -> None:
-        super().__init__(height, width)
-        self.decoder = ConvDecoder(self.encoder.num_features, height, width)
+    def __init__(self, encoder: EncoderConfig, observation: ObservationParams) -> None:
+        super().__init__(encoder, observation)
+        self.decoder = ConvDecoder(self.encoder.num_features, observation.height, observation.width)
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the reconstruction loss []; draws nothing."""
@@ -86,11 +63,11 @@ class AutoencoderObjective(Objective):
 class VaeObjective(Objective):
     """Reconstruction from a noisy latent code, and the divergence of the code from a standard normal."""
 
-    def __init__(self, height: int, width: int, num_latent: int, kl_weight: float) -> None:
-        super().__init__(height, width)
-        self.head = VaeHead(self.encoder.num_features, num_latent)
-        self.decoder = ConvDecoder(num_latent, height, width)
-        self.kl_weight = kl_weight
+    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: VaeParams) -> None:
+        super().__init__(encoder, observation)
+        self.head = VaeHead(self.encoder.num_features, params.num_latent)
+        self.decoder = ConvDecoder(params.num_latent, observation.height, observation.width)
+        self.kl_weight = params.kl_weight
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the negative evidence bound [] up to constants."""
@@ -109,25 +86,28 @@ class SimclrObjective(Objective):
 
     compares_frames = True
 
-    def __init__(self, height: int, width: int, settings: ObjectiveSettings) -> None:
-        super().__init__(height, width)
-        self.projector = Projector(self.encoder.num_features, settings.projection)
-        self.settings = settings
+    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: SimclrParams) -> None:
+        super().__init__(encoder, observation)
+        self.projector = Projector(self.encoder.num_features, params.projection)
+        self.params = params
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the NT-Xent loss [] of two views of every image."""
         first, second = (self.projector(self.encoder(self.preview(image, generator))) for _ in range(2))
-        return nt_xent_loss(first, second, self.settings.temperature)
+        return nt_xent_loss(first, second, self.params.temperature)
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns one random view of every image."""
-        return random_view(normalise_image(image, torch.float32), self.settings.augmentation, generator)
+        target = normalise_image(image, torch.float32)
+        return random_view(target, self.params.crop_pixels, self.params.brightness, generator)
 
 
-def build_objective(task: Task, height: int, width: int, settings: ObjectiveSettings) -> Objective:
-    """Returns the objective of a task with fresh weights from torch's global generator."""
-    if task == "autoencoder":
-        return AutoencoderObjective(height, width)
-    if task == "vae":
-        return VaeObjective(height, width, settings.vae_latent, settings.kl_weight)
-    return SimclrObjective(height, width, settings)
+def build_objective(objective: ObjectiveParams, encoder: EncoderConfig, observation: ObservationParams) -> Objective:
+    """Returns an objective with fresh weights from torch's global generator."""
+    match objective:
+        case AutoencoderParams():
+            return AutoencoderObjective(encoder, observation)
+        case VaeParams():
+            return VaeObjective(encoder, observation, objective)
+        case SimclrParams():
+            return SimclrObjective(encoder, observation, objective)

@@ -18,10 +18,9 @@ import psutil
 
 from rulka.artifacts import META_FILE, read_meta
 from rulka.datasets.races import Race
-from rulka.evaluation.race import RaceRules
+from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Evaluation
 from rulka.folders import COMPARED, TRANSFER_REPORT
-from rulka.params import EvaluateParams, RaceEndParams
 
 REPORTED_PACKAGES = ("rulka", "torch", "numpy", "numba", "gymnasium", "matplotlib", "av", "dvc", "prefect")
 PRECISIONS = {
@@ -99,7 +98,7 @@ def read_origins(encoder_dir: Path, policy_dir: Path, agent_init_dir: Path, agen
 
 
 def facts_of(
-    evaluation: Evaluation, demonstrations: list[Race], origins: Origins, transfer: str, rules: RaceRules
+    evaluation: Evaluation, demonstrations: list[Race], origins: Origins, transfer: str, races: EvaluationRaces
 ) -> list[Fact]:
     """Returns the honest list of what was used.
 
@@ -108,7 +107,7 @@ def facts_of(
         demonstrations: the races of the dataset on this track.
         origins: metadata of the artifacts.
         transfer: one sentence about the transfer, empty when unknown.
-        rules: of the races.
+        races: from which starts they were, and how they go.
     """
     parameters = origins.parameters()
     facts = [
@@ -120,7 +119,7 @@ def facts_of(
         Fact("Also trained", " ".join(_training(meta) for meta in origins.compared)),
         Fact("Help on the way", _help(origins)),
         Fact("Choice of weights", _choice(parameters, _training_run(origins.agent))),
-        Fact("Evaluation", _evaluation(rules.evaluate, rules.end)),
+        Fact("Evaluation", _evaluation(races)),
         Fact("Machine", _machine(_training_run(origins.agent))),
         Fact("Software", _software(origins)),
     ]
@@ -154,7 +153,7 @@ def _pretraining(parameters: Json, origins: Origins) -> str:
     pretrain, clone = parameters.get("pretrain"), parameters.get("clone")
     parts = []
     if origins.encoder and pretrain:
-        parts.append(f"Level 0: {pretrain['task']} on frames, {_count(pretrain['epochs'], 'epoch')}.")
+        parts.append(f"Level 0: {pretrain['objective']['kind']} on frames, {_count(pretrain['epochs'], 'epoch')}.")
     if origins.policy and clone:
         parts.append(f"Level 1: behaviour cloning, frames and floats to actions, {_count(clone['epochs'], 'epoch')}.")
     return " ".join(parts)
@@ -242,13 +241,14 @@ def _choice(parameters: Json, training: Json) -> str:
     )
 
 
-def _evaluation(evaluate: EvaluateParams, end: RaceEndParams) -> str:
+def _evaluation(races: EvaluationRaces) -> str:
+    seeds, settings = races.seeds, races.settings
     return (
-        f"Every contestant drives {_count(evaluate.num_races, 'race')} from a standing start, seeds {evaluate.seed} to "
-        f"{evaluate.seed + evaluate.num_races - 1}: up to {evaluate.start_lateral_m:g} m beside the line and turned "
-        f"by up to {evaluate.start_heading_deg:g}°. Policies take their most valued action, without exploration. "
-        f"A race ends off the track, after {end.no_progress_s:g} s without getting {end.min_gain_m:g} m further, or "
-        f"after {end.max_race_s:g} s, as in training. A race that did not finish has no time."
+        f"Every contestant drives {_count(len(seeds), 'race')} from a standing start, seeds {seeds[0]} to "
+        f"{seeds[-1]}: up to {settings.start_lateral_m:g} m beside the line and turned "
+        f"by up to {settings.start_heading_deg:g}°. Policies take their most valued action, without exploration. "
+        f"A race ends off the track, after {settings.no_progress_s:g} s without getting {settings.min_gain_m:g} m "
+        f"further, or after {settings.max_race_s:g} s, as in training. A race that did not finish has no time."
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import cast
 
 import numpy as np
 
-from rulka.runtime.choosers import InferencePlace
+from rulka.runtime.acting import InferencePlace
 from rulka.runtime.inference import InferenceSpec, run_inference
 from rulka.runtime.messages import InferenceTimes
 from rulka.runtime.shared_blocks import SharedBlocks
@@ -18,14 +17,14 @@ from rulka.runtime.specs import RunSpec
 from rulka.runtime.supervisor import Supervisor
 from rulka.runtime.weights import SharedWeights
 
-QUESTIONS_PER_START = 1 << 32
+REQUESTS_PER_START = 1 << 32
 """More than one process of a collector ever asks."""
 _SEED_PURPOSE = 1 << 16
 """In the place of a collector's number, of which there are fewer."""
 
 
 class CentralInference:
-    """The process that chooses all collectors' actions, their desks and their pipes to it."""
+    """The process that chooses all collectors' actions, their request slots and their pipes to it."""
 
     def __init__(self, spec: RunSpec, weights: SharedWeights, num_starts: int, silence_limit_s: float) -> None:
         """Reserves the memory; `start` starts the process, and `stop` frees everything again.
@@ -38,8 +37,8 @@ class CentralInference:
         """
         count = spec.train.num_collectors
         self._spec, self._weights, self._num_starts = spec, weights, num_starts
-        self._desk = replace(spec.block, num_steps=1)
-        self._desks = [SharedBlocks.create(self._desk, 1) for _ in range(count)]
+        self._slot_spec = replace(spec.block, num_steps=1)
+        self._slots = [SharedBlocks.create(self._slot_spec, 1) for _ in range(count)]
         context = multiprocessing.get_context("spawn")
         self._pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(count)]
         self._times: list[InferenceTimes] = []
@@ -57,18 +56,16 @@ class CentralInference:
 
     @property
     def memory_names(self) -> list[str]:
-        """Names of the shared memory of the desks."""
-        return [desk.name for desk in self._desks]
+        """Names of the shared memory of the request slots."""
+        return [slot.name for slot in self._slots]
 
     def start(self) -> None:
         """Starts the process."""
         self._supervisor.start(1)
 
     def place_of(self, collector: int, num_restarts: int) -> InferencePlace:
-        """Returns a collector's place here; its questions are numbered apart from those of its predecessors."""
-        return InferencePlace(
-            self._desks[collector].name, self._pipes[collector][0], num_restarts * QUESTIONS_PER_START
-        )
+        """Returns a collector's place here; no two that ever stood there number a request alike."""
+        return InferencePlace(self._slots[collector].name, self._pipes[collector][0], num_restarts * REQUESTS_PER_START)
 
     def look_after(self) -> None:
         """Hears what the process says and starts it again when it has died.
@@ -89,12 +86,12 @@ class CentralInference:
         try:
             self._supervisor.stop()
         finally:
-            for desk in self._desks:
-                desk.close()
+            for slot in self._slots:
+                slot.close()
             for ends in self._pipes:
                 for end in ends:
                     end.close()
-            self._desks, self._pipes = [], []
+            self._slots, self._pipes = [], []
 
     def _make_spec(self, _: int, num_restarts: int) -> InferenceSpec:
         numbers = [self._spec.train.seed, _SEED_PURPOSE, self._num_starts, num_restarts]
@@ -102,10 +99,9 @@ class CentralInference:
             make_actor=self._spec.make_actor,
             device=self._spec.device,
             seed=int(np.random.SeedSequence(numbers).generate_state(1)[0]),
-            desk=self._desk,
-            desk_names=tuple(desk.name for desk in self._desks),
+            slot=self._slot_spec,
+            slot_names=tuple(slot.name for slot in self._slots),
             weights_name=self._weights.name,
             weights_layout=self._weights.layout,
-            parent_pid=os.getpid(),
-            questions=tuple(theirs for _, theirs in self._pipes),
+            requests=tuple(theirs for _, theirs in self._pipes),
         )

@@ -16,29 +16,9 @@ from torch import Tensor
 
 from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.envs.results import StepResult
 from rulka.observation import FROM_END
 from rulka.runtime.messages import RaceEnd
-
-
-class StepResult(Protocol):
-    """What one decision of every car led to; see `rulka.envs.vector.VectorStep`. All arrays have N entries."""
-
-    @property
-    def reward(self) -> NDArray[np.float32]: ...  # noqa: D102
-    @property
-    def terminated(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def truncated(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def is_reset(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def is_finished(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def is_full_race(self) -> NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def progress_m(self) -> NDArray[np.float32]: ...  # noqa: D102
-    @property
-    def race_time_ms(self) -> NDArray[np.int64]: ...  # noqa: D102
 
 
 class CarBatch(Protocol):
@@ -81,8 +61,8 @@ class CarBatch(Protocol):
         ...
 
 
-class Chooser(Protocol):
-    """Chooses actions: an actor of the agent, or somebody who asks one elsewhere; see `rulka.runtime.choosers`."""
+class ActingPolicy(Protocol):
+    """Chooses actions: an actor of the agent, or somebody who asks one elsewhere; see `rulka.runtime.acting`."""
 
     @property
     def version(self) -> int:
@@ -103,7 +83,7 @@ def _nothing() -> None:
 
 
 class Collector:
-    """Lets a chooser drive its cars and writes what happens into blocks, each going on where the last one ended.
+    """Lets a policy drive its cars and writes what happens into blocks, each going on where the last one ended.
 
     Attributes:
         index: which collector this is.
@@ -112,18 +92,18 @@ class Collector:
         simulating_s: time that stepping the environment took in it.
     """
 
-    def __init__(self, index: int, environment: CarBatch, chooser: Chooser, spec: BlockSpec, seed: int) -> None:
+    def __init__(self, index: int, environment: CarBatch, policy: ActingPolicy, spec: BlockSpec, seed: int) -> None:
         """Starts the races.
 
         Args:
             index: which collector this is.
             environment: of `spec.num_cars` cars.
-            chooser: who drives.
+            policy: who drives.
             spec: shape of the blocks to fill.
             seed: of the environment.
         """
         self.index = index
-        self._environment, self._chooser, self._spec = environment, chooser, spec
+        self._environment, self._policy, self._spec = environment, policy, spec
         self._image = np.zeros((spec.num_cars, 1, spec.height, spec.width), np.uint8)
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
@@ -139,13 +119,13 @@ class Collector:
 
         Args:
             block: of this collector's shape; every array is overwritten.
-            env_steps: decisions of all collectors before this block, for the schedules of chooser and rewards.
+            env_steps: decisions of all collectors before this block, for the schedules of policy and rewards.
             on_step: called after every decision of the batch.
 
         Returns:
             The races that ended in the block.
         """
-        self._chooser.set_env_steps(env_steps)
+        self._policy.set_env_steps(env_steps)
         self._environment.set_env_steps(env_steps)
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         races: list[RaceEnd] = []
@@ -153,7 +133,7 @@ class Collector:
         for t in range(self._spec.num_steps):
             began_s = time.perf_counter()
             image, floats = torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t])
-            decision = self._chooser.act(image, floats, explore=True)
+            decision = self._policy.act(image, floats, explore=True)
             acted_s = time.perf_counter()
             result = self._environment.step_into(
                 decision.action, block.image[t + 1], block.floats[t + 1], block.potential[t + 1]
@@ -202,7 +182,7 @@ class Collector:
         return [
             RaceEnd(
                 collector=self.index,
-                version=self._chooser.version,
+                version=self._policy.version,
                 is_finished=bool(result.is_finished[car]),
                 is_full_race=bool(result.is_full_race[car]),
                 time_ms=int(result.race_time_ms[car]),

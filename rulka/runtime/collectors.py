@@ -10,7 +10,6 @@ therefore also a limit on how old experience can be, however much slower one col
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,8 +19,8 @@ import numpy as np
 from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
+from rulka.runtime.acting import LocalActor
 from rulka.runtime.central import CentralInference
-from rulka.runtime.choosers import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
@@ -309,16 +308,15 @@ class CollectorProcesses:
             num_slots=SLOTS_PER_COLLECTOR,
             weights_name=self._weights.name,
             weights_layout=self._weights.layout,
-            parent_pid=os.getpid(),
             inference=None if self._inference is None else self._inference.place_of(index, num_restarts),
         )
 
 
 def _shared_bytes(spec: RunSpec, layout: WeightsLayout) -> int:
-    """Returns how much shared memory a run takes: slots and weights, and with central inference a desk each."""
+    """Returns how much shared memory a run takes: slots and weights, and with central inference a request slot each."""
     slots = SLOTS_PER_COLLECTOR * spec.block.num_bytes
-    desk = replace(spec.block, num_steps=1).num_bytes if spec.train.inference == "central" else 0
-    return memory_bytes(layout) + spec.train.num_collectors * (slots + desk)
+    request = replace(spec.block, num_steps=1).num_bytes if spec.train.inference == "central" else 0
+    return memory_bytes(layout) + spec.train.num_collectors * (slots + request)
 
 
 def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int) -> CollectorSpec:

@@ -15,7 +15,7 @@
     +--------------------------------------------------------------+      +------------------------------------+
 
 `==` is shared memory, `--` are messages. With `train.inference: central` the actor lives in one more process,
-`rulka.runtime.inference`, which the collectors ask through pipes and desks in shared memory. With
+`rulka.runtime.inference`, which the collectors ask through pipes and request slots in shared memory. With
 `train.num_collectors: 0` the `SerialCollectors` take the place of the right-hand side, in this process, and a run
 repeats bit by bit.
 """

@@ -1,4 +1,4 @@
-"""Captured races as experience: rewards by the same functions that training uses, over progress on the same track.
+"""Captured races as experience: rewards by the formulas that training uses, over progress on the same track.
 
 Only races that were driven in the simulator are replayed. Of a recording neither the decisions nor what they led to are
 those of the environment: a player changes keys within a decision and steers by halves, of which a label is the nearest
@@ -15,16 +15,20 @@ from pathlib import Path
 
 import numpy as np
 
+from rulka.actions import CONTROLS
 from rulka.buffers.demonstrations import as_block
 from rulka.buffers.experience import ExperienceBlock
 from rulka.datasets.frames import CapturedRace, FrameDataError, FrameDataset
 from rulka.datasets.races import RaceDataset
-from rulka.envs.rewards import Happening, length_of, manner_from_floats, potential_from_floats, whole_reward
+from rulka.envs.rewards import NUM_RULES, set_rewards
+from rulka.envs.scoring import score_captured
 from rulka.observation import FLOATS
 from rulka.params import RewardParams
 
 SHORTEST_DECISIONS = 2
 REPLAYED_SOURCE = "driver"
+_SEEN = (FLOATS["velocity"], FLOATS["has_contact"], slice(FLOATS["waypoints"].start, FLOATS["waypoints"].start + 6))
+_FULL_GAS = np.array([keys.accelerate and not keys.brake for keys in CONTROLS])
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -95,8 +99,8 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
     The frames are those before each decision. The last decision of a race that finished leads over the line: its
     observation after does not exist and does not matter, as no value follows. Of a race that did not finish, the last
     frame only says what the decision before it led to; it counts as cut there. Engineered rewards have the weights of
-    step 0 of the run, before which demonstrations were driven; that of the last decision over the line is for the
-    manner seen before it.
+    step 0 of the run, before which demonstrations were driven; that of the last decision over the line is for what
+    was seen before it.
 
     Args:
         race: at least two frames.
@@ -109,26 +113,30 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
         along_m, time_ms = np.append(along_m, end.length_m), np.append(time_ms, float(end.time_ms))
     num_steps = len(along_m) - 1
     is_last = np.arange(num_steps) == num_steps - 1
-    observations = {
-        "image": race.image,
-        "floats": race.floats,
-        "potential": potential_from_floats(race.floats, rewards),
-    }
+    observations = {"image": race.image, "floats": race.floats}
     if end:
         observations = {name: np.concatenate([values, values[-1:]]) for name, values in observations.items()}
-    floats = observations["floats"]
-    happening = Happening(
-        gained_m=np.diff(along_m),
-        duration_s=np.diff(time_ms) / 1000.0,
-        left_track=np.zeros(num_steps, np.bool_),
-        has_ended=is_last,
-        before_mps=length_of(floats[:-1, FLOATS["velocity"]].astype(np.float64)),
-    )
-    manner = manner_from_floats(floats[1:], race.action[after])
+    observations["potential"] = np.empty(num_steps + 1, np.float32)
     decisions = {
         "action": race.action[after],
-        "reward": whole_reward(happening, manner, rewards, 0),
+        "reward": np.empty(num_steps, np.float32),
         "terminated": is_last & (end is not None),
         "truncated": is_last & (end is None),
     }
+    rules = np.zeros(NUM_RULES)
+    set_rewards(rules, rewards)
+    velocity_mps, has_contact, waypoints_m = (np.ascontiguousarray(observations["floats"][:, part]) for part in _SEEN)
+    gained_m, duration_s = np.diff(along_m), np.diff(time_ms) / 1000.0
+    is_full_gas = _FULL_GAS[race.action[after]]
+    score_captured(
+        gained_m,
+        duration_s,
+        is_full_gas,
+        velocity_mps,
+        has_contact,
+        waypoints_m,
+        rules,
+        decisions["reward"],
+        observations["potential"],
+    )
     return as_block(observations, decisions)

@@ -14,7 +14,6 @@ from rulka.params import Algorithm
 
 ONE_ALGORITHM: dict[Algorithm, tuple[str, ...]] = {
     "ppo": (
-        "models/actor_critic.py",
         "rulka/agents/ppo*.py",
         "rulka/agents/rollouts.py",
         "rulka/losses/gae.py",

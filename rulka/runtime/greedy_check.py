@@ -17,7 +17,8 @@ from torch import Tensor
 
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
-from rulka.runtime.collector import CarBatch, StepResult
+from rulka.envs.results import StepResult
+from rulka.runtime.collector import CarBatch
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
 """Central inference: one process chooses the actions of all collectors, in batches of whoever asks.
 
-For actors on a GPU, and for games, where each collector drives one car. A collector lays what its cars see on a *desk*
-(shared memory: a block of one decision) and sends `Ask`; the answer is written on the desk, and `Answered` says so.
-Whatever has been asked by the time that the last batch is done becomes the next batch: nobody waits for anybody.
+For actors on a GPU, and for games, where each collector drives one car. A collector writes what its cars see into its
+*request slot* (shared memory: a block of one decision) and sends a `Request`; the actions are written into the slot,
+and a `Response` says so. Whatever has been asked for by the time that the last batch is done becomes the next batch:
+nobody waits for anybody.
 
 Weights are taken over between batches, so they may become newer in the middle of a block; the block then counts as made
-by the oldest. A desk and both ends of its pipe belong to the learner's process, so that either side can die and be
-replaced: an answer that does not come is asked for again, and one to an old question is recognised by its number.
+by the oldest. A slot and both ends of its pipe belong to the learner's process, so that either side can die and be
+replaced: a request without a response is sent again, and a response to an old one is recognised by its number.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ from torch import Tensor
 from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import staging
-from rulka.runtime.messages import Answered, Ask, Heartbeat, InferenceTimes, Stop
-from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, work_for_learner
+from rulka.runtime.messages import Heartbeat, InferenceTimes, Request, Response, Stop
+from rulka.runtime.process import HEARTBEAT_S, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import MakeActor
 from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsLayout
@@ -39,80 +39,86 @@ class InferenceSpec:
         make_actor: builds the actor.
         seed: of its exploration.
         device: where it computes.
-        desk: shape of a desk, a block of one decision.
-        desk_names: of the shared memory of each collector's.
+        slot: shape of a request slot, a block of one decision.
+        slot_names: of the shared memory of each collector's slot.
         weights_name: of the shared memory with the weights.
         weights_layout: of the weights.
-        parent_pid: process without which this one shall not go on.
-        questions: ends of the collectors' pipes.
+        requests: ends of the collectors' pipes.
     """
 
     make_actor: MakeActor
     seed: int
     device: torch.device
-    desk: BlockSpec
-    desk_names: tuple[str, ...]
+    slot: BlockSpec
+    slot_names: tuple[str, ...]
     weights_name: str
     weights_layout: WeightsLayout
-    parent_pid: int
-    questions: tuple[Connection, ...]
+    requests: tuple[Connection, ...]
 
 
 def run_inference(spec: InferenceSpec, connection: Connection) -> None:
-    """Is the whole work of the process.
+    """Does the work of the process, to its end.
 
     Args:
         spec: what to build, and where its memory is.
         connection: to the learner; when it breaks, the learner is gone and this process ends.
     """
-    work_for_learner(spec.parent_pid, connection, lambda: Inference(spec, connection))
+    work_for_learner(connection, lambda: Inference(spec, connection))
 
 
 class Inference:
     """The loop of the process."""
 
     def __init__(self, spec: InferenceSpec, connection: Connection) -> None:
-        self._connection, self._questions, self._parent_pid = connection, spec.questions, spec.parent_pid
+        self._connection, self._requests = connection, spec.requests
         connection.send(Heartbeat("building its network"))
-        self._memory = [SharedBlocks.attach(name, spec.desk, 1) for name in spec.desk_names]
-        self._desks = [memory[0] for memory in self._memory]
+        self._memory = [SharedBlocks.attach(name, spec.slot, 1) for name in spec.slot_names]
+        self._slots = [memory[0] for memory in self._memory]
         self._weights = SharedWeights.attach(spec.weights_name, spec.weights_layout)
         self._actor = spec.make_actor(spec.seed, spec.device)
         # Reused for every batch: the actor has decided, and so copied it, before the next one is joined.
-        rows = spec.desk.num_cars * len(self._desks)
-        self._image = staging((rows, 1, spec.desk.height, spec.desk.width), torch.uint8, spec.device)
-        self._floats = staging((rows, spec.desk.num_floats), torch.float32, spec.device)
+        rows = spec.slot.num_cars * len(self._slots)
+        self._image = staging((rows, 1, spec.slot.height, spec.slot.width), torch.uint8, spec.device)
+        self._floats = staging((rows, spec.slot.num_floats), torch.float32, spec.device)
         self._version = NO_VERSION
         self._times, self._beat_s = InferenceTimes(), time.monotonic()
 
     def run(self) -> None:
-        """Answers until told to stop."""
+        """Responds until told to stop."""
         while True:
             started_s = time.monotonic()
-            ready = wait([self._connection, *self._questions], HEARTBEAT_S)
+            ready = wait([self._connection, *self._requests], HEARTBEAT_S)
             self._times.waiting_s += time.monotonic() - started_s
             if self._connection in ready and isinstance(self._connection.recv(), Stop):
                 break
-            asked = {index: _newest(end) for index, end in enumerate(self._questions) if end in ready}
-            if asked:
-                self.answer(asked)
+            requests = {index: _newest(end) for index, end in enumerate(self._requests) if end in ready}
+            if requests:
+                self.respond(requests)
             self._beat_when_due()
+        self.close()
 
-    def answer(self, asked: Mapping[int, Ask]) -> None:
-        """Decides for the cars on the desks of some collectors, by their numbers, and says so to each."""
+    def close(self) -> None:
+        """Lets go of the shared memory."""
+        self._slots.clear()
+        for memory in self._memory:
+            memory.close()
+        self._weights.close()
+
+    def respond(self, requests: Mapping[int, Request]) -> None:
+        """Decides for the cars in the slots of some collectors, by their numbers, and tells each."""
         started_s = time.monotonic()
         if self._weights.version != self._version:
             weights = self._weights.read()
             self._actor.load_network(weights.tensors)
             self._version = weights.version
         loaded_s = time.monotonic()
-        desks = [self._desks[index] for index in asked]
-        self._actor.set_env_steps(max(ask.env_steps for ask in asked.values()))
-        image, floats = _join(desks, "image", self._image), _join(desks, "floats", self._floats)
+        slots = [self._slots[index] for index in requests]
+        self._actor.set_env_steps(max(request.env_steps for request in requests.values()))
+        image, floats = _join(slots, "image", self._image), _join(slots, "floats", self._floats)
         decision = self._actor.act(image, floats, explore=True)
-        _write(desks, decision)
-        for index, ask in asked.items():
-            self._questions[index].send(Answered(ask.number, self._version))
+        _write(slots, decision)
+        for index, request in requests.items():
+            self._requests[index].send(Response(request.number, self._version))
         self._times.loading_s += loaded_s - started_s
         self._times.acting_s += time.monotonic() - loaded_s
         self._times.num_batches += 1
@@ -121,32 +127,30 @@ class Inference:
     def _beat_when_due(self) -> None:
         if time.monotonic() - self._beat_s < HEARTBEAT_S:
             return
-        if os.getppid() != self._parent_pid:
-            raise LearnerGoneError
         self._connection.send(self._times)
         self._times, self._beat_s = InferenceTimes(), time.monotonic()
 
 
-def _newest(end: Connection) -> Ask:
-    """Takes all questions of a collector and returns the last; it waits for no answer to an earlier one."""
-    ask: Ask = end.recv()
+def _newest(end: Connection) -> Request:
+    """Takes all requests of a collector and returns the last; it waits for no response to an earlier one."""
+    request: Request = end.recv()
     while end.poll():
-        ask = end.recv()
-    return ask
+        request = end.recv()
+    return request
 
 
-def _join(desks: Sequence[ExperienceBlock], name: str, memory: Tensor) -> Tensor:
-    """Writes what the cars of some desks see into the first rows of [cars of all desks, ...] and returns these."""
-    seen = [getattr(desk, name)[0] for desk in desks]
+def _join(slots: Sequence[ExperienceBlock], name: str, memory: Tensor) -> Tensor:
+    """Writes what the cars of some slots see into the first rows of [cars of all slots, ...] and returns these."""
+    seen = [getattr(slot, name)[0] for slot in slots]
     joined = memory[: sum(map(len, seen))]
     np.concatenate(seen, out=joined.numpy())
     return joined
 
 
-def _write(desks: Sequence[ExperienceBlock], decision: Decision) -> None:
+def _write(slots: Sequence[ExperienceBlock], decision: Decision) -> None:
     start = 0
-    for desk in desks:
-        cars = slice(start, start + desk.spec.num_cars)
-        desk.action[0], desk.log_prob[0] = decision.action[cars], decision.log_prob[cars]
-        desk.value[0], desk.is_greedy[0] = decision.value[cars], decision.is_greedy[cars]
+    for slot in slots:
+        cars = slice(start, start + slot.spec.num_cars)
+        slot.action[0], slot.log_prob[0] = decision.action[cars], decision.log_prob[cars]
+        slot.value[0], slot.is_greedy[0] = decision.value[cars], decision.is_greedy[cars]
         start = cars.stop

@@ -98,17 +98,17 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Failed:
-    """From any process: its last words."""
+    """From any process, just before it ends: what went wrong."""
 
     traceback: str
 
 
 @dataclass(frozen=True)
-class Ask:
-    """From a collector to central inference: what its cars see lies on its desk, what shall they do?
+class Request:
+    """From a collector to central inference: its cars' observations lie in its request slot, and it waits for actions.
 
     Attributes:
-        number: of the question, rising.
+        number: of the request, rising.
         env_steps: see `Fill`.
     """
 
@@ -117,11 +117,11 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Answered:
-    """From central inference: the answer to a question lies on the desk.
+class Response:
+    """From central inference: the actions for a request lie in the slot.
 
     Attributes:
-        number: of the question.
+        number: of the request.
         version: of the weights that acted.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,60 +13,25 @@ from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learn
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import CPU
-from rulka.envs.game import GameCars, game_settings
+from rulka.envs.game import GameCars
 from rulka.envs.vector import RaceVectorEnv
 from rulka.errors import UserError
 from rulka.game.link import GameLink
 from rulka.observation import num_floats
-from rulka.params import ObservationParams, RaceEndParams, RewardParams, SimulatorParams, TrainParams
+from rulka.params import ObservationParams, TrainParams
+from rulka.race_settings import RaceSettings
+from rulka.tracks.track import load_track
 
 
-@dataclass(frozen=True)
-class RaceSpec:
-    """What collectors race on; picklable.
-
-    Attributes:
-        track: track file.
-        simulator: physics and camera.
-        observation: image size.
-        rewards: weights of the reward.
-        ticks_per_action: length of a decision.
-        actions_per_decision: actions that share it.
-        train: starts of races.
-        end: when they end.
-    """
-
-    track: Path
-    simulator: SimulatorParams
-    observation: ObservationParams
-    rewards: RewardParams
-    ticks_per_action: int
-    train: TrainParams
-    end: RaceEndParams
-    actions_per_decision: int = 1
-
-
-def build_cars(spec: RaceSpec, num_cars: int, *, start_anywhere: float) -> RaceVectorEnv:
+def build_cars(track: Path, settings: RaceSettings, num_cars: int, *, start_anywhere: float) -> RaceVectorEnv:
     """Builds an environment; see `rulka.runtime.specs.MakeCars`."""
-    return RaceVectorEnv(
-        num_cars,
-        track=spec.track,
-        simulator=spec.simulator,
-        observation=spec.observation,
-        rewards=spec.rewards,
-        ticks_per_action=spec.ticks_per_action,
-        actions_per_decision=spec.actions_per_decision,
-        start_anywhere=start_anywhere,
-        start_lateral_m=spec.train.start_lateral_m,
-        start_heading_deg=spec.train.start_heading_deg,
-        max_race_s=spec.end.max_race_s,
-        no_progress_s=spec.end.no_progress_s,
-        min_gain_m=spec.end.min_gain_m,
-        randomisation=spec.train.randomisation,
-    )
+    chosen = settings.model_copy(update={"start_anywhere": start_anywhere})
+    return RaceVectorEnv(num_cars, track, settings=chosen)
 
 
-def build_game_cars(spec: RaceSpec, link: GameLink, num_cars: int, *, start_anywhere: float) -> GameCars:
+def build_game_cars(
+    track: Path, settings: RaceSettings, link: GameLink, num_cars: int, *, start_anywhere: float
+) -> GameCars:
     """Connects to a game, which has one car and begins its races at the start line; see `MakeCars`.
 
     Raises:
@@ -77,20 +41,7 @@ def build_game_cars(spec: RaceSpec, link: GameLink, num_cars: int, *, start_anyw
     if num_cars != 1 or start_anywhere > 0.0:
         message = f"a game has one car, which begins at the start line: asked for {num_cars} of them"
         raise UserError(message)
-    settings = game_settings(
-        spec.track,
-        {
-            "simulator": spec.simulator,
-            "observation": spec.observation,
-            "rewards": spec.rewards,
-            "ticks_per_action": spec.ticks_per_action,
-            "actions_per_decision": spec.actions_per_decision,
-            "max_race_s": spec.end.max_race_s,
-            "no_progress_s": spec.end.no_progress_s,
-            "min_gain_m": spec.end.min_gain_m,
-        },
-    )
-    return GameCars(settings, link)
+    return GameCars(load_track(track), settings, link)
 
 
 def num_games(train: TrainParams) -> int:
@@ -153,6 +104,7 @@ def agent_config(spec: AgentSpec, table: ActionTable) -> dict[str, Any]:
     return {
         "algorithm": spec.algorithm,
         "num_actions": table.num_actions,
+        "encoder": spec.encoder.model_dump(mode="json"),
         "network": spec.network.model_dump(mode="json"),
         spec.algorithm: getattr(spec, spec.algorithm).model_dump(mode="json"),
     }

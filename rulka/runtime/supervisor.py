@@ -1,7 +1,7 @@
 """Starts, watches, restarts and stops the processes of a run; nothing else does.
 
 A process that ends, or is silent for too long, is started again in its place. One that crashes too often in a
-minute ends the run with its last words.
+minute ends the run with its traceback.
 """
 
 from __future__ import annotations
@@ -9,10 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import signal
-import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,13 +17,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
+from rulka.processes import STOP_GRACE_S, RestartBudget, interrupts_blocked
 from rulka.runtime.messages import BlockFilled, Failed, FromWorker, Heartbeat, InferenceTimes, Stop, ToWorker
 
-MAX_CRASHES = 3
-CRASH_WINDOW_S = 60.0
+MAX_RESTARTS = 2
+"""Of one process, within `RESTART_WINDOW_S`."""
+RESTART_WINDOW_S = 60.0
 SILENCE_LIMIT_S = 120.0
 """Longer than compiling and importing take on a busy machine: a wait that long is no work any more."""
-STOP_GRACE_S = 3.0
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 _LOGGER = logging.getLogger(__name__)
@@ -50,8 +48,8 @@ class Worker:
         connection: to it.
         heard_s: when it last said something, on the monotonic clock.
         activity: what it last said it was doing.
-        last_words: the traceback it sent before ending, or an empty text.
-        crashes_s: when it crashed.
+        traceback: the traceback it sent before ending, or an empty text.
+        budget: how often it may still be started again.
         num_starts: how often it was started.
         is_connected: its end of the pipe is open.
     """
@@ -61,8 +59,8 @@ class Worker:
     connection: Connection
     heard_s: float
     activity: str = "starting"
-    last_words: str = ""
-    crashes_s: deque[float] = field(default_factory=deque)
+    traceback: str = ""
+    budget: RestartBudget = field(default_factory=lambda: RestartBudget(MAX_RESTARTS, RESTART_WINDOW_S))
     num_starts: int = 1
     is_connected: bool = True
 
@@ -151,32 +149,29 @@ class Supervisor:
         spec = self._make_spec(index, num_starts)
         name = f"rulka-{self._title}-{index}"
         process = self._context.Process(target=self._run, args=(spec, theirs), name=name, daemon=True)
-        with _one_thread_each(), _interrupts_blocked():
+        with _one_thread_each(), interrupts_blocked():
             process.start()
         theirs.close()  # or the pipe would stay open when the process is gone
         return process, ours
 
     def _replace(self, worker: Worker, *, is_silent: bool) -> None:
-        reason = self._bury(worker, is_silent=is_silent)
-        now_s = time.monotonic()
-        worker.crashes_s.append(now_s)
-        while now_s - worker.crashes_s[0] > CRASH_WINDOW_S:
-            worker.crashes_s.popleft()
-        if len(worker.crashes_s) >= MAX_CRASHES:
+        reason = self._reap(worker, is_silent=is_silent)
+        if not worker.budget.take():
+            budget = worker.budget
             message = (
-                f"{self._title} {worker.index} crashed {len(worker.crashes_s)} times within {CRASH_WINDOW_S:.0f} s; "
-                f"the last time it {reason}\n{worker.last_words}"
+                f"{self._title} {worker.index} crashed {budget.num_restarts + 1} times within {budget.window_s:.0f} s; "
+                f"the last time it {reason}\n{worker.traceback}"
             )
             raise WorkerCrashError(message)
-        _LOGGER.warning("%s %d %s; starting it again\n%s", self._title, worker.index, reason, worker.last_words)
+        _LOGGER.warning("%s %d %s; starting it again\n%s", self._title, worker.index, reason, worker.traceback)
         self._on_restart(worker.index)
         worker.process, worker.connection = self._launch(worker.index, worker.num_starts)
         worker.num_starts += 1
         worker.is_connected = True
-        worker.heard_s, worker.activity, worker.last_words = time.monotonic(), "starting", ""
+        worker.heard_s, worker.activity, worker.traceback = time.monotonic(), "starting", ""
         self.num_restarts += 1
 
-    def _bury(self, worker: Worker, *, is_silent: bool) -> str:
+    def _reap(self, worker: Worker, *, is_silent: bool) -> str:
         """Makes sure that a process is gone and returns in words how it ended."""
         if is_silent:
             worker.process.kill()
@@ -210,7 +205,7 @@ def _take_notes(worker: Worker, messages: Sequence[FromWorker]) -> Iterator[Fact
         if isinstance(message, Heartbeat):
             worker.activity = message.activity
         elif isinstance(message, Failed):
-            worker.last_words = message.traceback
+            worker.traceback = message.traceback
         else:
             yield message
 
@@ -223,23 +218,6 @@ def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | 
     give_up_s = time.monotonic() + STOP_GRACE_S
     for process in processes:
         process.join(max(0.0, give_up_s - time.monotonic()))
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Lets a process started in the block begin with interrupts blocked, where the system can do that.
-
-    Ctrl-C reaches every process of a terminal, also one that is still importing and has not yet said that it leaves
-    interrupts to its parent. One that comes to this process meanwhile is only late.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -5,15 +5,14 @@ It builds its own environment and network, ignores Ctrl-C (its parent ends it), 
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from rulka.runtime.choosers import FollowingActor, InferencePlace, RemoteActor
+from rulka.runtime.acting import InferenceClient, InferencePlace, SyncedActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop, ToWorker
-from rulka.runtime.process import HEARTBEAT_S, LearnerGoneError, work_for_learner
+from rulka.runtime.process import HEARTBEAT_S, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import CollectorSpec
 from rulka.runtime.weights import WeightsLayout
@@ -29,7 +28,6 @@ class WorkerSpec:
         num_slots: how many there are.
         weights_name: of the shared memory with the weights.
         weights_layout: of the weights.
-        parent_pid: process without which this one shall not go on.
         inference: the way to central inference; None lets the process choose actions itself.
     """
 
@@ -38,25 +36,24 @@ class WorkerSpec:
     num_slots: int
     weights_name: str
     weights_layout: WeightsLayout
-    parent_pid: int
     inference: InferencePlace | None = None
 
 
 def run_worker(spec: WorkerSpec, connection: Connection) -> None:
-    """Is the whole work of a collector process.
+    """Does the work of a collector process, to its end.
 
     Args:
         spec: what to build and where its memory is.
         connection: to the learner; when it breaks, the learner is gone and this process ends.
     """
-    work_for_learner(spec.parent_pid, connection, lambda: _Worker(spec, connection))
+    work_for_learner(connection, lambda: _Worker(spec, connection))
 
 
 class _Worker:
     """The loop of the process, with its connection and shared memory."""
 
     def __init__(self, spec: WorkerSpec, connection: Connection) -> None:
-        self._connection, self._parent_pid = connection, spec.parent_pid
+        self._connection = connection
         self._beat_s = time.monotonic()
         self._beat("building its environment and network")
         part = spec.collector
@@ -64,10 +61,10 @@ class _Worker:
         environment = part.make_cars(part.block.num_cars, start_anywhere=part.start_anywhere)
         if spec.inference is None:
             actor = part.make_actor(part.seed)
-            self._chooser = FollowingActor(actor, spec.weights_name, spec.weights_layout)
+            self._policy = SyncedActor(actor, spec.weights_name, spec.weights_layout)
         else:
-            self._chooser = RemoteActor(spec.inference, part.block, self._wait_for_decision)
-        self._collector = Collector(part.index, environment, self._chooser, part.block, part.seed)
+            self._policy = InferenceClient(spec.inference, part.block, self._wait_for_decision)
+        self._collector = Collector(part.index, environment, self._policy, part.block, part.seed)
 
     def run(self) -> None:
         """Fills blocks until told to stop."""
@@ -77,12 +74,12 @@ class _Worker:
             if isinstance(message, Stop):
                 break
             permitted_s = time.monotonic()
-            self._chooser.begin_block()
+            self._policy.begin_block()
             loaded_s = time.monotonic()
             races = self._collector.fill(self._blocks[message.slot], message.env_steps, self._beat_when_due)
             filled = BlockFilled(
                 slot=message.slot,
-                version=self._chooser.version,
+                version=self._policy.version,
                 races=races,
                 cars=self._collector.cars.copy(),
                 spent=CollectorTimes(
@@ -94,21 +91,18 @@ class _Worker:
             )
             self._connection.send(filled)
         self._collector.close()
+        self._policy.close()
+        self._blocks.close()
 
     def _receive(self) -> Fill | Stop:
-        """Waits for the next message, with a sign of life every `HEARTBEAT_S`; blocks in the system, never spins."""
+        """Waits for the next message, with a heartbeat every `HEARTBEAT_S`; blocks in the system, never spins."""
         while not self._connection.poll(HEARTBEAT_S):
-            self._wait("permission to fill a block")
+            self._beat("waiting for permission to fill a block")
         message: ToWorker = self._connection.recv()
         return message
 
     def _wait_for_decision(self) -> None:
-        self._wait("a decision by central inference")
-
-    def _wait(self, what: str) -> None:
-        self._beat(f"waiting for {what}")
-        if os.getppid() != self._parent_pid:
-            raise LearnerGoneError
+        self._beat("waiting for a decision by central inference")
 
     def _beat_when_due(self) -> None:
         if time.monotonic() - self._beat_s > HEARTBEAT_S:

@@ -1,6 +1,6 @@
 """What the physics kernels are given: parameters and a track as plain arrays.
 
-Kernels take every constant as an argument, since numba's cache would keep the old value of an imported one.
+Kernels take every parameter as an argument, so that a change takes effect without compiling.
 """
 
 from __future__ import annotations

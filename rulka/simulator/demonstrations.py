@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import ActionTable
-from rulka.params import DriverParams, RaceEndParams, SimulatorParams
+from rulka.params import DriverParams
+from rulka.race_settings import RaceSettings
 from rulka.simulator.driver import PurePursuitDriver, sample_skills
 from rulka.simulator.race_end import RaceWatch
+from rulka.simulator.race_start import LATERAL, NUM_CHANCES, draw_starts
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
@@ -48,37 +49,34 @@ class DrivenRace:
 
 def record_demonstrations(
     track: Track,
-    simulator: SimulatorParams,
-    table: ActionTable,
+    settings: RaceSettings,
     driver: DriverParams,
     num_races: int,
     seed: int,
-    end: RaceEndParams,
     on_decision: Callable[[int], None] = lambda _running: None,
 ) -> list[DrivenRace]:
     """Lets a field of drivers race, all at once, one car each.
 
     Args:
         track: the road.
-        simulator: physics.
-        table: actions.
+        settings: how the races go.
         driver: how good the field is.
         num_races: cars.
         seed: of skills, slips and starting places.
-        end: when a race ends.
         on_decision: called after every decision with the number of cars still driving.
 
     Returns:
         One race for each driver, finished or not.
     """
     skills = sample_skills(num_races, driver, seed)
-    cars = Simulator(track, num_races, simulator, table)
-    starts = [np.random.default_rng([seed, k, 1]).uniform(-1.0, 1.0) for k in range(num_races)]
-    cars.reset(np.ones(num_races, np.bool_), lateral_m=np.array(starts))
-    pilot = PurePursuitDriver(track, simulator.physics, skills, seed)
+    cars = Simulator(track, num_races, settings.simulator, settings.table)
+    chance = np.full((num_races, NUM_CHANCES), 0.5)  # in the middle
+    chance[:, LATERAL] = [np.random.default_rng([seed, k, 1]).random() for k in range(num_races)]
+    cars.reset(np.ones(num_races, np.bool_), *draw_starts(chance, settings, track.length_m))
+    pilot = PurePursuitDriver(track, settings.simulator.physics, skills, seed)
     actions, rows, times = [], [cars.cars.copy()], [cars.time_ms.copy()]
     lasts = np.zeros(num_races, np.int64)
-    watch = RaceWatch(end, track.length_m, cars.along_m)
+    watch = RaceWatch(settings, track.length_m, cars.along_m)
     while watch.is_racing.any():
         actions.append(pilot.actions(cars))
         cars.step(actions[-1])

@@ -24,7 +24,7 @@ from rulka.device import CPU, use_device
 from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver
 from rulka.evaluation.dataset import demonstration_results, track_and_demonstrations
-from rulka.evaluation.race import RaceRules, race, reference_race
+from rulka.evaluation.race import EvaluationRaces, race, reference_race
 from rulka.evaluation.results import FINISHED, NOT_FINISHED, RaceResult
 from rulka.folders import RACES
 from rulka.observation import CAR
@@ -130,8 +130,8 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int, de
     for path in found.laps:
         lap = read_reference(path, table)
         where = _same(where, track_and_demonstrations(lap.track_uid.removeprefix(UID_PREFIX), RACES)[0])
-        rules = RaceRules(where, table, params.simulator, params.observation, params.evaluate, params.race_end)
-        races.append(("Reference lap", reference_race(load_reference(path, where, params.simulator, table), rules)))
+        driven = reference_race(load_reference(path, where, params.simulator, table), _races_on(where, params, 1))
+        races.append(("Reference lap", driven))
     where = where or track_and_demonstrations(None, RACES)[0]
     networks = use_device(device) if found.agents else CPU
     agents = [pair for folder in found.agents for pair in _agent_races(folder, where, params, num_races, networks)]
@@ -149,11 +149,14 @@ def _same(where: Track | None, other: Track) -> Track:
 def _agent_races(
     folder: Path, where: Track, params: Params, num_races: int, device: torch.device
 ) -> list[tuple[str, RaceResult]]:
-    table = action_table(params.actions.ticks_per_action)
+    races = _races_on(where, params, num_races)
+    driver = agent_driver(folder, races, device)
+    return [(f"{driver.label}, start {result.seed}", result) for result in race(driver.policy, races)]
+
+
+def _races_on(where: Track, params: Params, num_races: int) -> EvaluationRaces:
     evaluate = params.evaluate.model_copy(update={"num_races": num_races})
-    rules = RaceRules(where, table, params.simulator, params.observation, evaluate, params.race_end)
-    driver = agent_driver(folder, rules, device)
-    return [(f"{driver.label}, start {result.seed}", result) for result in race(driver.policy, rules)]
+    return EvaluationRaces.of(where, params.observation, params.actions, params.simulator, evaluate, params.race_end)
 
 
 def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:

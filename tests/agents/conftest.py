@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.observation import Normalisation
@@ -78,11 +79,8 @@ IQN = IqnParams(
     max_grad_norm=30.0,
     max_grad_value=None,
 )
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PLAIN = IqnNetworkParams(
-    encoder="conv",
-    impala_width=1,
-    adaptive_pool=0,
-    spectral_norm=False,
     layer_norm=False,
     actions_per_decision=1,
     noisy_sigma=0.0,
@@ -160,14 +158,18 @@ class Trained(NamedTuple):
 
 
 def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:
-    """A tiny agent in float32; `changes` go into the parameters of its algorithm, `extras` into IQN's network."""
+    """A tiny agent in float32; `changes` are of its algorithm, `extras` of the network of IQN or the `encoder`."""
     ppo = PpoParams.model_validate(PPO.model_dump() | changes) if algorithm == "ppo" else PPO
     iqn = IqnParams.model_validate(IQN.model_dump() | changes) if algorithm == "iqn" else IQN
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
-    body = IqnNetworkParams.model_validate(PLAIN.model_dump() | (extras or {}))
+    extras = {"encoder": CONV} | (extras or {})
+    encoder = ENCODER_CONFIG.validate_python(extras.pop("encoder"))
+    body = IqnNetworkParams.model_validate(PLAIN.model_dump() | extras)
     network = NetworkParams(float_hidden=32, dense_hidden=64, tau_embedding=16, iqn=body)
     observation = ObservationParams(height=SIZE, width=SIZE)
-    return AgentSpec(algorithm, observation, network, ppo, iqn, NUM_ACTIONS, normalisation, precision="float32")
+    return AgentSpec(
+        algorithm, observation, encoder, network, ppo, iqn, NUM_ACTIONS, normalisation, precision="float32"
+    )
 
 
 def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:

@@ -7,9 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from models.encoders.config import ConvConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
-from models.observer import InputShape
+from models.torso import InputShape
 from rulka.agents.inspection import inspect_priorities, inspect_training, inspect_values
+
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
 
 
 def test_norms_of_one_step_worked_by_hand() -> None:
@@ -29,7 +32,7 @@ def test_norms_of_one_step_worked_by_hand() -> None:
 
 
 def test_values_of_a_network_whose_heads_are_known() -> None:
-    network = IqnNetwork(InputShape(34, 34, torch.zeros(3), torch.ones(3)), IqnSizes(8, 16, 4), 3)
+    network = IqnNetwork(InputShape(34, 34, torch.zeros(3), torch.ones(3)), CONV, IqnSizes(8, 16, 4), 3)
     with torch.no_grad():
         for layer in network.output_layers():
             layer.weight.zero_()
@@ -47,7 +50,7 @@ def test_lead_of_a_block_over_the_second_best_block() -> None:
 
     Over all outputs at once, the two best would be 9.5 and 9 of one place, also where the other place decides.
     """
-    network = IqnNetwork(InputShape(34, 34, torch.zeros(3), torch.ones(3)), IqnSizes(8, 16, 4), 6)
+    network = IqnNetwork(InputShape(34, 34, torch.zeros(3), torch.ones(3)), CONV, IqnSizes(8, 16, 4), 6)
     image, floats = torch.zeros(5, 1, 34, 34, dtype=torch.uint8), torch.zeros(5, 3)
     for second, lead in (([9.0, 9.5, 2.0], 0.5), ([90.0, 95.0, 2.0], 2.0)):
         with torch.no_grad():

@@ -52,7 +52,7 @@ def test_epsilon_is_the_share_of_random_actions(lab):
 
 def test_cloned_policy_drives_during_the_warm_up_only(lab):
     spec = replace(lab.spec("iqn", warmup_steps=100, epsilon=lab.constant(0.0)), has_policy_network=True)
-    policy = build_clone_policy(spec.observation, spec.network, spec.normalisation, spec.num_actions)
+    policy = build_clone_policy(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_actions)
     torch.nn.init.zeros_(policy.policy_head.weight)
     with torch.no_grad():
         policy.policy_head.bias.copy_(torch.tensor([0.2, 0.5, 0.3]).log())

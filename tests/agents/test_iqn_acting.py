@@ -8,20 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from models.iqn import IqnExtras, IqnNetwork, IqnSizes, fixed_fractions
+from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig
+from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
-from models.observer import InputShape
+from models.torso import InputShape
 from rulka.agents import iqn_acting
 from rulka.agents.agent import make_actor
 from rulka.agents.iqn_onnx import OnnxAdvantages
 
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
+PLAIN = IqnSizes(16, 32, 8)
 TAU = fixed_fractions(8)
 
 
-def network_for(width: int = 34, extras: IqnExtras | None = None) -> IqnNetwork:
+def network_for(width: int = 34, encoder: EncoderConfig = CONV, sizes: IqnSizes = PLAIN) -> IqnNetwork:
     torch.manual_seed(0)
     inputs = InputShape(34, width, torch.tensor([1.0, -2.0, 0.5, 3.0]), torch.tensor([2.0, 1.0, 4.0, 0.5]))
-    network = IqnNetwork(inputs, IqnSizes(16, 32, 8), 3, extras or IqnExtras())
+    network = IqnNetwork(inputs, encoder, sizes, 3)
     with torch.no_grad():
         for parameter in network.parameters():  # biases start at 0, which would hide mistakes
             parameter += 0.05 * torch.randn_like(parameter)
@@ -58,16 +61,16 @@ def test_onnx_runtime_agrees(num_cars: int):
 
 
 @pytest.mark.parametrize(
-    "extras",
+    ("encoder", "sizes"),
     [
-        IqnExtras(encoder="impala", impala_width=1),
-        IqnExtras(adaptive_pool=1),
-        IqnExtras(layer_norm=True),
-        IqnExtras(noisy_sigma=0.5),
+        (ImpalaConfig(kind="impala", width=1, adaptive_pool=0, spectral_norm=False), PLAIN),
+        (ConvConfig(kind="conv", adaptive_pool=1), PLAIN),
+        (CONV, PLAIN._replace(layer_norm=True)),
+        (CONV, PLAIN._replace(noisy_sigma=0.5)),
     ],
 )
-def test_networks_with_extras_are_left_alone(extras: IqnExtras):
-    assert not can_prepare(network_for(extras=extras))
+def test_networks_with_extras_are_left_alone(encoder: EncoderConfig, sizes: IqnSizes):
+    assert not can_prepare(network_for(encoder=encoder, sizes=sizes))
     assert can_prepare(network_for())
 
 

@@ -219,7 +219,8 @@ def test_munchausen_targets_by_their_formula(lab):
 
 
 def test_resume_is_exact_with_everything_on(lab, races):
-    extras = {"encoder": "impala", "adaptive_pool": 2, "spectral_norm": True, "layer_norm": True, "noisy_sigma": 0.5}
+    encoder = {"kind": "impala", "width": 1, "adaptive_pool": 2, "spectral_norm": True}
+    extras = {"encoder": encoder, "layer_norm": True, "noisy_sigma": 0.5}
     changes = {
         "use_double_dqn": False,
         "munchausen": MUNCHAUSEN,
@@ -264,8 +265,3 @@ def test_resume_is_exact_with_everything_on(lab, races):
 def test_impossible_parameters_are_refused(lab, changes, message):
     with pytest.raises(ValidationError, match=message):
         lab.spec("iqn", **changes)
-
-
-def test_spectral_norm_without_residual_convolutions_is_refused(lab):
-    with pytest.raises(ValidationError, match="needs encoder impala"):
-        lab.spec("iqn", {"spectral_norm": True})

@@ -39,7 +39,7 @@ def learner_and_actor(spec):
 def test_starts_as_exactly_the_cloned_policy(lab):
     spec = lab.spec("ppo")
     torch.manual_seed(3)
-    policy = build_clone_policy(spec.observation, spec.network, spec.normalisation, spec.num_actions)
+    policy = build_clone_policy(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_actions)
     torch.nn.init.normal_(policy.policy_head.weight)
     learner, actor = learner_and_actor(spec)
     learner.load_network({**learner.network.state_dict(), **policy.state_dict()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from rulka.artifacts import Artifact, observation_contract
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
-from rulka.runtime.parts import RaceSpec
+from rulka.race_settings import RaceSettings
+from rulka.runtime.parts import build_cars
 from rulka.tracks.generate import generate_track
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +39,8 @@ def setting(tmp_path: Path) -> value_warmup.Setting:
     generate_track(**params.track.model_dump() | {"length_m": 150.0}).save(track)
     table, normalisation = action_table(params.actions.ticks_per_action), reference_normalisation()
     torch.manual_seed(0)
-    network = build_agent_network("ppo", params.observation, params.network, normalisation, table.num_actions)
+    sizes = (params.observation, params.encoder, params.network)
+    network = build_agent_network("ppo", *sizes, normalisation, table.num_actions)
     initial = Artifact(
         "agent_init",
         network.state_dict(),
@@ -47,16 +50,10 @@ def setting(tmp_path: Path) -> value_warmup.Setting:
         normalisation,
         {},
     )
-    cars = RaceSpec(
-        track,
-        params.simulator,
-        params.observation,
-        params.rewards,
-        table.ticks_per_action,
-        params.train,
-        params.race_end,
+    settings = RaceSettings.for_training(
+        params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
-    return value_warmup.Setting(params, initial, cars)
+    return value_warmup.Setting(params, initial, partial(build_cars, track, settings))
 
 
 def test_rows_of_a_run(setting: value_warmup.Setting) -> None:

@@ -23,6 +23,7 @@ from rulka.datasets.export import recording_of_race
 from rulka.datasets.races import Race
 from rulka.params import PARAMS_FILE, PhysicsParams, read_params, reference_params
 from rulka.presets import apply_preset
+from rulka.race_settings import RaceSettings
 from rulka.recordings import write_recording
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.generate import generate_track
@@ -43,7 +44,9 @@ def windows() -> Windows:
     params = read_params()
     track = generate_track(2, 600.0, 16.0, 0.06, 150.0)
     driver = params.races.driver
-    driven = record_demonstrations(track, params.simulator, action_table(5), driver, 6, 1, params.race_end)
+    driven = record_demonstrations(
+        track, RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end), driver, 6, 1
+    )
     races = [_every_second_sample(race_of_driver(r, track.uid, action_table(5))) for r in driven if r.is_finished]
     return cut_windows(replace(track, source=DRIVEN_SOURCE), races, 0)
 
@@ -108,7 +111,13 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
     params = read_params()
     track = generate_track(3, 250.0, 16.0, 0.06, 60.0)
-    driven = record_demonstrations(track, params.simulator, action_table(5), params.races.driver, 6, 1, params.race_end)
+    driven = record_demonstrations(
+        track,
+        RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end),
+        params.races.driver,
+        6,
+        1,
+    )
     races = [race_of_driver(race, track.uid, action_table(5)) for race in driven if race.is_finished]
     for number, race in enumerate(races[:4]):
         recording = recording_of_race(race)

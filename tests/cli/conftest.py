@@ -21,6 +21,7 @@ from rulka.datasets.export import recording_of_race
 from rulka.datasets.frames import FrameIndex
 from rulka.datasets.races import RaceDataset, write_races
 from rulka.params import read_params
+from rulka.race_settings import RaceSettings
 from rulka.recordings import write_recording
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.generate import generate_track
@@ -51,7 +52,13 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
     params, table = read_params(TESTS.parent / "params.yaml"), action_table(5)
     track = generate_track(3, 200.0, 16.0, 0.06, 60.0)
-    driven = record_demonstrations(track, params.simulator, table, params.races.driver, 4, 1, params.race_end)
+    driven = record_demonstrations(
+        track,
+        RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end),
+        params.races.driver,
+        4,
+        1,
+    )
     for number, race in enumerate(race_of_driver(race, track.uid, table) for race in driven if race.is_finished):
         recording = recording_of_race(race)
         ghost = replace(recording.ghosts[0], game_version="TmForever.2011-02-21")

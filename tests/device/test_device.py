@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,8 +54,32 @@ def test_a_name_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("name", ["gpu", "CUDA", "cuda:", "cuda:x", "xpu", "cpu:0", "mps:0", "meta"])
 def test_what_is_no_device_is_refused_with_all_that_are(name: str) -> None:
-    with pytest.raises(DeviceError, match=re.escape(f"{name!r} is no device: known are auto, cpu, cuda, cuda:1")):
+    said = f"{name!r}, which --device names, is no device: known are auto, cpu, cuda, cuda:1"
+    with pytest.raises(DeviceError, match=re.escape(said)):
         choose_device(name)
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DEVICE_VARIABLE, "teapot")
+    with pytest.raises(DeviceError, match="'teapot', which RULKA_DEVICE names, is no device"):
+        choose_device()
+
+
+@pytest.mark.parametrize("has_driver", [False, True])
+@pytest.mark.parametrize("has_smi", [False, True])
+def test_another_torch_is_advised_only_where_the_system_shows_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_driver: bool, has_smi: bool
+) -> None:
+    def refuse(*_shape: int, **_settings: object) -> None:
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch, "ones", refuse)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(device, "_NVIDIA_DRIVER", tmp_path if has_driver else tmp_path / "none")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if has_smi else None)
+    said = "this torch was built for the CPU; install" if has_driver or has_smi else "this machine shows no NVIDIA GPU"
+    with pytest.raises(DeviceError, match=f"cuda, which --device names, cannot be used: {said}"):
+        choose_device("cuda")
 
 
 REASONS = (
@@ -110,7 +135,7 @@ def test_a_gpu_that_computes_wrongly_is_not_used(monkeypatch: pytest.MonkeyPatch
 def test_doctor_calls_a_named_device_wrong_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DEVICE_VARIABLE, "teapot")
     found = {finding.name: finding for finding in doctor.examine(lambda: ("", "nobody"))}["device"]
-    assert (found.is_fine, "'teapot' is no device" in found.text) == (False, True)
+    assert (found.is_fine, "'teapot', which RULKA_DEVICE names, is no device" in found.text) == (False, True)
 
 
 def test_one_module_asks_what_devices_there_are() -> None:

@@ -17,11 +17,12 @@ from rulka.buffers.experience import BlockSpec
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
-from rulka.evaluation.race import RaceRules, race
+from rulka.evaluation.race import EvaluationRaces, race
 from rulka.game.serve import make_server
 from rulka.params import Params, RaceEndParams, reference_params
+from rulka.race_settings import RaceSettings
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.runtime.parts import RaceSpec, build_cars
+from rulka.runtime.parts import build_cars
 from rulka.simulator import demonstrations, race_end
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch, has_left
@@ -143,11 +144,11 @@ class Lab:
     def in_a_greedy_check(self, script: Script) -> End:
         params, counted = self.params, []
         self.track.save(self.folder / "track.npz")
-        spec = RaceSpec(
-            self.folder / "track.npz", params.simulator, params.observation, params.rewards, 5, params.train,
-            params.race_end,
-        )  # fmt: skip
-        block, cars = BlockSpec(8, 1, 64, 64, 184), build_cars(spec, 1, start_anywhere=0.0)
+        settings = RaceSettings.for_training(
+            params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
+        )
+        block = BlockSpec(8, 1, 64, 64, 184)
+        cars = build_cars(self.folder / "track.npz", settings, 1, start_anywhere=0.0)
         actor: Any = Scripted(script)
         result = GreedyCheck(cars, actor, block, lambda: counted.append(1)).run({}, seed=0, num_races=1)
         is_off_track = bool(cars.batch.simulator.is_off_track[0])
@@ -155,9 +156,9 @@ class Lab:
 
     def in_evaluation(self, script: Script) -> End:
         params = self.params
-        rules = RaceRules(self.track, TABLE, params.simulator, params.observation, params.evaluate, params.race_end)
+        sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
         pilot = Scripted(script)
-        (result,) = race(lambda _image, floats: pilot.actions(floats), rules)
+        (result,) = race(lambda _image, floats: pilot.actions(floats), EvaluationRaces.of(self.track, *sections))
         is_off_track = result.end == "left the track"
         return End(
             result.is_finished, is_off_track, not result.is_finished and not is_off_track, len(result.sample_ms) - 1
@@ -165,13 +166,10 @@ class Lab:
 
     def in_a_demonstration(self, script: Script) -> End:
         params, pilot = self.params, Scripted(script)
-        # Its drivers start at places of their own: put this one in the middle.
         self.monkeypatch.setattr(demonstrations, "PurePursuitDriver", lambda *_: pilot)
-        reset = Simulator.reset
-        self.monkeypatch.setattr(Simulator, "reset", lambda cars, which, **_: reset(cars, which))
-        (driven,) = record_demonstrations(
-            self.track, params.simulator, TABLE, params.races.driver, 1, 1, params.race_end
-        )
+        settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
+        settings = settings.model_copy(update={"start_lateral_m": 0.0})
+        (driven,) = record_demonstrations(self.track, settings, params.races.driver, 1, 1)
         self.monkeypatch.undo()
         is_off_track = not driven.is_finished and self._is_beside(driven.car_rows[-1])
         return End(driven.is_finished, is_off_track, not driven.is_finished and not is_off_track, len(driven.actions))

@@ -5,8 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import ALIKE
 from rulka.params import RandomisationParams, reference_params
+from rulka.race_settings import ALIKE
 from rulka.simulator.simulator import Simulator, SimulatorError
 
 GAS_LEFT = 1

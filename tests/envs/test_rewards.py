@@ -1,15 +1,10 @@
+"""The formulas of the rewards, by hand."""
+
 import numpy as np
 import pytest
+from numba import njit
 
-from rulka.envs.rewards import (
-    Manner,
-    decision_reward,
-    direction_potential,
-    engineered_reward,
-    potential,
-    slide_quality,
-    speed_reward,
-)
+from rulka.envs import rewards as formulas
 from rulka.params import EngineeredRewardParams, RewardParams
 
 NOTHING = {"interpolation": "linear", "points": [[0, 0.0]]}
@@ -25,53 +20,90 @@ WEIGHTS = RewardParams.model_validate(
         "engineered": OFF,
     }
 )
+COASTING = {
+    "gained_mps": 0.0,
+    "left_mps": 0.0,
+    "forward_mps": 50.0,
+    "num_wheels": 4,
+    "is_full_gas": False,
+    "distance_m": 0.0,
+}
+"""A car that goes straight at 50 m/s on four wheels, coasting, on the line."""
 
 
-def test_reward_by_hand() -> None:
-    """2 m in 50 ms: 0.1 - 0.02. 3 m back: -0.15 - 0.02. Off the track on the spot: -0.02 - 2. A last 10 ms: -0.004."""
-    reward = decision_reward(
-        np.array([2.0, -3.0, 0.0, 0.0]),
-        np.array([0.05, 0.05, 0.05, 0.01]),
-        np.array([False, False, True, False]),
-        WEIGHTS,
-    )
-    assert reward.dtype == np.float32
-    assert reward == pytest.approx([0.08, -0.17, -2.02, -0.004], abs=1e-6)
+@njit
+def progress_reward(gained_m: float, duration_s: float, left_track: bool, rules: np.ndarray) -> float:
+    return formulas.progress_reward(gained_m, duration_s, left_track, rules)
 
 
-def test_potential_by_hand() -> None:
-    """0.1 for each metre, clamped to 2 and 25 m."""
-    value = potential(np.array([0.0, 2.0, 10.0, 25.0, 80.0]), WEIGHTS)
-    assert value.dtype == np.float32
-    assert value == pytest.approx([-0.2, -0.2, -1.0, -2.5, -2.5])
+@njit
+def driving_reward(
+    gained_mps: float, left_mps: float, forward_mps: float, num_wheels: int, is_full_gas: bool, distance_m: float,
+    rules: np.ndarray,
+) -> float:  # fmt: skip
+    return formulas.driving_reward(gained_mps, left_mps, forward_mps, num_wheels, is_full_gas, distance_m, rules)
 
 
-def test_no_potential_without_weight() -> None:
-    weights = WEIGHTS.model_copy(update={"line_distance_potential": 0.0})
-    assert not potential(np.array([0.0, 10.0, 80.0]), weights).any()
+@njit
+def line_potential(distance_m: np.float32, rules: np.ndarray) -> np.float32:
+    return formulas.line_potential(distance_m, rules)
 
 
-def engineered(**changes: float) -> RewardParams:
-    rising = {name: {"interpolation": "linear", "points": [[0, 0.0], [100, value]]} for name, value in changes.items()}
-    return WEIGHTS.model_copy(update={"engineered": EngineeredRewardParams.model_validate(OFF | rising)})
+@njit
+def direction_potential(cosine: np.float32, rules: np.ndarray) -> np.float32:
+    return formulas.direction_potential(cosine, rules)
 
 
-def manner(num_cars: int, **changes: object) -> Manner:
-    """Cars that go straight at 50 m/s on four wheels, coasting, on the line."""
-    straight = Manner(
-        velocity_mps=np.tile([0.0, 0.0, 50.0], (num_cars, 1)),
-        num_wheels_on_ground=np.full(num_cars, 4),
-        action=np.full(num_cars, 3),
-        distance_m=np.zeros(num_cars),
-    )
-    return straight._replace(**changes)
+def rules_of(rewards: RewardParams, env_steps: int = 0) -> np.ndarray:
+    rules = np.zeros(formulas.NUM_RULES)
+    formulas.set_rewards(rules, rewards)
+    formulas.set_engineered(rules, rewards, env_steps)
+    return rules
+
+
+@pytest.mark.parametrize(
+    ("gained_m", "duration_s", "left_track", "expected"),
+    [
+        (2.0, 0.05, False, 0.08),  # 0.1 - 0.02
+        (-3.0, 0.05, False, -0.17),  # -0.15 - 0.02
+        (0.0, 0.05, True, -2.02),
+        (0.0, 0.01, False, -0.004),  # a last 10 ms
+    ],
+)
+def test_progress_by_hand(gained_m: float, duration_s: float, left_track: bool, expected: float) -> None:
+    assert progress_reward(gained_m, duration_s, left_track, rules_of(WEIGHTS)) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("distance_m", "expected"), [(0.0, -0.2), (2.0, -0.2), (10.0, -1.0), (25.0, -2.5), (80.0, -2.5)]
+)
+def test_line_potential_by_hand(distance_m: float, expected: float) -> None:
+    """0.1 for each metre, clamped to 2 and 25 m; nothing without a weight."""
+    none = WEIGHTS.model_copy(update={"line_distance_potential": 0.0})
+    assert line_potential(np.float32(distance_m), rules_of(WEIGHTS)) == pytest.approx(expected)
+    assert line_potential(np.float32(distance_m), rules_of(none)) == 0.0
+
+
+@pytest.mark.parametrize(("cosine", "expected"), [(1.0, 0.0), (0.0, -0.3), (-1.0, -0.6), (0.8, 0.3 * (0.8 - 1))])
+def test_direction_potential_by_hand(cosine: float, expected: float) -> None:
+    """0.3 (cos - 1): 0 along the line, -0.3 across it, -0.6 against it."""
+    assert direction_potential(np.float32(cosine), rules_of(WEIGHTS)) == pytest.approx(expected, abs=1e-7)
+
+
+def paid(env_steps: int = 100, weights: dict[str, float] | None = None, **changes: float) -> float:
+    """What a coasting car that differs by `changes` is paid for how it drives, with weights that rise to step 100."""
+    rising = {
+        name: {"interpolation": "linear", "points": [[0, 0.0], [100, value]]} for name, value in (weights or {}).items()
+    }
+    engineered = EngineeredRewardParams.model_validate(OFF | rising)
+    rules = rules_of(WEIGHTS.model_copy(update={"engineered": engineered}), env_steps)
+    return driving_reward(*(COASTING | changes).values(), rules)
 
 
 def test_gained_speed_counts_like_metres() -> None:
-    """0.05 * 2 s * (5 - 3); braking costs the same; nothing backwards or with the end of the race."""
-    velocity = np.array([[3.0, 0.0, 4.0], [0.0, 0.0, 1.0], [0.0, 0.0, -9.0], [0.0, 0.0, 9.0]])
-    ended = np.array([False, False, False, True])
-    assert speed_reward(np.full(4, 3.0), velocity, ended, WEIGHTS) == pytest.approx([0.2, -0.2, 0.0, 0.0])
+    """0.05 * 2 s * (5 - 3); braking costs the same."""
+    assert paid(gained_mps=2.0) == pytest.approx(0.2)
+    assert paid(gained_mps=-2.0) == pytest.approx(-0.2)
 
 
 @pytest.mark.parametrize(
@@ -81,41 +113,35 @@ def test_gained_speed_counts_like_metres() -> None:
 def test_speed_slide_by_its_table(forward_kmh: float, start: float) -> None:
     """Nothing until 20 |v_x| reaches the start, half at 1.5 times of it, best at twice, none at three times."""
     sideways = np.array([0.0, 1.0, 1.5, -2.0, 2.5, 3.0, 9.0]) * start / 20.0
-    velocity = np.stack([sideways, np.zeros(7), np.full(7, forward_kmh / 3.6)], axis=1)
-    assert slide_quality(velocity) == pytest.approx([0.0, 0.0, 0.5, 1.0, 0.5, 0.0, 0.0], abs=1e-9)
+    found = [paid(weights={"speed_slide": 1.0}, left_mps=left, forward_mps=forward_kmh / 3.6) for left in sideways]
+    assert found == pytest.approx([0.0, 0.0, 0.5, 1.0, 0.5, 0.0, 0.0], abs=1e-9)
 
 
-def test_speed_slides_need_all_wheels_on_the_ground() -> None:
-    best = np.tile([8.0, 0.0, 100 / 3.6], (3, 1))
-    cars = manner(3, velocity_mps=best, num_wheels_on_ground=np.array([4, 3, 0]))
-    assert engineered_reward(cars, engineered(speed_slide=0.5), 100) == pytest.approx([0.5, 0.0, 0.0])
+@pytest.mark.parametrize(("num_wheels", "expected"), [(4, 0.5), (3, 0.0), (0, 0.0)])
+def test_speed_slides_need_all_wheels_on_the_ground(num_wheels: int, expected: float) -> None:
+    best = {"left_mps": 8.0, "forward_mps": 100 / 3.6, "num_wheels": num_wheels}
+    assert paid(weights={"speed_slide": 0.5}, **best) == pytest.approx(expected)
 
 
-def test_neo_slides_begin_at_2_mps() -> None:
-    velocity = np.array([[1.99, 0, 50], [2.0, 0, 50], [-7.0, 0, 50]])
-    cars = manner(3, velocity_mps=velocity)
-    assert engineered_reward(cars, engineered(neo_slide=0.5), 100) == pytest.approx([0.0, 0.5, 0.5])
+@pytest.mark.parametrize(("left_mps", "expected"), [(1.99, 0.0), (2.0, 0.5), (-7.0, 0.5)])
+def test_neo_slides_begin_at_2_mps(left_mps: float, expected: float) -> None:
+    assert paid(weights={"neo_slide": 0.5}, left_mps=left_mps) == pytest.approx(expected)
 
 
-def test_kamikaze_is_full_gas_or_the_air() -> None:
-    cars = manner(5, action=np.array([0, 2, 3, 9, 9]), num_wheels_on_ground=np.array([4, 4, 4, 1, 2]))
-    assert engineered_reward(cars, engineered(kamikaze=0.5), 100) == pytest.approx([0.5, 0.5, 0.0, 0.5, 0.0])
+@pytest.mark.parametrize(
+    ("is_full_gas", "num_wheels", "expected"),
+    [(True, 4, 0.5), (False, 4, 0.0), (False, 1, 0.5), (False, 2, 0.0), (True, 0, 0.5)],
+)
+def test_kamikaze_is_full_gas_or_the_air(is_full_gas: bool, num_wheels: int, expected: float) -> None:
+    assert paid(weights={"kamikaze": 0.5}, is_full_gas=is_full_gas, num_wheels=num_wheels) == pytest.approx(expected)
 
 
-def test_line_distance_is_clamped_to_5_and_25_m() -> None:
-    cars = manner(4, distance_m=np.array([0.0, 5.0, 10.0, 60.0]))
-    assert engineered_reward(cars, engineered(line_distance=-0.1), 100) == pytest.approx([-0.5, -0.5, -1.0, -2.5])
+@pytest.mark.parametrize(("distance_m", "expected"), [(0.0, -0.5), (5.0, -0.5), (10.0, -1.0), (60.0, -2.5)])
+def test_line_distance_is_clamped_to_5_and_25_m(distance_m: float, expected: float) -> None:
+    assert paid(weights={"line_distance": -0.1}, distance_m=distance_m) == pytest.approx(expected)
 
 
 def test_engineered_weights_follow_their_schedules() -> None:
-    cars = manner(1, action=np.array([0]))
-    values = [float(engineered_reward(cars, engineered(kamikaze=0.5), step)[0]) for step in (0, 50, 100, 1000)]
+    values = [paid(step, {"kamikaze": 0.5}, is_full_gas=True) for step in (0, 50, 100, 1000)]
     assert values == pytest.approx([0.0, 0.25, 0.5, 0.5])
-    assert not engineered_reward(cars, WEIGHTS, 1000).any()
-    assert engineered_reward(cars, WEIGHTS, 0).dtype == np.float32
-
-
-def test_direction_potential_by_hand() -> None:
-    """0.3 (cos - 1): 0 along the line, -0.3 across it, -0.6 against it."""
-    line = np.array([[0.0, 0.0, 0.5], [2.0, 0.0, 0.0], [0.0, 0.0, -3.0], [3.0, 0.0, 4.0]])
-    assert direction_potential(line, WEIGHTS) == pytest.approx([0.0, -0.3, -0.6, 0.3 * (0.8 - 1)])
+    assert paid(1000, is_full_gas=True) == 0.0

@@ -10,7 +10,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.results import SavedRaces
-from rulka.envs.settings import RaceOptions, resolve_settings
+from rulka.envs.settings import read_settings
 from rulka.observation import NUM_FLOATS
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
@@ -20,17 +20,17 @@ NUM_CARS = 5
 
 def make_batch(track: Track) -> RaceBatch:
     """Short races from anywhere, so that several resets happen after the restore."""
-    options: RaceOptions = {
+    options = {
         "start_anywhere": 0.5,
         "start_lateral_m": 2.0,
         "start_heading_deg": 5.0,
         "max_race_s": 2.0,
     }
-    return RaceBatch(resolve_settings(track, options), NUM_CARS)
+    return RaceBatch(track, read_settings(None, options, ()), NUM_CARS)
 
 
 def go_on(batch: RaceBatch, actions: np.ndarray) -> tuple[str, int]:
-    """Drives on; returns a hash of all that was seen and judged, and the number of resets."""
+    """Drives on; returns a hash of all that was seen and scored, and the number of resets."""
     digest, num_resets = hashlib.sha256(), 0
     image, floats = np.empty((NUM_CARS, 1, 64, 64), np.uint8), np.empty((NUM_CARS, NUM_FLOATS), np.float32)
     potential = np.empty(NUM_CARS, np.float32)
@@ -71,7 +71,7 @@ def test_races_of_another_batch_are_refused(straight) -> None:
     batch = make_batch(straight)
     saved = batch.save()
     with pytest.raises(SimulatorError, match="do not fit"):
-        batch.restore(dataclasses.replace(saved, marks=saved.marks[:2]))
+        batch.restore(dataclasses.replace(saved, counters=saved.counters[:2]))
     batch.close()
     with pytest.raises(ClosedEnvironmentError):
         batch.restore(saved)

@@ -1,4 +1,5 @@
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -7,12 +8,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rulka.envs import game, vector
+from rulka.envs import game, race, vector
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
-from rulka.envs.settings import ALIKE, SettingsError, UnknownKeywordError, resolve_settings
+from rulka.envs.settings import SettingsError, UnknownKeywordError, read_settings, read_track
 from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, read_params, reference_params
+from rulka.race_settings import ALIKE, RaceSettings
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import TrackError
 
@@ -35,10 +37,11 @@ def test_a_wheel_carries_the_parameters() -> None:
     assert '"params.yaml" = "rulka/reference_params.yaml"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-def test_what_is_left_out_comes_from_the_reference(straight) -> None:
+def test_what_is_left_out_comes_from_the_reference() -> None:
     reference: Params = reference_params()
-    settings = resolve_settings(straight, {"max_race_s": 7.0, "start_anywhere": None})
-    assert settings.end == reference.race_end.model_copy(update={"max_race_s": 7.0})
+    settings = read_settings(None, {"max_race_s": 7.0, "start_anywhere": None}, ())
+    end = reference.race_end.model_copy(update={"max_race_s": 7.0})
+    assert {name: getattr(settings, name) for name in type(end).model_fields} == end.model_dump()
     assert settings.start_anywhere == reference.train.start_anywhere
     assert settings.rewards == reference.rewards
     assert settings.table.ticks_per_action == reference.actions.ticks_per_action
@@ -46,9 +49,9 @@ def test_what_is_left_out_comes_from_the_reference(straight) -> None:
 
 def test_a_track_may_be_a_file(straight, tmp_path) -> None:
     straight.save(tmp_path / "straight.npz")
-    assert resolve_settings(str(tmp_path / "straight.npz"), {}).track.uid == "straight"
+    assert read_track(str(tmp_path / "straight.npz")).uid == "straight"
     with pytest.raises(TrackError, match="none"):
-        resolve_settings(tmp_path / "none.npz", {})
+        read_track(tmp_path / "none.npz")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def test_wrong_keywords_are_named(straight, options, message) -> None:
 @pytest.mark.parametrize(
     ("make", "further"),
     [
-        (RaceEnv, {"track", "render_mode"}),
+        (RaceEnv, {"track", "render_mode", "settings"}),
         (lambda **options: RaceVectorEnv(2, **options), {"num_envs", "track", "render_mode", "autoreset_mode"}),
         (GameEnv, {"track", "render_mode", "port", "host", "speed", "patience_s", "timeout_s"}),
     ],
@@ -94,17 +97,43 @@ def test_an_unknown_keyword_lists_all_that_are_known(make, further) -> None:
 
 @pytest.mark.parametrize(
     ("environment", "beside"),
-    [(RaceEnv, ("track", "render_mode")), (RaceVectorEnv, vector.BESIDE), (GameEnv, game.BESIDE)],
+    [(RaceEnv, race.BESIDE), (RaceVectorEnv, vector.BESIDE), (GameEnv, game.BESIDE)],
 )
 def test_every_keyword_of_a_constructor_is_listed(environment, beside) -> None:
     own = [p.name for p in inspect.signature(environment).parameters.values() if p.kind is not p.VAR_KEYWORD]
     assert set(own) == set(beside)
 
 
-def test_numbers_of_numpy_are_numbers(straight) -> None:
+def test_settings_travel_as_themselves(straight) -> None:
+    """They are taken as they are, from another process too; keywords beside them are what differs."""
+    params = reference_params()
+    settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
+    seen = settings.model_copy(update={"observation": params.observation, "max_race_s": 7.0})
+    assert RaceEnv(straight, settings=seen).settings is seen
+    assert pickle.loads(pickle.dumps(seen)) == seen
+    changed = RaceVectorEnv(2, straight, settings=seen, min_gain_m=3.0).settings
+    assert changed == seen.model_copy(update={"min_gain_m": 3.0})
+    made = gymnasium.make("rulka/Race-v0", track=straight, settings=seen).unwrapped
+    assert made.settings == seen
+    with pytest.raises(SettingsError, match="settings is a RaceSettings, got"):
+        RaceEnv(straight, settings={"max_race_s": 7.0})
+    with pytest.raises(ValueError, match="nobody looks in these races"):
+        RaceEnv(straight, settings=settings)
+
+
+def test_nobody_is_paid_without_rewards(straight) -> None:
+    params = reference_params()
+    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+    env = RaceEnv(straight, settings=RaceSettings.for_evaluation(*sections))
+    env.set_env_steps(10)
+    env.reset(seed=0)
+    assert [env.step(0)[1] for _ in range(10)] == [0.0] * 10
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
     given = {"max_race_s": np.float32(7.5), "ticks_per_action": np.int64(2), "continuous": np.True_}
-    settings = resolve_settings(straight, given)
-    assert (settings.end.max_race_s, settings.table.ticks_per_action, settings.continuous) == (7.5, 2, True)
+    settings = read_settings(None, given, ())
+    assert (settings.max_race_s, settings.table.ticks_per_action, settings.continuous) == (7.5, 2, True)
 
 
 @pytest.mark.parametrize("num_envs", [0, -1, 2.0, True, "2"])
@@ -116,7 +145,7 @@ def test_a_wrong_number_of_cars_is_named(straight, num_envs) -> None:
 @pytest.mark.parametrize("track", [5, b"sidewinder", ["sidewinder"]])
 def test_what_is_no_track_is_named(track) -> None:
     with pytest.raises(SettingsError, match="track is a track, a slug of the campaign or a track file, got"):
-        resolve_settings(track, {})
+        read_track(track)
 
 
 def test_gymnasium_passes_the_error_on(straight) -> None:
@@ -132,16 +161,16 @@ def test_gymnasium_wraps_what_is_asked_for_people(straight) -> None:
         RaceEnv(straight, render_mode="human")
 
 
-def test_what_is_left_out_of_a_randomisation_does_not_vary(straight) -> None:
-    settings = resolve_settings(straight, {"randomisation": {"friction": 0.2}})
+def test_what_is_left_out_of_a_randomisation_does_not_vary() -> None:
+    settings = read_settings(None, {"randomisation": {"friction": 0.2}}, ())
     assert settings.randomisation == ALIKE.model_copy(update={"friction": 0.2})
     with pytest.raises(SettingsError, match="frictoin"):
-        resolve_settings(straight, {"randomisation": {"frictoin": 0.2}})
+        read_settings(None, {"randomisation": {"frictoin": 0.2}}, ())
 
 
 def test_races_begin_no_faster_than_a_car_may_be(straight) -> None:
     with pytest.raises(SettingsError, match="start_speed_mps"):
-        resolve_settings(straight, {"start_speed_mps": 301.0})
+        read_settings(None, {"start_speed_mps": 301.0}, ())
     env = RaceEnv(straight)
     with pytest.raises(SimulatorError, match="0 to 300 m/s"):
         env.reset(seed=0, options={"speed_mps": 1e9})

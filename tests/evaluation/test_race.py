@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rulka.actions import FORWARD, action_table
-from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, RaceRules, RandomPolicy, race, start_offsets
+from rulka.actions import FORWARD
+from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, EvaluationRaces, RandomPolicy, race, starts
 from rulka.evaluation.results import RaceResult
 from rulka.observation import CAR, NUM_FLOATS
 from rulka.params import EvaluateParams, RaceEndParams, read_params
@@ -18,12 +18,14 @@ COAST, LEFT = 3, 1
 """Actions: no key; gas and left."""
 
 
-def make_rules(track: Track, num_races: int = 3, **changes: float) -> RaceRules:
+def make_races(track: Track, num_races: int = 3, **changes: float) -> EvaluationRaces:
     params = read_params()
     limits = {"max_race_s": 30.0, "no_progress_s": 2.0, "min_gain_m": 0.5}
     end = {name: changes.pop(name, value) for name, value in limits.items()}
     evaluate = params.evaluate.model_copy(update={"num_races": num_races, "seed": 5, **changes})
-    return RaceRules(track, action_table(5), params.simulator, params.observation, evaluate, RaceEndParams(**end))
+    return EvaluationRaces.of(
+        track, params.observation, params.actions, params.simulator, evaluate, RaceEndParams(**end)
+    )
 
 
 def always(action: int) -> Callable[..., np.ndarray]:
@@ -32,8 +34,8 @@ def always(action: int) -> Callable[..., np.ndarray]:
 
 def test_full_throttle_on_a_straight_road_finishes(track: Track) -> None:
     ended: list[int] = []
-    rules = make_rules(track, start_heading_deg=0.5)
-    results = race(always(FORWARD), rules, on_ended=ended.append)
+    races = make_races(track, start_heading_deg=0.5)
+    results = race(always(FORWARD), races, on_ended=ended.append)
     assert sum(ended) == 3
     for seed, result in zip((5, 6, 7), results, strict=True):
         assert (result.seed, result.end, result.progress_m) == (seed, FINISHED, track.length_m)
@@ -46,12 +48,14 @@ def test_full_throttle_on_a_straight_road_finishes(track: Track) -> None:
 
 def test_cars_start_where_their_seeds_say(track: Track) -> None:
     """The road runs along z with left at +x, so the lateral offset is x, and heading turns z toward x."""
-    rules = make_rules(track, num_races=6)
-    lateral_m, heading_rad = start_offsets(rules.evaluate, rules.seeds)
-    assert np.abs(lateral_m).max() <= rules.evaluate.start_lateral_m
-    assert np.abs(heading_rad).max() <= np.radians(rules.evaluate.start_heading_deg)
+    races = make_races(track, num_races=6)
+    along_m, lateral_m, heading_rad, speed_mps = starts(races)
+    assert not along_m.any()
+    assert not speed_mps.any(), "a standing start"
+    assert np.abs(lateral_m).max() <= races.settings.start_lateral_m
+    assert np.abs(heading_rad).max() <= np.radians(races.settings.start_heading_deg)
     assert len(set(lateral_m.tolist())) == 6
-    first = np.stack([result.cars[0] for result in race(always(COAST), rules)])
+    first = np.stack([result.cars[0] for result in race(always(COAST), races)])
     np.testing.assert_allclose(first[:, CAR["position"].start], lateral_m, atol=1e-3)
     ahead_x = first[:, CAR["rotation"]].reshape(-1, 3, 3)[:, 0, 2]
     np.testing.assert_allclose(np.arcsin(ahead_x), heading_rad, atol=1e-3)
@@ -67,7 +71,7 @@ def same_race(first: RaceResult, second: RaceResult) -> bool:
 
 
 def test_a_race_is_repeatable_and_independent_of_the_batch(track: Track) -> None:
-    few, many = make_rules(track, 2), make_rules(track, 5)
+    few, many = make_races(track, 2), make_races(track, 5)
     alone = race(RandomPolicy(few.seeds, 12), few)
     together = race(RandomPolicy(many.seeds, 12), many)
     assert all(same_race(a, b) for a, b in zip(alone, together, strict=False))
@@ -83,19 +87,19 @@ def test_a_race_is_repeatable_and_independent_of_the_batch(track: Track) -> None
     ],
 )
 def test_races_that_do_not_finish_say_why(track: Track, action: int, changes: dict[str, float], end: str) -> None:
-    for result in race(always(action), make_rules(track, **changes)):
+    for result in race(always(action), make_races(track, **changes)):
         assert (result.end, result.time_ms, result.is_finished) == (end, None, False)
         assert result.gate_times_ms[-1] == 0
 
 
 def test_a_stuck_race_ends_after_the_limit(track: Track) -> None:
     """Nobody moves, so the last progress was at 0 ms and the race is cut at the first decision from 2 s on."""
-    assert {int(result.sample_ms[-1]) for result in race(always(COAST), make_rules(track))} == {2000}
+    assert {int(result.sample_ms[-1]) for result in race(always(COAST), make_races(track))} == {2000}
 
 
 def test_gates_passed_after_a_race_was_cut_do_not_count(track: Track) -> None:
     """Car 0 is cut after 1 s of standing still, then drives on while car 1 waits for its own end."""
-    rules = make_rules(track, num_races=2, no_progress_s=1.0)
+    races = make_races(track, num_races=2, no_progress_s=1.0)
     decision = -1
 
     def late_start(image: np.ndarray, floats: np.ndarray) -> np.ndarray:
@@ -103,7 +107,7 @@ def test_gates_passed_after_a_race_was_cut_do_not_count(track: Track) -> None:
         decision += 1
         return np.array([FORWARD if decision >= 21 else COAST, FORWARD if decision < 10 else COAST])
 
-    first, second = race(late_start, rules)
+    first, second = race(late_start, races)
     assert (first.end, int(first.sample_ms[-1])) == (STUCK, 1000)
     assert int(second.sample_ms[-1]) > 4000
     assert (first.gate_times_ms == 0).all()
@@ -116,7 +120,7 @@ def test_policies_see_images_and_floats_of_the_right_shape(track: Track) -> None
         seen.append((image.copy(), floats.copy()))
         return np.zeros(len(floats), np.int64)
 
-    race(look, make_rules(track))
+    race(look, make_races(track))
     image, floats = seen[0]
     assert (image.shape, image.dtype, floats.shape, floats.dtype) == (
         (3, 1, 64, 64),

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rulka.actions import action_table
 from rulka.evaluation.metrics import format_metrics, metrics_of
-from rulka.evaluation.race import RaceRules, find_reference_race
+from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.params import read_params
 from rulka.reference.lap import read_reference, reference_path, shipped_lap, store_reference
@@ -76,19 +75,21 @@ def test_table_and_plot_show_it(track: Track, make_race: MakeRace) -> None:
     assert "reference lap\n1 of 1 finished" in [label.get_text() for label in figure.axes[0].get_yticklabels()]
 
 
-def rules_of(road: Track) -> RaceRules:
-    table = action_table(PARAMS.actions.ticks_per_action)
-    return RaceRules(road, table, PARAMS.simulator, PARAMS.observation, PARAMS.evaluate, PARAMS.race_end)
+def races_on(road: Track) -> EvaluationRaces:
+    return EvaluationRaces.of(
+        road, PARAMS.observation, PARAMS.actions, PARAMS.simulator, PARAMS.evaluate, PARAMS.race_end
+    )
 
 
 def test_stored_lap_is_found_and_driven(tmp_path: Path) -> None:
     road = generate_track(seed=1, length_m=160.0, width_m=14.0, max_slope=0.1, gate_spacing_m=50.0, difficulty="easy")
-    rules = rules_of(road)
-    assert find_reference_race(tmp_path, rules) is None
-    lap = find_reference(road, rules.simulator, rules.table, 1, 10_000)
+    races = races_on(road)
+    simulator, table = races.settings.simulator, races.settings.table
+    assert find_reference_race(tmp_path, races) is None
+    lap = find_reference(road, simulator, table, 1, 10_000)
     assert lap is not None
-    store_reference(lap, rules.table, reference_path(tmp_path, road.uid))
-    found = find_reference_race(tmp_path, rules)
+    store_reference(lap, table, reference_path(tmp_path, road.uid))
+    found = find_reference_race(tmp_path, races)
     assert found is not None
     assert found.time_ms == lap.time_ms == found.gate_times_ms[-1]
     assert found.along_m[-1] >= road.length_m
@@ -101,13 +102,14 @@ def test_a_lap_of_another_processor_is_left_out_and_said(
     """Where the last bits of sums differ, the same keys arrive milliseconds later; the races are worth it still."""
     short = {"seed": 1, "length_m": 160.0, "width_m": 14.0, "max_slope": 0.1, "gate_spacing_m": 50.0}
     road = campaign_track(slug) if slug else generate_track(**short, difficulty="easy")
-    rules = rules_of(road)
+    races = races_on(road)
+    simulator, table = races.settings.simulator, races.settings.table
     shipped = shipped_lap(road)
-    lap = read_reference(shipped, rules.table) if shipped else find_reference(road, rules.simulator, rules.table, 1, 1)
+    lap = read_reference(shipped, table) if shipped else find_reference(road, simulator, table, 1, 1)
     assert lap is not None
     elsewhere = replace(lap, time_ms=lap.time_ms - 7)
-    store_reference(elsewhere, rules.table, reference_path(tmp_path, road.uid))
-    found = find_reference_race(tmp_path, rules)
+    store_reference(elsewhere, table, reference_path(tmp_path, road.uid))
+    found = find_reference_race(tmp_path, races)
     assert (found is not None) == has_another
     said = capsys.readouterr().err
     assert said.startswith("not compared with a reference lap: the reference lap")

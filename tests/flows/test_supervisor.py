@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.supervisor import MAX_STARTS, Part, PartError, Supervisor, rotate
+from flows.supervisor import MAX_RESTARTS, Part, PartError, Supervisor, rotate
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 PARENT = [
@@ -61,7 +61,8 @@ def test_a_part_that_does_not_stay_up_is_given_up() -> None:
     with Supervisor(lambda _: None) as supervisor:
         supervisor.start(part)
         with pytest.raises(
-            PartError, match=f"the server was started {MAX_STARTS} times within 300 s and ended with exit code 7"
+            PartError,
+            match=f"the server was started again {MAX_RESTARTS} times within 300 s and ended with exit code 7",
         ):
             watch()
 
@@ -103,7 +104,7 @@ def test_parts_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
 
 def test_a_part_that_hangs_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A stopped process hears no interrupt, so it is killed after this long.
-    monkeypatch.setattr("flows.supervisor.STOP_GRACE_S", 0.5)
+    monkeypatch.setattr("flows.supervisor.SAVE_GRACE_S", 0.5)
     said: list[str] = []
     answering = [True]
     part = Part(
@@ -132,7 +133,9 @@ def test_a_part_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
 
     with Supervisor(lambda _: None) as supervisor:
         supervisor.start(part)
-        with pytest.raises(PartError, match=f"the server was started {MAX_STARTS} times within 300 s and hangs"):
+        with pytest.raises(
+            PartError, match=f"the server was started again {MAX_RESTARTS} times within 300 s and hangs"
+        ):
             watch()
 
 

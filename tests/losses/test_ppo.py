@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -98,3 +99,6 @@ def test_explained_variance():
     assert explained_variance(returns, returns) == 1.0
     assert explained_variance(torch.full((3,), 2.0), returns) == pytest.approx(0.0)
     assert explained_variance(returns, torch.ones(3)) == 0.0
+    with warnings.catch_warnings(action="error"):
+        assert explained_variance(torch.ones(1), torch.zeros(1)) == 0.0
+        assert math.isnan(explained_variance(torch.zeros(0), torch.zeros(0)))

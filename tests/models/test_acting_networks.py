@@ -10,12 +10,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.actor_critic import ActorCritic
+from models.actor_critic import ActorCritic, ClonePolicy
+from models.encoders.config import ConvConfig
 from models.iqn import IqnNetwork, IqnSizes, draw_fractions, fixed_fractions
-from models.observer import InputShape, Observer
-from models.policy import ClonePolicy
+from models.torso import InputShape, Torso
 
 SMALL = InputShape(34, 34, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0]))
+
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
 
 
 def reference_inputs(height: int = 64, width: int = 64) -> InputShape:
@@ -24,7 +26,7 @@ def reference_inputs(height: int = 64, width: int = 64) -> InputShape:
 
 def small_iqn() -> IqnNetwork:
     torch.manual_seed(0)
-    return IqnNetwork(SMALL, IqnSizes(8, 16, 4), num_actions=3)
+    return IqnNetwork(SMALL, CONV, IqnSizes(8, 16, 4), num_actions=3)
 
 
 def observations(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,11 +50,11 @@ def assert_orthogonal(layer: nn.Module, gain: float):
     [(64, 64, 128, 1_051_805), (128, 128, 128, 5_774_493), (128, 128, 256, 6_397_085), (120, 160, 64, 6_578_333)],
 )
 def test_parameter_counts_of_iqn(height: int, width: int, embedding: int, expected: int):
-    assert count(IqnNetwork(reference_inputs(height, width), IqnSizes(256, 1024, embedding), 12)) == expected
+    assert count(IqnNetwork(reference_inputs(height, width), CONV, IqnSizes(256, 1024, embedding), 12)) == expected
 
 
 def test_gains_of_iqn():
-    network = IqnNetwork(reference_inputs(), IqnSizes(256, 1024, 128), 12)
+    network = IqnNetwork(reference_inputs(), CONV, IqnSizes(256, 1024, 128), 12)
     for head in (network.float_head, network.advantage_head, network.value_head):
         assert_orthogonal(head[0], 1.41414)
     assert_orthogonal(network.float_head[2], 1.41414)
@@ -115,9 +117,9 @@ def test_odd_numbers_of_fractions_are_refused(num_fractions: int):
 
 def test_actor_critic_takes_over_the_whole_cloned_policy():
     torch.manual_seed(0)
-    policy = ClonePolicy(SMALL, 8, 16, 3)
+    policy = ClonePolicy(SMALL, CONV, 8, 16, 3)
     nn.init.normal_(policy.policy_head.weight)
-    agent = ActorCritic(SMALL, 8, 16, 3)
+    agent = ActorCritic(SMALL, CONV, 8, 16, 3)
     missing = agent.load_state_dict(policy.state_dict(), strict=False)
     assert missing.missing_keys == ["value_head.weight", "value_head.bias"]
     assert missing.unexpected_keys == []
@@ -126,9 +128,10 @@ def test_actor_critic_takes_over_the_whole_cloned_policy():
 
 
 def test_iqn_shares_encoder_and_float_head_with_the_policy_and_nothing_else():
-    policy = {name: x.shape for name, x in ClonePolicy(reference_inputs(), 256, 1024, 12).state_dict().items()}
+    policy = {name: x.shape for name, x in ClonePolicy(reference_inputs(), CONV, 256, 1024, 12).state_dict().items()}
     iqn = {
-        name: x.shape for name, x in IqnNetwork(reference_inputs(), IqnSizes(256, 1024, 128), 12).state_dict().items()
+        name: x.shape
+        for name, x in IqnNetwork(reference_inputs(), CONV, IqnSizes(256, 1024, 128), 12).state_dict().items()
     }
     shared = {name for name in policy if name in iqn}
     assert {name.split(".")[0] for name in shared} == {"encoder", "float_head", "float_mean", "float_std"}
@@ -142,8 +145,8 @@ def test_state_dict_keys_are_frozen():
     body += [f"float_head.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")]
     trunk = [f"trunk.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")]
     policy, value = (["policy_head.weight", "policy_head.bias"], ["value_head.weight", "value_head.bias"])
-    assert list(ClonePolicy(SMALL, 8, 16, 3).state_dict()) == body + trunk + policy
-    assert list(ActorCritic(SMALL, 8, 16, 3).state_dict()) == body + trunk + policy + value
+    assert list(ClonePolicy(SMALL, CONV, 8, 16, 3).state_dict()) == body + trunk + policy
+    assert list(ActorCritic(SMALL, CONV, 8, 16, 3).state_dict()) == body + trunk + policy + value
     heads = ["tau_embed.0.weight", "tau_embed.0.bias"]
     heads += [f"{h}_head.{i}.{kind}" for h in ("advantage", "value") for i in (0, 2) for kind in ("weight", "bias")]
     assert list(small_iqn().state_dict()) == body + heads
@@ -151,7 +154,7 @@ def test_state_dict_keys_are_frozen():
 
 def test_first_policy_is_almost_uniform():
     torch.manual_seed(0)
-    agent = ActorCritic(SMALL, 8, 16, 3)
+    agent = ActorCritic(SMALL, CONV, 8, 16, 3)
     image, floats = observations(16)
     probability = functional.softmax(agent(image, floats).logits.detach(), dim=1)
     assert float((probability - 1 / 3).abs().max()) < 0.05
@@ -159,7 +162,7 @@ def test_first_policy_is_almost_uniform():
 
 def test_epochs_without_the_encoder_see_the_same_network():
     torch.manual_seed(0)
-    agent = ActorCritic(SMALL, 8, 16, 3)
+    agent = ActorCritic(SMALL, CONV, 8, 16, 3)
     image, floats = observations(4)
     whole, later = agent(image, floats), agent.decide(agent.encode(image), floats)
     assert torch.equal(whole.logits, later.logits)
@@ -167,14 +170,14 @@ def test_epochs_without_the_encoder_see_the_same_network():
 
 
 @pytest.mark.parametrize(
-    "build", [small_iqn, lambda: ActorCritic(SMALL, 8, 16, 3), lambda: ClonePolicy(SMALL, 8, 16, 3)]
+    "build", [small_iqn, lambda: ActorCritic(SMALL, CONV, 8, 16, 3), lambda: ClonePolicy(SMALL, CONV, 8, 16, 3)]
 )
 def test_bfloat16_copy_stays_near_and_keeps_its_outputs_in_float32(build):
-    network: Observer = build()
+    network: Torso = build()
     image, floats = observations(32)
     floats = floats * SMALL.float_std + SMALL.float_mean
 
-    def run(module: Observer) -> torch.Tensor:
+    def run(module: Torso) -> torch.Tensor:
         if isinstance(module, IqnNetwork):
             return module.advantages(image, floats, fixed_fractions(4))
         if isinstance(module, ActorCritic):

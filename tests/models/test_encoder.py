@@ -7,10 +7,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.decoder import ConvDecoder
-from models.encoder import ConvEncoder, feature_size, normalise_image
-from models.projector import Projector
-from models.vae import Gaussian, VaeHead, sample
+from models.encoders.base import normalise_image
+from models.encoders.build import build_encoder
+from models.encoders.config import ENCODER_CONFIG, ConvConfig, EncoderConfig, ImpalaConfig
+from models.encoders.conv import ConvEncoder, feature_size
+from models.pretraining_heads import ConvDecoder, Gaussian, Projector, VaeHead, sample
+
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
 
 
 def count(module: nn.Module) -> int:
@@ -18,8 +21,8 @@ def count(module: nn.Module) -> int:
 
 
 def test_parameter_counts_of_the_peer():
-    assert count(ConvEncoder(64, 64)) == 45_456
-    assert count(ConvEncoder(128, 128)) == 45_456
+    assert count(ConvEncoder(CONV, 64, 64)) == 45_456
+    assert count(ConvEncoder(CONV, 128, 128)) == 45_456
     assert count(ConvDecoder(512, 64, 64)) == 308_081
     assert count(Projector(512, 128)) == 164_224
     assert count(VaeHead(512, 64)) == (512 + 1) * 256 + (256 + 1) * 128
@@ -29,7 +32,7 @@ def test_parameter_counts_of_the_peer():
     ("height", "width", "expected"), [(64, 64, 512), (128, 128, 4608), (256, 256, 25_088), (120, 160, 5632)]
 )
 def test_number_of_features(height: int, width: int, expected: int):
-    encoder = ConvEncoder(height, width)
+    encoder = ConvEncoder(CONV, height, width)
     assert encoder.num_features == expected
     assert encoder(torch.zeros(2, 1, height, width)).shape == (2, expected)
 
@@ -53,7 +56,7 @@ def test_every_pixel_value_is_normalised_exactly(dtype: torch.dtype, channels: i
 
 def test_encoder_equals_its_layers_in_the_ordinary_layout():
     torch.manual_seed(0)
-    encoder = ConvEncoder(34, 36)
+    encoder = ConvEncoder(CONV, 34, 36)
     image = torch.randint(0, 256, (3, 1, 34, 36), dtype=torch.uint8)
     x = (image.float() - 128) / 128
     for layer in encoder.layers:
@@ -63,12 +66,28 @@ def test_encoder_equals_its_layers_in_the_ordinary_layout():
 
 
 def test_convolutions_are_orthogonal_with_the_gain_of_leaky_relu():
-    for layer in ConvEncoder(64, 64).layers:
+    for layer in ConvEncoder(CONV, 64, 64).layers:
         if isinstance(layer, nn.Conv2d):
             rows = layer.weight.flatten(1)
             gram = rows @ rows.T
             torch.testing.assert_close(gram, 1.41414**2 * torch.eye(len(rows)), rtol=0, atol=1e-4)
             assert not layer.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (CONV, 512),
+        (ConvConfig(kind="conv", adaptive_pool=3), 288),
+        (ImpalaConfig(kind="impala", width=1, adaptive_pool=0, spectral_norm=False), 2048),
+        (ImpalaConfig(kind="impala", width=2, adaptive_pool=6, spectral_norm=True), 2304),
+    ],
+)
+def test_what_is_built_is_what_the_configuration_says(config: EncoderConfig, expected: int):
+    encoder = build_encoder(config, 64, 64)
+    assert encoder.num_features == expected
+    assert encoder(torch.zeros(1, 1, 64, 64)).shape == (1, expected)
+    assert ENCODER_CONFIG.validate_python(config.model_dump(mode="json")) == config
 
 
 def test_decoder_reaches_the_darkest_and_the_brightest_pixel():

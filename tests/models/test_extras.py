@@ -10,20 +10,24 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.encoder import ConvEncoder, normalise_image
-from models.impala import ImpalaEncoder, ResidualBlock
-from models.iqn import NO_EXTRAS, IqnExtras, IqnNetwork, IqnSizes, fixed_fractions
+from models.encoders.base import normalise_image
+from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig
+from models.encoders.conv import ConvEncoder
+from models.encoders.impala import ImpalaEncoder, ResidualBlock, SpectralConv2d
+from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.noisy import NoisyLinear, clear_noise, draw_noise
-from models.observer import InputShape
-from models.spectral import SpectralConv2d
+from models.torso import InputShape
 
 INPUTS = InputShape(34, 36, torch.zeros(5), torch.ones(5))
-ALL = IqnExtras("impala", 1, 3, spectral_norm=True, layer_norm=True, noisy_sigma=0.5)
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
+IMPALA = ImpalaConfig(kind="impala", width=1, adaptive_pool=3, spectral_norm=True)
+PLAIN = IqnSizes(8, 16, 4)
+ALL = IqnSizes(8, 16, 4, layer_norm=True, noisy_sigma=0.5)
 
 
-def build(extras: IqnExtras) -> IqnNetwork:
+def build(sizes: IqnSizes, encoder: EncoderConfig = CONV) -> IqnNetwork:
     torch.manual_seed(0)
-    return IqnNetwork(INPUTS, IqnSizes(8, 16, 4), 3, extras)
+    return IqnNetwork(INPUTS, encoder, sizes, 3)
 
 
 def observations(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +85,7 @@ def test_spectral_convolution_has_a_largest_singular_value_of_1(shape: tuple[int
 def test_impala_stage_by_stage():
     """Written out after the paper: conv, pool, two residual blocks, three times, then ReLU."""
     torch.manual_seed(0)
-    encoder = ImpalaEncoder(34, 36, width_factor=2)
+    encoder = ImpalaEncoder(ImpalaConfig(kind="impala", width=2, adaptive_pool=0, spectral_norm=False), 34, 36)
     image = torch.randn(2, 1, 34, 36)
     features, layers = image, list(encoder.layers)
     for stage in range(3):
@@ -101,8 +105,8 @@ def test_impala_stage_by_stage():
 def test_adaptive_pooling_fixes_the_number_of_features(height: int, width: int):
     image = torch.randn(1, 1, height, width)
     for encoder, channels in (
-        (ConvEncoder(height, width, pool_size=6), 32),
-        (ImpalaEncoder(height, width, 2, pool_size=6), 64),
+        (ConvEncoder(ConvConfig(kind="conv", adaptive_pool=6), height, width), 32),
+        (ImpalaEncoder(ImpalaConfig(kind="impala", width=2, adaptive_pool=6, spectral_norm=False), height, width), 64),
     ):
         assert encoder.num_features == channels * 36
         features = encoder.layers[:-2](image)
@@ -119,7 +123,7 @@ def test_adaptive_pooling_fixes_the_number_of_features(height: int, width: int):
 
 
 def test_layer_norm_lies_between_layer_and_activation():
-    network = build(NO_EXTRAS._replace(layer_norm=True))
+    network = build(PLAIN._replace(layer_norm=True))
     mixed = torch.randn(4, network.num_state)
     hidden = network.advantage_head[0](mixed)
     normal = (hidden - hidden.mean(1, keepdim=True)) / torch.sqrt(hidden.var(1, correction=0, keepdim=True) + 1e-5)
@@ -127,19 +131,22 @@ def test_layer_norm_lies_between_layer_and_activation():
     torch.testing.assert_close(network.advantage_head(mixed), expected)
     assert isinstance(network.float_head[1], nn.LayerNorm)
     assert isinstance(network.float_head[4], nn.LayerNorm)
-    plain = set(build(NO_EXTRAS).state_dict())
+    plain = set(build(PLAIN).state_dict())
     assert plain < set(network.state_dict()), "linear layers keep their names"
 
 
 def test_without_extras_the_network_is_as_before():
-    plain = build(NO_EXTRAS)
+    plain = build(PLAIN)
     assert not plain.is_noisy
     assert [name for name, _ in plain.advantage_head.named_children()] == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize("extras", [NO_EXTRAS._replace(noisy_sigma=0.5), NO_EXTRAS._replace(layer_norm=True), ALL])
-def test_fast_path_prefers_the_same_actions(extras: IqnExtras):
-    network, tau = build(extras).eval(), fixed_fractions(8)
+@pytest.mark.parametrize(
+    ("sizes", "encoder"),
+    [(PLAIN._replace(noisy_sigma=0.5), CONV), (PLAIN._replace(layer_norm=True), CONV), (ALL, IMPALA)],
+)
+def test_fast_path_prefers_the_same_actions(sizes: IqnSizes, encoder: EncoderConfig):
+    network, tau = build(sizes, encoder).eval(), fixed_fractions(8)
     draw_noise(network, torch.Generator().manual_seed(0))
     image, floats = observations(7)
     slow = network(image, floats, tau.expand(7, -1)).value.mean(dim=1)
@@ -148,7 +155,7 @@ def test_fast_path_prefers_the_same_actions(extras: IqnExtras):
 
 
 def test_noise_changes_values_until_it_is_cleared():
-    network, tau = build(ALL).eval(), fixed_fractions(8)
+    network, tau = build(ALL, IMPALA).eval(), fixed_fractions(8)
     image, floats = observations(2)
     first = network.advantages(image, floats, tau)
     draw_noise(network, torch.Generator().manual_seed(0))
@@ -159,7 +166,7 @@ def test_noise_changes_values_until_it_is_cleared():
 
 def test_all_extras_in_bfloat16():
     """The acting copy: close to float32, and its state still loads."""
-    network = build(ALL).eval()
+    network = build(ALL, IMPALA).eval()
     copied = copy.deepcopy(network)
     copied.to_bfloat16()
     image, floats = observations(3)
@@ -168,10 +175,10 @@ def test_all_extras_in_bfloat16():
     assert close.dtype == torch.float32
     torch.testing.assert_close(close, exact, rtol=0.1, atol=0.1)
     with torch.autocast("cpu", torch.bfloat16):
-        learned = build(ALL)(image, floats, tau.expand(3, -1)).value
+        learned = build(ALL, IMPALA)(image, floats, tau.expand(3, -1)).value
     learned.sum().backward()
 
 
 def test_normalised_images_fit_both_encoders():
     image = normalise_image(torch.zeros(1, 1, 34, 36, dtype=torch.uint8), torch.float32)
-    assert ImpalaEncoder(34, 36, 1)(image).shape == (1, 800)
+    assert ImpalaEncoder(IMPALA.model_copy(update={"adaptive_pool": 0}), 34, 36)(image).shape == (1, 800)

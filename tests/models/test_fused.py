@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.fused import LEAST_ROWS, conv_leaky, linear_leaky
 from models.iqn_kernels import action_values, action_values_backward, mix_backward
+from models.layers import LEAST_ROWS, conv_leaky, linear_leaky
 
 SLOPE = 0.01
 BATCH, TAUS, WIDTH = 5, 4, 37

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.observer import InputShape
-from models.policy import ClonePolicy
+from models.actor_critic import ClonePolicy
+from models.encoders.config import ConvConfig
+from models.torso import InputShape
 from rulka.actions import action_table
 from rulka.datasets.frames import FrameDataset, FrameRace
 from rulka.datasets.sharded import ShardedArray
@@ -33,6 +34,7 @@ from rulka.pretraining.cloning import (
     share_held_out,
 )
 
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PREVIOUS = FLOATS["previous_actions"]
 MEAN, STD = (torch.from_numpy(part) for part in (reference_normalisation().mean, reference_normalisation().std))
 
@@ -99,7 +101,7 @@ class Copycat(ClonePolicy):
     """Repeats one of the five previous actions, told apart by its keys; "brake" (6) if it has none of three."""
 
     def __init__(self, oldest: int = 4) -> None:
-        super().__init__(InputShape(64, 64, MEAN, STD), 1, 1, 12)
+        super().__init__(InputShape(64, 64, MEAN, STD), CONV, 1, 1, 12)
         self.at = PREVIOUS.start + 4 * oldest
 
     def encode(self, image: Tensor) -> Tensor:
@@ -156,7 +158,7 @@ def test_own_actions_of_a_blind_policy_change_nothing(write_frames: Callable[...
     folder, _ = write_frames(num_races=3, num_frames=12)
     train = FrameDataset(folder, "train")
     torch.manual_seed(0)
-    policy = ClonePolicy(InputShape(64, 64, MEAN, STD), 8, 8, 12)
+    policy = ClonePolicy(InputShape(64, 64, MEAN, STD), CONV, 8, 8, 12)
     disconnect(policy.float_head, "previous_actions")
     with torch.no_grad():
         own = predict_own(policy, train, train.races, action_table(5))

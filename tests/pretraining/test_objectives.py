@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from models.encoder import normalise_image
-from rulka.pretraining.augmentation import Augmentation, random_view
-from rulka.pretraining.objectives import ObjectiveSettings, Task, build_objective
+from models.encoders.base import normalise_image
+from models.encoders.config import ConvConfig, EncoderConfig
+from rulka.params import AutoencoderParams, ObjectiveParams, ObservationParams, SimclrParams, VaeParams
+from rulka.pretraining.augmentation import random_view
+from rulka.pretraining.objectives import Objective, build_objective
 
-SETTINGS = ObjectiveSettings(
-    vae_latent=16, kl_weight=0.001, projection=32, temperature=0.5, augmentation=Augmentation(8.0, 0.2)
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
+SIMCLR = SimclrParams(kind="simclr", projection=32, temperature=0.5, crop_pixels=8.0, brightness=0.2)
+VAE = VaeParams(kind="vae", num_latent=16, kl_weight=0.001)
+AUTOENCODER = AutoencoderParams(kind="autoencoder")
+ALL: tuple[ObjectiveParams, ...] = (AUTOENCODER, VAE, SIMCLR)
+LEARNED: tuple[ObjectiveParams, ...] = (
+    AUTOENCODER,
+    VAE.model_copy(update={"kl_weight": 1e-5}),
+    SIMCLR.model_copy(update={"temperature": 0.2, "brightness": 0.3}),
 )
-TASKS: tuple[Task, ...] = ("autoencoder", "vae", "simclr")
+"""Such that a short training shows."""
+
+
+def build(params: ObjectiveParams, height: int = 64, width: int = 64, encoder: EncoderConfig = CONV) -> Objective:
+    return build_objective(params, encoder, ObservationParams(height=height, width=width))
 
 
 def frames(num_frames: int = 8) -> torch.Tensor:
@@ -28,10 +39,10 @@ def frames(num_frames: int = 8) -> torch.Tensor:
     return image
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_the_loss_falls(task: Task) -> None:
+@pytest.mark.parametrize("params", ALL, ids=lambda params: params.kind)
+def test_the_loss_falls(params: ObjectiveParams) -> None:
     torch.manual_seed(0)
-    objective = build_objective(task, 64, 64, SETTINGS)
+    objective = build(params)
     optimizer = torch.optim.Adam(objective.parameters(), 2e-3)
     generator = torch.Generator().manual_seed(0)
     losses = []
@@ -44,20 +55,22 @@ def test_the_loss_falls(task: Task) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_same_generator_same_loss(task: Task) -> None:
+@pytest.mark.parametrize("params", ALL, ids=lambda params: params.kind)
+def test_same_generator_same_loss(params: ObjectiveParams) -> None:
     torch.manual_seed(0)
-    objective = build_objective(task, 64, 64, SETTINGS)
+    objective = build(params)
     first, again, other = (objective.loss(frames(), torch.Generator().manual_seed(seed)).item() for seed in (1, 1, 2))
     assert first == again
-    assert (first != other) == (task != "autoencoder")
+    assert (first != other) == (params.kind != "autoencoder")
 
 
-@pytest.mark.parametrize("task", ["autoencoder", "vae"])
-def test_previews_are_the_frames_that_were_rebuilt(task: Task) -> None:
+@pytest.mark.parametrize(
+    "params", [AUTOENCODER, VAE.model_copy(update={"kl_weight": 1e-5})], ids=lambda params: params.kind
+)
+def test_previews_are_the_frames_that_were_rebuilt(params: ObjectiveParams) -> None:
     """After learning four frames by heart, each preview is nearer to its own frame than to any other."""
     torch.manual_seed(0)
-    objective = build_objective(task, 64, 64, replace(SETTINGS, kl_weight=1e-5))
+    objective = build(params)
     optimizer = torch.optim.Adam(objective.parameters(), 3e-3)
     generator = torch.Generator().manual_seed(0)
     for _ in range(100):
@@ -74,9 +87,9 @@ def test_previews_are_the_frames_that_were_rebuilt(task: Task) -> None:
 
 def test_previews_of_simclr_are_views_of_their_frames() -> None:
     target = normalise_image(frames(), torch.float32)
-    simclr = build_objective("simclr", 64, 64, SETTINGS)
+    simclr = build(SIMCLR)
     shown = simclr.preview(frames(), torch.Generator().manual_seed(0))
-    expected = random_view(target, SETTINGS.augmentation, torch.Generator().manual_seed(0))
+    expected = random_view(target, SIMCLR.crop_pixels, SIMCLR.brightness, torch.Generator().manual_seed(0))
     assert torch.equal(shown, expected)
     assert not torch.equal(shown, target)
 
@@ -84,12 +97,12 @@ def test_previews_of_simclr_are_views_of_their_frames() -> None:
 def test_losses_by_hand() -> None:
     """Each loss put together from its parts: layers of the objective, and formulas written out here."""
     target = normalise_image(frames(), torch.float32)
-    autoencoder = build_objective("autoencoder", 64, 64, SETTINGS)
+    autoencoder = build(AUTOENCODER)
     rebuilt = autoencoder.get_submodule("decoder")(autoencoder.encoder(target))
     expected = ((rebuilt - target) ** 2).mean()
     torch.testing.assert_close(autoencoder.loss(frames(), torch.Generator()), expected)
 
-    vae = build_objective("vae", 64, 64, SETTINGS)
+    vae = build(VAE)
     mean, log_variance = vae.get_submodule("head")(vae.encoder(target))
     noise = torch.randn(mean.shape, generator=torch.Generator().manual_seed(4))
     rebuilt = vae.get_submodule("decoder")(mean + (0.5 * log_variance).exp() * noise)
@@ -97,9 +110,9 @@ def test_losses_by_hand() -> None:
     expected = ((rebuilt - target) ** 2).mean() + 0.001 * divergence
     torch.testing.assert_close(vae.loss(frames(), torch.Generator().manual_seed(4)), expected)
 
-    simclr = build_objective("simclr", 64, 64, SETTINGS)
+    simclr = build(SIMCLR)
     generator = torch.Generator().manual_seed(4)
-    views = torch.cat([random_view(target, SETTINGS.augmentation, generator) for _ in range(2)])
+    views = torch.cat([random_view(target, SIMCLR.crop_pixels, SIMCLR.brightness, generator) for _ in range(2)])
     projected = functional.normalize(simclr.get_submodule("projector")(simclr.encoder(views)), dim=1)
     similarity = (projected @ projected.T / 0.5).exp()
     others = similarity.sum(dim=1) - similarity.diagonal()
@@ -107,10 +120,10 @@ def test_losses_by_hand() -> None:
     torch.testing.assert_close(simclr.loss(frames(), torch.Generator().manual_seed(4)), expected)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("params", ALL, ids=lambda params: params.kind)
 @pytest.mark.parametrize(("height", "width"), [(84, 84), (120, 160), (34, 35)])
-def test_every_task_takes_every_size_of_image(task: Task, height: int, width: int) -> None:
-    objective = build_objective(task, height, width, SETTINGS)
+def test_every_task_takes_every_size_of_image(params: ObjectiveParams, height: int, width: int) -> None:
+    objective = build(params, height, width)
     image = torch.randint(0, 256, (3, 1, height, width), dtype=torch.uint8)
     objective.loss(image, torch.Generator().manual_seed(0)).backward()
     assert all(parameter.grad is not None for parameter in objective.parameters())
@@ -143,11 +156,10 @@ def explained(encoder: nn.Module) -> float:
     return float(1 - error.square().mean() / true.var())
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_learned_features_say_more_than_random_ones(task: Task) -> None:
+@pytest.mark.parametrize("params", LEARNED, ids=lambda params: params.kind)
+def test_learned_features_say_more_than_random_ones(params: ObjectiveParams) -> None:
     torch.manual_seed(1)
-    settings = replace(SETTINGS, kl_weight=1e-5, temperature=0.2, augmentation=Augmentation(8.0, 0.3))
-    objective = build_objective(task, 48, 48, settings)
+    objective = build(params, 48, 48)
     random = explained(objective.encoder)
     images, _ = scenes(512, 3)
     optimizer = torch.optim.Adam(objective.parameters(), 2e-3)

@@ -9,6 +9,7 @@ import pytest
 from rulka.actions import action_table
 from rulka.errors import UserError
 from rulka.params import read_params
+from rulka.race_settings import RaceSettings
 from rulka.reference.command import find_for_track
 from rulka.reference.lap import (
     LAPS_DIR,
@@ -50,7 +51,8 @@ END = PARAMS.race_end.model_copy(update={"max_race_s": 600.0})
 def check_ranking(track: Track, reference_ms: int, num_drivers: int) -> None:
     """Random gets less far than pure pursuit, or needs longer; pure pursuit needs longer than the reference."""
     driver = PARAMS.races.driver
-    races = record_demonstrations(track, SIMULATOR, TABLE, driver, num_drivers, 1, END)
+    settings = RaceSettings.for_demonstrations(PARAMS.actions, SIMULATOR, END)
+    races = record_demonstrations(track, settings, driver, num_drivers, 1)
     pursuit_ms = min((race.race_time_ms for race in races if race.race_time_ms is not None), default=None)
     cars = Simulator(track, 8, SIMULATOR, TABLE)
     generator = np.random.default_rng(1)

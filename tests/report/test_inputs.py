@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
 from rulka.datasets.races import Race
 from rulka.evaluation.dataset import demonstration_results
-from rulka.evaluation.race import RaceRules
+from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Contestant, Evaluation
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.params import read_params
@@ -88,16 +87,18 @@ def test_finish_stands_last_even_when_checkpoints_are_missing(track: Track) -> N
     assert result.gate_times_ms.tolist() == [2000, 0, 5050]
 
 
-def rules_of(track: Track) -> RaceRules:
+def races_on(track: Track) -> EvaluationRaces:
     params = read_params()
-    return RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
+    return EvaluationRaces.of(
+        track, params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+    )
 
 
 def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track) -> None:
     evaluation = Evaluation(track, [Contestant("agent", "Agent", [])], [])
-    params, rules = read_params(), rules_of(track)
+    params, driven = read_params(), races_on(track)
     races = [race("recording", (), None), race("recording", (), 5000), race("driver", (), 5000)]
-    empty = {fact.label: fact.text for fact in facts_of(evaluation, races, Origins({}, {}, {}, {}, ()), "", rules)}
+    empty = {fact.label: fact.text for fact in facts_of(evaluation, races, Origins({}, {}, {}, {}, ()), "", driven)}
     assert {"Pretraining", "Transfer", "Training", "Help on the way"}.isdisjoint(empty)
     assert "2 recordings of 1 player" in empty["Demonstrations"]
     assert "2 of 3 reached the finish" in empty["Demonstrations"]
@@ -109,7 +110,7 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track) ->
     agent = {"provenance": {"parameters": sections, "training": training}, "config": {"algorithm": "iqn"}}
     other = agent | {"config": {"algorithm": "ppo"}}
     known = {
-        fact.label: fact.text for fact in facts_of(evaluation, races, Origins({}, {}, {}, agent, (other,)), "", rules)
+        fact.label: fact.text for fact in facts_of(evaluation, races, Origins({}, {}, {}, agent, (other,)), "", driven)
     }
     assert "IQN, one process" in known["Training"]
     assert "123,456 env steps" in known["Training"]
@@ -128,7 +129,7 @@ def test_facts_say_where_it_was_trained(track: Track, where: str, said: str) -> 
     train = params.train.model_dump(mode="json") | {"environment": where}
     training = {"env_steps": 1, "gradient_steps": 1, "minutes": 1.0, "device": "cuda:0"}
     agent = {"provenance": {"parameters": {"train": train}, "training": training}}
-    facts = facts_of(Evaluation(track, [], []), [], Origins({}, {}, {}, agent, ()), "", rules_of(track))
+    facts = facts_of(Evaluation(track, [], []), [], Origins({}, {}, {}, agent, ()), "", races_on(track))
     texts = {fact.label: fact.text for fact in facts}
     assert texts["Help on the way"].endswith(said)
     assert texts["Machine"].endswith("; trained on cuda:0.")
@@ -187,7 +188,7 @@ def test_facts_say_what_each_agent_started_with(
     evaluation = Evaluation(track, [Contestant("agent", "Agent", [])], [])
 
     def help_text(origins: Origins) -> str:
-        facts = facts_of(evaluation, [], origins, "", rules_of(track))
+        facts = facts_of(evaluation, [], origins, "", races_on(track))
         return next(fact.text for fact in facts if fact.label == "Help on the way")
 
     sections = {"train": {"algorithm": algorithm}, "iqn": {"warmup_steps": 1000, "demonstration_share": 0.5}}
@@ -203,7 +204,7 @@ def test_facts_say_what_each_agent_started_with(
 def test_facts_do_not_guess_what_an_agent_started_with(track: Track) -> None:
     evaluation = Evaluation(track, [Contestant("agent", "Agent", [])], [])
     agent = {"provenance": {"parameters": {"train": {"algorithm": "ppo"}}}, "config": {"algorithm": "ppo"}}
-    facts = facts_of(evaluation, [], Origins({}, {}, {}, agent, ()), "", rules_of(track))
+    facts = facts_of(evaluation, [], Origins({}, {}, {}, agent, ()), "", races_on(track))
     assert not any("starts" in fact.text for fact in facts if fact.label == "Help on the way")
 
 

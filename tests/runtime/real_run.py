@@ -8,18 +8,21 @@ from pathlib import Path
 from rulka.agents.agent import AgentSpec, make_actor, make_learner
 from rulka.observation import reference_normalisation
 from rulka.params import Params
-from rulka.runtime.parts import RaceSpec, block_spec, build_cars
+from rulka.race_settings import RaceSettings
+from rulka.runtime.parts import block_spec, build_cars
 from rulka.runtime.specs import RunSpec
 
 
 def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
     """Returns a run of `params.train.algorithm` from scratch, in float32."""
     train = params.train
-    ticks = params.actions.ticks_per_action
-    race = RaceSpec(track, params.simulator, params.observation, params.rewards, ticks, train, params.race_end)
+    race = RaceSettings.for_training(
+        params.observation, params.actions, params.simulator, params.race_end, params.rewards, train, 1
+    )
     spec = AgentSpec(
         train.algorithm,
         params.observation,
+        params.encoder,
         params.network,
         params.ppo,
         params.iqn,
@@ -28,7 +31,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
         precision="float32",
     )
     return RunSpec(
-        make_cars=partial(build_cars, race),
+        make_cars=partial(build_cars, track, race),
         make_actor=partial(make_actor, spec),
         make_learner=partial(make_learner, spec, 7),
         block=block_spec(params.observation, train),

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from rulka.agents.spec import Decision, Experience, Judgement
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import CPU
+from rulka.envs.results import StepResult
 from rulka.params import TrainParams, read_params
 from rulka.runtime.specs import RunSpec
 
@@ -26,18 +26,6 @@ RACE_STEPS = 7
 """Decisions of a fake race; car k is cut by a limit instead when k is odd."""
 SPEC = BlockSpec(num_steps=16, num_cars=3, height=HEIGHT, width=WIDTH, num_floats=NUM_FLOATS)
 BLOCK_STEPS = SPEC.num_steps * SPEC.num_cars
-
-
-@dataclass(frozen=True)
-class FakeStep:
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    is_reset: np.ndarray
-    is_finished: np.ndarray
-    is_full_race: np.ndarray
-    progress_m: np.ndarray
-    race_time_ms: np.ndarray
 
 
 class FakeCars:
@@ -56,7 +44,7 @@ class FakeCars:
         self._has_ended[:] = False
         self._write(image_out, floats_out, potential_out)
 
-    def step_into(self, actions, image_out, floats_out, potential_out) -> FakeStep:
+    def step_into(self, actions, image_out, floats_out, potential_out) -> StepResult:
         time.sleep(self._step_s)
         self._count += 1
         self._misbehave()
@@ -66,14 +54,16 @@ class FakeCars:
         is_odd = np.arange(self._num_cars) % 2 == 1
         self._write(image_out, floats_out, potential_out)
         reward = np.where(is_reset, 0.0, 1.0 + np.asarray(actions)).astype(np.float32)
-        return FakeStep(
+        return StepResult(
             reward=reward,
             terminated=self._has_ended & ~is_odd,
             truncated=self._has_ended & is_odd,
             is_reset=is_reset,
             is_finished=self._has_ended & ~is_odd,
             is_full_race=np.full(self._num_cars, self._start_anywhere == 0.0),
+            is_off_track=np.zeros(self._num_cars, bool),
             progress_m=self._race_steps.astype(np.float32) * 2.0,
+            start_m=np.zeros(self._num_cars, np.float32),
             race_time_ms=self._race_steps * 50 + np.arange(self._num_cars),
         )
 

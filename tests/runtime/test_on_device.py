@@ -16,7 +16,7 @@ from real_run import run_spec
 from rulka.agents.agent import make_actor, make_learner
 from rulka.device import CPU
 from rulka.params import read_params
-from rulka.runtime.choosers import InferencePlace, RemoteActor
+from rulka.runtime.acting import InferenceClient, InferencePlace
 from rulka.runtime.connect import train_run
 from rulka.runtime.inference import Inference, InferenceSpec
 from rulka.runtime.messages import Stop
@@ -67,33 +67,35 @@ def test_a_run_begun_there_goes_on_here_and_back(tmp_path: Path, device: torch.d
         assert {tensor.device for tensor in outcome.best.tensors.values()} == {CPU}
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")  # of memory that still has views
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
 def test_central_inference_decides_there(tmp_path: Path, device: torch.device, algorithm: str) -> None:
     spec = small_run(tmp_path, algorithm, device)
-    desk, weights = replace(spec.block, num_steps=1), spec.make_learner().network.state_dict()
+    slot, weights = replace(spec.block, num_steps=1), spec.make_learner().network.state_dict()
     weights = {name: tensor.cpu() for name, tensor in weights.items()}
-    desks = [SharedBlocks.create(desk, 1) for _ in range(2)]
+    slots = [SharedBlocks.create(slot, 1) for _ in range(2)]
     shared = SharedWeights.create(layout_of(weights))
     shared.publish(4, weights)
-    pipes, (ours, theirs) = [Pipe() for _ in desks], Pipe()
-    names = tuple(each.name for each in desks)
+    pipes, (ours, theirs) = [Pipe() for _ in slots], Pipe()
+    names = tuple(each.name for each in slots)
     ends = tuple(end for _, end in pipes)
-    built_from = InferenceSpec(spec.make_actor, 5, device, desk, names, shared.name, shared.layout, 0, ends)
+    built_from = InferenceSpec(spec.make_actor, 5, device, slot, names, shared.name, shared.layout, ends)
     try:
         inference = Inference(built_from, theirs)
         thread = threading.Thread(target=inference.run)
         thread.start()
         rng = np.random.default_rng(0)
-        image = torch.from_numpy(rng.integers(0, 256, (3, 1, desk.height, desk.width), np.uint8))
-        floats = torch.from_numpy(rng.normal(size=(3, desk.num_floats)).astype(np.float32))
+        image = torch.from_numpy(rng.integers(0, 256, (3, 1, slot.height, slot.width), np.uint8))
+        floats = torch.from_numpy(rng.normal(size=(3, slot.num_floats)).astype(np.float32))
         asking = [
-            RemoteActor(InferencePlace(name, pipe[0], 0), spec.block, lambda: None)
+            InferenceClient(InferencePlace(name, pipe[0], 0), spec.block, lambda: None)
             for name, pipe in zip(names, pipes, strict=True)
         ]
         for remote in asking:
             decision = remote.act(image, floats, explore=True)
             assert decision.action.shape == (3,)
             assert remote.version == 4
+            remote.close()
         ours.send(Stop())
         thread.join(30.0)
         assert not thread.is_alive()
@@ -102,6 +104,6 @@ def test_central_inference_decides_there(tmp_path: Path, device: torch.device, a
         one, other = (actor.act(image, floats, explore=False) for actor in (here, there))
         np.testing.assert_array_equal(one.action, other.action)
     finally:
-        for each in desks:
+        for each in slots:
             each.close()
         shared.close()

@@ -13,7 +13,7 @@ import pytest
 
 from rulka.runtime.live import LIVE_FILE, TRACK_FILE, LiveCars
 from rulka.runtime.metrics_log import METRICS_FILE
-from rulka.runtime.page.server import PortError, make_server
+from rulka.runtime.page.server import PortError, make_server, open_port
 from rulka.runtime.page.snapshot import MAX_POINTS, NoRunError, RunReader, find_run, track_outline
 from rulka.tracks.generate import generate_track
 
@@ -66,10 +66,12 @@ def test_the_run_written_to_last_is_found(run: Path, tmp_path: Path) -> None:
 
 
 def test_page_is_served_to_this_machine(run: Path) -> None:
-    with make_server(run, 0) as server:
-        host, port = server.server_address[:2]
+    with open_port(0) as door:
+        host, port = door.getsockname()
         assert host == "127.0.0.1"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server = make_server(run)
+        thread = threading.Thread(target=server.run, args=([door],), daemon=True)
+        thread.start()
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read().decode()
         assert "run.json" in page
         shown = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/run.json?x=1", timeout=10))
@@ -79,8 +81,10 @@ def test_page_is_served_to_this_machine(run: Path) -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/{LIVE_FILE}", timeout=10)
         assert missing.value.code == 404
         with pytest.raises(PortError, match=str(port)):
-            make_server(run, int(port))
-        server.shutdown()
+            open_port(port)
+        server.should_exit = True
+        thread.join(10.0)
+        assert not thread.is_alive()
 
 
 def lines_of(*numbers: int) -> str:

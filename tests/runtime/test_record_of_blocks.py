@@ -22,7 +22,8 @@ def reckless_actor(params: Params) -> IqnActor:
     body = params.network.iqn.model_copy(update={"actions_per_decision": 5})
     network = params.network.model_copy(update={"iqn": body, "dense_hidden": 16, "float_hidden": 8})
     normalisation = reference_normalisation().for_blocks(5)
-    spec = AgentSpec("iqn", params.observation, network, params.ppo, params.iqn, 12, normalisation, precision="float32")
+    seen = (params.observation, params.encoder, network)
+    spec = AgentSpec("iqn", *seen, params.ppo, params.iqn, 12, normalisation, precision="float32")
     actor = IqnActor(spec, 0)
     with torch.no_grad():
         actor.network.output_layers()[0].bias[::12] += 100.0

@@ -10,8 +10,9 @@ import numpy as np
 from runtime_fakes import FakeNetwork, fake_run, fake_train
 
 from rulka.params import EngineeredRewardParams, RewardParams, reference_params
+from rulka.race_settings import RaceSettings
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors
-from rulka.runtime.parts import RaceSpec, block_spec, build_cars
+from rulka.runtime.parts import block_spec, build_cars
 from rulka.runtime.specs import RunSpec
 from rulka.tracks.generate import generate_track
 
@@ -31,11 +32,12 @@ def run_spec(folder: Path, rewards: RewardParams, num_collectors: int) -> RunSpe
     train = fake_train(num_collectors=num_collectors, block_steps=BLOCK_STEPS, cars_per_collector=NUM_CARS)
     track = folder / "track.npz"
     generate_track(**params.track.model_dump() | {"length_m": 200.0}).save(track)
-    ticks = params.actions.ticks_per_action
-    race = RaceSpec(track, params.simulator, params.observation, rewards, ticks, train, params.race_end)
+    race = RaceSettings.for_training(
+        params.observation, params.actions, params.simulator, params.race_end, rewards, train, 1
+    )
     made = fake_run(folder, num_collectors=num_collectors)
     spec = block_spec(params.observation, train)
-    return RunSpec(partial(build_cars, race), made.make_actor, made.make_learner, spec, train, folder, "test")
+    return RunSpec(partial(build_cars, track, race), made.make_actor, made.make_learner, spec, train, folder, "test")
 
 
 def gathered(collectors: Collectors) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -20,7 +20,7 @@ from runtime_fakes import (
 )
 
 from rulka.buffers.experience import new_block
-from rulka.runtime.choosers import LocalActor
+from rulka.runtime.acting import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import DivergedError, StalledError

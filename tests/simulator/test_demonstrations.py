@@ -4,6 +4,7 @@ import numpy as np
 
 from rulka.actions import action_table
 from rulka.params import Params
+from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
@@ -13,7 +14,8 @@ TABLE = action_table(5)
 
 def field(params: Params, num_races: int, seed: int) -> list:
     track = generate_track(**params.track.model_dump())
-    return record_demonstrations(track, params.simulator, TABLE, params.races.driver, num_races, seed, params.race_end)
+    settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
+    return record_demonstrations(track, settings, params.races.driver, num_races, seed)
 
 
 def test_the_field_finishes_and_spreads(params: Params) -> None:

@@ -3,6 +3,7 @@ import pytest
 from numba import njit
 
 from rulka.observation import CAR
+from rulka.race_settings import RaceSettings
 from rulka.simulator.car import columns, ground
 from rulka.simulator.constants import road_array
 from rulka.simulator.demonstrations import record_demonstrations
@@ -65,7 +66,11 @@ def test_more_pace_is_faster_and_steadier_hands_too(track, params, table) -> Non
 def test_demonstrations_finish_and_are_beatable(track, params, table) -> None:
     """At least 95 % of a field finish, and the best is a tenth faster than the median."""
     races = record_demonstrations(
-        track, params.simulator, table, params.races.driver, 40, params.races.seed, params.race_end
+        track,
+        RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end),
+        params.races.driver,
+        40,
+        params.races.seed,
     )
     times = np.array([race.race_time_ms for race in races if race.is_finished])
     assert len(times) >= 38
@@ -79,7 +84,13 @@ def test_demonstrations_finish_and_are_beatable(track, params, table) -> None:
 
 def test_a_driver_does_not_depend_on_the_field(track, params, table) -> None:
     few, many = (
-        record_demonstrations(track, params.simulator, table, params.races.driver, num, 3, params.race_end)
+        record_demonstrations(
+            track,
+            RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end),
+            params.races.driver,
+            num,
+            3,
+        )
         for num in (2, 5)
     )
     for k in range(2):

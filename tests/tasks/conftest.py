@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from models.encoder import ConvEncoder
+from models.encoders.build import build_encoder
+from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, observation_contract, save_artifact
@@ -19,6 +20,7 @@ from tasks.races import races
 from tasks.train import Folders
 from tasks.transfer import transfer
 
+CONV = reference_params().encoder
 PLAIN_IQN = reference_params().network.iqn.model_dump()
 SMALL_NETWORK: dict[str, Any] = {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8, "iqn": PLAIN_IQN}
 
@@ -50,25 +52,32 @@ def small_params() -> Params:
     return Params.model_validate(params)
 
 
-def write_pretrained(folder: Path, seed: int = 0, **sizes: int) -> tuple[Path, Path]:
+def write_pretrained(folder: Path, encoder: EncoderConfig) -> tuple[Path, Path]:
     """Writes an encoder and a cloned policy with random weights; returns both folders."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     observation, table = ObservationParams(height=64, width=64), action_table(5)
-    network = NetworkParams(**SMALL_NETWORK | sizes)
+    network = NetworkParams(**SMALL_NETWORK)
     normalisation: Normalisation = reference_normalisation()
-    encoder = {f"encoder.{name}": tensor for name, tensor in ConvEncoder(64, 64).state_dict().items()}
-    policy = build_clone_policy(observation, network, normalisation, table.num_actions)
+    tensors = {f"encoder.{name}": tensor for name, tensor in build_encoder(encoder, 64, 64).state_dict().items()}
+    policy = build_clone_policy(observation, encoder, network, normalisation, table.num_actions)
     contract = observation_contract(observation)
-    config = {"network": network.model_dump(mode="json"), "num_actions": table.num_actions}
-    save_artifact(folder / "encoder", Artifact("encoder", encoder, {}, contract, table, normalisation))
+    config: dict[str, Any] = {"encoder": encoder.model_dump()}
+    save_artifact(folder / "encoder", Artifact("encoder", tensors, config, contract, table, normalisation))
+    config |= {"network": network.model_dump(mode="json"), "num_actions": table.num_actions}
     save_artifact(folder / "policy", Artifact("policy", policy.state_dict(), config, contract, table, normalisation))
     return folder / "encoder", folder / "policy"
 
 
 @pytest.fixture
-def pretrained(tmp_path: Path) -> tuple[Path, Path]:
+def encoder() -> EncoderConfig:
+    """That of the pretrained artifacts; a test that wants another one parametrizes it."""
+    return CONV
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path, encoder: EncoderConfig) -> tuple[Path, Path]:
     """Folders of an encoder and of a cloned policy."""
-    return write_pretrained(tmp_path)
+    return write_pretrained(tmp_path, encoder)
 
 
 @pytest.fixture(scope="session")
@@ -102,6 +111,7 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
     transfer(
         small_params.observation,
         small_params.actions,
+        small_params.encoder,
         small_params.network,
         small_params.train,
         small_params.transfer,

@@ -14,7 +14,7 @@ from rulka.agents.load import load_policy
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.datasets.races import load_races
 from rulka.evaluation.dataset import race_of_result
-from rulka.evaluation.race import RaceRules, race
+from rulka.evaluation.race import EvaluationRaces, race
 from rulka.params import Params, ParamsError, read_params
 from rulka.simulator.simulator import Simulator
 from tasks.train import Folders, train
@@ -41,13 +41,22 @@ def params(small_params: Params) -> Params:
 @pytest.fixture
 def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
     folders = Folders(tmp_path / "agent_init", *driven, tmp_path / "runs", tmp_path / "agent")
-    sections = (params.observation, params.actions, params.network, params.train, params.transfer, params.iqn)
-    transfer(*sections, encoder_dir=pretrained[0], policy_dir=pretrained[1], out_dir=folders.agent_init)
+    sections = (params.observation, params.actions, params.encoder, params.network)
+    transfer(
+        *sections,
+        params.train,
+        params.transfer,
+        params.iqn,
+        encoder_dir=pretrained[0],
+        policy_dir=pretrained[1],
+        out_dir=folders.agent_init,
+    )
     train(
         params.observation,
         params.actions,
         params.simulator,
         params.race_end,
+        params.encoder,
         params.network,
         params.rewards,
         params.train,
@@ -79,9 +88,10 @@ def test_an_agent_of_blocks_is_transferred_trained_and_raced(
         load_policy(trained.out, actions=action_table(10))
 
     track = load_races(trained.races).main_track
-    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
-    for result in race(driver, rules):
-        inputs = race_of_result(result, rules.table, "").controls
+    sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+    races = EvaluationRaces.of(track, *sections)
+    for result in race(driver, races):
+        inputs = race_of_result(result, races.settings.table, "").controls
         assert result.block_controls is not None
         assert len(inputs) == 5 * (len(result.sample_ms) - 1)
         np.testing.assert_array_equal(result.controls, result.block_controls[:, 0])
@@ -100,10 +110,10 @@ def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: F
             return self.rng.choice([0, 1, 2], p=[0.6, 0.2, 0.2], size=(len(floats), 5))
 
     track = load_races(trained.races).main_track
-    rules = RaceRules(track, action_table(5), params.simulator, params.observation, params.evaluate, params.race_end)
-    evaluate = rules.evaluate.model_copy(update={"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
-    (result,) = race(Drunk(), RaceRules(track, rules.table, rules.simulator, rules.observation, evaluate, rules.end))
-    inputs = race_of_result(result, rules.table, "").controls
+    evaluate = params.evaluate.model_copy(update={"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
+    races = EvaluationRaces.of(track, params.observation, params.actions, params.simulator, evaluate, params.race_end)
+    (result,) = race(Drunk(), races)
+    inputs = race_of_result(result, races.settings.table, "").controls
     again = Simulator(track, 1, params.simulator, action_table(1))
     assert len(np.unique(inputs, axis=0)) == 3
     for tick in range(min(len(inputs), 100)):

@@ -13,7 +13,7 @@ import torch
 
 import rulka.pretraining.cloning as cloning
 import tasks.clone as stage
-from models.encoder import ConvEncoder
+from models.encoders.build import build_encoder
 from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
@@ -27,6 +27,7 @@ from tasks.clone import clone
 
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
+CONV = reference_params().encoder
 NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, tau_embedding=8, iqn=reference_params().network.iqn)
 
 
@@ -49,11 +50,11 @@ def params(**changes: Any) -> CloneParams:
 @pytest.fixture
 def encoder_dir(tmp_path: Path) -> Path:
     torch.manual_seed(5)
-    tensors = {f"encoder.{name}": tensor for name, tensor in ConvEncoder(64, 64).state_dict().items()}
+    tensors = {f"encoder.{name}": tensor for name, tensor in build_encoder(CONV, 64, 64).state_dict().items()}
     artifact = Artifact(
         "encoder",
         tensors,
-        {},
+        {"encoder": CONV.model_dump()},
         observation_contract(OBSERVATION),
         action_table(5),
         reference_normalisation(),
@@ -64,8 +65,19 @@ def encoder_dir(tmp_path: Path) -> Path:
 
 def run(frames_dir: Path, encoder_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
     dirs = {"frames_dir": frames_dir, "encoder_dir": encoder_dir, "out_dir": out_dir}
-    clone(OBSERVATION, ACTIONS, NETWORK, params(**changes), **dirs)
+    clone(OBSERVATION, ACTIONS, CONV, NETWORK, params(**changes), **dirs)
     return json.loads((out_dir / "metrics.json").read_text())
+
+
+def test_another_encoder_than_the_pretrained_one_is_refused(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path
+) -> None:
+    frames_dir, _ = write_frames(num_races=2, num_frames=6)
+    dirs = {"frames_dir": frames_dir, "encoder_dir": encoder_dir, "out_dir": tmp_path / "policy"}
+    pooled = CONV.model_copy(update={"adaptive_pool": 3})
+    with pytest.raises(UserError, match=r"encoder.adaptive_pool is 0, expected 3") as caught:
+        clone(OBSERVATION, ACTIONS, pooled, NETWORK, params(), **dirs)
+    assert "dvc repro pretrain" in caught.value.for_people()
 
 
 def test_it_learns_from_the_image_and_beats_the_baselines(
@@ -86,7 +98,7 @@ def test_the_artifact_drives_as_it_was_measured(write_frames: Write, encoder_dir
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", previous_action_dropout=0.5)
     artifact = load_artifact(tmp_path / "policy", "policy", observation=OBSERVATION, actions=action_table(5))
     network = NetworkParams(**artifact.config["network"])
-    policy = build_clone_policy(OBSERVATION, network, artifact.normalisation, artifact.config["num_actions"])
+    policy = build_clone_policy(OBSERVATION, CONV, network, artifact.normalisation, artifact.config["num_actions"])
     policy.load_state_dict(artifact.tensors)
     validation = FrameDataset(frames_dir, "validation")
     frames = validation.batch(frames_of(share_held_out(validation.races).reporting))
@@ -100,7 +112,7 @@ def test_the_clock_of_the_mini_race_says_nothing(write_frames: Write, encoder_di
     frames_dir, _ = write_frames()
     run(frames_dir, encoder_dir, tmp_path / "policy", epochs=2, weight_decay=0.1, previous_action_dropout=0.0)
     artifact = load_artifact(tmp_path / "policy", "policy")
-    policy = build_clone_policy(OBSERVATION, NETWORK, artifact.normalisation, 12)
+    policy = build_clone_policy(OBSERVATION, CONV, NETWORK, artifact.normalisation, 12)
     policy.load_state_dict(artifact.tensors)
     frames = FrameDataset(frames_dir, "validation").batch(slice(None))
     with torch.no_grad():

@@ -70,13 +70,15 @@ def save_driver(folder: Path, kind: str, algorithm: str, favourite: int) -> None
     params, normalisation = read_params(), reference_normalisation()
     torch.manual_seed(1)
     if kind == "policy":
-        network = build_clone_policy(params.observation, NETWORK, normalisation, 12)
+        network = build_clone_policy(params.observation, params.encoder, NETWORK, normalisation, 12)
     else:
-        network = build_agent_network(algorithm, params.observation, NETWORK, normalisation, 12)  # pyright: ignore
+        sizes = (params.observation, params.encoder, NETWORK)
+        network = build_agent_network(algorithm, *sizes, normalisation, 12)  # pyright: ignore
     bias = network.output_layers()[0].bias
     with torch.no_grad():
         bias[favourite] += 100.0
-    config = {"network": NETWORK.model_dump(), "num_actions": 12, "iqn": {"num_quantiles_acting": 8}}
+    config = {"encoder": params.encoder.model_dump(), "network": NETWORK.model_dump(), "num_actions": 12}
+    config["iqn"] = {"num_quantiles_acting": 8}
     if kind == "agent":
         config["algorithm"] = algorithm
     contract = observation_contract(params.observation)

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from models.encoder import ConvEncoder
-from rulka.artifacts import load_artifact
+from models.encoders.build import build_encoder
+from models.encoders.config import ENCODER_CONFIG, ImpalaConfig
+from rulka.artifacts import ArtifactError, load_artifact
 from rulka.errors import UserError
 from rulka.losses.contrastive import nt_xent_loss
-from rulka.params import ActionParams, ObservationParams, PretrainParams
+from rulka.params import ActionParams, ObservationParams, PretrainParams, reference_params
 from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective
 from tasks.pretrain import pretrain
@@ -23,10 +24,16 @@ from tasks.pretrain import pretrain
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
 
+CONV = reference_params().encoder
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "autoencoder": {"kind": "autoencoder"},
+    "vae": {"kind": "vae", "num_latent": 8, "kl_weight": 0.001},
+    "simclr": {"kind": "simclr", "projection": 16, "temperature": 0.5, "crop_pixels": 8.0, "brightness": 0.2},
+}
+
 
 def params(**changes: Any) -> PretrainParams:
     values: dict[str, Any] = {
-        "task": "autoencoder",
         "epochs": 3,
         "batch_size": 32,
         "learning_rate": 0.003,
@@ -34,33 +41,29 @@ def params(**changes: Any) -> PretrainParams:
         "max_grad_norm": 1.0,
         "precision": "float32",
         "seed": 1,
-        "vae_latent": 8,
-        "kl_weight": 0.001,
-        "simclr_projection": 16,
-        "simclr_temperature": 0.5,
-        "simclr_crop_pixels": 8.0,
-        "simclr_brightness": 0.2,
+        "objective": OBJECTIVES["autoencoder"],
     }
-    return PretrainParams(**values | changes)
+    return PretrainParams.model_validate(values | changes)
 
 
 def run(frames_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
-    pretrain(OBSERVATION, ACTIONS, params(**changes), frames_dir=frames_dir, out_dir=out_dir)
+    pretrain(OBSERVATION, ACTIONS, CONV, params(**changes), frames_dir=frames_dir, out_dir=out_dir)
     return json.loads((out_dir / "metrics.json").read_text())
 
 
-@pytest.mark.parametrize("task", ["autoencoder", "vae", "simclr"])
-def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: Path, task: str) -> None:
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: Path, kind: str) -> None:
     frames_dir, _ = write_frames()
-    metrics = run(frames_dir, tmp_path / "encoder", task=task)
+    metrics = run(frames_dir, tmp_path / "encoder", objective=OBJECTIVES[kind])
     losses = [epoch["train_loss"] for epoch in metrics["epochs"]]
     assert losses[-1] < losses[0]
     assert metrics["validation_loss"] == min(epoch["validation_loss"] for epoch in metrics["epochs"])
     artifact = load_artifact(tmp_path / "encoder", "encoder", observation=OBSERVATION)
-    encoder = ConvEncoder(64, 64)
+    assert artifact.config == {"encoder": CONV.model_dump()}
+    encoder = build_encoder(CONV, 64, 64)
     encoder.load_state_dict({name.removeprefix("encoder."): tensor for name, tensor in artifact.tensors.items()})
     assert sum(tensor.numel() for tensor in artifact.tensors.values()) == 45_456
-    assert artifact.provenance["parameters"]["pretrain"]["task"] == task
+    assert artifact.provenance["parameters"]["pretrain"]["objective"] == OBJECTIVES[kind]
     names = {path.name for path in (tmp_path / "encoder").iterdir()}
     assert names == {
         "weights.safetensors",
@@ -69,6 +72,18 @@ def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: 
         "loss_curve.png",
         "reconstructions.png",
     }
+
+
+def test_a_residual_encoder_with_spectral_norm_is_pretrained_and_loaded(write_frames: Write, tmp_path: Path) -> None:
+    encoder = ImpalaConfig(kind="impala", width=1, adaptive_pool=2, spectral_norm=True)
+    frames_dir, _ = write_frames(num_races=2, num_frames=20)
+    pretrain(OBSERVATION, ACTIONS, encoder, params(epochs=2), frames_dir=frames_dir, out_dir=tmp_path / "encoder")
+    artifact = load_artifact(tmp_path / "encoder", "encoder", encoder=encoder)
+    assert ENCODER_CONFIG.validate_python(artifact.config["encoder"]) == encoder
+    network = build_encoder(encoder, 64, 64)
+    network.load_state_dict({name.removeprefix("encoder."): tensor for name, tensor in artifact.tensors.items()})
+    with pytest.raises(ArtifactError, match=r"encoder.kind is 'impala', expected 'conv'"):
+        load_artifact(tmp_path / "encoder", "encoder", encoder=CONV)
 
 
 def test_same_seed_same_weights(write_frames: Write, tmp_path: Path) -> None:
@@ -107,7 +122,7 @@ def test_contrastive_losses_come_from_batches_of_one_size(
     monkeypatch.setattr(SimclrObjective, "loss", blind)
     for batch_size in (32, 64):
         sizes.clear()
-        metrics = run(frames_dir, tmp_path / "encoder", task="simclr", epochs=2, batch_size=batch_size)
+        metrics = run(frames_dir, tmp_path / "encoder", objective=OBJECTIVES["simclr"], epochs=2, batch_size=batch_size)
         assert {size for is_training, size in sizes if is_training} == {batch_size}
         assert {size for is_training, size in sizes if not is_training} == {min(batch_size, num_held_out)}
         assert metrics["train_loss"] == pytest.approx(math.log(2 * batch_size - 1), rel=1e-5)
@@ -117,7 +132,7 @@ def test_contrastive_losses_come_from_batches_of_one_size(
 def test_a_single_frame_cannot_be_told_apart(write_frames: Write, tmp_path: Path) -> None:
     frames_dir, _ = write_frames(num_races=1, num_frames=1)
     with pytest.raises(FitError, match="there is one training frame"):
-        run(frames_dir, tmp_path / "encoder", task="simclr")
+        run(frames_dir, tmp_path / "encoder", objective=OBJECTIVES["simclr"])
 
 
 def test_training_that_diverges_keeps_what_was_good_and_says_so(
@@ -150,6 +165,7 @@ def test_frames_of_another_size_are_refused(write_frames: Write, tmp_path: Path)
         pretrain(
             ObservationParams(height=128, width=64),
             ACTIONS,
+            CONV,
             params(),
             frames_dir=frames_dir,
             out_dir=tmp_path / "encoder",
@@ -157,21 +173,21 @@ def test_frames_of_another_size_are_refused(write_frames: Write, tmp_path: Path)
     assert not (tmp_path / "encoder").exists()
 
 
-@pytest.mark.parametrize("task", ["autoencoder", "vae", "simclr"])
+@pytest.mark.parametrize("kind", OBJECTIVES)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "measured"])
 def test_it_learns_on_another_device(
     write_frames: Write,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     device: torch.device,
-    task: str,
+    kind: str,
     precision: str,
 ) -> None:
     """The losses are those of the CPU, to rounding, where the device draws the same numbers."""
     frames_dir, _ = write_frames(num_races=3)
-    expected = run(frames_dir, tmp_path / "here", task=task, epochs=2)
+    expected = run(frames_dir, tmp_path / "here", objective=OBJECTIVES[kind], epochs=2)
     monkeypatch.setattr("tasks.pretrain.use_device", lambda: device)
-    found = run(frames_dir, tmp_path / "there", task=task, epochs=2, precision=precision)
+    found = run(frames_dir, tmp_path / "there", objective=OBJECTIVES[kind], epochs=2, precision=precision)
     losses = [[epoch["train_loss"] for epoch in metrics["epochs"]] for metrics in (found, expected)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3 if precision == "float32" else 0.1)
     artifact = load_artifact(tmp_path / "there", "encoder", observation=OBSERVATION)

@@ -57,6 +57,7 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
     transfer(
         params.observation,
         params.actions,
+        params.encoder,
         params.network,
         params.train,
         params.transfer,
@@ -144,7 +145,7 @@ def test_a_game_that_dies_costs_one_race(small_params: Params, folders: Folders,
 def test_a_game_that_does_not_come_back_ends_the_run(
     small_params: Params, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rulka.runtime.supervisor.MAX_CRASHES", 1)
+    monkeypatch.setattr("rulka.runtime.supervisor.MAX_RESTARTS", 0)
     monkeypatch.setattr("rulka.game.supervise.MAX_RESTARTS", 0)
     port = free_ports(2)
     params = in_games(small_params, num_collectors=1, max_env_steps=10**9)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from models.encoders.config import ImpalaConfig
 from rulka.agents.networks import build_agent_network
-from rulka.artifacts import Artifact, load_artifact, save_artifact
+from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact
 from rulka.errors import UserError
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import Algorithm, Params
@@ -30,6 +31,7 @@ def run(params: Params, pretrained: Folders) -> Path:
     transfer(
         params.observation,
         params.actions,
+        params.encoder,
         params.network,
         params.train,
         params.transfer,
@@ -115,7 +117,7 @@ def test_every_part_comes_from_where_the_parameters_say(
     )
     torch.manual_seed(params.transfer.seed)
     fresh = build_agent_network(
-        algorithm, params.observation, params.network, reference_normalisation(), 12
+        algorithm, params.observation, params.encoder, params.network, reference_normalisation(), 12
     ).state_dict()
     assert set(agent) == set(fresh)
     for part, beginnings in PARTS[algorithm].items():
@@ -203,17 +205,28 @@ def test_without_a_warm_up_no_policy_is_carried(small_params: Params, pretrained
     assert not list(out.rglob("warmup_policy"))
 
 
-def test_another_kind_of_encoder_is_refused_by_name_or_starts_fresh(small_params: Params, pretrained: Folders) -> None:
-    params = with_iqn(small_params, encoder="impala", impala_width=1, adaptive_pool=2)
-    with pytest.raises(TransferError, match=r"network.iqn.encoder impala is of another kind than .* cloned names"):
+IMPALA = ImpalaConfig(kind="impala", width=1, adaptive_pool=2, spectral_norm=True)
+
+
+def test_another_encoder_is_refused_by_name(small_params: Params, pretrained: Folders) -> None:
+    params = small_params.model_copy(update={"encoder": IMPALA})
+    with pytest.raises(ArtifactError, match=r"encoder.kind is 'conv', expected 'impala'"):
         run(params, pretrained)
-    out = run(with_parts(params, "iqn", encoder="fresh"), pretrained) / "compared" / "iqn"
-    agent, policy = load_artifact(out, "agent_init"), load_artifact(pretrained[1], "policy")
-    assert torch.equal(agent.tensors["float_head.2.weight"], policy.tensors["float_head.2.weight"])
-    assert rows_of(out, "new network")["encoder.layers.0.weight"] == (
-        "kept",
-        "initialised: transfer.iqn.encoder is fresh",
-    )
+    pooled = small_params.encoder.model_copy(update={"adaptive_pool": 2})
+    with pytest.raises(ArtifactError, match=r"encoder.adaptive_pool is 0, expected 2"):
+        run(small_params.model_copy(update={"encoder": pooled}), pretrained)
+
+
+@pytest.mark.parametrize("encoder", [IMPALA])
+def test_every_kind_of_encoder_is_handed_on_to_both_agents(small_params: Params, pretrained: Folders) -> None:
+    params = small_params.model_copy(update={"encoder": IMPALA})
+    out, policy = run(params, pretrained), load_artifact(pretrained[1], "policy")
+    names = {name for name in policy.tensors if name.startswith("encoder.")}
+    assert any(name.endswith(".left") for name in names), "the vectors of its spectral norms travel too"
+    for folder in (out, out / "compared" / "iqn"):
+        agent = load_artifact(folder, "agent_init", encoder=IMPALA)
+        assert names == {name for name in agent.tensors if name.startswith("encoder.")}
+        assert all(torch.equal(agent.tensors[name], policy.tensors[name]) for name in names)
 
 
 def test_a_float_head_with_layer_norm_computes_something_else_and_is_not_cloned(

@@ -48,12 +48,12 @@ def chain(small_params: Params, driven: tuple[Path, Path], tmp_path_factory: pyt
 
 
 def run_stages(params: Params, races: Path, folder: Path) -> None:
-    seen, network = (params.observation, params.actions), params.network
+    seen, network = (params.observation, params.actions), (params.encoder, params.network)
     encoder, policy, initial = folder / "encoder", folder / "policy", folder / "agent_init"
     capture(*seen, params.simulator, params.capture, races_dir=races, out_dir=folder / "frames")
-    pretrain(*seen, params.pretrain, frames_dir=folder / "frames", out_dir=encoder)
-    clone(*seen, network, params.clone, frames_dir=folder / "frames", encoder_dir=encoder, out_dir=policy)
-    sections = (*seen, network, params.train, params.transfer, params.iqn)
+    pretrain(*seen, params.encoder, params.pretrain, frames_dir=folder / "frames", out_dir=encoder)
+    clone(*seen, *network, params.clone, frames_dir=folder / "frames", encoder_dir=encoder, out_dir=policy)
+    sections = (*seen, *network, params.train, params.transfer, params.iqn)
     transfer(*sections, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     folders = Folders(initial, races, folder / "frames", folder / "runs", folder / "agent")
     train(**{name: getattr(params, name) for name in Sections.__dataclass_fields__}, folders=folders)
@@ -85,7 +85,7 @@ def test_the_new_agents_begin_with_the_functions_that_were_cloned(chain: Chain) 
     """PPO prefers what the clone prefers; IQN's state is the clone's, whatever the clock of its mini-race shows."""
     params, initial = chain.params, chain.folder / "agent_init"
     policy_artifact = load_artifact(chain.folder / "policy", "policy")
-    inputs = (params.observation, params.network, policy_artifact.normalisation, 12)
+    inputs = (params.observation, params.encoder, params.network, policy_artifact.normalisation, 12)
     policy = build_clone_policy(*inputs)
     policy.load_state_dict(policy_artifact.tensors)
     ppo, iqn = (build_agent_network(algorithm, *inputs) for algorithm in ("ppo", "iqn"))

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
 from rulka.observation import MATERIAL_GROUP, ZONE_SPACING_M
 from rulka.params import read_params
+from rulka.race_settings import RaceSettings
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.campaign import CAMPAIGN, UnknownCampaignTrackError, campaign_track
 from rulka.tracks.difficulty import DIFFICULTIES
@@ -114,7 +114,11 @@ def test_the_built_in_driver_finishes(slug: str) -> None:
     driver = params.races.driver.model_copy(update={"slip_chance": 0.0, "pace_low": 0.6, "pace_high": 0.85})
     end = params.race_end.model_copy(update={"max_race_s": 200.0})
     races = record_demonstrations(
-        campaign_track(slug), params.simulator, action_table(5), driver, num_races=4, seed=1, end=end
+        campaign_track(slug),
+        RaceSettings.for_demonstrations(params.actions, params.simulator, end),
+        driver,
+        num_races=4,
+        seed=1,
     )
     assert sum(race.is_finished for race in races) >= 2, [race.progress_m for race in races]
 

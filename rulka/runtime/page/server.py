@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from functools import partial
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import socket
 from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
 
 from rulka.errors import UserError
 from rulka.ports import check_port
@@ -17,17 +19,17 @@ from rulka.tracks.track import load_track
 
 HOST = "127.0.0.1"
 PAGE_FILE = Path(__file__).with_name("page.html")
+_NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 class PortError(UserError):
     """The port for the page is taken."""
 
 
-def make_server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """Returns a server for the page of the run in `folder`; `serve_forever` starts it.
+def open_port(port: int) -> socket.socket:
+    """Returns a socket of this machine for `uvicorn.Server.run`.
 
     Args:
-        folder: of the run.
         port: to listen on; 0 takes any.
 
     Raises:
@@ -35,40 +37,28 @@ def make_server(folder: Path, port: int) -> ThreadingHTTPServer:
         PortNumberError: if there is no such port.
     """
     check_port(port, zero_takes_any=True)
-    path = folder / TRACK_FILE
-    reader = RunReader(folder, load_track(path) if path.exists() else None)
-    pages: dict[str, tuple[str, Callable[[], bytes]]] = {
-        "/": ("text/html; charset=utf-8", PAGE_FILE.read_bytes),
-        "/track.json": ("application/json", lambda: json.dumps(track_outline(folder)).encode()),
-        "/run.json": ("application/json", lambda: json.dumps(reader.snapshot()).encode()),
-    }
     try:
-        return ThreadingHTTPServer((HOST, port), partial(_Handler, pages))
+        return socket.create_server((HOST, port))
     except OSError as error:
         message = f"port {port} of this machine is taken: {error.strerror}"
         raise PortError(message, hint="Name another one with --port, or 0 for any.") from error
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers GET for the known pages."""
+def make_server(folder: Path) -> uvicorn.Server:
+    """Returns a server for the page of the run in `folder`, which says nothing on the terminal."""
+    path = folder / TRACK_FILE
+    reader = RunReader(folder, load_track(path) if path.exists() else None)
 
-    def __init__(self, pages: dict[str, tuple[str, Callable[[], bytes]]], *args: object) -> None:
-        self._pages = pages
-        super().__init__(*args)  # pyright: ignore[reportArgumentType]
+    # Coroutines, so that answers are made one after another: all open pages share one reader.
+    async def page(_: Request) -> Response:
+        return FileResponse(PAGE_FILE, headers=_NOT_KEPT)
 
-    def do_GET(self) -> None:
-        """Sends a page, or 404."""
-        found = self._pages.get(self.path.split("?")[0])
-        if found is None:
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        kind, content = found[0], found[1]()
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(content)
+    async def track(_: Request) -> Response:
+        return JSONResponse(track_outline(folder), headers=_NOT_KEPT)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: two lines a second would hide everything else."""
+    async def run(_: Request) -> Response:
+        return JSONResponse(reader.snapshot(), headers=_NOT_KEPT)
+
+    app = Starlette(routes=[Route("/", page), Route("/track.json", track), Route("/run.json", run)])
+    # Two lines a second would hide everything else.
+    return uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))

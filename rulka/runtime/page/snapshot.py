@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,6 @@ class RunReader:
         """
         self._folder, self._track = folder, track
         self._metrics = _Metrics(folder / METRICS_FILE)
-        self._lock = threading.Lock()  # every page that is open asks in a thread of its own
 
     def snapshot(self) -> dict[str, Any]:
         """Returns the newest state of the run.
@@ -80,14 +78,12 @@ class RunReader:
             [env steps, value]) and `cars` ([[x, z, m/s], ...]).
         """
         live, age_s = _live(self._folder)
-        with self._lock:
-            self._metrics.read_on()
-            latest, curves = dict(self._metrics.latest), self._metrics.curves()
+        self._metrics.read_on()
         return {
             "run": self._folder.name,
             "is_running": age_s < STALE_S,
-            "latest": latest,
-            "curves": curves,
+            "latest": self._metrics.latest,
+            "curves": self._metrics.curves(),
             "cars": _cars(live, self._track),
         }
 

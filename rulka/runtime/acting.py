@@ -1,4 +1,4 @@
-"""Who chooses a collector's actions: an actor in its own process, or central inference, which it asks.
+"""What chooses a collector's actions: an actor in its own process, or a client of central inference.
 
 Dimensions: N cars.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rulka.agents.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec
-from rulka.runtime.messages import Answered, Ask
+from rulka.runtime.messages import Request, Response
 from rulka.runtime.process import HEARTBEAT_S
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsLayout
@@ -35,7 +35,7 @@ class LocalActor:
         self.version = version
 
 
-class FollowingActor(LocalActor):
+class SyncedActor(LocalActor):
     """An actor that takes over the newest published weights before each block."""
 
     def __init__(self, actor: Actor, weights_name: str, layout: WeightsLayout) -> None:
@@ -47,27 +47,31 @@ class FollowingActor(LocalActor):
         if self._weights.version != self.version:
             self.load(*self._weights.read())
 
+    def close(self) -> None:
+        """Lets go of the shared memory."""
+        self._weights.close()
+
 
 @dataclass(frozen=True)
 class InferencePlace:
     """A collector's place at central inference; picklable for a process that is being started.
 
     Attributes:
-        desk_name: of the shared memory for what it sees and what it shall do: a block of one decision.
-        connection: for questions and answers.
-        first_question: number of its first question; no predecessor in this place came so far.
+        slot_name: of the shared memory of its request slot.
+        connection: for requests and responses.
+        first_request: number of its first request; no predecessor in this place came so far.
     """
 
-    desk_name: str
+    slot_name: str
     connection: Connection
-    first_question: int
+    first_request: int
 
 
-class RemoteActor:
+class InferenceClient:
     """Asks central inference, see `rulka.runtime.inference`, for every decision.
 
     Attributes:
-        version: of the oldest weights that have answered in this block.
+        version: of the oldest weights that have acted in this block.
     """
 
     def __init__(self, place: InferencePlace, block: BlockSpec, on_wait: Callable[[], None]) -> None:
@@ -78,13 +82,13 @@ class RemoteActor:
             block: shape of the collector's blocks.
             on_wait: called now and then while waiting; raises when there is no hope.
         """
-        self._memory = SharedBlocks.attach(place.desk_name, replace(block, num_steps=1), 1)
-        self._desk, self._connection, self._on_wait = self._memory[0], place.connection, on_wait
-        self._number, self._env_steps = place.first_question, 0
+        self._memory = SharedBlocks.attach(place.slot_name, replace(block, num_steps=1), 1)
+        self._slot, self._connection, self._on_wait = self._memory[0], place.connection, on_wait
+        self._number, self._env_steps = place.first_request, 0
         self.version = NO_VERSION
 
     def begin_block(self) -> None:
-        """Forgets who answered in earlier blocks."""
+        """Forgets which weights acted in earlier blocks."""
         self.version = NO_VERSION
 
     def set_env_steps(self, env_steps: int) -> None:
@@ -92,28 +96,33 @@ class RemoteActor:
         self._env_steps = env_steps
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Asks and waits for the answer; see `rulka.agents.spec.Actor`. Only exploring is known there."""
+        """Requests actions and waits for them; see `rulka.agents.spec.Actor`. Only exploring is known there."""
         assert explore
-        desk = self._desk
-        desk.image[0], desk.floats[0] = image.numpy(), floats.numpy()
+        slot = self._slot
+        slot.image[0], slot.floats[0] = image.numpy(), floats.numpy()
         self._number += 1
-        version = self._wait_for_answer()
+        version = self._wait_for_response()
         self.version = version if self.version == NO_VERSION else min(version, self.version)
         return Decision(
-            desk.action[0].astype(np.int64), desk.log_prob[0].copy(), desk.value[0].copy(), desk.is_greedy[0].copy()
+            slot.action[0].astype(np.int64), slot.log_prob[0].copy(), slot.value[0].copy(), slot.is_greedy[0].copy()
         )
 
-    def _wait_for_answer(self) -> int:
-        """Asks, again and again if need be, and returns the version of the weights that answered."""
-        question = Ask(self._number, self._env_steps)
-        self._connection.send(question)
+    def _wait_for_response(self) -> int:
+        """Sends the request, again if need be, and returns the version of the weights that acted."""
+        request = Request(self._number, self._env_steps)
+        self._connection.send(request)
         give_up_s = time.monotonic() + HEARTBEAT_S
         while True:
             if self._connection.poll(max(0.0, give_up_s - time.monotonic())):
-                answer: Answered = self._connection.recv()
-                if answer.number == self._number:
-                    return answer.version
-            else:  # the question may have died with the process that had read it
+                response: Response = self._connection.recv()
+                if response.number == self._number:
+                    return response.version
+            else:  # the request may have died with the process that had read it
                 self._on_wait()
-                self._connection.send(question)
+                self._connection.send(request)
                 give_up_s = time.monotonic() + HEARTBEAT_S
+
+    def close(self) -> None:
+        """Lets go of the shared memory."""
+        del self._slot  # its arrays are that memory
+        self._memory.close()

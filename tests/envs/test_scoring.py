@@ -1,4 +1,4 @@
-"""The kernel that judges races against a slow twin in numpy, to the bit."""
+"""The kernels that score steps against a slow twin in numpy, to the bit."""
 
 import dataclasses
 import math
@@ -9,11 +9,12 @@ import pytest
 
 from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.race import RaceEnv
-from rulka.envs.rewards import decision_reward, potential
-from rulka.envs.settings import RaceOptions, RaceSettings, resolve_settings
+from rulka.envs.settings import read_settings
 from rulka.observation import CAR, NUM_FLOATS
 from rulka.params import reference_params
+from rulka.race_settings import RaceSettings
 from rulka.simulator.simulator import Simulator
+from rulka.tracks.track import Track
 
 NUM_STEPS = 250
 
@@ -21,9 +22,11 @@ NUM_STEPS = 250
 class SlowRaces:
     """What `RaceBatch` does, in numpy and for one car after another where that is plainer."""
 
-    def __init__(self, settings: RaceSettings, num_cars: int, seed: int) -> None:
-        self.settings = settings
-        self.simulator = Simulator(settings.track, num_cars, settings.simulator, settings.table)
+    def __init__(self, track: Track, settings: RaceSettings, num_cars: int, seed: int) -> None:
+        self.settings, self.track = settings, track
+        assert settings.rewards is not None
+        self.weights = settings.rewards
+        self.simulator = Simulator(track, num_cars, settings.simulator, settings.table)
         self.generators = car_generators(seed, num_cars)
         self.is_over, self.is_full = np.zeros(num_cars, bool), np.zeros(num_cars, bool)
         self.furthest_m, self.start_m = np.zeros(num_cars), np.zeros(num_cars)
@@ -31,14 +34,14 @@ class SlowRaces:
         self.begin(np.ones(num_cars, bool))
 
     def along_m(self) -> np.ndarray:
-        return np.minimum(self.simulator.along_m, self.settings.track.length_m)
+        return np.minimum(self.simulator.along_m, self.track.length_m)
 
     def now_ms(self) -> np.ndarray:
         simulator = self.simulator
         return np.where(simulator.is_finished, simulator.gate_time_ms[:, -1], simulator.time_ms)
 
     def begin(self, which: np.ndarray) -> None:
-        settings, length_m = self.settings, self.settings.track.length_m
+        settings, length_m = self.settings, self.track.length_m
         for k in np.flatnonzero(which):
             share, along, side, turn = self.generators[k].random(4)
             is_anywhere = share < settings.start_anywhere
@@ -60,13 +63,15 @@ class SlowRaces:
         self.begin(is_reset)
         along_m, now_ms = self.along_m(), self.now_ms()
         self.furthest_m = np.maximum(self.furthest_m, along_m)
-        is_further = along_m >= self.milestone_m + settings.end.min_gain_m
+        is_further = along_m >= self.milestone_m + settings.min_gain_m
         self.milestone_m[is_further], self.milestone_ms[is_further] = along_m[is_further], now_ms[is_further]
         is_off_track = simulator.is_off_track & ~simulator.is_finished
         terminated = simulator.is_finished | is_off_track
-        is_stuck = now_ms - self.milestone_ms >= settings.end.no_progress_s * 1000.0
-        truncated = ~terminated & ~is_reset & ((now_ms >= settings.end.max_race_s * 1000.0) | is_stuck)
-        reward = decision_reward(along_m - before_m, (now_ms - before_ms) / 1000.0, is_off_track, settings.rewards)
+        is_stuck = now_ms - self.milestone_ms >= settings.no_progress_s * 1000.0
+        truncated = ~terminated & ~is_reset & ((now_ms >= settings.max_race_s * 1000.0) | is_stuck)
+        weights = self.weights
+        reward = weights.per_metre * (along_m - before_m) + weights.per_second * ((now_ms - before_ms) / 1000.0)
+        reward = (reward + weights.off_track * is_off_track).astype(np.float32)
         self.is_over = terminated | truncated
         return {
             "reward": np.where(is_reset, np.float32(0.0), reward),
@@ -82,11 +87,12 @@ class SlowRaces:
         }
 
     def potential(self) -> np.ndarray:
-        offset = self.simulator.cars[:, CAR["position"]] - self.settings.track.zones[self.simulator.zone_index]
-        return potential(np.sqrt((offset * offset).sum(axis=1)), self.settings.rewards)
+        offset = self.simulator.cars[:, CAR["position"]] - self.track.zones[self.simulator.zone_index]
+        near = np.clip(np.sqrt((offset * offset).sum(axis=1)), 2.0, 25.0)
+        return (-self.weights.line_distance_potential * near).astype(np.float32)
 
 
-def some_options() -> RaceOptions:
+def some_options() -> dict[str, Any]:
     return {
         "start_anywhere": 0.6,
         "start_lateral_m": 3.0,
@@ -107,9 +113,9 @@ def some_actions(num_cars: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("num_cars", [1, 2, 5, 17])
-def test_the_kernel_judges_as_its_slow_twin(straight, num_cars: int) -> None:
-    settings = resolve_settings(straight, some_options())
-    batch, slow = RaceBatch(settings, num_cars), SlowRaces(settings, num_cars, seed=4)
+def test_the_kernel_scores_as_its_slow_twin(straight, num_cars: int) -> None:
+    settings = read_settings(None, some_options(), ())
+    batch, slow = RaceBatch(straight, settings, num_cars), SlowRaces(straight, settings, num_cars, seed=4)
     batch.reset(car_generators(4, num_cars))
     image, floats = np.empty((num_cars, 1, 64, 64), np.uint8), np.empty((num_cars, NUM_FLOATS), np.float32)
     found, counts = np.empty(num_cars, np.float32), dict.fromkeys(("is_finished", "is_off_track", "truncated"), 0)
@@ -121,15 +127,15 @@ def test_the_kernel_judges_as_its_slow_twin(straight, num_cars: int) -> None:
             assert ours.tobytes() == theirs.tobytes(), field.name
         batch.observe(image, floats, found)
         assert found.tobytes() == slow.potential().tobytes()
-        assert batch.num_over == expected["terminated"].sum() + expected["truncated"].sum()
+        assert batch.scores.num_over == expected["terminated"].sum() + expected["truncated"].sum()
         for name in counts:
             counts[name] += int(expected[name].sum())
     assert num_cars < 17 or min(counts.values()) >= 2, "every kind of end was seen"
 
 
-def test_the_single_environment_is_judged_alike(straight) -> None:
-    options: dict[str, Any] = {**some_options()}
-    env, slow = RaceEnv(straight, **options), SlowRaces(resolve_settings(straight, some_options()), 1, seed=9)
+def test_the_single_environment_is_scored_alike(straight) -> None:
+    env = RaceEnv(straight, **some_options())
+    slow = SlowRaces(straight, env.settings, 1, seed=9)
     env.reset(seed=9)
     for action in some_actions(1)[:, 0]:
         _, reward, terminated, truncated, info = env.step(action)

@@ -1,4 +1,4 @@
-"""Rewards for gained speed and for the manner of driving, as environments pay them, against a naive twin."""
+"""Rewards for gained speed and for how cars drive, as environments pay them, against a naive twin."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.mini_race import place_in_mini_races
 from rulka.buffers.storage import BlockBuffer
 from rulka.buffers.transitions import find_transitions
-from rulka.envs import paying, rules
+from rulka.envs import rewards as formulas
 from rulka.envs.batch import RaceBatch, car_generators
 from rulka.envs.race import RaceEnv
-from rulka.envs.rewards import SLIDE_SPEED_KMH, SLIDE_START, potential_from_floats
-from rulka.envs.settings import resolve_settings
+from rulka.envs.rewards import SLIDE_SPEED_KMH, SLIDE_START
+from rulka.envs.scoring import score_captured
+from rulka.envs.settings import read_settings
 from rulka.envs.vector import RaceVectorEnv
-from rulka.observation import CAR, NUM_FLOATS
+from rulka.observation import CAR, FLOATS, NUM_FLOATS
 from rulka.params import EngineeredRewardParams, RewardParams, reference_params
 from rulka.tracks.track import Track
 
@@ -31,7 +32,7 @@ ENGINEERED = ("speed_slide", "neo_slide", "kamikaze", "line_distance")
 
 @njit
 def slide_start(forward_mps: float, rules: np.ndarray) -> float:
-    return paying.slide_start(forward_mps, rules)
+    return formulas.slide_start(forward_mps, rules)
 
 
 def weights(**changes: float) -> RewardParams:
@@ -76,8 +77,8 @@ def some_actions() -> np.ndarray:
 
 
 def drive(track: Track, rewards: RewardParams, env_steps: int = 100) -> Seen:
-    batch = RaceBatch(resolve_settings(track, fast_and_askew(rewards)), NUM_CARS)
-    batch.set_env_steps(env_steps)
+    batch = RaceBatch(track, read_settings(None, fast_and_askew(rewards), ()), NUM_CARS)
+    batch.scores.set_env_steps(env_steps)
     batch.reset(car_generators(4, NUM_CARS))
     first, rows = batch.simulator.cars.copy(), []
     image, floats = np.empty((NUM_CARS, 1, 64, 64), np.uint8), np.empty((NUM_CARS, NUM_FLOATS), np.float32)
@@ -191,11 +192,39 @@ def test_the_direction_changes_the_potential_and_nothing_else(straight, plain: S
 
 @pytest.mark.parametrize("change", [{"line_distance_potential": 0.2}, {"direction_potential": 0.4}])
 def test_potentials_follow_the_floats(straight, change: dict[str, float]) -> None:
+    """What is told of a car by its row is told by what it sees: captured races have nothing else."""
     found = drive(straight, weights(**change))
-    for t in range(0, NUM_STEPS, 7):
-        np.testing.assert_allclose(
-            found.potential[t], potential_from_floats(found.floats[t], weights(**change)), atol=2e-5
-        )
+    for car in range(NUM_CARS):
+        _, potential = captured(found, car, weights(**change))
+        np.testing.assert_allclose(potential, found.potential[:, car], atol=2e-5)
+
+
+def captured(seen: Seen, car: int, rewards: RewardParams) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards [T - 1] without progress and time, and potentials [T], from the floats that a car has seen."""
+    floats, array = seen.floats[:, car], np.zeros(formulas.NUM_RULES)
+    formulas.set_rewards(array, rewards)
+    formulas.set_engineered(array, rewards, 100)
+    ways = FLOATS["waypoints"]
+    parts = [FLOATS["velocity"], FLOATS["has_contact"], slice(ways.start, ways.start + 6)]
+    views = [np.ascontiguousarray(floats[:, part]) for part in parts]
+    nothing, is_full_gas = np.zeros(NUM_STEPS - 1), some_actions()[1:, car] <= 2
+    reward, potential = np.empty(NUM_STEPS - 1, np.float32), np.empty(NUM_STEPS, np.float32)
+    score_captured(nothing, nothing, is_full_gas, *views, array, reward, potential)
+    return reward, potential
+
+
+def test_captured_races_are_paid_as_in_the_environment(straight, plain: Seen) -> None:
+    """Within a race; where one ends and the next begins there is no captured race."""
+    chosen = {"speed_slide": 0.5, "neo_slide": 0.01, "kamikaze": -0.02, "line_distance": -0.03}
+    rewards = weights(speed_as_seconds=1.0, **chosen)
+    found = drive(straight, rewards)
+    is_within = ~(found.rest["is_reset"] | found.rest["terminated"] | found.rest["truncated"])[1:]
+    is_within[-1] = False  # taken for the end of the race
+    assert is_within.sum() > 2000
+    for car in range(NUM_CARS):
+        reward, _ = captured(found, car, rewards)
+        expected = (found.reward - plain.reward)[1:, car]
+        np.testing.assert_allclose(reward[is_within[:, car]], expected[is_within[:, car]], atol=2e-5)
 
 
 def test_everything_together(straight, plain: Seen, terms) -> None:
@@ -241,7 +270,7 @@ def test_one_car_is_paid_as_among_others(straight) -> None:
 
 @pytest.mark.parametrize("kmh", [-50.0, 0.0, 50.0, 100.0, 149.0, 200.0, 333.0, 500.0, 900.0])
 def test_the_table_of_slides(kmh: float) -> None:
-    array = rules.rule_array(weights(), reference_params().race_end, 100.0)
+    array = formulas.rule_array(read_settings(None, {}, ()), 100.0)
     assert slide_start(kmh / 3.6, array) == pytest.approx(table(kmh))
     assert slide_start(kmh / 3.6, array) == pytest.approx(np.interp(kmh, SLIDE_SPEED_KMH, SLIDE_START))
 
@@ -249,11 +278,11 @@ def test_the_table_of_slides(kmh: float) -> None:
 def test_the_weights_by_hand() -> None:
     """Half a schedule of 0.5 is 0.25; 0.05 for a metre and 2 s make 0.1 for each m/s gained."""
     rewards = weights(per_metre=0.05, speed_as_seconds=2.0, neo_slide=0.5)
-    array = rules.rule_array(rewards, reference_params().race_end, 100.0)
-    assert (array[rules.PER_GAINED_MPS], array[rules.NEO_SLIDE], array[rules.PAYS_MANNER]) == (0.1, 0.0, 1.0)
-    rules.set_engineered(array, rewards, 50)
-    assert array[rules.NEO_SLIDE] == 0.25
-    assert rules.rule_array(weights(), reference_params().race_end, 100.0)[rules.PAYS_MANNER] == 0.0
+    array = formulas.rule_array(read_settings(None, {"rewards": rewards}, ()), 100.0)
+    assert (array[formulas.PER_GAINED_MPS], array[formulas.NEO_SLIDE], array[formulas.PAYS_DRIVING]) == (0.1, 0.0, 1.0)
+    formulas.set_engineered(array, rewards, 50)
+    assert array[formulas.NEO_SLIDE] == 0.25
+    assert formulas.rule_array(read_settings(None, {}, ()), 100.0)[formulas.PAYS_DRIVING] == 0.0
 
 
 def test_transitions_are_shaped_by_the_direction_when_they_are_drawn(straight) -> None:

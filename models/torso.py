@@ -6,16 +6,15 @@ Dimensions: B batch, H x W pixels, F floats (184), E image features, D = E + flo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from models.encoder import ConvEncoder, normalise_image
-from models.fused import linear_leaky
-from models.impala import ImpalaEncoder
-from models.initialisation import LEAKY_GAIN, LEAKY_SLOPE, initialise_all
+from models.encoders.base import normalise_image
+from models.encoders.build import build_encoder
+from models.encoders.config import EncoderConfig
+from models.layers import LEAKY_GAIN, LEAKY_SLOPE, hidden_layers, initialise_all
 
 
 class InputShape(NamedTuple):
@@ -27,7 +26,7 @@ class InputShape(NamedTuple):
     float_std: Tensor
 
 
-class Observer(nn.Module):
+class Torso(nn.Module):
     """Base of the acting networks: `encoder` and `float_head`, and the normalisation as buffers.
 
     Attributes:
@@ -42,8 +41,8 @@ class Observer(nn.Module):
     def __init__(
         self,
         inputs: InputShape,
+        encoder: EncoderConfig,
         float_hidden: int,
-        encoder: ConvEncoder | ImpalaEncoder | None = None,
         *,
         layer_norm: bool = False,
     ) -> None:
@@ -51,14 +50,14 @@ class Observer(nn.Module):
 
         Args:
             inputs: what is seen.
+            encoder: of the images.
             float_hidden: width of the float head.
-            encoder: of images; None for the convolutions that pretraining and cloning use.
             layer_norm: normalises the outputs of the float head's linear layers, Ba et al. 2016, arXiv:1607.06450.
         """
         super().__init__()
         self.register_buffer("float_mean", inputs.float_mean.detach().to(torch.float32).clone())
         self.register_buffer("float_std", inputs.float_std.detach().to(torch.float32).clone())
-        self.encoder = ConvEncoder(inputs.height, inputs.width) if encoder is None else encoder
+        self.encoder = build_encoder(encoder, inputs.height, inputs.width)
         self.float_head = _float_head(inputs.float_mean.numel(), float_hidden, layer_norm=layer_norm)
         initialise_all(self.float_head, LEAKY_GAIN)
         self.height, self.width = inputs.height, inputs.width
@@ -102,26 +101,3 @@ def _float_head(num_floats: int, hidden: int, *, layer_norm: bool) -> nn.Sequent
             head.add_module(f"norm_{index}", nn.LayerNorm(hidden))
         head.add_module(str(index + 1), nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
     return head
-
-
-def hidden_layers(layers: Iterable[nn.Module], rows: Tensor) -> Tensor:
-    """Applies linear layers and what follows each to [..., I], a LeakyReLU right after one in the same kernel."""
-    modules = [*layers]
-    is_fused = False
-    for layer, following in zip(modules, [*modules[1:], None], strict=True):
-        if is_fused:
-            is_fused = False
-        elif type(layer) is nn.Linear and isinstance(following, nn.LeakyReLU):
-            rows, is_fused = linear_leaky(layer, rows), True
-        else:
-            rows = layer(rows)
-    return rows
-
-
-def output(layer: nn.Linear, hidden: Tensor) -> Tensor:
-    """Applies an output layer in float32, whatever the precision of the layers before it.
-
-    The 8 bits of a bfloat16 logit or value are too few: two actions may differ by less.
-    """
-    with torch.autocast(hidden.device.type, enabled=False):
-        return layer(hidden.float())

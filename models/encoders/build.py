@@ -1,0 +1,21 @@
+"""The one place that makes an encoder out of its configuration."""
+
+from __future__ import annotations
+
+from models.encoders.base import Encoder
+from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig
+from models.encoders.conv import ConvEncoder
+from models.encoders.impala import ImpalaEncoder
+
+
+def build_encoder(config: EncoderConfig, height: int, width: int) -> Encoder:
+    """Returns an encoder of images [B, 1, height, width], with fresh weights from torch's global generator.
+
+    Raises:
+        ValueError: if images are too small for it.
+    """
+    match config:
+        case ConvConfig():
+            return ConvEncoder(config, height, width)
+        case ImpalaConfig():
+            return ImpalaEncoder(config, height, width)

@@ -1,0 +1,121 @@
+"""The residual image encoder of IMPALA, Espeholt et al. 2018, arXiv:1802.01561, figure 3 (right, without the LSTM).
+
+Width factor, adaptive max-pooling and spectral norm (Miyato et al. 2018, arXiv:1802.05957) are those of BTR, Clark et
+al. 2024, arXiv:2411.03820.
+Dimensions: B batch, C channels, H x W pixels, E features of an image.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.encoders.base import Encoder
+from models.encoders.config import ImpalaConfig
+from models.layers import RELU_GAIN, initialise_all
+
+STAGE_CHANNELS = (16, 32, 32)
+"""Of a width factor of 1."""
+
+_FIRST_ITERATIONS = 15
+_EPSILON = 1e-12
+
+
+class SpectralConv2d(nn.Conv2d):
+    """A 3 x 3 convolution that keeps height and width, its weight [O, I 3 3] divided by the largest singular value.
+
+    That value is followed by one step of the power iteration in each forward pass of training mode; in evaluation mode
+    it is read off with the vectors of the last one. torch's own parametrization computes in the dtype of the weights,
+    which bfloat16 is too coarse for.
+
+    Attributes:
+        left: [O] left singular vector, of length 1; part of the state, as the actor has to divide by the same number.
+        right: [I 3 3] right singular vector.
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
+        super().__init__(num_inputs, num_outputs, 3, padding=1)
+        self.register_buffer("left", functional.normalize(torch.randn(num_outputs), dim=0, eps=_EPSILON))
+        self.register_buffer("right", functional.normalize(torch.randn(num_inputs * 9), dim=0, eps=_EPSILON))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Maps [B, I, H, W] to [B, O, H, W]."""
+        if self.training:
+            self.iterate()
+        with torch.autocast(input.device.type, enabled=False):
+            singular = self.largest_singular_value()
+        weight = (self.weight / singular.to(self.weight.dtype)).to(input.dtype)
+        bias = None if self.bias is None else self.bias.to(input.dtype)
+        return functional.conv2d(input, weight, bias, padding=1)
+
+    def largest_singular_value(self) -> Tensor:
+        """Returns u^T W v [], through which gradients flow into W alone, as in the paper."""
+        # Copies, because the next iteration writes to the vectors while the graph still needs these.
+        return self.left.clone() @ self.weight.float().flatten(1) @ self.right.clone()
+
+    @torch.no_grad()
+    def iterate(self, num_steps: int = 1) -> None:
+        """Makes steps of the power iteration."""
+        with torch.autocast(self.weight.device.type, enabled=False):
+            weight = self.weight.float().flatten(1)
+            for _ in range(num_steps):
+                self.right.copy_(functional.normalize(weight.T @ self.left, dim=0, eps=_EPSILON))
+                self.left.copy_(functional.normalize(weight @ self.right, dim=0, eps=_EPSILON))
+
+    def settle(self) -> None:
+        """Finds the singular vectors of weights that were just initialised."""
+        self.iterate(_FIRST_ITERATIONS)
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(relu(conv(relu(x)))) on [B, C, H, W]."""
+
+    def __init__(self, channels: int, *, spectral_norm: bool) -> None:
+        super().__init__()
+        convolutions = [
+            SpectralConv2d(channels, channels) if spectral_norm else nn.Conv2d(channels, channels, 3, padding=1)
+            for _ in range(2)
+        ]
+        self.layers = nn.Sequential(nn.ReLU(), convolutions[0], nn.ReLU(inplace=True), convolutions[1])
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape."""
+        return features + self.layers(features)
+
+
+class ImpalaEncoder(Encoder):
+    """Three stages, each halving height and width (rounded up).
+
+    A stage is a 3 x 3 convolution, a 3 x 3 max-pooling with stride 2 and two residual blocks.
+
+    Attributes:
+        num_features: E, 32 width times the pixels of the last map.
+    """
+
+    def __init__(self, config: ImpalaConfig, height: int, width: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        num_inputs = 1
+        for channels in (config.width * number for number in STAGE_CHANNELS):
+            layers += [nn.Conv2d(num_inputs, channels, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+            layers += [ResidualBlock(channels, spectral_norm=config.spectral_norm) for _ in range(2)]
+            num_inputs = channels
+            height, width = -(-height // 2), -(-width // 2)
+        layers.append(nn.ReLU(inplace=True))
+        if config.adaptive_pool:
+            layers.append(nn.AdaptiveMaxPool2d(config.adaptive_pool))
+            height = width = config.adaptive_pool
+        self.layers = nn.Sequential(*layers, nn.Flatten())
+        self.num_features = num_inputs * height * width
+        initialise_all(self, RELU_GAIN)
+        for layer in self.modules():
+            if isinstance(layer, SpectralConv2d):
+                layer.settle()
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Maps images made by `normalise_image` [B, 1, H, W] to features [B, E]."""
+        return self.layers(image)

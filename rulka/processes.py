@@ -1,0 +1,210 @@
+"""Processes that this one starts: they end with it, they end with all that they started, and start again only so often.
+
+Two kinds: functions that `multiprocessing` runs, which call `end_with_parent` themselves, and programs in groups of
+their own, which `start_group` ties to this process and `end_group` ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import parent_process, resource_tracker
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+STOP_GRACE_S = 3.0
+"""How long a process that has nothing to save may take to end when it is asked to."""
+
+KILL_PATIENCE_S = 5.0
+"""How long the system may take to remove a process that was killed."""
+
+_POLL_S = 0.1
+
+Leader = subprocess.Popen[bytes] | subprocess.Popen[str]
+"""A program that was started in a process group of its own."""
+
+_PR_SET_PDEATHSIG = 1  # of Linux's header `linux/prctl.h`: the signal that a process gets when its parent ends
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way to end a process
+# Looked up here and not between fork and exec, where only what needs no lock may be done.
+_PRCTL = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+
+def end_with_parent() -> None:
+    """Ends this process, which `multiprocessing` started, as soon as its parent is gone, and leaves Ctrl-C to that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also reaches a process that hangs or was stopped
+    # For other systems, and for a parent that was gone before the kernel was told.
+    threading.Thread(target=_wait_for_parent, name="parent", daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Lets a process started in the block begin with interrupts blocked, where the system can do that.
+
+    Ctrl-C reaches every process of a terminal, also one that is still importing and has not yet called
+    `end_with_parent`. One that comes to this process meanwhile is only late.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # starts with the first process otherwise, and unblocks interrupts as it does
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_group(
+    command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None, folder: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts a program in a process group of its own, out of the reach of Ctrl-C.
+
+    On Linux it gets a SIGTERM when the thread that called this ends, and so when this process is killed.
+
+    Args:
+        command: the program and its arguments.
+        environment: of the program.
+        output: file for what it prints; None leaves that on the terminal.
+        folder: where it works; None takes the current one.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+
+    def tie() -> None:
+        if _PRCTL is not None:
+            _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT if output else None,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=tie if _PRCTL is not None else None,  # Windows refuses any
+    )
+
+
+def end_group(
+    leader: Leader,
+    grace_s: float = STOP_GRACE_S,
+    *,
+    ask: int = signal.SIGTERM,
+    strays: Sequence[psutil.Process] = (),
+) -> None:
+    """Ends the group that a process leads, then what it started outside of the group. Nothing else is touched.
+
+    Both are asked first, and killed after `grace_s`. Returns when all are gone.
+
+    Args:
+        leader: of the group; it may have ended already.
+        grace_s: how long the group, and after it the others, may take to end.
+        ask: the signal that asks the group.
+        strays: what the leader is known to have started, from `descendants`, should it be gone itself.
+    """
+    outside = [*strays, *descendants(leader)]
+    _end(lambda: group_members(leader), lambda number: _signal_group(leader, number), ask, grace_s)
+
+    def signal_strays(number: int) -> None:
+        for one in outside:
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(number)
+
+    _end(lambda: [one for one in outside if _is_alive(one)], signal_strays, signal.SIGTERM, grace_s)
+    if not group_members(leader):
+        leader.wait()
+
+
+def descendants(leader: Leader) -> list[psutil.Process]:
+    """Returns all that a process, and what it started, has started and that still belongs to it; none if it ended."""
+    if leader.poll() is not None:  # its id may belong to somebody else by now
+        return []
+    try:
+        return psutil.Process(leader.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def group_members(leader: Leader) -> list[int]:
+    """Returns the process ids of the group that `leader` leads, without those that only wait to be reaped."""
+    leader.poll()  # reaps it
+    if sys.platform == "win32":  # has no such groups: what the leader started counts as strays
+        return [leader.pid] if leader.returncode is None else []
+    return [pid for pid in psutil.pids() if _is_in_group(pid, leader.pid)]
+
+
+def _is_in_group(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group and _is_alive(psutil.Process(pid))
+    except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+        return False
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _signal_group(leader: Leader, number: int) -> None:
+    if sys.platform == "win32":
+        leader.send_signal(number)
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(leader.pid, number)  # in one go: nobody in it can start another one meanwhile
+
+
+def _end(living: Callable[[], Sequence[object]], send: Callable[[int], None], ask: int, grace_s: float) -> None:
+    """Asks whoever lives to end, waits, and kills whoever still lives after `grace_s`."""
+    for number, patience_s in ((ask, grace_s), (_KILL, KILL_PATIENCE_S)):
+        if not living():
+            return
+        send(number)
+        deadline_s = time.monotonic() + patience_s
+        while living() and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+
+
+class RestartBudget:
+    """How often something may be started again: what needs more than that is broken, and a restart would not help.
+
+    Args:
+        num_restarts: that many...
+        window_s: ...within any span of so many seconds.
+    """
+
+    def __init__(self, num_restarts: int, window_s: float) -> None:
+        self.num_restarts, self.window_s = num_restarts, window_s
+        self._taken_s: deque[float] = deque()
+
+    def take(self) -> bool:
+        """Takes a restart that happens now; returns False, and takes none, where all of them are taken."""
+        now_s = time.monotonic()
+        while self._taken_s and now_s - self._taken_s[0] > self.window_s:
+            self._taken_s.popleft()
+        if len(self._taken_s) >= self.num_restarts:
+            return False
+        self._taken_s.append(now_s)
+        return True

@@ -1,0 +1,135 @@
+"""How a race goes, as one value: for training, greedy checks, evaluation, demonstrations and the game."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from rulka.actions import ActionTable, action_table
+from rulka.params import (
+    ActionParams,
+    AngleDeg,
+    Count,
+    EvaluateParams,
+    LateralM,
+    ObservationParams,
+    RaceEndParams,
+    RandomisationParams,
+    RewardParams,
+    Share,
+    SimulatorParams,
+    StartSpeedMps,
+    Ticks,
+    TrainParams,
+)
+
+ALIKE = RandomisationParams(
+    friction=0.0, camera_m=0.0, camera_deg=0.0, light_gain=0.0, light_offset=0.0, pixel_noise=0.0
+)
+"""Races that do not differ."""
+
+
+class RaceSettings(RaceEndParams):
+    """How races start, are paid and end, and what cars obey and see: all of a race but where it is and who drives.
+
+    Built once, of the sections that a stage reads or of an environment's keywords, whose names and types are those of
+    the fields; then handed on as it is, also to other processes.
+    """
+
+    simulator: SimulatorParams = Field(description="physics and camera")
+    observation: ObservationParams | None = Field(description="image size; null where nobody looks")
+    rewards: RewardParams | None = Field(description="weights of the reward; null where nobody is paid")
+    ticks_per_action: Ticks = Field(description="10 ms ticks of a decision")
+    actions_per_decision: Count = Field(description="actions that share a decision's ticks, one after another")
+    continuous: bool = Field(description="actions are steer, gas and brake instead of an index")
+    start_anywhere: Share = Field(description="share of races that begin anywhere on the track, not at the start line")
+    start_lateral_m: LateralM = Field(description="races begin at most this far beside the line")
+    start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
+    start_speed_mps: StartSpeedMps = Field(description="speed at which races begin that begin anywhere")
+    randomisation: RandomisationParams = Field(description="how much races differ in friction, camera, light and noise")
+
+    @model_validator(mode="after")
+    def _check(self) -> RaceSettings:
+        if self.continuous and self.actions_per_decision > 1:
+            message = "continuous actions are held for a whole decision: actions_per_decision must be 1"
+            raise ValueError(message)
+        _ = self.table  # refuses ticks that the actions cannot share
+        return self
+
+    @classmethod
+    def for_training(
+        cls,
+        observation: ObservationParams,
+        actions: ActionParams,
+        simulator: SimulatorParams,
+        race_end: RaceEndParams,
+        rewards: RewardParams,
+        train: TrainParams,
+        actions_per_decision: int,
+    ) -> RaceSettings:
+        """Returns how training races go; its greedy checks only start all of theirs at the line."""
+        return cls(
+            **dict(race_end),
+            simulator=simulator,
+            observation=observation,
+            rewards=rewards,
+            ticks_per_action=actions.ticks_per_action,
+            actions_per_decision=actions_per_decision,
+            continuous=False,
+            start_anywhere=train.start_anywhere,
+            start_lateral_m=train.start_lateral_m,
+            start_heading_deg=train.start_heading_deg,
+            start_speed_mps=0.0,
+            randomisation=train.randomisation,
+        )
+
+    @classmethod
+    def for_demonstrations(
+        cls, actions: ActionParams, simulator: SimulatorParams, race_end: RaceEndParams
+    ) -> RaceSettings:
+        """Returns how the built-in driver's races go: from the start line, up to a metre beside its middle."""
+        return cls(
+            **dict(race_end),
+            simulator=simulator,
+            observation=None,
+            rewards=None,
+            ticks_per_action=actions.ticks_per_action,
+            actions_per_decision=1,
+            continuous=False,
+            start_anywhere=0.0,
+            start_lateral_m=1.0,
+            start_heading_deg=0.0,
+            start_speed_mps=0.0,
+            randomisation=ALIKE,
+        )
+
+    @classmethod
+    def for_evaluation(
+        cls,
+        observation: ObservationParams,
+        actions: ActionParams,
+        simulator: SimulatorParams,
+        evaluate: EvaluateParams,
+        race_end: RaceEndParams,
+    ) -> RaceSettings:
+        """Returns how races go that decide how good a driver is: like demonstrations, from starts of their own."""
+        start = {"start_lateral_m": evaluate.start_lateral_m, "start_heading_deg": evaluate.start_heading_deg}
+        seen = {"observation": observation}
+        return cls.for_demonstrations(actions, simulator, race_end).model_copy(update=start | seen)
+
+    @property
+    def table(self) -> ActionTable:
+        """What an action does."""
+        return action_table(self.ticks_per_action, self.actions_per_decision)
+
+    @property
+    def image(self) -> ObservationParams:
+        """Size of what a car sees."""
+        if self.observation is None:
+            message = "nobody looks in these races: they have no image size"
+            raise ValueError(message)
+        return self.observation
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """[1, H, W] of what a car sees."""
+        return 1, self.image.height, self.image.width
