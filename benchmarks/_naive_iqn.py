@@ -2,8 +2,8 @@
 
 Three passes through the whole network (the online network on the next observations to choose actions, the target
 network on them to value these, the online network on the observations), in torch's usual image layout, with the
-quantiles of every action each time. Formulas and random fractions are those of `rulka.agents.iqn`; tests hold both to
-the same losses and gradients. Dimensions: B batch, T quantile fractions, A actions.
+quantiles of every action each time. Formulas and random fractions are those of `rulka.agents.iqn.learner`; tests hold
+both to the same losses and gradients. Dimensions: B batch, T quantile fractions, A actions.
 """
 
 from __future__ import annotations

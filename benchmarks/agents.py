@@ -16,8 +16,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rulka.agents.agent import AgentSpec, make_actor, make_learner
-from rulka.agents.speed import Precision, keep_freed_memory
+from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.precision import Precision, keep_freed_memory
+from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS, reference_normalisation
@@ -45,19 +46,15 @@ def random_block(spec: BlockSpec, seed: int) -> ExperienceBlock:
 
 def agent_spec(params: Params, algorithm: Algorithm, precision: Precision, **changes: object) -> AgentSpec:
     """Returns the spec of an agent with some settings of its algorithm changed."""
-    ppo = params.ppo.model_copy(update=changes if algorithm == "ppo" else {})
-    iqn = params.iqn.model_copy(update=changes if algorithm == "iqn" else {})
     return AgentSpec(
         algorithm,
         params.observation,
         params.encoder,
         params.network,
-        ppo,
-        iqn,
+        params.algorithms[algorithm].model_copy(update=changes),
         NUM_ACTIONS,
         reference_normalisation(),
-        False,
-        precision,
+        precision=precision,
     )
 
 

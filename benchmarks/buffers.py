@@ -23,12 +23,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from tensordict import TensorDict
+from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.mini_race import ClockRule
 from rulka.buffers.prioritised import Priorities
-from rulka.buffers.sampler import MiniRaceSampler, Portion
+from rulka.buffers.sampler import BatchMemory
 from rulka.buffers.storage import BlockBuffer
+from rulka.buffers.torchrl_parts import BlockStorage, BlockWriter, MiniRaceCollate, PrioritisedRows, UniformRows
 from rulka.observation import MINI_RACE_ACTIONS, NUM_FLOATS
 
 BATCH = 512
@@ -55,23 +58,28 @@ def random_blocks() -> list[ExperienceBlock]:
     return blocks
 
 
-def our_variants(buffer: BlockBuffer) -> Variants:
+def our_variants(blocks: BlockBuffer) -> Variants:
     """Returns our own ways to draw a batch."""
-    sampler = MiniRaceSampler((64, 64), NUM_FLOATS, BATCH, RULE)
+    storage, memory = BlockStorage(blocks), BatchMemory((64, 64), NUM_FLOATS, BATCH)
     generator = torch.Generator().manual_seed(0)
-    priorities = Priorities(buffer, alpha=0.6, epsilon=0.002)
-    errors = np.random.default_rng(0).random(BATCH).astype(np.float32)
+    errors = torch.from_numpy(np.random.default_rng(0).random(BATCH).astype(np.float32))
 
-    def prioritised() -> object:
-        return sampler.sample([Portion(buffer, BATCH, priorities, 0.4)], 3, 0.99, generator)
+    def replay(sampler: UniformRows) -> ReplayBuffer:
+        collate = MiniRaceCollate(storage, memory, RULE, 3, generator)
+        collate.discount = 0.99
+        parts: dict[str, Any] = {"sampler": sampler, "writer": BlockWriter(), "collate_fn": collate}
+        return ReplayBuffer(storage=storage, batch_size=BATCH, generator=generator, **parts)
+
+    uniform = replay(UniformRows())
+    prioritised = replay(PrioritisedRows(storage, Priorities(blocks, alpha=0.6, epsilon=0.002), beta=0.4))
 
     def with_update() -> object:
-        prioritised()
-        return priorities.update(sampler.rows[0], errors)
+        _, info = prioritised.sample(return_info=True)
+        return prioritised.update_priority(info["index"], errors)
 
     return {
-        "rulka uniform": lambda: sampler.sample([Portion(buffer, BATCH)], 3, 0.99, generator),
-        "rulka prioritised": prioritised,
+        "rulka uniform": uniform.sample,
+        "rulka prioritised": prioritised.sample,
         "rulka prioritised, with update": with_update,
     }
 
@@ -95,15 +103,10 @@ def transitions_of(blocks: list[ExperienceBlock]) -> dict[str, np.ndarray]:
 
 
 def torchrl_variant(transitions: dict[str, np.ndarray]) -> Variants:
-    """Returns torchrl's default buffer, or nothing where torchrl is not installed."""
-    try:
-        data, tensordict = importlib.import_module("torchrl.data"), importlib.import_module("tensordict")
-    except ImportError:
-        return {}
-    storage = data.LazyTensorStorage(NUM_DECISIONS)
-    buffer = data.TensorDictReplayBuffer(storage=storage, batch_size=BATCH)
+    """Returns torchrl's default buffer."""
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(NUM_DECISIONS), batch_size=BATCH)
     tensors = {name: torch.from_numpy(array) for name, array in transitions.items()}
-    buffer.extend(tensordict.TensorDict(tensors, batch_size=[NUM_DECISIONS]))
+    buffer.extend(TensorDict(tensors, batch_size=[NUM_DECISIONS]))
     return {"torchrl default": buffer.sample}
 
 

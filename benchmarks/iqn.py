@@ -34,12 +34,11 @@ from benchmarks.agents import agent_spec, random_block
 from models.encoders.config import ENCODER_CONFIG
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.iqn_acting import PreparedAdvantages
-from rulka.agents.agent import make_actor
-from rulka.agents.from_spec import build_iqn
-from rulka.agents.iqn import IqnLearner
-from rulka.agents.iqn_onnx import OnnxAdvantages, has_onnx
-from rulka.agents.networks import build_agent_network
-from rulka.agents.speed import Precision, keep_freed_memory
+from rulka.agents.algorithms import ALGORITHMS, make_actor
+from rulka.agents.iqn.learner import IqnLearner
+from rulka.agents.iqn.network import fresh_network
+from rulka.agents.iqn.onnx import OnnxAdvantages, has_onnx
+from rulka.agents.precision import Precision, keep_freed_memory
 from rulka.artifacts import load_artifact
 from rulka.buffers.experience import BlockSpec
 from rulka.datasets.frames import FrameDataset
@@ -87,7 +86,7 @@ def update_variants(params: Params) -> Variants:
     generator = torch.Generator().manual_seed(0)
 
     def naive() -> object:
-        batch = first.replay.draw(0, generator)
+        batch = first.replay.draw(0)
         fractions = [draw_fractions(BATCH, NUM_QUANTILES, generator) for _ in range(3)]
         return twin.learn(batch, fractions[0], fractions[1], fractions[2])
 
@@ -133,7 +132,7 @@ def act_variants(params: Params, num_cars: int) -> Variants:
             actor = make_actor(agent_spec(params, "iqn", precision, num_quantiles_acting=num_quantiles), 0)
             name = f"rulka {precision}, {num_quantiles} fractions"
             variants[name] = lambda actor=actor: actor.act(image, floats, explore=False)
-    network = build_iqn(agent_spec(params, "iqn", "float32"), 0)
+    network = fresh_network(agent_spec(params, "iqn", "float32"), 0)
 
     @torch.no_grad()
     def naive(num_quantiles: int) -> object:
@@ -155,7 +154,7 @@ def agreement(agent: Path, frames: Path) -> dict[str, float]:
     observation = ObservationParams(height=contract.height, width=contract.width)
     sizes = NetworkParams.model_validate(config["network"])
     encoder, num_actions = ENCODER_CONFIG.validate_python(config["encoder"]), artifact.actions.num_actions
-    network = build_agent_network("iqn", observation, encoder, sizes, artifact.normalisation, num_actions)
+    network = ALGORITHMS["iqn"].build_network(observation, encoder, sizes, artifact.normalisation, num_actions)
     assert isinstance(network, IqnNetwork)
     network.load_state_dict(artifact.tensors)
     network.eval().requires_grad_(False)

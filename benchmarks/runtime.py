@@ -30,8 +30,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
-from rulka.agents.speed import keep_freed_memory
+from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.precision import keep_freed_memory
+from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weights_on_host
 from rulka.observation import reference_normalisation
@@ -68,12 +69,10 @@ def agent_spec(params: Params, algorithm: Algorithm) -> AgentSpec:
         params.observation,
         params.encoder,
         params.network,
-        params.ppo,
-        params.iqn,
+        params.algorithms[algorithm],
         NUM_ACTIONS,
         reference_normalisation(),
-        False,
-        params.train.precision,
+        precision=params.train.precision,
     )
 
 

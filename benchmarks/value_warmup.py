@@ -21,9 +21,9 @@ from torch import Tensor
 
 from models.actor_critic import ActorCritic
 from rulka.actions import action_table
-from rulka.agents.agent import AgentSpec
-from rulka.agents.rollouts import Segment, join_segments, keep_block
-from rulka.agents.speed import keep_freed_memory
+from rulka.agents.ppo.rollout import Segment, join_segments, keep_block
+from rulka.agents.precision import keep_freed_memory
+from rulka.agents.spec import AgentSpec
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.datasets.races import read_meta, track_path
@@ -77,7 +77,6 @@ class Setting(NamedTuple):
             params.encoder,
             params.network,
             params.ppo,
-            params.iqn,
             self.initial.actions.num_actions,
             self.initial.normalisation,
             precision="float32",

@@ -17,15 +17,13 @@ import yaml
 
 from rulka.errors import UserError
 from rulka.outputs import new_file
-from rulka.params import PARAMS_FILE, Params, checked_params, read_sections
+from rulka.params import ALGORITHM_NAMES, PARAMS_FILE, Params, checked_params, keys_of, read_sections
 from rulka.params.problems import did_you_mean
 from rulka.params.writer import with_values
 
 PRESETS_DIR = Path("presets")
 HEADER = "# params.yaml with preset "
 """Begins the first line of what a preset wrote; the names of all that lie there follow, the newest last."""
-IQN_ONLY = ("iqn.", "network.iqn.", "network.tau_embedding", "transfer.iqn.")
-"""How keys begin that act on IQN and on nothing else."""
 _END_OF_SENTENCE = re.compile(r"\.(?=\s+[A-Z]|$)")
 
 
@@ -109,13 +107,18 @@ def _remarks(below: list[str], name: str, changes: list[str], params: Params) ->
             f"{', '.join(others)} had been applied before: what {name} does not set stays as that left it;"
             " take params.yaml from git to begin from the repository's values"
         )
-    num_iqn = sum(change.startswith(IQN_ONLY) for change in changes)
-    if num_iqn and params.train.algorithm != "iqn":
-        where = "which is trained for comparison only" if "iqn" in params.train.algorithms else "which is not trained"
-        remarks.append(
-            f"{num_iqn} of {len(changes)} changes act on IQN alone, {where}: train.algorithm is"
-            f" {params.train.algorithm}; set it to iqn to get an agent of this preset"
-        )
+    # Of an algorithm that is not the agent's; keys end where their change is told, ": old -> new".
+    for other in ALGORITHM_NAMES:
+        if other == params.train.algorithm:
+            continue
+        num_others = sum(change.replace(":", ".", 1).startswith(keys_of(other)) for change in changes)
+        if num_others:
+            is_compared = other in params.train.algorithms
+            where = "which is trained for comparison only" if is_compared else "which is not trained"
+            remarks.append(
+                f"{num_others} of {len(changes)} changes act on {other.upper()} alone, {where}: train.algorithm is"
+                f" {params.train.algorithm}; set it to {other} to get an agent of this preset"
+            )
     return remarks
 
 

@@ -27,7 +27,7 @@ from models.actor_critic import ClonePolicy
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.speed import Precision, keep_freed_memory
+from rulka.agents.precision import Precision, keep_freed_memory
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.device import device_of, make_generator, upload, use_device

@@ -27,10 +27,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from rulka.agents.algorithms import label_of
 from rulka.artifacts import META_FILE
 from rulka.datasets.races import Race, load_races
 from rulka.device import use_device
-from rulka.evaluation.contest import NAMES, drivers, race_all
+from rulka.evaluation.contest import drivers, race_all
 from rulka.evaluation.dataset import demonstration_results, export_result
 from rulka.evaluation.metrics import format_metrics, metrics_of, scores_of
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
@@ -190,7 +191,7 @@ def _training_logs(agent_dir: Path) -> list[TrainingLog]:
     for folder in folders:
         if (folder / TRAINING_LOG).exists():
             algorithm = str(_read_json(folder / META_FILE).get("config", {}).get("algorithm", folder.name))
-            logs.append(read_training_log(folder / TRAINING_LOG, NAMES.get(algorithm, algorithm)))
+            logs.append(read_training_log(folder / TRAINING_LOG, label_of(algorithm)))
     return logs
 
 

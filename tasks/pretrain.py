@@ -24,7 +24,7 @@ import torch
 from models.encoders.base import normalise_image
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
-from rulka.agents.speed import Precision, keep_freed_memory
+from rulka.agents.precision import Precision, keep_freed_memory
 from rulka.artifacts import Artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.device import device_of, make_generator, upload_ahead, use_device

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -17,8 +18,9 @@ from pathspec import GitIgnoreSpec
 from pydantic import BaseModel
 
 from rulka import folders
+from rulka.agents.algorithms import ALGORITHMS
 from rulka.graph import ignored_by_dvc, read_graph
-from rulka.params import Params, Section, read_params
+from rulka.params import ALGORITHM_NAMES, Algorithm, AlgorithmParams, Params, Section, TransferParams, read_params
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "tasks", "rulka", "models")
@@ -203,6 +205,9 @@ def test_parameters_are_those_of_the_signature(stage: str) -> None:
     function = getattr(importlib.import_module(f"tasks.{stage}"), stage)
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     sections = {each.name: each.annotation for each in parameters if each.kind is not each.KEYWORD_ONLY}
+    if "algorithms" in sections:  # stands for the section of every algorithm
+        assert sections.pop("algorithms") == Mapping[Algorithm, AlgorithmParams]
+        sections |= {name: Params.model_fields[name].annotation for name in ALGORITHM_NAMES}
     assert sorted(sections) == sorted(GRAPH[stage]["params"])
     known = get_type_hints(Params, include_extras=True)
     for name, annotation in sections.items():
@@ -248,6 +253,44 @@ def test_all_sections_are_equally_strict(section: type[BaseModel]) -> None:
 
 def test_the_parameter_file_is_complete() -> None:
     assert read_params(ROOT / "params.yaml")
+
+
+# Algorithms -----------------------------------------------------------------------------------------------------------
+
+
+def is_compared(node: ast.AST) -> bool:
+    """Whether a node compares something with the name of an algorithm, or looks something up by it."""
+    if isinstance(node, ast.Compare):
+        parts: list[ast.AST] = [node.left, *node.comparators]
+    elif isinstance(node, ast.Dict):
+        parts = [key for key in node.keys if key is not None]
+    elif isinstance(node, ast.MatchValue):
+        parts = [node.value]
+    else:
+        return False
+    inside = [inner for part in parts for inner in (part.elts if isinstance(part, ast.Tuple | ast.List) else [part])]
+    return any(isinstance(each, ast.Constant) and each.value in ALGORITHM_NAMES for each in inside)
+
+
+def test_only_the_registry_tells_algorithms_apart_by_name() -> None:
+    registry = ROOT / "rulka" / "agents" / "algorithms.py"
+    found = {
+        f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        for file in own_sources()
+        for node in nodes_of(file)
+        if file != registry and is_compared(node)
+    }
+    assert sorted(found) == []
+    assert any(is_compared(node) for node in nodes_of(registry))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
+def test_every_algorithm_has_a_folder_an_entry_and_its_parameters(algorithm: Algorithm) -> None:
+    assert (ROOT / "rulka" / "agents" / algorithm / "learner.py").is_file()
+    assert algorithm in ALGORITHMS
+    sections = Params.model_fields[algorithm].annotation, TransferParams.model_fields[algorithm].annotation
+    assert [isinstance(section, type) for section in sections] == [True, True]
+    assert set(ALGORITHMS) == set(ALGORITHM_NAMES)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ import torch
 
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
-from rulka.agents.agent import AgentSpec, make_actor, make_learner
-from rulka.agents.speed import keep_freed_memory
+from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.precision import keep_freed_memory
+from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import IqnParams, NetworkParams, ObservationParams, reference_params
 from rulka.runtime.acting import LocalActor
@@ -58,7 +59,7 @@ def agent_spec(task: Task) -> AgentSpec:
     sizes = {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH}
     network = NetworkParams.model_validate(params.network.model_dump() | sizes)
     size = ObservationParams(height=task.size, width=task.size)
-    return AgentSpec("iqn", size, params.encoder, network, params.ppo, iqn, task.num_actions, task.normalisation)
+    return AgentSpec("iqn", size, params.encoder, network, iqn, task.num_actions, task.normalisation)
 
 
 def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.torso import Torso
-from rulka.agents.speed import Precision, faster_precision
+from rulka.agents.precision import Precision, faster_precision
 from rulka.device import device_of
 
 LEAST_CARS_MEASURED = 8

@@ -5,7 +5,7 @@ Dimensions: N cars, H x W pixels, F floats, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from torch import Tensor
+from torch import nn
 
-from models.encoders.config import ENCODER_CONFIG, EncoderConfig
-from models.iqn import IqnNetwork, fixed_fractions
-from models.iqn_acting import PreparedAdvantages, can_prepare
+from models.encoders.config import ENCODER_CONFIG
 from rulka.actions import ActionTable
-from rulka.agents.action_blocks import by_place
-from rulka.agents.networks import build_agent_network, build_clone_policy
+from rulka.agents.algorithms import ALGORITHMS, label_of
+from rulka.agents.networks import build_clone_policy
+from rulka.agents.spec import Preference
 from rulka.artifacts import PER_DECISION, Artifact, ArtifactError, load_artifact, read_meta
 from rulka.device import CPU, upload
-from rulka.params import Algorithm, NetworkParams, ObservationParams
+from rulka.params import NetworkParams, ObservationParams
 
-Preference = Callable[[Tensor, Tensor], Tensor]
-"""Maps images [N, 1, H, W] uint8 and raw floats [N, F] to a number for every action [N, A]; the largest is taken.
-
-Of blocks of K actions [N, K A]; the largest of each place is taken."""
-
+CLONING = "cloning"
+"""The way to a cloned policy, where agents have an algorithm."""
 DRIVING_KINDS = ("agent", "policy")
 
 
@@ -37,23 +33,23 @@ class GreedyPolicy:
     """Always takes the action its network prefers, in float32, so that a race can be repeated exactly.
 
     Attributes:
-        algorithm: "ppo", "iqn" or "cloning".
+        algorithm: that it was trained by, or "cloning".
+        label: that, for people.
         observation: image size that it sees.
         actions: what its actions mean.
     """
 
     def __init__(self, algorithm: str, artifact: Artifact, preference: Preference, device: torch.device) -> None:
-        self.algorithm = algorithm
+        self.algorithm, self.label = algorithm, label_of(algorithm)
         self.observation = ObservationParams(height=artifact.observation.height, width=artifact.observation.width)
         self.actions: ActionTable = artifact.actions
         self._preference, self._device = preference, device
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Maps images [N, 1, H, W] and raw floats [N, F] to action indices [N], or blocks of them [N, K]."""
+        """Maps images [N, 1, H, W] and raw floats [N, F] to action indices [N], or chunks of them [N, K]."""
         with torch.inference_mode():
             seen = upload((torch.from_numpy(image), torch.from_numpy(floats)), self._device)
-            preference = self._preference(*seen)
-            return by_place(preference, self.actions.decision_shape).argmax(dim=-1).cpu().numpy()
+            return self._preference(*seen).argmax(dim=-1).cpu().numpy()
 
 
 def load_policy(
@@ -68,7 +64,7 @@ def load_policy(
     Args:
         folder: an artifact of a kind in `DRIVING_KINDS`.
         observation: the image size it must see; None takes any.
-        actions: the action table it must have been trained on, or blocks of its actions in decisions of the same
+        actions: the action table it must have been trained on, or chunks of its actions in decisions of the same
             length; None takes any.
         device: where its network runs.
 
@@ -77,16 +73,16 @@ def load_policy(
     """
     expected = None if actions is None else _as_decided(actions, read_meta(folder))
     artifact = load_artifact(folder, DRIVING_KINDS, observation=observation, actions=expected)
-    algorithm = "cloning" if artifact.kind == "policy" else artifact.config.get("algorithm")
-    build = {"cloning": _cloned_preference, "ppo": _ppo_preference, "iqn": _iqn_preference}.get(str(algorithm))
-    if build is None:
+    algorithm = CLONING if artifact.kind == "policy" else artifact.config.get("algorithm")
+    if algorithm != CLONING and algorithm not in ALGORITHMS:
         message = f"{folder.as_posix()} cannot be used: its config names no known algorithm, but {algorithm!r}"
         raise ArtifactError(message)
     try:
-        return GreedyPolicy(str(algorithm), artifact, build(artifact, device), device)
+        preference = _preference(artifact, device)
     except (KeyError, ValidationError, RuntimeError) as error:
         message = f"{folder.as_posix()} cannot be used: config and weights do not make a network: {error}"
         raise ArtifactError(message) from error
+    return GreedyPolicy(str(algorithm), artifact, preference, device)
 
 
 def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
@@ -96,37 +92,20 @@ def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
     return actions if rest else ActionTable(actions.controls, ticks, count)
 
 
-def _cloned_preference(artifact: Artifact, device: torch.device) -> Preference:
-    observation, encoder, network = _sizes(artifact)
-    policy = build_clone_policy(observation, encoder, network, artifact.normalisation, artifact.actions.num_actions)
-    policy.load_state_dict(artifact.tensors)
-    return policy.eval().to(device)
+def _preference(artifact: Artifact, device: torch.device) -> Preference:
+    """Builds the network of an artifact on a device and returns what it thinks of actions."""
+    contract, table = artifact.observation, artifact.actions
+    observation = ObservationParams(height=contract.height, width=contract.width)
+    encoder = ENCODER_CONFIG.validate_python(artifact.config["encoder"])
+    sizes = NetworkParams.model_validate(artifact.config["network"])
+    if artifact.kind == "policy":
+        policy = build_clone_policy(observation, encoder, sizes, artifact.normalisation, table.num_actions)
+        return _with_weights(policy, artifact, device)
+    entry = ALGORITHMS[artifact.config["algorithm"]]
+    network = entry.build_network(observation, encoder, sizes, artifact.normalisation, table.num_outputs)
+    return entry.greedy_preference(_with_weights(network, artifact, device), artifact, device)
 
 
-def _ppo_preference(artifact: Artifact, device: torch.device) -> Preference:
-    network = _agent_network("ppo", artifact, device)
-    return lambda image, floats: network(image, floats).logits
-
-
-def _iqn_preference(artifact: Artifact, device: torch.device) -> Preference:
-    network = _agent_network("iqn", artifact, device)
-    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
-    if can_prepare(network):
-        return PreparedAdvantages(network, tau, torch.float32)
-    return lambda image, floats: network.advantages(image, floats, tau)
-
-
-def _agent_network(algorithm: Algorithm, artifact: Artifact, device: torch.device) -> Any:
-    observation, encoder, sizes = _sizes(artifact)
-    num_outputs = artifact.actions.num_outputs
-    network = build_agent_network(algorithm, observation, encoder, sizes, artifact.normalisation, num_outputs)
-    assert isinstance(network, IqnNetwork) == (algorithm == "iqn")
+def _with_weights(network: nn.Module, artifact: Artifact, device: torch.device) -> nn.Module:
     network.load_state_dict(artifact.tensors)
     return network.eval().to(device)
-
-
-def _sizes(artifact: Artifact) -> tuple[ObservationParams, EncoderConfig, NetworkParams]:
-    contract, config = artifact.observation, artifact.config
-    observation = ObservationParams(height=contract.height, width=contract.width)
-    encoder = ENCODER_CONFIG.validate_python(config["encoder"])
-    return observation, encoder, NetworkParams.model_validate(config["network"])

@@ -6,29 +6,36 @@ Dimensions: N cars, H x W pixels, F floats.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
-from rulka.agents.speed import Precision
+from rulka.agents.precision import Precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
 from rulka.observation import Normalisation
-from rulka.params import Algorithm, IqnParams, NetworkParams, ObservationParams, PpoParams
+from rulka.params import Algorithm, AlgorithmParams, NetworkParams, ObservationParams
 
 
 class AgentError(UserError):
     """An agent was used in a way or with weights that it cannot work with."""
 
 
+SettingsT = TypeVar("SettingsT", bound=AlgorithmParams)
+
+Preference = Callable[[Tensor, Tensor], Tensor]
+"""Maps images [N, 1, H, W] uint8 and raw floats [N, F] to a number for every action [N, A]; the largest is taken.
+
+Of chunks of K actions [N, K, A]; the largest of each place is taken."""
+
+
 @dataclass(frozen=True)
-class AgentSpec:
+class AgentSpec(Generic[SettingsT]):
     """All that is needed to build an actor or a learner in another process; picklable.
 
     Attributes:
@@ -36,11 +43,11 @@ class AgentSpec:
         observation: image size.
         encoder: of the images.
         network: widths behind it.
-        ppo: settings, used if the algorithm is PPO.
-        iqn: settings, used if the algorithm is IQN.
+        settings: the section of the algorithm.
         num_actions: A, entries of the action table.
         normalisation: of the floats; becomes part of the network.
-        has_policy_network: an IQN actor lets the cloned policy drive during the first `iqn.warmup_steps`.
+        actions_per_decision: K, actions of one decision.
+        has_policy_network: the actor has the cloned policy too, which makes the first decisions.
         precision: in which the body of the networks computes; "measured" times both at start and takes the faster.
     """
 
@@ -48,23 +55,22 @@ class AgentSpec:
     observation: ObservationParams
     encoder: EncoderConfig
     network: NetworkParams
-    ppo: PpoParams
-    iqn: IqnParams
+    settings: SettingsT
     num_actions: int
     normalisation: Normalisation
+    actions_per_decision: int = 1
     has_policy_network: bool = False
     precision: Precision = "measured"
 
     @property
-    def block_shape(self) -> tuple[int, ...]:
-        """Shape of the actions of one decision: none for one action, [K] for IQN's blocks."""
-        count = self.network.iqn.actions_per_decision
-        return () if self.algorithm == "ppo" or count == 1 else (count,)
+    def chunk_shape(self) -> tuple[int, ...]:
+        """Shape of the actions of one decision: none for one action, [K] for chunks."""
+        return () if self.actions_per_decision == 1 else (self.actions_per_decision,)
 
     @property
     def num_outputs(self) -> int:
-        """Numbers by which the network compares actions: A, or K A for blocks of K actions."""
-        return self.num_actions * math.prod(self.block_shape)
+        """Numbers by which the network compares actions: A, or K A for chunks of K actions."""
+        return self.num_actions * self.actions_per_decision
 
 
 Piece = Mapping[str, NDArray]
@@ -87,10 +93,10 @@ class Decision(NamedTuple):
     """What an actor decided for each car; the fields are those of `ExperienceBlock`.
 
     Attributes:
-        action: [N] int64; [N, K] blocks of actions.
+        action: [N] int64; [N, K] chunks of actions.
         log_prob: [N] float32 under the policy that acted; 0 where it has none.
         value: [N] float32 estimate of the state; 0 where there is none.
-        is_greedy: [N] bool, the action, or all of the block, is the one it would have chosen without exploring.
+        is_greedy: [N] bool, the action, or all of the chunk, is the one it would have chosen without exploring.
     """
 
     action: NDArray[np.int64]
@@ -99,20 +105,20 @@ class Decision(NamedTuple):
     is_greedy: NDArray[np.bool_]
 
 
-class Judgement(NamedTuple):
+class ActionValues(NamedTuple):
     """What an actor thinks of every action when it decides greedily.
 
     Attributes:
         name: what the numbers are: "q_value", a mean return, or "probability". The largest is the greedy action's.
-        value: [N, A] float32; [N, K, A] for blocks, of which all other actions are the greedy ones.
+        value: [N, A] float32; [N, K, A] for chunks, of which all other actions are the greedy ones.
     """
 
     name: str
     value: NDArray[np.float32]
 
 
-JUDGEMENTS = ("q_value", "probability")
-"""Names of judgements."""
+ACTION_VALUES = ("q_value", "probability")
+"""The names that `ActionValues` go by."""
 
 
 class Actor(Protocol):
@@ -131,7 +137,7 @@ class Actor(Protocol):
         """Decides for N cars: image [N, 1, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
         ...
 
-    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns what it thinks of every action in N situations, as `act` sees them; changes nothing."""
         ...
 

@@ -36,7 +36,7 @@ class BlockSpec:
             "image": ((*cars, 1, self.height, self.width), np.uint8),
             "floats": ((*cars, self.num_floats), np.float32),
             "potential": (cars, np.float32),
-            "action": ((*steps, *self.block_shape), np.uint8),
+            "action": ((*steps, *self.chunk_shape), np.uint8),
             "reward": (steps, np.float32),
             "terminated": (steps, np.bool_),
             "truncated": (steps, np.bool_),
@@ -47,7 +47,7 @@ class BlockSpec:
         }
 
     @property
-    def block_shape(self) -> tuple[int, ...]:
+    def chunk_shape(self) -> tuple[int, ...]:
         """Shape of the actions of one decision: none for one action, [K] for a block."""
         return () if self.actions_per_decision == 1 else (self.actions_per_decision,)
 

@@ -1,11 +1,10 @@
-"""Batches for replay learning: rows drawn alike or by priority, read as transitions, placed in mini-races.
+"""Batches for replay learning: their memory, rows drawn uniformly, and what rows become in it.
 
 Dimensions: B batch, H x W pixels, F floats, K most decisions in a transition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.buffers.mini_race import ClockRule, draw_clocks, place_in_mini_races
-from rulka.buffers.prioritised import DrawnRows, Priorities
+from rulka.buffers.mini_race import place_in_mini_races
 from rulka.buffers.storage import BlockBuffer
 from rulka.buffers.transitions import find_transitions
 from rulka.device import CPU, Copies, staging, upload, upload_copy
@@ -30,7 +28,7 @@ class Batch(NamedTuple):
     Attributes:
         image: [B, 1, H, W] uint8.
         floats: [B, F] float32, raw, with the clock of the mini-race.
-        action: [B] int64; [B, K] blocks of actions.
+        action: [B] int64; [B, K] chunks of actions.
         reward: [B] float32, discounted over the decisions of the transition, with shaping.
         discount: [B] float32 factor of the value of the next observation; 0 where nothing follows.
         next_image: [B, 1, H, W] uint8.
@@ -46,24 +44,6 @@ class Batch(NamedTuple):
     next_image: Tensor
     next_floats: Tensor
     weight: Tensor
-
-
-class Portion(NamedTuple):
-    """How many transitions of a batch come from which buffer.
-
-    Attributes:
-        buffer: where they lie.
-        num_transitions: how many.
-        priorities: of the buffer's rows; None draws all alike.
-        beta: exponent of the importance weights, if there are priorities.
-        from_held_out: draws from the races that are held out, and only from them; not with priorities.
-    """
-
-    buffer: BlockBuffer
-    num_transitions: int
-    priorities: Priorities | None = None
-    beta: float = 1.0
-    from_held_out: bool = False
 
 
 def draw_rows(
@@ -90,14 +70,12 @@ def draw_rows(
     return np.sort(drawn[:num_rows])
 
 
-class MiniRaceSampler:
-    """Fills one batch after another in the same memory.
+class BatchMemory:
+    """The memory that one batch after another is written to, part by part, and its copy on a device.
 
     Attributes:
-        rule: how the clocks of mini-races are drawn.
+        size: B.
         batch: the last batch, on the device.
-        rows: the rows that each portion of it was drawn from.
-        clock: [B] float32 clock of each transition.
     """
 
     def __init__(
@@ -105,66 +83,35 @@ class MiniRaceSampler:
         image_size: tuple[int, int],
         num_floats: int,
         batch_size: int,
-        rule: ClockRule,
-        block_shape: tuple[int, ...] = (),
+        chunk_shape: tuple[int, ...] = (),
         device: torch.device = CPU,
     ) -> None:
-        self.rule = rule
-        self._host = empty_batch(image_size, num_floats, batch_size, block_shape, device)
+        self.size = batch_size
+        self._host = empty_batch(image_size, num_floats, batch_size, chunk_shape, device)
         self.batch = upload(self._host, device)
         self._copies = Copies(device)
-        self.rows: list[NDArray[np.int64]] = []
-        self.clock = np.zeros(batch_size, np.float32)
 
-    def sample(self, portions: Sequence[Portion], max_steps: int, discount: float, generator: torch.Generator) -> Batch:
-        """Draws a batch.
+    def begin(self) -> None:
+        """Waits until the last batch has left main memory, which is then written over."""
+        self._copies.wait()
+
+    def part(self, rows: slice, *, is_on_device: bool) -> Batch:
+        """Returns some rows of the batch, to be filled: in main memory, but for images and floats that need not be.
 
         Args:
-            portions: where the transitions come from; their numbers add up to the batch size.
-            max_steps: K.
-            discount: gamma of one decision.
-            generator: source of randomness.
-
-        Raises:
-            ValueError: if the numbers do not add up, or a buffer holds nothing to draw.
+            rows: of the batch.
+            is_on_device: whether the images and floats are copied from the device itself.
         """
-        if sum(portion.num_transitions for portion in portions) != len(self.batch.action):
-            message = f"portions must add up to {len(self.batch.action)} transitions"
-            raise ValueError(message)
-        self.rows = []
-        self._copies.wait()  # or what is still on its way to the device would be overwritten
-        start = 0
-        for portion in portions:
-            count = portion.num_transitions
-            drawn = _draw(portion, generator)
-            uniform = torch.rand(count, generator=generator, dtype=torch.float64).numpy()
-            part = self._part(portion.buffer, slice(start, start + count))
-            part.weight.numpy()[:] = drawn.weight
-            clock = draw_clocks(uniform, self.rule)
-            collate(part, portion.buffer, drawn.row, clock, max_steps, discount, self.rule.horizon)
-            self.clock[start : start + count] = clock
-            self.rows.append(drawn.row)
-            start += count
-        self._send(portions)
-        return self.batch
-
-    def _part(self, buffer: BlockBuffer, rows: slice) -> Batch:
-        """Returns some rows of the batch, to be filled: in main memory but for what is on the device already."""
-        is_there = bool(buffer.on_device)
         columns = zip(Batch._fields, self._host, self.batch, strict=True)
-        return Batch(*((there if is_there and name in _SEEN else here)[rows] for name, here, there in columns))
+        return Batch(*((there if is_on_device and name in _SEEN else here)[rows] for name, here, there in columns))
 
-    def _send(self, portions: Sequence[Portion]) -> None:
-        """Copies the batch to its device, but for what is there already."""
+    def send(self, rows: slice, *, is_on_device: bool) -> None:
+        """Copies rows that were filled to the device, but for what is there already."""
         if self.batch is self._host:
             return
-        start = 0
-        for portion in portions:
-            rows = slice(start, start + portion.num_transitions)
-            start = rows.stop
-            for name, here, there in zip(Batch._fields, self._host, self.batch, strict=True):
-                if not (portion.buffer.on_device and name in _SEEN):
-                    there[rows].copy_(here[rows], non_blocking=True)
+        for name, here, there in zip(Batch._fields, self._host, self.batch, strict=True):
+            if not (is_on_device and name in _SEEN):
+                there[rows].copy_(here[rows], non_blocking=True)
         self._copies.note()
 
 
@@ -172,7 +119,7 @@ def empty_batch(
     image_size: tuple[int, int],
     num_floats: int,
     batch_size: int,
-    block_shape: tuple[int, ...] = (),
+    chunk_shape: tuple[int, ...] = (),
     device: torch.device = CPU,
 ) -> Batch:
     """Reserves main memory for a batch.
@@ -181,7 +128,7 @@ def empty_batch(
         image_size: (H, W).
         num_floats: F.
         batch_size: B.
-        block_shape: [K] where decisions are blocks of K actions.
+        chunk_shape: [K] where decisions are chunks of K actions.
         device: where the batch will be copied.
     """
 
@@ -191,7 +138,7 @@ def empty_batch(
     return Batch(
         image=empty(batch_size, 1, *image_size, dtype=torch.uint8),
         floats=empty(batch_size, num_floats),
-        action=empty(batch_size, *block_shape, dtype=torch.int64),
+        action=empty(batch_size, *chunk_shape, dtype=torch.int64),
         reward=empty(batch_size),
         discount=empty(batch_size),
         next_image=empty(batch_size, 1, *image_size, dtype=torch.uint8),
@@ -239,11 +186,3 @@ def _observe(
     else:
         (times,) = upload_copy((torch.from_numpy(clock),), floats.device)
         floats[:, _CLOCK].copy_(times)
-
-
-def _draw(portion: Portion, generator: torch.Generator) -> DrawnRows:
-    buffer, count = portion.buffer, portion.num_transitions
-    if portion.priorities is not None:
-        return portion.priorities.draw(count, portion.beta, generator)
-    row = draw_rows(buffer, count, generator, from_held_out=portion.from_held_out)
-    return DrawnRows(row, np.ones(count, np.float32))

@@ -1,27 +1,31 @@
-"""Our storage, samplers and collate function as parts of torchrl's `ReplayBuffer`; import it where torchrl is there.
+"""Our storage, samplers and collate function as parts of torchrl's `ReplayBuffer`; IQN's replay is made of them.
 
 What is added are blocks of experience with the stream that made each, what is sampled are transitions placed in
 mini-races. An *index* is a row of the `BlockBuffer`, so every frame is stored once. torchrl's own prioritised samplers
 do not load beside torch 2.13; `PrioritisedRows` behaves like them: importance weights are `info["_weight"]`.
 
-    storage = BlockStorage(spec, num_slots=64)
+    storage = BlockStorage(BlockBuffer(spec, num_slots=64))
+    memory = BatchMemory((height, width), num_floats, batch_size=512)
     buffer = ReplayBuffer(
         storage=storage,
-        sampler=PrioritisedRows(storage, alpha=0.6, beta=0.4, epsilon=0.002),
+        sampler=PrioritisedRows(storage, Priorities(storage.blocks, alpha=0.6, epsilon=0.002)),
         writer=BlockWriter(),
-        collate_fn=MiniRaceCollate(storage, rule, max_steps=3, discount=0.99),
+        collate_fn=MiniRaceCollate(storage, memory, rule, max_steps=3, generator=generator),
         batch_size=512,
+        generator=generator,
     )
-    buffer.extend([(block, stream)])
+    buffer.extend([StreamedBlock(block, stream)])
     batch, info = buffer.sample(return_info=True)
     buffer.update_priority(info["index"], errors)
+
+Importing torchrl takes 3 s of processor time and some 95 MB: only what learns imports this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,14 +35,26 @@ from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 from torchrl.data.replay_buffers.writers import Writer
 
-from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.mini_race import ClockRule, draw_clocks
 from rulka.buffers.prioritised import Priorities
-from rulka.buffers.sampler import Batch, collate, draw_rows, empty_batch
+from rulka.buffers.sampler import Batch, BatchMemory, collate, draw_rows
 from rulka.buffers.storage import BlockBuffer
 
-StreamedBlock = tuple[ExperienceBlock, int]
-"""A block, and who made it."""
+
+class StreamedBlock(NamedTuple):
+    """What is added to a buffer.
+
+    Attributes:
+        block: experience.
+        stream: who made it.
+        is_held_out: [T, N] bool decisions of races that are never learned from; None holds out none.
+    """
+
+    block: ExperienceBlock
+    stream: int
+    is_held_out: NDArray[np.bool_] | None = None
+
 
 _STATE_FILE = "state.pt"
 
@@ -50,9 +66,14 @@ class BlockStorage(Storage):
         blocks: what is stored.
     """
 
-    def __init__(self, spec: BlockSpec, num_slots: int) -> None:
-        self.blocks = BlockBuffer(spec, num_slots)
-        super().__init__(num_slots * self.blocks.rows_per_slot)
+    def __init__(self, blocks: BlockBuffer) -> None:
+        self.blocks = blocks
+        super().__init__(blocks.num_slots * blocks.rows_per_slot)
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether images and floats lie on a device."""
+        return bool(self.blocks.on_device)
 
     def set(self, cursor: int, data: StreamedBlock, *, set_cursor: bool = True) -> None:
         """Writes a block where the ring stands, whatever the cursor."""
@@ -61,8 +82,7 @@ class BlockStorage(Storage):
 
     def write(self, data: StreamedBlock) -> Tensor:
         """Writes a block where the ring stands and returns its rows [T N]."""
-        block, stream = data
-        slot = self.blocks.insert(block, stream)
+        slot = self.blocks.insert(*data)
         self._bump_mutation_revision()
         count = self.blocks.rows_per_slot
         return torch.arange(slot * count, (slot + 1) * count)
@@ -132,12 +152,22 @@ class BlockWriter(Writer):
 
 
 class UniformRows(Sampler):
-    """Draws all transitions alike; resets and held-out races never."""
+    """Draws all transitions with the same probability, and never resets.
+
+    Attributes:
+        from_held_out: draws from the races that are held out, and only from them; otherwise never from these.
+    """
+
+    def __init__(self, *, from_held_out: bool = False) -> None:
+        super().__init__()
+        self.from_held_out = from_held_out
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Draws rows [batch_size] of a `BlockStorage`."""
         assert isinstance(storage, BlockStorage)
-        return torch.from_numpy(draw_rows(storage.blocks, batch_size, self._rng or torch.default_generator)), {}
+        generator = self._rng or torch.default_generator
+        rows = draw_rows(storage.blocks, batch_size, generator, from_held_out=self.from_held_out)
+        return torch.from_numpy(rows), {}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns nothing: there is no state."""
@@ -163,11 +193,12 @@ class PrioritisedRows(UniformRows):
 
     Attributes:
         priorities: of every row.
+        beta: how far the importance weights undo the preference; 1 wholly.
     """
 
-    def __init__(self, storage: BlockStorage, alpha: float, beta: float, epsilon: float) -> None:
-        self._storage, self.beta = storage, beta
-        self.priorities = Priorities(storage.blocks, alpha, epsilon)
+    def __init__(self, storage: BlockStorage, priorities: Priorities, beta: float = 1.0) -> None:
+        super().__init__()
+        self._storage, self.priorities, self.beta = storage, priorities, beta
 
     @property
     def default_priority(self) -> float:
@@ -209,28 +240,46 @@ class PrioritisedRows(UniformRows):
 
 
 class MiniRaceCollate:
-    """Reads rows as transitions of up to `max_steps` decisions and places each in a mini-race, drawn anew."""
+    """Reads rows as transitions of up to `max_steps` decisions and places each in a mini-race, drawn anew.
+
+    Attributes:
+        memory: where batches are written to.
+        generator: source of the clocks.
+        rows: of the batch in memory that the next call fills; other buffers may fill the rest.
+        discount: gamma of one decision, for the next batch.
+        clock: [B] int64 decisions since the mini-race of each transition of the last batch began.
+    """
 
     def __init__(
         self,
         storage: BlockStorage,
+        memory: BatchMemory,
         rule: ClockRule,
         max_steps: int,
-        discount: float,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator,
     ) -> None:
-        self._storage, self._rule = storage, rule
-        self._max_steps, self._discount = max_steps, discount
-        self._generator = generator or torch.default_generator
+        """Prepares.
+
+        Args:
+            storage: where the rows lie.
+            memory: where batches are written to.
+            rule: how the clocks of mini-races are drawn.
+            max_steps: most decisions in a transition.
+            generator: source of the clocks.
+        """
+        self._storage, self.memory = storage, memory
+        self._rule, self._max_steps, self.generator = rule, max_steps, generator
+        self.rows, self.discount = slice(0, memory.size), 1.0
+        self.clock = np.zeros(0, np.int64)
 
     def __call__(self, rows: NDArray[np.int64]) -> Batch:
-        """Returns a batch [B] in memory of its own; its importance weights are all 1."""
-        spec = self._storage.blocks.spec
-        batch = empty_batch((spec.height, spec.width), spec.num_floats, len(rows), spec.block_shape)
-        uniform = torch.rand(len(rows), generator=self._generator, dtype=torch.float64).numpy()
-        clock = draw_clocks(uniform, self._rule)
-        collate(batch, self._storage.blocks, rows, clock, self._max_steps, self._discount, self._rule.horizon)
-        return batch
+        """Returns its part of the batch; importance weights are all 1 until somebody writes them."""
+        part = self.memory.part(self.rows, is_on_device=self._storage.is_on_device)
+        part.weight.fill_(1.0)
+        uniform = torch.rand(len(rows), generator=self.generator, dtype=torch.float64).numpy()
+        self.clock = draw_clocks(uniform, self._rule)
+        collate(part, self._storage.blocks, rows, self.clock, self._max_steps, self.discount, self._rule.horizon)
+        return part
 
 
 def _save(path: Path, state: dict[str, Any]) -> None:

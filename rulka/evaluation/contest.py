@@ -16,8 +16,6 @@ from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.folders import COMPARED
 from rulka.progress import Progress
 
-NAMES = {"ppo": "PPO", "iqn": "IQN", "cloning": "cloning"}
-
 
 @dataclass(frozen=True)
 class Driver:
@@ -40,10 +38,8 @@ def agent_driver(agent_dir: Path, races: EvaluationRaces, device: torch.device, 
     Raises:
         ArtifactError: if it is damaged, or made for other observations or actions.
     """
-    settings = races.settings
-    policy = load_policy(agent_dir, observation=settings.image, actions=settings.table, device=device)
-    algorithm = NAMES.get(policy.algorithm, policy.algorithm)
-    return Driver(key, f"Agent ({algorithm})" if key == "agent" else algorithm, policy)
+    policy = load_policy(agent_dir, observation=races.settings.image, actions=races.settings.table, device=device)
+    return Driver(key, f"Agent ({policy.label})" if key == "agent" else policy.label, policy)
 
 
 def drivers(agent_dir: Path, policy_dir: Path, races: EvaluationRaces, device: torch.device) -> list[Driver]:

@@ -7,6 +7,7 @@ by its own name: no stage writes parameters.
 
 from __future__ import annotations
 
+from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
 from rulka.params.base import (
     MOST_START_MPS,
     Algorithm,
@@ -28,7 +29,7 @@ from rulka.params.ppo import PpoParams
 from rulka.params.problems import problems_of
 from rulka.params.races import CaptureParams, DriverParams, RaceEndParams, RaceParams, SelectParams, TrackParams
 from rulka.params.reader import PARAMS_FILE, ParamsError, checked_params, read_params, read_sections, reference_params
-from rulka.params.sections import Params
+from rulka.params.sections import Params, keys_of
 from rulka.params.simulator import CameraParams, PhysicsParams, SimulatorParams
 from rulka.params.supervised import (
     AutoencoderParams,
@@ -41,12 +42,14 @@ from rulka.params.supervised import (
 from rulka.params.training import EngineeredRewardParams, RandomisationParams, RewardParams, TrainParams
 
 __all__ = [
+    "ALGORITHM_NAMES",
     "MAX_PIXELS",
     "MIN_PIXELS",
     "MOST_START_MPS",
     "PARAMS_FILE",
     "ActionParams",
     "Algorithm",
+    "AlgorithmParams",
     "AngleDeg",
     "AutoencoderParams",
     "Backend",
@@ -90,6 +93,7 @@ __all__ = [
     "TransferParams",
     "VaeParams",
     "checked_params",
+    "keys_of",
     "problems_of",
     "read_params",
     "read_sections",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field, model_validator
 
 from rulka.observation import MINI_RACE_ACTIONS
+from rulka.params.algorithm import AlgorithmParams
 from rulka.params.base import (
     MOST,
     BatchSize,
@@ -19,6 +22,7 @@ from rulka.params.base import (
     Whole,
     refuse_impossible,
 )
+from rulka.params.networks import NetworkParams, PartsParams
 
 
 class PrioritisedParams(Section):
@@ -43,7 +47,7 @@ class MunchausenParams(Section):
 
 
 class ResetParams(Section):
-    """Periodic resets of the online network toward fresh weights; see `rulka.agents.iqn_reset`."""
+    """Periodic resets of the online network toward fresh weights; see `rulka.agents.iqn.learner`."""
 
     every_env_steps: Count = Field(description="environment steps between two resets")
     fresh_share: Share = Field(description="share of fresh weights mixed into every layer")
@@ -51,8 +55,10 @@ class ResetParams(Section):
     further_samples: Whole = Field(description="transitions to learn from beyond samples_per_insert")
 
 
-class IqnParams(Section):
-    """IQN; see `rulka.agents.iqn`."""
+class IqnParams(AlgorithmParams):
+    """IQN; see `rulka.agents.iqn.learner`."""
+
+    own_keys: ClassVar[tuple[str, ...]] = ("network.tau_embedding.",)
 
     explore_whole_blocks: bool = Field(description="chance is drawn for a whole block of actions, not for each")
     num_quantiles: Several = Field(description="fractions for each state while training; even")
@@ -86,6 +92,23 @@ class IqnParams(Section):
     weight_decay: NotNegative = Field(description="share of the learning rate by which weights shrink")
     max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
     max_grad_value: Positive | None = Field(description="bound of each number of the gradient after that; or null")
+
+    def impossible(self, network: NetworkParams, parts: PartsParams, *, is_trained: bool) -> list[tuple[bool, str]]:
+        """Returns what cannot be together; see `AlgorithmParams`."""
+        count = network.iqn.actions_per_decision
+        return [
+            (
+                count > 1 and not is_trained,
+                f"network.iqn.actions_per_decision {count} acts on IQN, which is not trained: "
+                "set it to 1, or name iqn in train.algorithm or train.compared",
+            ),
+            (
+                count > 1 and bool(self.warmup_steps or self.demonstration_share),
+                "the cloned policy and demonstrations know decisions of one action: with a larger "
+                "network.iqn.actions_per_decision, set iqn.warmup_steps and iqn.demonstration_share to 0",
+            ),
+            *super().impossible(network, parts, is_trained=is_trained),
+        ]
 
     @model_validator(mode="after")
     def _check(self) -> IqnParams:

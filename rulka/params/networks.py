@@ -31,32 +31,41 @@ class NetworkParams(Section):
 
 
 class PartsParams(Section):
-    """Where each part of a new agent comes from; the table of parts is `rulka.pretraining.initial_weights.PARTS`."""
+    """Where each part of a new agent comes from; the table of parts is `rulka.agents.algorithms`."""
 
     encoder: Literal["fresh", "pretrained", "cloned"] = Field(description="of images; pretrained is Level 0")
     float_head: Literal["fresh", "cloned"] = Field(description="of the floats, with their normalisation")
     trunk: Literal["fresh", "cloned"] = Field(description="between both and the heads; IQN's embeds quantile fractions")
     heads: Literal["fresh", "cloned"] = Field(description="policy head of PPO; values have no earlier stage, so fresh")
 
+    def impossible(self, network: NetworkParams) -> list[tuple[bool, str]]:
+        """Returns what cannot be taken over: for each such wish whether it is there, and what is wrong with it."""
+        del network
+        return []
+
     def by_part(self) -> dict[str, str]:
         """Returns the source of every part, by the name of the part."""
         return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
+
+
+class IqnPartsParams(PartsParams):
+    """The same for IQN."""
+
+    def impossible(self, network: NetworkParams) -> list[tuple[bool, str]]:
+        """Returns what cannot be taken over; see `PartsParams`."""
+        return _impossible_for_iqn(self, network.iqn)
 
 
 class TransferParams(Section):
     """Stage `transfer`: what the network of each algorithm takes over."""
 
     ppo: PartsParams = Field(description="the actor-critic of PPO")
-    iqn: PartsParams = Field(description="the network of IQN")
+    iqn: IqnPartsParams = Field(description="the network of IQN")
     seed: Seed = Field(description="of the weights that start fresh")
 
     def of(self, algorithm: Algorithm) -> PartsParams:
         """Returns what one algorithm takes over."""
-        return self.ppo if algorithm == "ppo" else self.iqn
-
-    def impossible(self, algorithm: Algorithm, network: NetworkParams) -> list[tuple[bool, str]]:
-        """Returns what cannot be taken over: for each such wish whether it is there, and what is wrong with it."""
-        return _impossible_for_iqn(self.iqn, network.iqn) if algorithm == "iqn" else []
+        return getattr(self, algorithm)
 
 
 def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams) -> list[tuple[bool, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from rulka.params.algorithm import AlgorithmParams
 from rulka.params.base import (
     BatchSize,
     Count,
@@ -11,13 +12,13 @@ from rulka.params.base import (
     NotNegative,
     NotNegativeSchedule,
     Positive,
-    Section,
     Share,
     Whole,
 )
+from rulka.params.networks import NetworkParams, PartsParams
 
 
-class PpoParams(Section):
+class PpoParams(AlgorithmParams):
     """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
 
     steps_per_update: int = Field(ge=2, le=1_000_000, description="decisions of experience for one update")
@@ -38,6 +39,17 @@ class PpoParams(Section):
         description="pull of its weights toward 0, as a share of the mean variance of the features"
     )
     max_kl: Positive = Field(description="an update ends when it has moved the policy this far, in nats")
+
+    def impossible(self, network: NetworkParams, parts: PartsParams, *, is_trained: bool) -> list[tuple[bool, str]]:
+        """Returns what cannot be together; see `AlgorithmParams`."""
+        return [
+            *super().impossible(network, parts, is_trained=is_trained),
+            (
+                is_trained and parts.heads == "fresh" and self.value_warmup_steps > 0,
+                f"ppo.value_warmup_steps {self.value_warmup_steps} spares a cloned policy, and transfer.ppo.heads is "
+                "fresh: set ppo.value_warmup_steps to 0",
+            ),
+        ]
 
     @model_validator(mode="after")
     def _check(self) -> PpoParams:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from models.encoders.config import EncoderConfig
-from rulka.params.base import Section, refuse_impossible
+from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
+from rulka.params.base import Algorithm, Section, refuse_impossible
 from rulka.params.evaluation import EvaluateParams
 from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
@@ -38,6 +39,11 @@ class Params(Section):
     iqn: IqnParams = Field(description="implicit quantile networks")
     evaluate: EvaluateParams = Field(description="stage evaluate: greedy races")
 
+    @property
+    def algorithms(self) -> dict[Algorithm, AlgorithmParams]:
+        """The sections of all algorithms, by name."""
+        return {name: getattr(self, name) for name in ALGORITHM_NAMES}
+
     @model_validator(mode="after")
     def _check(self) -> Params:
         refuse_impossible(self._impossible())
@@ -46,36 +52,29 @@ class Params(Section):
     def _impossible(self) -> list[tuple[bool, str]]:
         """Returns for each impossible combination of sections whether it is there, and what is wrong with it."""
         count, ticks = self.network.iqn.actions_per_decision, self.actions.ticks_per_action
-        has_iqn = "iqn" in self.train.algorithms
-        warmup = self.ppo.value_warmup_steps
         side, objective = min(self.observation.height, self.observation.width), self.pretrain.objective
         return [
             (
                 ticks % count > 0,
                 f"network.iqn.actions_per_decision {count} must divide actions.ticks_per_action {ticks}",
             ),
-            (
-                count > 1 and not has_iqn,
-                f"network.iqn.actions_per_decision {count} acts on IQN, which is not trained: "
-                "set it to 1, or name iqn in train.algorithm or train.compared",
-            ),
-            (
-                count > 1 and bool(self.iqn.warmup_steps or self.iqn.demonstration_share),
-                "the cloned policy and demonstrations know decisions of one action: with a larger "
-                "network.iqn.actions_per_decision, set iqn.warmup_steps and iqn.demonstration_share to 0",
-            ),
             *(
                 problem
-                for algorithm in self.train.algorithms
-                for problem in self.transfer.impossible(algorithm, self.network)
-            ),
-            (
-                "ppo" in self.train.algorithms and self.transfer.ppo.heads == "fresh" and warmup > 0,
-                f"ppo.value_warmup_steps {warmup} spares a cloned policy, and transfer.ppo.heads is fresh: "
-                "set ppo.value_warmup_steps to 0",
+                for name, section in self.algorithms.items()
+                for problem in section.impossible(
+                    self.network, self.transfer.of(name), is_trained=name in self.train.algorithms
+                )
             ),
             (
                 isinstance(objective, SimclrParams) and objective.crop_pixels >= side,
                 f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns",
             ),
         ]
+
+
+def keys_of(algorithm: Algorithm) -> tuple[str, ...]:
+    """Returns how keys of `params.yaml` begin that act on one algorithm and on nothing else."""
+    section = Params.model_fields[algorithm].annotation
+    assert isinstance(section, type)
+    assert issubclass(section, AlgorithmParams)
+    return (f"{algorithm}.", f"network.{algorithm}.", f"transfer.{algorithm}.", *section.own_keys)

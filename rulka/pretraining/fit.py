@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rulka.agents.speed import Precision, computing_in, faster_precision
+from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.datasets.frames import Batch
 from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
@@ -136,7 +136,7 @@ def fit(
             stopped = f"{error} in epoch {number + 1} of {settings.epochs}"
             break
         network.eval()
-        with torch.no_grad(), computing_in(settings.precision, device):
+        with torch.no_grad(), autocast(settings.precision, device):
             validation_loss = validate()
         epochs.append(Epoch(number, train_loss, validation_loss, round(time.monotonic() - started_s, 3)))
         best = _better(best, epochs[-1], network)
@@ -165,7 +165,7 @@ def choose_precision(precision: Precision, network: nn.Module, loss: Callable[[]
     device = device_of(network)
 
     def run(tried: Precision) -> None:
-        with computing_in(tried, device):
+        with autocast(tried, device):
             value = loss()
         value.backward()
         network.zero_grad(set_to_none=True)
@@ -190,7 +190,7 @@ def _train_epoch(
     total, num_frames = 0.0, 0
     device = device_of(network)
     for batch in batches:
-        with computing_in(settings.precision, device):
+        with autocast(settings.precision, device):
             batch_loss = loss(batch)
         value = float(batch_loss.detach())
         if not math.isfinite(value):

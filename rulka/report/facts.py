@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from rulka.agents.algorithms import ALGORITHMS
 from rulka.artifacts import META_FILE, read_meta
 from rulka.datasets.races import Race
 from rulka.evaluation.race import EvaluationRaces
@@ -195,7 +196,8 @@ def _help(origins: Origins) -> str:
         return ""
     runs = [(meta.get("config", {}).get("algorithm", ""), meta) for meta in (origins.agent, *origins.compared)]
     parts = [_start(algorithm, parameters.get("transfer", {}).get(algorithm, {})) for algorithm, _ in runs]
-    parts += [_help_for_iqn(_parameters(meta).get("iqn", {})) for algorithm, meta in runs if algorithm == "iqn"]
+    given = {name: entry.given_besides for name, entry in ALGORITHMS.items()}
+    parts += [given[name](_parameters(meta).get(name, {})) for name, meta in runs if name in given]
     if train.get("start_anywhere"):
         parts.append(f"{train['start_anywhere']:.0%} of the training races start anywhere on the track.")
     if train.get("environment") == "game":
@@ -216,16 +218,6 @@ def _start(algorithm: str, parts: Mapping[str, str]) -> str:
         return f"{name} starts as the cloned policy, with a random value head."
     which = " and ".join(f"the {parts[part]} {_PART_NAMES.get(part, part)}" for part in taken)
     return f"{name} starts with {which}; the rest of its network starts random."
-
-
-def _help_for_iqn(iqn: Json) -> str:
-    """Says what IQN is given besides its weights."""
-    parts = []
-    if iqn.get("warmup_steps"):
-        parts.append(f"The first {iqn['warmup_steps']:,} decisions of IQN are those of the frozen cloned policy.")
-    if iqn.get("demonstration_share"):
-        parts.append(f"{iqn['demonstration_share']:.0%} of every batch of IQN comes from demonstrations.")
-    return " ".join(parts)
 
 
 def _choice(parameters: Json, training: Json) -> str:

@@ -84,15 +84,15 @@ class DrivenRace:
         image: [T, 1, H, W] uint8 before each decision.
         floats: [T, F] float32.
         action: [T] uint8; [T, K] blocks of actions.
-        judgement: what the actor thought of every action before each decision, [T, A] float32 by name, see
-            `rulka.agents.spec.Judgement`; empty in records of older versions.
+        action_values: what the actor thought of every action before each decision, [T, A] float32 by name, see
+            `rulka.agents.spec.ActionValues`; empty in records of older versions.
     """
 
     key: RaceKey
     image: NDArray[np.uint8]
     floats: NDArray[np.float32]
     action: NDArray[np.uint8]
-    judgement: Mapping[str, NDArray[np.float32]]
+    action_values: Mapping[str, NDArray[np.float32]]
 
 
 class GreedyCheck:
@@ -137,9 +137,9 @@ class GreedyCheck:
 
         def keep(decided: NDArray[np.int64]) -> None:
             # All cars, as the decision was made: another number of rows may round differently.
-            judgement = self._actor.judge(torch.from_numpy(self._image), torch.from_numpy(self._floats))
-            names.add(judgement.name)
-            seen.append((self._image[key.car].copy(), self._floats[key.car].copy(), judgement.value[key.car].copy()))
+            values = self._actor.action_values(torch.from_numpy(self._image), torch.from_numpy(self._floats))
+            names.add(values.name)
+            seen.append((self._image[key.car].copy(), self._floats[key.car].copy(), values.value[key.car].copy()))
             actions.append(decided[key.car].copy())
 
         finished, time_ms, _ = self._race(key.seed, only=key.car, on_decided=keep)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from rulka.actions import ActionTable
-from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import CPU
@@ -106,5 +107,5 @@ def agent_config(spec: AgentSpec, table: ActionTable) -> dict[str, Any]:
         "num_actions": table.num_actions,
         "encoder": spec.encoder.model_dump(mode="json"),
         "network": spec.network.model_dump(mode="json"),
-        spec.algorithm: getattr(spec, spec.algorithm).model_dump(mode="json"),
+        spec.algorithm: spec.settings.model_dump(mode="json"),
     }

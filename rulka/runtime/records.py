@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.spec import JUDGEMENTS
+from rulka.agents.spec import ACTION_VALUES
 from rulka.runtime.checkpoint import CheckpointError, write_file
 from rulka.runtime.greedy_check import CheckResult, DrivenRace, GreedyCheck, RaceKey
 
@@ -125,7 +125,7 @@ class Records:
             image=race.image,
             floats=race.floats,
             action=race.action,
-            **race.judgement,
+            **race.action_values,
         )
         temporary.replace(self._path)
 
@@ -137,8 +137,8 @@ def read_record(path: Path) -> Record | None:
     try:
         with np.load(path, allow_pickle=False) as stored:
             key = RaceKey(int(stored["seed"]), int(stored["car"]), int(stored["time_ms"]))
-            judgement = {name: stored[name] for name in JUDGEMENTS if name in stored}
-            race = DrivenRace(key, stored["image"], stored["floats"], stored["action"], judgement)
+            action_values = {name: stored[name] for name in ACTION_VALUES if name in stored}
+            race = DrivenRace(key, stored["image"], stored["floats"], stored["action"], action_values)
             return Record(int(stored["env_steps"]), race)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         _LOGGER.warning("the record in %s is damaged and is left out: %s", path.as_posix(), error)

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
-from rulka.agents.agent import Actor, AgentSpec, Learner, make_actor, make_learner
+from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
+from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.observation import Normalisation
 from rulka.params import Algorithm, IqnNetworkParams, IqnParams, NetworkParams, ObservationParams, PpoParams
@@ -159,17 +160,17 @@ class Trained(NamedTuple):
 
 def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:
     """A tiny agent in float32; `changes` are of its algorithm, `extras` of the network of IQN or the `encoder`."""
-    ppo = PpoParams.model_validate(PPO.model_dump() | changes) if algorithm == "ppo" else PPO
-    iqn = IqnParams.model_validate(IQN.model_dump() | changes) if algorithm == "iqn" else IQN
+    settings = {"ppo": PPO, "iqn": IQN}[algorithm]
+    settings = settings.model_validate(settings.model_dump() | changes)
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
     extras = {"encoder": CONV} | (extras or {})
     encoder = ENCODER_CONFIG.validate_python(extras.pop("encoder"))
     body = IqnNetworkParams.model_validate(PLAIN.model_dump() | extras)
     network = NetworkParams(float_hidden=32, dense_hidden=64, tau_embedding=16, iqn=body)
     observation = ObservationParams(height=SIZE, width=SIZE)
-    return AgentSpec(
-        algorithm, observation, encoder, network, ppo, iqn, NUM_ACTIONS, normalisation, precision="float32"
-    )
+    count = ALGORITHMS[algorithm].actions_per_decision(network)
+    seen = (observation, encoder, network)
+    return AgentSpec(algorithm, *seen, settings, NUM_ACTIONS, normalisation, count, precision="float32")
 
 
 def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from models.iqn import fixed_fractions
-from rulka.agents.agent import make_actor
-from rulka.agents.speed import faster_precision, keep_freed_memory
+from rulka.agents.algorithms import make_actor
+from rulka.agents.precision import faster_precision, keep_freed_memory
 from rulka.device import CPU
 
 
@@ -41,12 +41,12 @@ def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, alg
     spec = replace(lab.spec(algorithm, extras), precision=precision)
     actor, fresh = make_actor(spec, seed=0), make_actor(spec, seed=0)
     image, floats = views(20)
-    before = actor.judge(image, floats).value
+    before = actor.action_values(image, floats).value
     tensors = with_other_encoder(actor.network)
     actor.load_network(tensors)
     fresh.load_network(tensors)
-    after = actor.judge(image, floats).value
-    np.testing.assert_array_equal(after, fresh.judge(image, floats).value)
+    after = actor.action_values(image, floats).value
+    np.testing.assert_array_equal(after, fresh.action_values(image, floats).value)
     assert np.abs(after - before).max() > 1e-4
     np.testing.assert_array_equal(after.argmax(axis=1), actor.act(image, floats, explore=False).action)
 
@@ -92,28 +92,28 @@ def test_keeping_freed_memory_is_offered_on_linux():
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("algorithm", "name"), [("ppo", "probability"), ("iqn", "q_value")])
-def test_judgements_agree_with_decisions(lab, precision, algorithm, name):
+def test_action_values_agree_with_decisions(lab, precision, algorithm, name):
     """The largest number is always that of the greedy action, also where two differ by next to nothing."""
     actor = make_actor(replace(lab.spec(algorithm), precision=precision), seed=0)
     image, floats = views(400)
-    judgement = actor.judge(image, floats)
-    assert (judgement.name, judgement.value.shape, judgement.value.dtype) == (name, (400, 3), np.float32)
-    np.testing.assert_array_equal(judgement.value.argmax(axis=1), actor.act(image, floats, explore=False).action)
+    action_values = actor.action_values(image, floats)
+    assert (action_values.name, action_values.value.shape, action_values.value.dtype) == (name, (400, 3), np.float32)
+    np.testing.assert_array_equal(action_values.value.argmax(axis=1), actor.act(image, floats, explore=False).action)
 
 
 def test_q_values_are_the_networks_means(lab):
     actor = make_actor(lab.spec("iqn"), seed=0)
     image, floats = views(20)
-    tau = fixed_fractions(lab.spec("iqn").iqn.num_quantiles_acting).expand(20, -1)
+    tau = fixed_fractions(lab.spec("iqn").settings.num_quantiles_acting).expand(20, -1)
     with torch.inference_mode():
         expected = actor.network(image, floats, tau).value.mean(dim=1).numpy()
-    np.testing.assert_allclose(actor.judge(image, floats).value, expected, atol=1e-5)
+    np.testing.assert_allclose(actor.action_values(image, floats).value, expected, atol=1e-5)
 
 
 def test_probabilities_are_the_policys(lab):
     actor = make_actor(lab.spec("ppo"), seed=0)
     image, floats = views(20)
-    decision, probability = actor.act(image, floats, explore=True), actor.judge(image, floats).value
+    decision, probability = actor.act(image, floats, explore=True), actor.action_values(image, floats).value
     np.testing.assert_allclose(probability.sum(axis=1), 1.0, atol=1e-5)
     taken = probability[np.arange(20), decision.action]
     np.testing.assert_allclose(np.log(taken), decision.log_prob, atol=1e-5)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from models.iqn import IqnNetwork, fixed_fractions
-from rulka.agents.action_blocks import block_values
-from rulka.agents.agent import make_actor
-from rulka.agents.iqn_targets import Networks, sampled_returns
+from rulka.agents.algorithms import make_actor
+from rulka.agents.iqn.action_chunks import chunk_values
+from rulka.agents.iqn.loss import Networks, sampled_returns
 from rulka.buffers.experience import new_block
 from rulka.buffers.sampler import Batch, empty_batch
 
@@ -39,7 +39,7 @@ def naive(value: torch.Tensor) -> torch.Tensor:
 def test_values_by_hand() -> None:
     """V = 2; places (0, 3, 0) and (4, 2, 3) less their means 1 and 3: block (1, 0) is worth 2 + 2 + 1."""
     value = torch.tensor([[[0.0, 3.0, 0.0, 4.0, 2.0, 3.0]]])
-    values = block_values(value, K)
+    values = chunk_values(value, K)
     assert values.state.item() == 2.0
     assert values.of(torch.tensor([[1, 0]])).item() == 5.0
     assert values.of(torch.tensor([[0, 1]])).item() == 0.0
@@ -50,12 +50,12 @@ def test_one_action_is_worth_what_the_network_says() -> None:
     value = torch.randn(5, 4, A)
     action = torch.tensor([0, 1, 2, 0, 1])
     expected = value[torch.arange(5), :, action]
-    torch.testing.assert_close(block_values(value, 1).of(action[:, None]), expected)
+    torch.testing.assert_close(chunk_values(value, 1).of(action[:, None]), expected)
 
 
 def test_values_are_those_of_all_blocks() -> None:
     value = torch.randn(4, 8, K * A)
-    everything, values = naive(value), block_values(value, K)
+    everything, values = naive(value), chunk_values(value, K)
     for number, block in enumerate(ALL):
         torch.testing.assert_close(values.of(torch.tensor([block] * 4)), everything[:, :, number])
     torch.testing.assert_close(values.best(), everything.amax(dim=2))
@@ -89,7 +89,7 @@ def test_targets_are_those_over_all_blocks(lab, rule: str) -> None:
     """A policy or a choice over A ** K blocks, written out."""
     torch.manual_seed(1)
     changes = {"use_double_dqn": rule == "double", "munchausen": MUNCHAUSEN if rule == "munchausen" else None}
-    params, batch = spec(lab, **changes).iqn, some_batch(6)
+    params, batch = spec(lab, **changes).settings, some_batch(6)
     value, mean = torch.randn(6, 8, K * A), torch.randn(6, K * A)
     online, target = Outputs(value, mean), Outputs(value, mean)
     found = sampled_returns(Networks(online, target), batch, torch.rand(6, 8), fixed_fractions(8), params)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_targets_are_those_over_all_blocks(lab, rule: str) -> None:
 def test_the_greedy_block_is_the_best_of_all(lab) -> None:
     actor = make_actor(spec(lab), seed=0)
     image, floats = views(50)
-    decision, judgement = actor.act(image, floats, explore=False), actor.judge(image, floats)
+    decision, action_values = actor.act(image, floats, explore=False), actor.action_values(image, floats)
     assert decision.action.shape == (50, K)
     assert decision.is_greedy.shape == (50,)
     assert decision.is_greedy.all()
@@ -121,15 +121,15 @@ def test_the_greedy_block_is_the_best_of_all(lab) -> None:
         value = network(image, floats, fixed_fractions(8).expand(50, -1)).value.mean(dim=1, keepdim=True)
     everything = naive(value)[:, 0].numpy()
     np.testing.assert_array_equal(decision.action, np.array(ALL)[everything.argmax(axis=1)])
-    assert judgement.value.shape == (50, K, A)
-    np.testing.assert_array_equal(judgement.value.argmax(axis=2), decision.action)
+    assert action_values.value.shape == (50, K, A)
+    np.testing.assert_array_equal(action_values.value.argmax(axis=2), decision.action)
     for row in range(50):
         for place in range(K):
             for action in range(A):
                 block = decision.action[row].copy()
                 block[place] = action
                 expected = everything[row, ALL.index(tuple(block.tolist()))]
-                assert judgement.value[row, place, action] == pytest.approx(expected, abs=1e-4)
+                assert action_values.value[row, place, action] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(("whole", "boltzmann"), [(False, 0.0), (True, 0.0), (False, 0.4), (True, 0.4)])
@@ -176,7 +176,7 @@ def make_values(trained, states: tuple[int, ...]) -> list[float]:
     """The best block's value in each state."""
     image, floats = torch.zeros(len(states), 1, 34, 34, dtype=torch.uint8), torch.zeros(len(states), 4)
     floats[:, 1] = torch.tensor(states)
-    return trained.actor.judge(image, floats).value.max(axis=(1, 2)).tolist()
+    return trained.actor.action_values(image, floats).value.max(axis=(1, 2)).tolist()
 
 
 def block_races(lab, probe, starts):

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import _naive_iqn as naive_iqn
 from benchmarks._naive_iqn import NaiveIqn, values
-from rulka.agents.agent import make_learner
+from rulka.agents.algorithms import make_learner
 from rulka.agents.metrics import MetricMeans
 from rulka.buffers.sampler import Batch
 

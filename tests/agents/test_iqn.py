@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.agent import AgentError, make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
+from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.sampler import Batch
 

@@ -12,9 +12,9 @@ from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
 from models.torso import InputShape
-from rulka.agents import iqn_acting
-from rulka.agents.agent import make_actor
-from rulka.agents.iqn_onnx import OnnxAdvantages
+from rulka.agents.algorithms import make_actor
+from rulka.agents.iqn import engines
+from rulka.agents.iqn.onnx import OnnxAdvantages
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PLAIN = IqnSizes(16, 32, 8)
@@ -88,14 +88,14 @@ def test_new_weights_count_from_the_next_decision_on(lab):
 
 
 def test_every_size_of_batch_is_measured_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(iqn_acting, "has_onnx", lambda: False)
-    fast = iqn_acting.acting_iqn(network_for(), TAU, "measured")
+    monkeypatch.setattr(engines, "has_onnx", lambda: False)
+    fast = engines.acting_iqn(network_for(), TAU, "measured")
     assert fast is not None
     for num_cars in (1, 16, 31, 1):
         fast(*views(num_cars))
     assert set(fast.engines) == {1, 5}
     assert set(fast.engines.values()) <= {"float32", "bfloat16"}, "nothing that is not installed"
-    fixed = iqn_acting.acting_iqn(network_for(), TAU, "float32")
+    fixed = engines.acting_iqn(network_for(), TAU, "float32")
     assert fixed is not None
     fixed(*views(16))
     assert not fixed.engines

@@ -9,9 +9,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rulka.agents.agent import make_actor, make_learner
-from rulka.agents.from_spec import build_iqn
-from rulka.agents.iqn_reset import reset_weights
+from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.iqn.learner import reset_weights
+from rulka.agents.iqn.network import fresh_network
+from rulka.agents.spec import Experience
 from rulka.buffers.sampler import Batch
 from rulka.losses.munchausen import munchausen_bonus, soft_value
 from rulka.observation import MINI_RACE_ACTIONS
@@ -97,7 +98,7 @@ def test_target_waits_for_its_period(lab, races):
 
 def test_reset_by_its_formula(lab):
     spec = lab.spec("iqn")
-    network, fresh = build_iqn(spec, 0), build_iqn(spec, 1)
+    network, fresh = fresh_network(spec, 0), fresh_network(spec, 1)
     old = copy.deepcopy(network)
     reset_weights(network, fresh, ResetParams.model_validate(RESETS))
     for name, value in network.named_parameters():
@@ -142,12 +143,12 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     """
     learner = filled(lab.spec("iqn", prioritised=PRIORITISED, gradient_steps_per_update=1, batch_size=128), races)
     replay = learner.replay
-    batch = replay.draw(0, torch.Generator().manual_seed(0))
+    batch = replay.draw(0)
     before = replay._priorities.tree.weights.copy()
     errors = np.linspace(0.1, 5.0, 128).astype(np.float32)
     errors[7] = np.nan
     replay.note_errors(torch.from_numpy(errors))
-    clock, rows = batch.floats[:, 0].numpy(), replay._sampler.rows[0]
+    clock, rows = batch.floats[:, 0].numpy(), replay._own.index.numpy()
     has_time = clock < MINI_RACE_ACTIONS - 40
     assert 0 < has_time.sum() < 128
     counted = {rows[b]: float(errors[b]) + 0.002 for b in np.flatnonzero(has_time & np.isfinite(errors))}
@@ -185,14 +186,14 @@ def test_held_out_races_are_tested_and_not_learned_from(lab, races):
     metrics = learner.update()
     assert metrics is not None
     assert metrics["held_out_loss"] > 0, "a quarter of eight batches"
-    buffer = learner.replay._buffer
+    buffer = learner.replay._own.blocks
     held_out = buffer.arrays.is_held_out.reshape(-1)
     assert 0.1 < held_out[: buffer.num_rows].mean() < 0.4
     for _ in range(20):
         learner._draw()
-        assert not held_out[learner.replay._sampler.rows[0]].any()
-    learner.replay.draw_held_out(0, torch.Generator())
-    assert held_out[learner.replay._sampler.rows[0]].all()
+        assert not held_out[learner.replay._own.index].any()
+    learner.replay.draw_held_out(0)
+    assert held_out[learner.replay._held_out.index].all()
 
 
 def test_munchausen_targets_by_their_formula(lab):
@@ -218,6 +219,11 @@ def test_munchausen_targets_by_their_formula(lab):
     torch.testing.assert_close(targets, expected)
 
 
+def copied(experience: Experience) -> Experience:
+    """The same in memory of its own."""
+    return Experience(copy.deepcopy(experience.state), copy.deepcopy(dict(experience.pieces)))
+
+
 def test_resume_is_exact_with_everything_on(lab, races):
     encoder = {"kind": "impala", "width": 1, "adaptive_pool": 2, "spectral_norm": True}
     extras = {"encoder": encoder, "layer_norm": True, "noisy_sigma": 0.5}
@@ -234,7 +240,7 @@ def test_resume_is_exact_with_everything_on(lab, races):
     learner.update()
     resumed = make_learner(lab.spec("iqn", extras, **changes), seed=0)
     resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
-    resumed.replay, resumed._num_unowed = copy.deepcopy(learner.replay), learner._num_unowed
+    resumed.load_experience(copied(learner.experience()))
     assert learner.update() == resumed.update()
     for network in ("network", "target"):
         ours, theirs = weights(getattr(learner, network)), weights(getattr(resumed, network))

@@ -14,7 +14,7 @@ import pytest
 import stand_in
 import torch
 
-from rulka.agents.agent import make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.buffers.storage import BlockBuffer
 from rulka.device import CPU, Generators, make_generator, state_on_host
 from rulka.runtime.checkpoint import Checkpoints
@@ -110,7 +110,7 @@ def test_acting_there_is_acting_here(lab, blocks, device: torch.device, algorith
         if not explore or device.type != "cuda":
             np.testing.assert_array_equal(one.action, other.action)
             np.testing.assert_allclose(one.value, other.value, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(here.judge(*seen).value, there.judge(*seen).value, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(here.action_values(*seen).value, there.action_values(*seen).value, rtol=1e-3, atol=1e-4)
 
 
 def test_an_actor_that_is_driven_by_the_clone_acts_there(lab, blocks, device: torch.device) -> None:
@@ -197,10 +197,10 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
         stand_in.backend.free_bytes = free_bytes
         for block in blocks:
             learner.insert(block, 0, 0)
-        ring: BlockBuffer = learner.replay._buffer
+        ring: BlockBuffer = learner.replay._own.blocks
         ring.check_valid()
         assert bool(ring.on_device) == (free_bytes == stand_in.FREE_BYTES)
-        batch = learner.replay.draw(0, make_generator(CPU, 4))
+        batch = learner.replay.draw(0)
         batches.append([column.cpu().clone() for column in batch])
     for other in batches[1:]:
         assert all(torch.equal(one, two) for one, two in zip(batches[0], other, strict=True))

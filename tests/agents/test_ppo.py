@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from models.actor_critic import PolicyAndValue
-from rulka.agents.agent import AgentError, make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.rollouts import evaluate_segment, keep_block
+from rulka.agents.ppo.rollout import keep_block, rollout_with_gae
+from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 
 
@@ -268,7 +269,7 @@ def test_block_evaluation_by_hand():
     block.truncated[0], block.is_reset[1] = True, True
     block.action[:, 0] = [4, 5, 6]
     decided = PolicyAndValue(torch.zeros(4, 1, 2), torch.tensor([[2.0], [6.0], [3.0], [8.0]]))
-    rollout = evaluate_segment(keep_block(block, 0.5), decided, discount=0.5, trace_decay=1.0)
+    rollout = rollout_with_gae(keep_block(block, 0.5), decided, discount=0.5, trace_decay=1.0)
     assert rollout.advantage.tolist() == [2, 2]
     assert rollout.returns.tolist() == [4, 5]
     assert rollout.value.tolist() == [2, 3]

@@ -11,8 +11,8 @@ import torch
 
 from benchmarks import value_warmup
 from rulka.actions import action_table
-from rulka.agents.networks import build_agent_network
-from rulka.agents.rollouts import keep_block
+from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.ppo.rollout import keep_block
 from rulka.artifacts import Artifact, observation_contract
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.observation import reference_normalisation
@@ -40,7 +40,7 @@ def setting(tmp_path: Path) -> value_warmup.Setting:
     table, normalisation = action_table(params.actions.ticks_per_action), reference_normalisation()
     torch.manual_seed(0)
     sizes = (params.observation, params.encoder, params.network)
-    network = build_agent_network("ppo", *sizes, normalisation, table.num_actions)
+    network = ALGORITHMS["ppo"].build_network(*sizes, normalisation, table.num_actions)
     initial = Artifact(
         "agent_init",
         network.state_dict(),

@@ -10,9 +10,8 @@ import torch
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
-from rulka.buffers.mini_race import ClockRule
 from rulka.buffers.prioritised import Priorities
-from rulka.buffers.sampler import MiniRaceSampler, Portion, draw_rows
+from rulka.buffers.sampler import draw_rows
 from rulka.buffers.storage import BlockBuffer
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
@@ -119,22 +118,6 @@ def test_state_brings_everything_back(make_stream: MakeStream):
 def test_priorities_of_a_buffer_that_is_not_empty(make_stream: MakeStream):
     buffer, entered = filled(make_stream)
     np.testing.assert_array_equal(Priorities(buffer, 0.5, 0.1).tree.nodes, entered.tree.nodes)
-
-
-def test_sampler_gives_weights_and_rows(make_stream: MakeStream):
-    """Prioritised and uniform portions side by side; the rows are those the observations come from."""
-    buffer, priorities = filled(make_stream)
-    rows = np.flatnonzero(~is_reset(buffer))
-    priorities.update(rows, np.resize([0.0, 3.0], len(rows)).astype(np.float32))
-    sampler = MiniRaceSampler((2, 2), 4, 16, ClockRule(140, 40, 5))
-    batch = sampler.sample([Portion(buffer, 12, priorities, 0.5), Portion(buffer, 4)], 3, 0.9, seeded())
-    assert [len(row) for row in sampler.rows] == [12, 4]
-    assert (batch.weight[12:] == 1).all()
-    expected = (priorities.tree.weights[sampler.rows[0]] / priorities.tree.weights[sampler.rows[0]].min()) ** -0.5
-    np.testing.assert_allclose(batch.weight[:12].numpy(), expected, rtol=1e-5)
-    row = np.concatenate(sampler.rows)
-    names = buffer.arrays.floats[row // 15, row // 3 % 5, row % 3, 1]
-    np.testing.assert_array_equal(batch.floats[:, 1].numpy(), names)
 
 
 def test_whole_races_are_held_out(make_stream: MakeStream):

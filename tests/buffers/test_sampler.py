@@ -7,13 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from torchrl.data import ReplayBuffer
 
 from rulka.buffers.demonstrations import as_block, demonstration_buffer
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.mini_race import ClockRule
-from rulka.buffers.sampler import MiniRaceSampler, Portion, draw_rows
+from rulka.buffers.sampler import Batch, BatchMemory, draw_rows
 from rulka.buffers.shaping import shaped_rewards
 from rulka.buffers.storage import BlockBuffer
+from rulka.buffers.torchrl_parts import BlockStorage, BlockWriter, MiniRaceCollate, UniformRows
 from rulka.buffers.transitions import find_transitions
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
@@ -26,6 +28,22 @@ def filled(make_stream: MakeStream, num_blocks: int = 4, stream: int = 0) -> Blo
     for block in make_stream(SPEC, num_blocks, stream):
         buffer.insert(block, 0)
     return buffer
+
+
+def drawn(
+    buffer: BlockBuffer,
+    size: int,
+    discount: float,
+    generator: torch.Generator,
+    memory: BatchMemory | None = None,
+    rows=None,
+) -> Batch:
+    """A batch of transitions of up to three decisions; or some rows of one in a memory."""
+    storage = BlockStorage(buffer)
+    collate = MiniRaceCollate(storage, memory or BatchMemory((2, 2), 4, size), RULE, 3, generator)
+    collate.discount, collate.rows = discount, rows or collate.rows
+    parts = {"sampler": UniformRows(), "writer": BlockWriter(), "collate_fn": collate, "generator": generator}
+    return ReplayBuffer(storage=storage, **parts).sample(size)
 
 
 def test_rows_are_uniform_over_transitions(make_stream: MakeStream):
@@ -51,10 +69,7 @@ def test_a_buffer_of_resets_is_refused():
 def test_batch_belongs_together(make_stream: MakeStream):
     """Image, floats, clock and target of each row speak of the same transition."""
     buffer = filled(make_stream)
-    sampler = MiniRaceSampler((2, 2), 4, batch_size=256, rule=RULE)
-    batch = sampler.sample(
-        [Portion(buffer, 256)], max_steps=3, discount=0.5, generator=torch.Generator().manual_seed(0)
-    )
+    batch = drawn(buffer, 256, 0.5, torch.Generator().manual_seed(0))
     names = {}
     rows = np.flatnonzero(~buffer.arrays.is_reset.reshape(-1)[: buffer.num_rows])
     found = find_transitions(buffer.arrays, rows, 3)
@@ -78,20 +93,17 @@ def test_same_seed_same_batch(make_stream: MakeStream):
     buffer = filled(make_stream)
     batches = []
     for _ in range(2):
-        sampler = MiniRaceSampler((2, 2), 4, batch_size=16, rule=RULE)
-        drawn = sampler.sample([Portion(buffer, 16)], 3, 0.9, torch.Generator().manual_seed(5))
-        batches.append([tensor.clone() for tensor in drawn])
+        batches.append(drawn(buffer, 16, 0.9, torch.Generator().manual_seed(5)))
     assert all(torch.equal(a, b) for a, b in zip(*batches, strict=True))
 
 
-def test_portions_fill_their_share(make_stream: MakeStream):
+def test_buffers_share_the_memory_of_one_batch(make_stream: MakeStream):
     own, shown = filled(make_stream, stream=0), filled(make_stream, stream=5)
-    sampler = MiniRaceSampler((2, 2), 4, batch_size=8, rule=RULE)
-    batch = sampler.sample([Portion(own, 6), Portion(shown, 2)], 3, 0.9, torch.Generator().manual_seed(0))
-    assert (batch.floats[:6, 1] < 1000).all()
-    assert (batch.floats[6:, 1] >= 5000).all()
-    with pytest.raises(ValueError, match="add up"):
-        sampler.sample([Portion(own, 6)], 3, 0.9, torch.Generator())
+    memory, generator = BatchMemory((2, 2), 4, 8), torch.Generator().manual_seed(0)
+    drawn(own, 6, 0.9, generator, memory, slice(0, 6))
+    drawn(shown, 2, 0.9, generator, memory, slice(6, 8))
+    assert (memory.batch.floats[:6, 1] < 1000).all()
+    assert (memory.batch.floats[6:, 1] >= 5000).all()
 
 
 @pytest.mark.parametrize("lengths", [(150,), (64,), (1, 63, 65, 130)])

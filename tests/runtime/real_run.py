@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from rulka.agents.agent import AgentSpec, make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.spec import AgentSpec
 from rulka.observation import reference_normalisation
 from rulka.params import Params
 from rulka.race_settings import RaceSettings
@@ -24,8 +25,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
         params.observation,
         params.encoder,
         params.network,
-        params.ppo,
-        params.iqn,
+        params.algorithms[train.algorithm],
         12,
         reference_normalisation(),
         precision="float32",

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rulka.agents.spec import Decision, Experience, Judgement
+from rulka.agents.spec import ActionValues, Decision, Experience
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import CPU
 from rulka.envs.results import StepResult
@@ -125,10 +125,10 @@ class FakeActor:
         log_prob = np.full(num_cars, float(self._env_steps), np.float32)
         return Decision(action, log_prob, np.full(num_cars, low, np.float32), action == 1)
 
-    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Thinks most of action 1, and more of all the more decisions a race has taken."""
         value = np.eye(NUM_ACTIONS, dtype=np.float32)[1] + floats.numpy()[:, 3:]
-        return Judgement("q_value", value)
+        return ActionValues("q_value", value)
 
     def set_env_steps(self, env_steps: int) -> None:
         self._env_steps = env_steps

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rulka.agents.algorithms import ALGORITHMS
 from rulka.graph import code_files
 from rulka.params import Algorithm
-from rulka.runtime.fingerprint import ONE_ALGORITHM, code_of
+from rulka.runtime.fingerprint import code_of
 
-DOORS = {f"rulka/agents/{name}.py" for name in ("agent", "from_spec", "inspection", "load", "networks")}
-"""Files of both algorithms that know those of each: four build what is asked for, `inspection` changes nothing."""
+DOOR = "rulka/agents/algorithms.py"
+"""The one file of all algorithms that knows those of each."""
 
 
 def imported(file: Path) -> set[Path]:
@@ -31,12 +32,12 @@ def test_nothing_else_runs_the_files_of_one_algorithm(algorithm: Algorithm, othe
     own = set(code_files("train")) - set(code_of(other))
     assert own
     for file in set(code_files("train")) - own:
-        if file.as_posix() not in DOORS:
+        if file.as_posix() != DOOR:
             assert not imported(file) & own, f"{file} runs them for {other} too: take them out of the list"
 
 
 def test_every_file_is_somebodys_and_every_pattern_names_one() -> None:
     files = set(code_files("train"))
     assert set(code_of("ppo")) | set(code_of("iqn")) == files
-    for pattern in (pattern for patterns in ONE_ALGORITHM.values() for pattern in patterns):
+    for pattern in (pattern for entry in ALGORITHMS.values() for pattern in entry.own_code):
         assert any(file.match(pattern) for file in files), f"{pattern} names no file any more"

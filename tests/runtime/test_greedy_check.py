@@ -85,9 +85,9 @@ def test_records_are_faster_ones_only_and_survive(tmp_path: Path) -> None:
     assert found is not None
     assert (found.env_steps, found.time_s, records.time_s) == (10, 0.35, 0.35)
     race, number = found.race, np.arange(RACE_STEPS)
-    assert race.judgement["q_value"].shape == (RACE_STEPS, NUM_ACTIONS)
-    np.testing.assert_array_equal(race.judgement["q_value"].argmax(axis=1), race.action)
-    np.testing.assert_array_equal(race.judgement["q_value"][:, 0], number, "of the observation before the decision")
+    assert race.action_values["q_value"].shape == (RACE_STEPS, NUM_ACTIONS)
+    np.testing.assert_array_equal(race.action_values["q_value"].argmax(axis=1), race.action)
+    np.testing.assert_array_equal(race.action_values["q_value"][:, 0], number, "of the observation before the decision")
     np.testing.assert_array_equal(race.floats[:, 3], number)
     state = records.state_dict()
     resumed = Records(tmp_path)
@@ -119,7 +119,7 @@ def test_a_record_of_an_older_version_has_no_q_values(tmp_path: Path) -> None:
     np.savez_compressed(path, allow_pickle=False, **kept)
     found = read_record(path)
     assert found is not None
-    assert found.race.judgement == {}
+    assert found.race.action_values == {}
 
 
 def test_a_damaged_record_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from real_run import run_spec
 
-from rulka.agents.agent import make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.device import CPU
 from rulka.params import read_params
 from rulka.runtime.acting import InferenceClient, InferencePlace

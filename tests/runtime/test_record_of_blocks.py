@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rulka.agents.iqn_actor import IqnActor
+from rulka.agents.iqn.actor import IqnActor
 from rulka.agents.spec import AgentSpec
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import num_floats, reference_normalisation
@@ -22,8 +22,9 @@ def reckless_actor(params: Params) -> IqnActor:
     body = params.network.iqn.model_copy(update={"actions_per_decision": 5})
     network = params.network.model_copy(update={"iqn": body, "dense_hidden": 16, "float_hidden": 8})
     normalisation = reference_normalisation().for_blocks(5)
-    seen = (params.observation, params.encoder, network)
-    spec = AgentSpec("iqn", *seen, params.ppo, params.iqn, 12, normalisation, precision="float32")
+    spec = AgentSpec(
+        "iqn", params.observation, params.encoder, network, params.iqn, 12, normalisation, 5, precision="float32"
+    )
     actor = IqnActor(spec, 0)
     with torch.no_grad():
         actor.network.output_layers()[0].bias[::12] += 100.0
@@ -51,7 +52,7 @@ def test_a_record_has_every_action_and_its_values(tmp_path: Path) -> None:
     records.offer(check, tensors, 10, result)
     found = read_record(tmp_path / RECORD_FILE)
     assert found is not None
-    race, values = found.race, found.race.judgement["q_value"]
+    race, values = found.race, found.race.action_values["q_value"]
     assert race.key == result.fastest, "driven again, in the same time"
     assert race.action.shape == (len(race.floats), 5)
     assert not race.action.any()

@@ -15,9 +15,9 @@ from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, observation_contract, save_artifact
 from rulka.observation import Normalisation, reference_normalisation
 from rulka.params import NetworkParams, ObservationParams, Params, read_params, reference_params
+from rulka.runtime.agent_run import Folders
 from tasks.capture import capture
 from tasks.races import races
-from tasks.train import Folders
 from tasks.transfer import transfer
 
 CONV = reference_params().encoder
@@ -115,7 +115,7 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
         small_params.network,
         small_params.train,
         small_params.transfer,
-        small_params.iqn,
+        small_params.algorithms,
         encoder_dir=pretrained[0],
         policy_dir=pretrained[1],
         out_dir=tmp_path / "agent_init",

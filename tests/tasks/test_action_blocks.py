@@ -16,8 +16,9 @@ from rulka.datasets.races import load_races
 from rulka.evaluation.dataset import race_of_result
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.params import Params, ParamsError, read_params
+from rulka.runtime.agent_run import Folders
 from rulka.simulator.simulator import Simulator
-from tasks.train import Folders, train
+from tasks.train import train
 from tasks.transfer import transfer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +47,7 @@ def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, P
         *sections,
         params.train,
         params.transfer,
-        params.iqn,
+        params.algorithms,
         encoder_dir=pretrained[0],
         policy_dir=pretrained[1],
         out_dir=folders.agent_init,
@@ -60,8 +61,7 @@ def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, P
         params.network,
         params.rewards,
         params.train,
-        params.ppo,
-        params.iqn,
+        params.algorithms,
         folders=folders,
     )
     return folders

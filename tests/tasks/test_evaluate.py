@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from rulka.actions import FORWARD, action_table
+from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.load import load_policy
-from rulka.agents.networks import build_agent_network, build_clone_policy
+from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, ArtifactError, observation_contract, save_artifact
 from rulka.cli.evaluation import evaluate_agent, format_evaluation
 from rulka.datasets.races import Race, RaceDataset, track_path, write_races
@@ -73,7 +74,7 @@ def save_driver(folder: Path, kind: str, algorithm: str, favourite: int) -> None
         network = build_clone_policy(params.observation, params.encoder, NETWORK, normalisation, 12)
     else:
         sizes = (params.observation, params.encoder, NETWORK)
-        network = build_agent_network(algorithm, *sizes, normalisation, 12)  # pyright: ignore
+        network = ALGORITHMS[algorithm].build_network(*sizes, normalisation, 12)  # pyright: ignore
     bias = network.output_layers()[0].bias
     with torch.no_grad():
         bias[favourite] += 100.0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-import tasks.train as stage
+import rulka.runtime.agent_run as stage
 from rulka.agents.load import load_policy
 from rulka.artifacts import load_artifact
 from rulka.datasets.frames import CapturedRace, FrameDataset
@@ -20,9 +20,10 @@ from rulka.datasets.races import load_races
 from rulka.errors import UserError
 from rulka.observation import FLOATS
 from rulka.params import Params, RewardParams
+from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.demonstrations import demonstration_blocks, race_block
 from rulka.stage import StageInputError
-from tasks.train import AgentRun, Folders, Sections, train
+from tasks.train import train
 
 
 def changed(params: Params, section: str, **values: Any) -> Params:

@@ -20,12 +20,13 @@ from rulka.game.link import GameLink
 from rulka.game.settings import GameSettings
 from rulka.game.supervise import GameSupervisor
 from rulka.params import Params
+from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import RaceEnd
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
-from tasks.train import AgentRun, Folders, Sections, train
+from tasks.train import train
 from tasks.transfer import transfer
 from tests.game.processes import free_ports, wait_for
 
@@ -61,7 +62,7 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
         params.network,
         params.train,
         params.transfer,
-        params.iqn,
+        params.algorithms,
         encoder_dir=pretrained[0],
         policy_dir=pretrained[1],
         out_dir=tmp_path / "agent_init",

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-import tasks.train as stage
+import rulka.runtime.agent_run as stage
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.params import Params
+from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import Candidate, CheckResult
@@ -24,7 +25,7 @@ from rulka.runtime.learner_loop import Outcome, RunState
 from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.run_folder import DELIVERY_FILE, FINAL_FOLDER, RunInUseError
 from rulka.runtime.specs import RunSpec
-from tasks.train import AgentRun, Folders, Sections, train
+from tasks.train import train
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
@@ -310,9 +311,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("file", "invalid"),
     [
-        ("rulka/agents/ppo.py", {"ppo"}),
-        ("models/actor_critic.py", {"ppo"}),
-        ("rulka/agents/iqn.py", {"iqn"}),
+        ("rulka/agents/ppo/learner.py", {"ppo"}),
+        ("models/actor_critic.py", {"ppo", "iqn"}),
+        ("rulka/agents/iqn/learner.py", {"iqn"}),
         ("models/iqn.py", {"iqn"}),
         ("rulka/runtime/learner_loop.py", {"ppo", "iqn"}),
         ("rulka/envs/rewards.py", {"ppo", "iqn"}),

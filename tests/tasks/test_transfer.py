@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from models.encoders.config import ImpalaConfig
-from rulka.agents.networks import build_agent_network
+from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.initial_weights import TransferError
 from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact
 from rulka.errors import UserError
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import Algorithm, Params
-from rulka.pretraining.initial_weights import PARTS, WITHOUT_SOURCE, TransferError
 from rulka.stage import StageInputError
 from tasks.transfer import transfer
 
@@ -35,7 +35,7 @@ def run(params: Params, pretrained: Folders) -> Path:
         params.network,
         params.train,
         params.transfer,
-        params.iqn,
+        params.algorithms,
         encoder_dir=encoder_dir,
         policy_dir=policy_dir,
         out_dir=out,
@@ -116,15 +116,17 @@ def test_every_part_comes_from_where_the_parameters_say(
         for each in ((out, "agent_init"), (pretrained[0], "encoder"), (pretrained[1], "policy"))
     )
     torch.manual_seed(params.transfer.seed)
-    fresh = build_agent_network(
-        algorithm, params.observation, params.encoder, params.network, reference_normalisation(), 12
-    ).state_dict()
+    fresh = (
+        ALGORITHMS[algorithm]
+        .build_network(params.observation, params.encoder, params.network, reference_normalisation(), 12)
+        .state_dict()
+    )
     assert set(agent) == set(fresh)
-    for part, beginnings in PARTS[algorithm].items():
+    for part, beginnings in ALGORITHMS[algorithm].parts.items():
         names = [name for name in agent if name.startswith(beginnings)]
         assert names, part
         for name in names:
-            wish = "fresh" if name.startswith(WITHOUT_SOURCE[algorithm]) else wishes[part]
+            wish = "fresh" if name.startswith(ALGORITHMS[algorithm].without_source) else wishes[part]
             source = {"fresh": fresh, "pretrained": encoder, "cloned": policy}[wish]
             assert torch.equal(agent[name], source[name]), name
             assert actions_of(out)[name] == ("kept" if wish == "fresh" else "copied")

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from rulka.agents.networks import build_agent_network, build_clone_policy
+from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import load_artifact
 from rulka.observation import FLOATS
 from rulka.params import Params
+from rulka.runtime.agent_run import Folders, Sections
 from tasks.capture import capture
 from tasks.clone import clone
 from tasks.evaluate import Inputs, evaluate
 from tasks.pretrain import pretrain
-from tasks.train import Folders, Sections, train
+from tasks.train import train
 from tasks.transfer import transfer
 
 
@@ -53,7 +55,7 @@ def run_stages(params: Params, races: Path, folder: Path) -> None:
     capture(*seen, params.simulator, params.capture, races_dir=races, out_dir=folder / "frames")
     pretrain(*seen, params.encoder, params.pretrain, frames_dir=folder / "frames", out_dir=encoder)
     clone(*seen, *network, params.clone, frames_dir=folder / "frames", encoder_dir=encoder, out_dir=policy)
-    sections = (*seen, *network, params.train, params.transfer, params.iqn)
+    sections = (*seen, *network, params.train, params.transfer, params.algorithms)
     transfer(*sections, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     folders = Folders(initial, races, folder / "frames", folder / "runs", folder / "agent")
     train(**{name: getattr(params, name) for name in Sections.__dataclass_fields__}, folders=folders)
@@ -88,7 +90,7 @@ def test_the_new_agents_begin_with_the_functions_that_were_cloned(chain: Chain) 
     inputs = (params.observation, params.encoder, params.network, policy_artifact.normalisation, 12)
     policy = build_clone_policy(*inputs)
     policy.load_state_dict(policy_artifact.tensors)
-    ppo, iqn = (build_agent_network(algorithm, *inputs) for algorithm in ("ppo", "iqn"))
+    ppo, iqn = (ALGORITHMS[algorithm].build_network(*inputs) for algorithm in ("ppo", "iqn"))
     ppo.load_state_dict(load_artifact(initial, "agent_init").tensors)
     iqn.load_state_dict(load_artifact(initial / "compared" / "iqn", "agent_init").tensors)
     generator = torch.Generator().manual_seed(0)

@@ -94,7 +94,7 @@ def join_segments(segments: Sequence[Segment]) -> Segment:
     return Segment(*(torch.cat(columns, dim=1) for columns in zip(*segments, strict=True)))
 
 
-def evaluate_segment(segment: Segment, decided: PolicyAndValue, discount: float, trace_decay: float) -> Rollout:
+def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float, trace_decay: float) -> Rollout:
     """Estimates the advantages of a segment's actions.
 
     A decision swallowed by a reset saw the last observation of the race before it, so its value serves as the value

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from models.actor_critic import PolicyAndValue
-from rulka.agents.from_spec import build_ppo
-from rulka.agents.inspection import inspect_training
-from rulka.agents.metrics import MetricMeans
-from rulka.agents.rollouts import Rollout, Segment, evaluate_segment, join_segments, keep_block, return_scale
+from rulka.agents.metrics import MetricMeans, inspect_training
+from rulka.agents.ppo.network import fresh_network
+from rulka.agents.ppo.rollout import Rollout, Segment, join_segments, keep_block, return_scale, rollout_with_gae
+from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.agents.spec import AgentError, AgentSpec, Experience
-from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.device import CPU, Generators, on_host, state_on_host, upload, weights_on_host
 from rulka.losses.gae import Endings
@@ -37,6 +36,7 @@ from rulka.losses.ppo import (
     explained_variance,
     log_prob_of,
 )
+from rulka.params import PpoParams
 
 ADAM_EPSILON = 1e-5
 
@@ -50,11 +50,12 @@ class PpoLearner:
         num_env_steps: decisions inserted so far, resets included.
     """
 
-    def __init__(self, spec: AgentSpec, seed: int = 0, device: torch.device = CPU) -> None:
-        self.network = build_ppo(spec, seed).to(device)
+    def __init__(self, spec: AgentSpec[PpoParams], seed: int = 0, device: torch.device = CPU) -> None:
+        self.network = fresh_network(spec, seed).to(device)
         self.version = 0
         self.num_env_steps = 0
-        self._params = spec.ppo
+        params: PpoParams = spec.settings
+        self._params = params
         self._device, self._generators = device, Generators(device, seed)
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._pending: dict[int, Segment] = {}  # by the number of the block
@@ -183,7 +184,7 @@ class PpoLearner:
         """Trains everything, the encoder in the first epochs only; stops early when the policy has moved too far."""
         network = self.network
         encoded = self._encode(segment.image, segment.floats)
-        with torch.no_grad(), computing_in(self.precision, self._device):
+        with torch.no_grad(), autocast(self.precision, self._device):
             decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
         rollout = self._evaluate(segment, decided)
         advantage = rollout.advantage
@@ -202,7 +203,7 @@ class PpoLearner:
         """Estimates advantages; `decided` has rows [(T + 1) N] for all observations of the segment."""
         cars = (-1, segment.is_reset.shape[1])
         by_car = PolicyAndValue(*(column.unflatten(0, cars) for column in decided))
-        return evaluate_segment(segment, by_car, self._params.gamma, self._params.gae_lambda)
+        return rollout_with_gae(segment, by_car, self._params.gamma, self._params.gae_lambda)
 
     def _run_epochs(
         self,
@@ -223,7 +224,7 @@ class PpoLearner:
         for index in self._minibatches(len(rollout.action), num_epochs):
             part = rollout.rows(index)
             self._num_samples += len(index)
-            with computing_in(self.precision, self._device):
+            with autocast(self.precision, self._device):
                 decided = decide(part.image, part.floats)
             if self._learn(decided, part, scale, means):
                 return True
@@ -273,7 +274,7 @@ class PpoLearner:
         """Applies `compute` to images [..., 1, H, W] and floats [..., F], some rows at a time and without gradients."""
         size, lead = self._params.batch_size, floats.shape[:-1]
         rows = zip(image.flatten(0, -4).split(size), floats.flatten(0, -2).split(size), strict=True)
-        with torch.no_grad(), computing_in(self.precision, self._device):
+        with torch.no_grad(), autocast(self.precision, self._device):
             return torch.cat([compute(*part) for part in rows]).unflatten(0, lead)
 
     def _set_learning_rate(self) -> None:
@@ -302,7 +303,7 @@ class PpoLearner:
         floats = self.network.float_mean.expand(rows, -1)
 
         def run(precision: Precision) -> None:
-            with computing_in(precision, self._device):
+            with autocast(precision, self._device):
                 decided = self.network(image, floats)
             (decided.logits.sum() + decided.value.sum()).backward()
             self._optimizer.zero_grad(set_to_none=True)

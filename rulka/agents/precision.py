@@ -37,7 +37,7 @@ def keep_freed_memory() -> bool:
 
 
 @contextmanager
-def computing_in(precision: Precision, device: torch.device) -> Iterator[None]:
+def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
     """Runs the block under bfloat16 autocast of a device, or plainly for "float32"."""
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         yield

@@ -13,16 +13,17 @@ from torch import Tensor
 
 from models.actor_critic import ActorCritic
 from rulka.agents.acting import ActingNetwork
-from rulka.agents.from_spec import build_ppo
-from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
+from rulka.agents.ppo.network import fresh_network
+from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
+from rulka.params import PpoParams
 
 
 class PpoActor:
     """Samples from the policy, or takes its most likely action."""
 
-    def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
-        self._acting = ActingNetwork(build_ppo(spec, seed).to(device), spec.precision)
+    def __init__(self, spec: AgentSpec[PpoParams], seed: int, device: torch.device = CPU) -> None:
+        self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
         self._device, self._generators = device, Generators(device, seed)
 
     @property
@@ -45,10 +46,10 @@ class PpoActor:
         log_prob = log_probs.gather(1, action[:, None])[:, 0]
         return Decision(*(column.numpy() for column in on_host(action, log_prob, value, action == greedy)))
 
-    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns the probabilities [N, A] of the policy; see `rulka.agents.spec.Actor`."""
         logits, _ = self._decide(image, floats)
-        return Judgement("probability", logits.softmax(dim=1).cpu().numpy())
+        return ActionValues("probability", logits.softmax(dim=1).cpu().numpy())
 
     def set_env_steps(self, env_steps: int) -> None:
         """Has no effect: nothing in acting follows a schedule."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 
-class BlockValues(NamedTuple):
+class ChunkValues(NamedTuple):
     """Parts of the values of blocks: `state` [B, T], and `advantage` [B, T, K, A] of every action of every place."""
 
     state: Tensor
@@ -29,13 +29,13 @@ class BlockValues(NamedTuple):
         return self.state + self.advantage.amax(dim=3).sum(dim=2)
 
 
-def block_values(value: Tensor, num_places: int) -> BlockValues:
+def chunk_values(value: Tensor, num_places: int) -> ChunkValues:
     """Splits outputs [B, T, K A] of a dueling network for K = `num_places`."""
     state = value.mean(dim=2)
     places = value.unflatten(2, (num_places, -1))
-    return BlockValues(state, places - places.mean(dim=3, keepdim=True))
+    return ChunkValues(state, places - places.mean(dim=3, keepdim=True))
 
 
-def by_place(advantage: Tensor, block_shape: tuple[int, ...]) -> Tensor:
+def by_place(advantage: Tensor, chunk_shape: tuple[int, ...]) -> Tensor:
     """Returns advantages [B, K A] as [B, K, A], of which the last dimension is compared; [B, A] where K is 1."""
-    return advantage.unflatten(1, (*block_shape, -1)) if block_shape else advantage
+    return advantage.unflatten(1, (*chunk_shape, -1)) if chunk_shape else advantage

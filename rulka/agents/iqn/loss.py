@@ -1,7 +1,7 @@
 """What IQN learns: sampled returns of transitions, by one of three rules, and the loss against them.
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Vieillard et al.
-2020 (Munchausen), arXiv:2007.14430. Decisions of K actions: see `rulka.agents.action_blocks`.
+2020 (Munchausen), arXiv:2007.14430. Decisions of K actions: see `rulka.agents.iqn.action_chunks`.
 Dimensions: B batch, T quantile fractions, A actions; networks have K A outputs.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.iqn import IqnNetwork
-from rulka.agents.action_blocks import block_values, by_place
+from rulka.agents.iqn.action_chunks import by_place, chunk_values
 from rulka.buffers.sampler import Batch
 from rulka.losses.munchausen import munchausen_bonus, soft_value
 from rulka.params import IqnParams
@@ -39,36 +39,36 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
             the target network's values, and otherwise each quantile its own best action.
     """
     following = batch.next_image, batch.next_floats
-    block_shape = tuple(batch.action.shape[1:])
+    chunk_shape = tuple(batch.action.shape[1:])
     reward = batch.reward
     if params.munchausen is not None:
         alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
         advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing)
-        advantage = by_place(advantage, block_shape)
+        advantage = by_place(advantage, chunk_shape)
         reward = reward + munchausen_bonus(advantage, batch.action, alpha, temperature, floor)
-        next_value = _soft_value(networks.target(*following, tau).value, block_shape, temperature)
+        next_value = _soft_value(networks.target(*following, tau).value, chunk_shape, temperature)
     elif params.use_double_dqn:
         advantage = networks.online.advantages(*following, tau_choosing)
-        action = by_place(advantage, block_shape).argmax(dim=-1)
+        action = by_place(advantage, chunk_shape).argmax(dim=-1)
         next_value = quantiles_of(networks.target, *following, tau, action)
     else:
         value_bta = networks.target(*following, tau).value
-        next_value = block_values(value_bta, *block_shape).best() if block_shape else value_bta.amax(dim=2)
+        next_value = chunk_values(value_bta, *chunk_shape).best() if chunk_shape else value_bta.amax(dim=2)
     return reward[:, None] + batch.discount[:, None] * next_value
 
 
 def quantiles_of(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
     """Returns quantiles [B, T], at fractions tau [B, T], of one action [B], or block [B, K], for each observation."""
     if action.dim() > 1:
-        return block_values(network(image, floats, tau).value, action.shape[1]).of(action)
+        return chunk_values(network(image, floats, tau).value, action.shape[1]).of(action)
     return network.of_action(image, floats, tau, action)
 
 
-def _soft_value(value_bta: Tensor, block_shape: tuple[int, ...], temperature: float) -> Tensor:
+def _soft_value(value_bta: Tensor, chunk_shape: tuple[int, ...], temperature: float) -> Tensor:
     """Returns the values [B, T] of the policy of the target network, with its entropy; summed over places."""
-    if not block_shape:
+    if not chunk_shape:
         return soft_value(value_bta, temperature)
-    values = block_values(value_bta, *block_shape)
+    values = chunk_values(value_bta, *chunk_shape)
     return values.state + sum(
         (soft_value(place, temperature) for place in values.advantage.unbind(dim=2)), torch.zeros_like(values.state)
     )

@@ -2,7 +2,7 @@
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
 Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Zhou et al. 2024 (a policy that drives first),
-arXiv:2412.07762. Decisions of K actions: see `rulka.agents.action_blocks`.
+arXiv:2412.07762. Decisions of K actions: see `rulka.agents.iqn.action_chunks`.
 Dimensions: N cars, K actions of a decision, A actions.
 """
 
@@ -18,19 +18,21 @@ from torch import Tensor
 from models.iqn import IqnNetwork, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
-from rulka.agents.action_blocks import by_place
-from rulka.agents.from_spec import build_iqn
-from rulka.agents.iqn_acting import acting_iqn
+from rulka.agents.iqn.action_chunks import by_place
+from rulka.agents.iqn.engines import acting_iqn
+from rulka.agents.iqn.network import fresh_network
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.spec import AgentError, AgentSpec, Decision, Judgement
+from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
+from rulka.params import IqnParams
 
 
 class IqnActor:
     """Takes the action with the best mean return, or, now and then, another one."""
 
-    def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
-        self._acting = ActingNetwork(build_iqn(spec, seed).to(device), spec.precision)
+    def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
+        params: IqnParams = spec.settings
+        self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
         self._policy = None
         if spec.has_policy_network:
             policy = build_clone_policy(
@@ -38,9 +40,9 @@ class IqnActor:
             )
             self._policy = ActingNetwork(policy.to(device), spec.precision)
         self._has_policy_weights = False
-        self._params = spec.iqn
-        self._num_actions, self._block_shape = spec.num_actions, spec.block_shape
-        self._tau = fixed_fractions(spec.iqn.num_quantiles_acting).to(device)
+        self._params = params
+        self._num_actions, self._chunk_shape = spec.num_actions, spec.chunk_shape
+        self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
         self._fast = acting_iqn(self._acting.network, self._tau, spec.precision)
         self._device, self._generators = device, Generators(device, seed)
         self._env_steps = 0
@@ -66,11 +68,11 @@ class IqnActor:
             return self._drive_as_cloned(self._policy, *upload((image, floats), self._device))
 
         image, floats = upload((image, floats), self._device)
-        advantage = by_place(self._advantages(image, floats, explore=explore), self._block_shape)
+        advantage = by_place(self._advantages(image, floats, explore=explore), self._chunk_shape)
         greedy = advantage.argmax(dim=-1)
         return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
 
-    def judge(self, image: Tensor, floats: Tensor) -> Judgement:
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns the mean Q-values [N, A] at the fractions of acting, without noise; see `rulka.agents.spec.Actor`.
 
         Of blocks [N, K, A]: what a block is worth that has an action in one place and the best ones in all others.
@@ -83,14 +85,14 @@ class IqnActor:
 
         image, floats = upload((image, floats), self._device)
         # The advantages are those that decisions compare, to the bit; Q-values average to the state's value.
-        advantage = by_place(self._advantages(image, floats, explore=False), self._block_shape)
+        advantage = by_place(self._advantages(image, floats, explore=False), self._chunk_shape)
         (value,) = self._acting.run(values, len(floats))
         centred, state = advantage - advantage.mean(dim=-1, keepdim=True), value.mean(dim=(1, 2))
-        if self._block_shape:
+        if self._chunk_shape:
             best = centred.amax(dim=2, keepdim=True)
             centred = centred + best.sum(dim=1, keepdim=True) - best
             state = state[:, None]
-        return Judgement("q_value", (centred + state[:, None]).cpu().numpy())
+        return ActionValues("q_value", (centred + state[:, None]).cpu().numpy())
 
     def set_env_steps(self, env_steps: int) -> None:
         """Tells how many decisions all collectors have taken together: for schedules, and the end of the warm-up."""
@@ -135,7 +137,7 @@ class IqnActor:
 
         It is drawn for every action; for whole blocks where the parameters say so.
         """
-        is_whole = self._block_shape and self._params.explore_whole_blocks
+        is_whole = self._chunk_shape and self._params.explore_whole_blocks
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
         uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
         epsilon = self._params.epsilon.at(self._env_steps)

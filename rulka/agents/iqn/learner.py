@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.iqn import draw_fractions, fixed_fractions
+from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
-from rulka.agents.from_spec import build_iqn
-from rulka.agents.inspection import inspect_priorities, inspect_training, inspect_values
-from rulka.agents.iqn_replay import IqnReplay
-from rulka.agents.iqn_reset import reset_weights
-from rulka.agents.iqn_targets import Networks, quantiles_of, sampled_returns
-from rulka.agents.metrics import MetricMeans
+from rulka.agents.iqn.inspection import inspect_priorities, inspect_values
+from rulka.agents.iqn.loss import Networks, quantiles_of, sampled_returns
+from rulka.agents.iqn.network import fresh_network
+from rulka.agents.iqn.replay import IqnReplay
+from rulka.agents.metrics import MetricMeans, inspect_training
+from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.agents.spec import AgentSpec, Experience
-from rulka.agents.speed import Precision, computing_in, faster_precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.sampler import Batch
 from rulka.device import CPU, Generators, state_on_host, weights_on_host
 from rulka.losses.quantile import SelfLoss, initial_self_loss, quantile_huber_loss, self_loss_weights
+from rulka.params import IqnParams, ResetParams
 
 RADAM_EPSILON = 1e-4
 
@@ -45,15 +45,16 @@ class IqnLearner:
         precision: in which the body of the networks learns.
     """
 
-    def __init__(self, spec: AgentSpec, seed: int = 0, device: torch.device = CPU) -> None:
-        self.network = build_iqn(spec, seed).to(device)
+    def __init__(self, spec: AgentSpec[IqnParams], seed: int = 0, device: torch.device = CPU) -> None:
+        self.network = fresh_network(spec, seed).to(device)
         self.target = copy.deepcopy(self.network).requires_grad_(False)
-        self.replay = IqnReplay(spec, seed, device)
         self.version = 0
         self.num_env_steps = 0
         self._spec, self._seed = spec, seed
-        self._params = params = spec.iqn
+        params: IqnParams = spec.settings
+        self._params = params
         self._device, self._generators = device, Generators(device, seed)
+        self.replay = IqnReplay(spec, seed, device, self._generators.host)
         self._optimizer = torch.optim.RAdam(
             self.network.parameters(),
             lr=0.0,
@@ -128,7 +129,7 @@ class IqnLearner:
         if not self._num_gradient_steps:
             return {}
         batch = self.replay.batch
-        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing, self._spec.block_shape)
+        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing, self._spec.chunk_shape)
         return inspect_training(self.network, self._optimizer) | values | inspect_priorities(self.replay.priorities())
 
     def state_dict(self) -> dict[str, Any]:
@@ -180,7 +181,7 @@ class IqnLearner:
         return fresh * self._params.samples_per_insert + self._num_owed_by_resets
 
     def _draw(self) -> Batch:
-        batch = self.replay.draw(self.num_env_steps, self._generators.host)
+        batch = self.replay.draw(self.num_env_steps)
         self._num_learned += self.replay.num_own
         return batch
 
@@ -191,7 +192,7 @@ class IqnLearner:
             draw_noise(network, self._generators.device)
         tau = self._draw_fractions()
         target_bs, target_tau = self._targets(batch)
-        with computing_in(self.precision, self._device):
+        with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
         own_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
@@ -220,7 +221,7 @@ class IqnLearner:
         """Returns sampled returns [B, T] of the transitions, and their fractions [B, T]."""
         tau = self._draw_fractions()
         networks = Networks(self.network, self.target)
-        with computing_in(self.precision, self._device):
+        with autocast(self.precision, self._device):
             return sampled_returns(networks, batch, tau, self._tau_choosing, self._params), tau
 
     def _draw_fractions(self) -> Tensor:
@@ -239,7 +240,7 @@ class IqnLearner:
         if resets is None or self.num_env_steps // resets.every_env_steps <= self._num_resets:
             return
         self._num_resets = self.num_env_steps // resets.every_env_steps
-        fresh = build_iqn(self._spec, self._seed + self._num_resets).to(self._device)
+        fresh = fresh_network(self._spec, self._seed + self._num_resets).to(self._device)
         reset_weights(self.network, fresh, resets)
         self._num_owed_by_resets += resets.further_samples
 
@@ -249,12 +250,12 @@ class IqnLearner:
         share, count = self._params.held_out_share, self._num_gradient_steps
         if int(share * count) == int(share * (count - 1)) or not self.replay.has_held_out():
             return
-        batch = self.replay.draw_held_out(self.num_env_steps, self._generators.host)
+        batch = self.replay.draw_held_out(self.num_env_steps)
         for network in (self.network, self.target) if self.network.is_noisy else ():
             clear_noise(network)
         tau = self._draw_fractions()
         target_bs, _ = self._targets(batch)
-        with computing_in(self.precision, self._device):
+        with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
 
@@ -264,9 +265,34 @@ class IqnLearner:
         floats = self.network.float_mean.expand(len(tau), -1)
 
         def run(precision: Precision) -> None:
-            with computing_in(precision, self._device):
+            with autocast(precision, self._device):
                 value = quantiles_of(self.network, batch.image, floats, tau, torch.zeros_like(batch.action))
             value.sum().backward()
             self._optimizer.zero_grad(set_to_none=True)
 
         return faster_precision(run, self._device)
+
+
+@torch.no_grad()
+def reset_weights(network: IqnNetwork, fresh: IqnNetwork, resets: ResetParams) -> None:
+    """Mixes fresh weights into a network, in place, against what it can no longer unlearn.
+
+    Ash and Adams 2020 (shrink and perturb), arXiv:1910.08475; Nikishin et al. 2022 (last layers), arXiv:2205.07802; the
+    mixture of both is Linesight's.
+
+    Every parameter becomes (1 - fresh_share) of itself plus fresh_share of the fresh one; those of the last layers of
+    both heads after that last_layer_kept of themselves plus the rest of the fresh ones.
+
+    Args:
+        network: changed.
+        fresh: of the same shape, newly initialised.
+        resets: the shares.
+    """
+    for parameter, new in zip(network.parameters(), fresh.parameters(), strict=True):
+        parameter.lerp_(new, resets.fresh_share)
+    for parameter, new in zip(_last(network), _last(fresh), strict=True):
+        parameter.lerp_(new, 1.0 - resets.last_layer_kept)
+
+
+def _last(network: IqnNetwork) -> list[Tensor]:
+    return [parameter for layer in network.output_layers() for parameter in layer.parameters()]

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from models.iqn import IqnNetwork
 from models.iqn_acting import PreparedAdvantages, can_prepare
-from rulka.agents.iqn_onnx import OnnxAdvantages, has_onnx
-from rulka.agents.speed import Precision
+from rulka.agents.iqn.onnx import OnnxAdvantages, has_onnx
+from rulka.agents.precision import Precision
 
 Engine = Literal["float32", "bfloat16", "onnx"]
 Advantages = Callable[[Tensor, Tensor], Tensor]

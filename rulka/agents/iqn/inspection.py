@@ -1,4 +1,4 @@
-"""A closer look at a network in training, now and then: gradients, weights, optimizer, distributions of values.
+"""A closer look at IQN's values and priorities, now and then.
 
 Everything here only reads. Tags are those of Linesight and the peer (docs/runtime.md). Dimensions: B batch, T quantile
 fractions, A actions.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.iqn import IqnNetwork
-from rulka.agents.action_blocks import by_place
+from rulka.agents.iqn.action_chunks import by_place
 
 MAX_ROWS = 64
 """Rows of a batch whose values are looked at."""
@@ -22,31 +22,8 @@ _QUANTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98
 
 
 @torch.no_grad()
-def inspect_training(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Returns norms of each parameter's weights, last gradient (after clipping) and moments in the optimizer.
-
-    `adaptive_lr_L2` is the norm of the learning rate over the root of the second moment, which is what the step of
-    each single weight is scaled by (not yet corrected for the first steps).
-    """
-    found: dict[str, Tensor] = {}
-    settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
-    for name, parameter in network.named_parameters():
-        found[f"Network/weights/{name}/L2"] = parameter.norm()
-        if parameter.grad is not None:
-            found[f"Gradients/by_layer/{name}/L2"] = parameter.grad.norm()
-            found[f"Gradients/by_layer/{name}/Linf"] = parameter.grad.abs().max()
-        state = optimizer.state.get(parameter, {})
-        if "exp_avg_sq" in state:
-            group, tag = settings[parameter], f"Network/optimizer/{name}"
-            found[f"{tag}/exp_avg_L2"] = state["exp_avg"].norm()
-            found[f"{tag}/exp_avg_sq_L2"] = state["exp_avg_sq"].norm()
-            found[f"{tag}/adaptive_lr_L2"] = (group["lr"] / (state["exp_avg_sq"].sqrt() + group["eps"])).norm()
-    return {tag: float(value) for tag, value in found.items()}
-
-
-@torch.no_grad()
 def inspect_values(
-    network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, block_shape: tuple[int, ...]
+    network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, chunk_shape: tuple[int, ...]
 ) -> dict[str, float]:
     """Returns how far apart the quantiles of each action lie, and by how much the best decision leads the second best.
 
@@ -58,17 +35,17 @@ def inspect_values(
         image: [B, 1, H, W] uint8; the first `MAX_ROWS` are looked at.
         floats: [B, F] float32, raw.
         tau: [T] fractions.
-        block_shape: of a decision; none for one action, [K] for blocks, whose quantiles are named by place and action.
+        chunk_shape: of a decision; none for one action, [K] for blocks, whose quantiles are named by place and action.
     """
     was_training = network.training
     network.eval()  # spectral norms must not move on
     rows = slice(0, MAX_ROWS)
     value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1)).value
     network.train(was_training)
-    best = by_place(value_bta.mean(dim=1), block_shape).topk(2, dim=-1).values
+    best = by_place(value_bta.mean(dim=1), chunk_shape).topk(2, dim=-1).values
     lead = best[..., 0] - best[..., 1]
-    gap = float((lead.amin(dim=1) if block_shape else lead).mean())
-    spread = by_place(value_bta.std(dim=1), block_shape).mean(dim=0)
+    gap = float((lead.amin(dim=1) if chunk_shape else lead).mean())
+    spread = by_place(value_bta.std(dim=1), chunk_shape).mean(dim=0)
     named = {"_".join(map(str, place)): float(spread[place]) for place in np.ndindex(*spread.shape)}
     return {"RL/action_gap": gap} | {f"IQN/quantile_std_action_{name}": value for name, value in named.items()}
 

@@ -1,0 +1,170 @@
+"""The registry of algorithms: an entry for each, which holds all that differs by algorithm.
+
+Nobody else compares their names. A further one is a folder beside `iqn` and `ppo`, its section of the parameters and an
+entry here; docs/architecture.md says what to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from models.encoders.config import EncoderConfig
+from rulka.actions import ActionTable, action_table
+from rulka.agents.iqn.actor import IqnActor
+from rulka.agents.iqn.network import build_network as build_iqn
+from rulka.agents.iqn.network import greedy_preference as prefer_as_iqn
+from rulka.agents.ppo.actor import PpoActor
+from rulka.agents.ppo.learner import PpoLearner
+from rulka.agents.ppo.network import build_network as build_ppo
+from rulka.agents.ppo.network import greedy_preference as prefer_as_ppo
+from rulka.agents.spec import Actor, AgentSpec, Learner, Preference
+from rulka.artifacts import Artifact
+from rulka.device import CPU
+from rulka.observation import Normalisation
+from rulka.params import ActionParams, Algorithm, IqnParams, NetworkParams, ObservationParams
+
+
+class Needs(NamedTuple):
+    """What an agent is given besides its initial weights and its own experience.
+
+    Attributes:
+        policy: the cloned policy, which makes the first decisions.
+        demonstrations: captured races, which it learns from.
+    """
+
+    policy: bool = False
+    demonstrations: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmEntry:
+    """One algorithm. Its name is also that of its section in `params.yaml` and of its part of `transfer`.
+
+    Attributes:
+        label: its name for people.
+        build_network: makes the network of an agent with weights from torch's global generator, of image size, encoder,
+            sizes behind it, normalisation of the floats and the number of outputs.
+        make_actor: see `make_actor`.
+        make_learner: see `make_learner`.
+        greedy_preference: returns what a trained network on a device thinks of every action, of the network and the
+            artifact that it was read from.
+        parts: how the names of the network's tensors begin, for each part that `transfer` knows.
+        without_source: how the names of those begin that no earlier stage has: they start fresh whatever their part
+            comes from.
+        own_code: files that nothing but this algorithm's training runs, as patterns of paths; see
+            `rulka.runtime.fingerprint`.
+        needs: what its section of the parameters asks for.
+        actions_per_decision: how many actions the parameters have it take at once.
+        given_besides: says for people, of its section as an artifact holds it, what it is given besides its weights.
+    """
+
+    label: str
+    build_network: Callable[[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int], nn.Module]
+    make_actor: Callable[[AgentSpec, int, torch.device], Actor]
+    make_learner: Callable[[AgentSpec, int, torch.device], Learner]
+    greedy_preference: Callable[[Any, Artifact, torch.device], Preference]
+    parts: Mapping[str, tuple[str, ...]]
+    without_source: tuple[str, ...]
+    own_code: tuple[str, ...]
+    needs: Callable[[Any], Needs] = lambda _section: Needs()
+    actions_per_decision: Callable[[NetworkParams], int] = lambda _network: 1
+    given_besides: Callable[[Mapping[str, Any]], str] = lambda _section: ""
+
+
+def _iqn_learner(spec: AgentSpec[IqnParams], seed: int, device: torch.device) -> Learner:
+    # Imported where it is needed: the learner's replay is torchrl's, whose import takes 3 s and 95 MB, and collectors
+    # and evaluation, which act only, would pay for it too.
+    from rulka.agents.iqn.learner import IqnLearner
+
+    return IqnLearner(spec, seed, device)
+
+
+def _iqn_needs(iqn: IqnParams) -> Needs:
+    return Needs(policy=iqn.warmup_steps > 0, demonstrations=iqn.demonstration_share > 0.0)
+
+
+def _iqn_actions_per_decision(network: NetworkParams) -> int:
+    return network.iqn.actions_per_decision
+
+
+def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
+    parts = []
+    if iqn.get("warmup_steps"):
+        parts.append(f"The first {iqn['warmup_steps']:,} decisions of IQN are those of the frozen cloned policy.")
+    if iqn.get("demonstration_share"):
+        parts.append(f"{iqn['demonstration_share']:.0%} of every batch of IQN comes from demonstrations.")
+    return " ".join(parts)
+
+
+SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
+    "encoder": ("encoder.",),
+    "float_head": ("float_head.", "float_mean", "float_std"),
+}
+"""The parts that all networks have in common, those of Levels 0 and 1 too."""
+
+ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
+    "ppo": AlgorithmEntry(
+        label="PPO",
+        build_network=build_ppo,
+        make_actor=PpoActor,
+        make_learner=PpoLearner,
+        greedy_preference=prefer_as_ppo,
+        parts={**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.", "value_head.")},
+        without_source=("value_head.",),
+        own_code=(
+            "rulka/agents/ppo/*.py",
+            "rulka/losses/gae.py",
+            "rulka/losses/least_squares.py",
+            "rulka/losses/ppo.py",
+        ),
+    ),
+    "iqn": AlgorithmEntry(
+        label="IQN",
+        build_network=build_iqn,
+        make_actor=IqnActor,
+        make_learner=_iqn_learner,
+        greedy_preference=prefer_as_iqn,
+        parts={**SEEING_PARTS, "trunk": ("tau_embed.",), "heads": ("advantage_head.", "value_head.")},
+        without_source=("tau_embed.", "advantage_head.", "value_head."),
+        own_code=(
+            "models/iqn*.py",
+            "rulka/agents/iqn/*.py",
+            "rulka/buffers/held_out.py",
+            "rulka/buffers/mini_race.py",
+            "rulka/buffers/prioritised.py",
+            "rulka/buffers/sampler.py",
+            "rulka/buffers/sum_tree.py",
+            "rulka/buffers/torchrl_parts.py",
+            "rulka/losses/munchausen.py",
+            "rulka/losses/quantile.py",
+        ),
+        needs=_iqn_needs,
+        actions_per_decision=_iqn_actions_per_decision,
+        given_besides=_given_to_iqn,
+    ),
+}
+
+
+def make_actor(spec: AgentSpec, seed: int, device: torch.device = CPU) -> Actor:
+    """Returns an actor on a device with random weights; `seed` decides how it explores."""
+    return ALGORITHMS[spec.algorithm].make_actor(spec, seed, device)
+
+
+def make_learner(spec: AgentSpec, seed: int = 0, device: torch.device = CPU) -> Learner:
+    """Returns a learner on a device with random weights; `seed` decides these and the order in which it learns."""
+    return ALGORITHMS[spec.algorithm].make_learner(spec, seed, device)
+
+
+def agent_table(algorithm: Algorithm, actions: ActionParams, network: NetworkParams) -> ActionTable:
+    """Returns what an agent's decisions are: single actions, or chunks of several where algorithm and sizes say so."""
+    return action_table(actions.ticks_per_action, ALGORITHMS[algorithm].actions_per_decision(network))
+
+
+def label_of(name: str) -> str:
+    """Returns the name for people of an algorithm, or of another way to a policy, which has none."""
+    return next((entry.label for algorithm, entry in ALGORITHMS.items() if algorithm == name), name)

@@ -1,0 +1,238 @@
+"""What a new agent begins with: what its network takes over from earlier stages, part by part, with a report of that.
+
+A part that is asked for is taken over whole or not at all: a tensor that is missing on either side, or has another
+shape, is an error. So a renamed layer never leaves a part half random.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.encoders.config import ENCODER_CONFIG
+from rulka.agents.algorithms import ALGORITHMS, SEEING_PARTS, agent_table
+from rulka.artifacts import Artifact, observation_contract
+from rulka.errors import UserError
+from rulka.observation import FLOATS
+from rulka.params import ActionParams, Algorithm, NetworkParams, ObservationParams, PartsParams, TransferParams
+
+LABELS = {"pretrained": "pretrained encoder", "cloned": "cloned policy"}
+"""Whose tensors are offered, by the words of the parameters."""
+
+STAGES = {"pretrained": "pretrain", "cloned": "clone"}
+NEW_NETWORK = "new network"
+
+OFFERED_PARTS = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.",)}
+"""How the names of tensors begin in the cloned policy, by part; the pretrained encoder is its first part."""
+REPORT_SCHEMA_VERSION = 2
+
+
+class TransferError(UserError):
+    """What was learned before does not fit the network it should go into; the message names what differs."""
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """What became of one tensor.
+
+    Attributes:
+        where: "new network", "pretrained encoder" or "cloned policy".
+        name: there.
+        action: copied into the new network (or, in a row of a source, from it), kept as it was initialised, or refused.
+        shape: of the tensor.
+        reason: where it comes from, or why not.
+    """
+
+    where: str
+    name: str
+    action: Literal["copied", "kept", "refused"]
+    shape: list[int]
+    reason: str
+
+
+def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkParams) -> None:
+    """Makes sure that both inputs see the same numbers, and that the policy has the sizes of the network to build.
+
+    Raises:
+        TransferError: naming the field that differs.
+    """
+    for part in ("mean", "std"):
+        seen, expected = getattr(pretrained.normalisation, part), getattr(policy.normalisation, part)
+        for name, where in FLOATS.items():
+            if not np.array_equal(seen[where], expected[where]):
+                message = (
+                    f"normalisation.{part} of {name!r} is {_short(seen[where])} for the encoder "
+                    f"and {_short(expected[where])} for the cloned policy"
+                )
+                raise TransferError(message, hint="Run `dvc repro clone` again.")
+    stored = policy.config.get("network")
+    if not isinstance(stored, Mapping):
+        message = "the cloned policy does not say how large its network is"
+        raise TransferError(message, hint="Run `dvc repro clone` again.")
+    for name in ("float_hidden", "dense_hidden"):
+        if stored.get(name) != getattr(network, name):
+            message = f"network.{name} is {stored.get(name)} in the cloned policy, expected {getattr(network, name)}"
+            raise TransferError(message, hint="Run `dvc repro clone` again.")
+
+
+def initial_agent(
+    algorithm: Algorithm,
+    pretrained: Artifact,
+    policy: Artifact,
+    observation: ObservationParams,
+    actions: ActionParams,
+    network: NetworkParams,
+    transfer: TransferParams,
+    origin: dict[str, Any],
+) -> tuple[Artifact, list[TensorReport]]:
+    """Returns an agent that has not learned yet, and what became of every tensor; `origin` is its provenance.
+
+    Raises:
+        TransferError: if a part is asked for that there is not, or that has other tensors or shapes.
+    """
+    parts, entry = transfer.of(algorithm), ALGORITHMS[algorithm]
+    for is_there, message in parts.impossible(network):
+        if is_there:
+            raise TransferError(message)
+    table = agent_table(algorithm, actions, network)
+    normalisation = policy.normalisation.for_blocks(table.actions_per_decision)
+    torch.manual_seed(transfer.seed)
+    encoder = ENCODER_CONFIG.validate_python(pretrained.config["encoder"])
+    tensors = entry.build_network(observation, encoder, network, normalisation, table.num_outputs).state_dict()
+    report = take_over(algorithm, tensors, {"pretrained": pretrained.tensors, "cloned": policy.tensors}, parts)
+    config = {
+        "algorithm": algorithm,
+        "num_actions": table.num_actions,
+        "encoder": pretrained.config["encoder"],
+        "network": network.model_dump(mode="json"),
+    }
+    contract = observation_contract(observation, table.actions_per_decision)
+    return Artifact("agent_init", tensors, config, contract, table, normalisation, origin), report
+
+
+def take_over(
+    algorithm: Algorithm,
+    network: Mapping[str, Tensor],
+    offered: Mapping[str, Mapping[str, Tensor]],
+    parts: PartsParams,
+) -> list[TensorReport]:
+    """Copies what the parameters ask for into the tensors of a new network.
+
+    Args:
+        algorithm: whose network it is.
+        network: its tensors by name, freshly initialised; written to.
+        offered: tensors of each source, by the names that the same tensors have in the network.
+        parts: where each part comes from.
+
+    Returns:
+        One row for every tensor of the network, then one for every tensor of each source.
+
+    Raises:
+        TransferError: if something asked for is not there, has another shape, or has no place in the network.
+    """
+    wishes = parts.by_part()
+    rows = [_fill(algorithm, name, tensor, offered, wishes) for name, tensor in network.items()]
+    copied = {row.name for row in rows if row.action == "copied"}
+    for part, wish in wishes.items():
+        if wish != "fresh" and not any(name.startswith(ALGORITHMS[algorithm].parts[part]) for name in copied):
+            message = f"transfer.{algorithm}.{part} is {wish}, but no earlier stage has that part of {algorithm}"
+            raise TransferError(message, hint=f"Set transfer.{algorithm}.{part} to fresh in params.yaml.")
+    for source, tensors in offered.items():
+        rows += [_row_of_source(algorithm, source, name, tensors[name], network, wishes) for name in tensors]
+    return rows
+
+
+def _fill(
+    algorithm: Algorithm,
+    name: str,
+    tensor: Tensor,
+    offered: Mapping[str, Mapping[str, Tensor]],
+    wishes: Mapping[str, str],
+) -> TensorReport:
+    """Fills one tensor of the new network, unless it starts fresh."""
+    part = part_of(ALGORITHMS[algorithm].parts, name)
+    if part is None:
+        message = f"tensor {name!r} belongs to no part of an {algorithm} agent that parameters know"
+        raise TransferError(message)
+    wish, shape = wishes[part], list(tensor.shape)
+    if name.startswith(ALGORITHMS[algorithm].without_source):
+        return TensorReport(NEW_NETWORK, name, "kept", shape, "initialised: no earlier stage has one")
+    if wish not in offered:
+        return TensorReport(NEW_NETWORK, name, "kept", shape, f"initialised: transfer.{algorithm}.{part} is {wish}")
+    hint = f"Run `dvc repro {STAGES[wish]}` again with the parameters of now."
+    if name not in offered[wish]:
+        message = f"transfer.{algorithm}.{part} is {wish}, but the {LABELS[wish]} has no tensor {name!r}"
+        raise TransferError(message, hint=hint)
+    value = offered[wish][name]
+    if value.shape != tensor.shape:
+        message = f"{name!r} has shape {list(value.shape)} in the {LABELS[wish]}, {algorithm} needs {shape}"
+        raise TransferError(message, hint=hint)
+    tensor.copy_(value)
+    return TensorReport(NEW_NETWORK, name, "copied", shape, f"from the {LABELS[wish]}")
+
+
+def _row_of_source(
+    algorithm: Algorithm,
+    source: str,
+    name: str,
+    tensor: Tensor,
+    network: Mapping[str, Tensor],
+    wishes: Mapping[str, str],
+) -> TensorReport:
+    part, shape, where = part_of(OFFERED_PARTS, name), list(tensor.shape), LABELS[source]
+    if part is None:
+        return TensorReport(where, name, "refused", shape, "belongs to no part of an agent")
+    if wishes[part] != source:
+        return TensorReport(where, name, "refused", shape, f"transfer.{algorithm}.{part} is {wishes[part]}")
+    if name not in network:
+        message = f"{name!r} of the {where} has no place in the network of {algorithm}"
+        raise TransferError(message, hint=f"Run `dvc repro {STAGES[source]}` again with this version of the code.")
+    return TensorReport(where, name, "copied", shape, "into the new network")
+
+
+def part_of(parts: Mapping[str, tuple[str, ...]], name: str) -> str | None:
+    """Returns the part that a tensor belongs to by the beginning of its name, None if there is no such part."""
+    return next((part for part, beginnings in parts.items() if name.startswith(beginnings)), None)
+
+
+def report_json(algorithm: Algorithm, parts: PartsParams, report: Sequence[TensorReport]) -> dict[str, Any]:
+    """Returns plain JSON of what became of every tensor."""
+    return {
+        "schema_version": REPORT_SCHEMA_VERSION,
+        "algorithm": algorithm,
+        "parts": parts.by_part(),
+        "tensors": [asdict(tensor) for tensor in report],
+    }
+
+
+def report_text(algorithm: Algorithm, report: Sequence[TensorReport]) -> str:
+    """Returns the same as Markdown, a table for each network."""
+    lines = [f"# What {algorithm} starts with"]
+    for where in dict.fromkeys(row.where for row in report):
+        rows = [row for row in report if row.where == where]
+        counts = Counter(row.action for row in rows)
+        lines += [
+            "",
+            f"## Tensors of the {where}",
+            "",
+            ", ".join(f"{count} {action}" for action, count in sorted(counts.items())) + ".",
+            "",
+            "| tensor | shape | what | why |",
+            "|---|---|---|---|",
+            *(
+                f"| {t.name} | {' x '.join(map(str, t.shape)) or 'one number'} | {t.action} | {t.reason} |"
+                for t in rows
+            ),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _short(values: np.ndarray) -> str:
+    numbers = ", ".join(f"{value:g}" for value in values[:3])
+    return f"[{numbers}, ...]" if len(values) > 3 else f"[{numbers}]"

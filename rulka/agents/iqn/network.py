@@ -1,0 +1,47 @@
+"""Builds IQN's network from parameters, and makes a driver of a trained one."""
+
+from __future__ import annotations
+
+import torch
+
+from models.encoders.config import EncoderConfig
+from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
+from models.iqn_acting import PreparedAdvantages, can_prepare
+from rulka.agents.iqn.action_chunks import by_place
+from rulka.agents.networks import input_shape, seeded
+from rulka.agents.spec import AgentSpec, Preference
+from rulka.artifacts import Artifact
+from rulka.observation import Normalisation
+from rulka.params import IqnParams, NetworkParams, ObservationParams
+
+
+def build_network(
+    observation: ObservationParams,
+    encoder: EncoderConfig,
+    network: NetworkParams,
+    normalisation: Normalisation,
+    num_outputs: int,
+) -> IqnNetwork:
+    """Returns a network with fresh weights from torch's global generator; see `rulka.agents.algorithms`."""
+    own = network.iqn
+    sizes = IqnSizes(network.float_hidden, network.dense_hidden, network.tau_embedding, own.layer_norm, own.noisy_sigma)
+    return IqnNetwork(input_shape(observation, normalisation), encoder, sizes, num_outputs)
+
+
+def fresh_network(spec: AgentSpec[IqnParams], seed: int) -> IqnNetwork:
+    """Returns the network of an agent with the fresh weights of a seed."""
+    with seeded(seed):
+        return build_network(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_outputs)
+
+
+def greedy_preference(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Preference:
+    """Returns the mean advantages of a trained network, at the fractions that it acted with in training."""
+    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
+    prepared = PreparedAdvantages(network, tau, torch.float32) if can_prepare(network) else None
+    decision_shape = artifact.actions.decision_shape
+
+    def prefer(image: torch.Tensor, floats: torch.Tensor) -> torch.Tensor:
+        advantage = prepared(image, floats) if prepared else network.advantages(image, floats, tau)
+        return by_place(advantage, decision_shape)
+
+    return prefer

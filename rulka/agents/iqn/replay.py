@@ -1,0 +1,253 @@
+"""The experience of an IQN learner: its own ring, its priorities, races held out, and demonstrations.
+
+Each is a `ReplayBuffer` of torchrl with the parts of `rulka.buffers.torchrl_parts` inside; all write into the memory of
+one batch. Dimensions: B batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchrl.data import ReplayBuffer
+
+from rulka.agents.spec import AgentError, AgentSpec, Experience, Piece
+from rulka.buffers.demonstrations import demonstration_buffer
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.buffers.held_out import RaceSplit
+from rulka.buffers.mini_race import ClockRule
+from rulka.buffers.prioritised import Priorities
+from rulka.buffers.sampler import Batch, BatchMemory
+from rulka.buffers.storage import BlockBuffer, place_of_ring
+from rulka.buffers.torchrl_parts import (
+    BlockStorage,
+    BlockWriter,
+    MiniRaceCollate,
+    PrioritisedRows,
+    StreamedBlock,
+    UniformRows,
+)
+from rulka.observation import MINI_RACE_ACTIONS
+from rulka.params import IqnParams
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class _Pieces(Mapping[int, Piece]):
+    """The blocks of a ring by number, each read when it is asked for: from a device that is a copy."""
+
+    def __init__(self, buffer: BlockBuffer) -> None:
+        self._buffer = buffer
+
+    def __getitem__(self, number: int) -> Piece:
+        if number not in self._buffer.numbers():
+            raise KeyError(number)
+        return self._buffer.block_arrays(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._buffer.numbers())
+
+    def __len__(self) -> int:
+        return self._buffer.num_blocks
+
+
+class _Source:
+    """A replay buffer, and how its transitions get into a part of the batch.
+
+    Attributes:
+        blocks: what is stored.
+        sampler: which rows are drawn.
+        buffer: of torchrl.
+        index: rows that were drawn last.
+        clock: [B] decisions since the mini-race of each of these began.
+    """
+
+    def __init__(self, storage: BlockStorage, sampler: UniformRows, collate: MiniRaceCollate) -> None:
+        self.blocks, self.sampler = storage.blocks, sampler
+        self._storage, self._collate, self._memory = storage, collate, collate.memory
+        self.buffer = ReplayBuffer(
+            storage=storage,
+            sampler=sampler,
+            writer=BlockWriter(),
+            collate_fn=collate,
+            generator=collate.generator,
+        )
+        self.index, self.clock = torch.zeros(0, dtype=torch.int64), collate.clock
+
+    def fill(self, rows: slice, discount: float) -> None:
+        """Draws as many transitions as `rows` of the batch hold; `discount` is the gamma of one decision."""
+        self._collate.rows, self._collate.discount = rows, discount
+        part, info = self.buffer.sample(rows.stop - rows.start, return_info=True)
+        if "_weight" in info:
+            part.weight.copy_(info["_weight"])
+        self.index, self.clock = info["index"], self._collate.clock
+        self._memory.send(rows, is_on_device=self._storage.is_on_device)
+
+
+class IqnReplay:
+    """Where batches come from; how often is the learner's to decide.
+
+    Attributes:
+        num_own: transitions of our own in the last batch, demonstrations not counted.
+    """
+
+    def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device, generator: torch.Generator) -> None:
+        params: IqnParams = spec.settings
+        self._params, self._device, self._generator = params, device, generator
+        self._split = RaceSplit(params.held_out_share, seed)
+        self._rule = ClockRule(MINI_RACE_ACTIONS, params.oversample_long_term, params.oversample_max_term)
+        size, num_floats = (spec.observation.height, spec.observation.width), len(spec.normalisation.mean)
+        self._memory = BatchMemory(size, num_floats, params.batch_size, spec.chunk_shape, device)
+        self._own: _Source | None = None
+        self._held_out: _Source | None = None
+        self._shown: _Source | None = None
+        self._priorities: Priorities | None = None
+        self.num_own = 0
+
+    @property
+    def batch(self) -> Batch:
+        """The last batch."""
+        return self._memory.batch
+
+    @property
+    def num_rows(self) -> int:
+        """Decisions in the ring, resets and held-out races included."""
+        return 0 if self._own is None else len(self._own.buffer)
+
+    def clear(self) -> None:
+        """Forgets all experience but the demonstrations."""
+        self._own = self._held_out = self._priorities = None
+
+    def insert(self, block: ExperienceBlock, stream: int, num_env_steps: int) -> None:
+        """Copies a block in; `num_env_steps` decisions came before it."""
+        own = self._own or self._reserve(block.spec)
+        is_held_out = self._split.split(block, stream, num_env_steps) if self._params.held_out_share else None
+        own.buffer.extend([StreamedBlock(block, stream, is_held_out)])
+
+    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
+        """Replaces the demonstrations.
+
+        Raises:
+            AgentError: if they show something else than the agent sees.
+            ValueError: if there are none.
+        """
+        _, _, height, width = self.batch.image.shape
+        expected = (height, width, self.batch.floats.shape[1])
+        for block in blocks:
+            found = (block.spec.height, block.spec.width, block.spec.num_floats)
+            if found != expected:
+                message = f"demonstrations have (height, width, floats) {found}, the agent sees {expected}"
+                raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
+        storage = BlockStorage(demonstration_buffer(blocks, self._device))
+        self._shown = self._source(storage, UniformRows())
+
+    def experience(self) -> Experience:
+        """Returns all but the demonstrations; see `rulka.agents.spec.Learner`."""
+        if self._own is None:
+            return Experience({}, {})
+        ring = self._own.blocks
+        state: dict[str, Any] = {
+            "spec": asdict(ring.spec),
+            "ring": ring.ring_state(),
+            "split": self._split.state_dict(),
+        }
+        if self._priorities is not None:
+            state["priorities"] = self._priorities.state_dict()
+        return Experience(state, _Pieces(ring))
+
+    def load_experience(self, experience: Experience) -> None:
+        """Goes on with what `experience` returned."""
+        self.clear()
+        if not experience.state:
+            return
+        own = self._reserve(BlockSpec(**experience.state["spec"]))
+        own.blocks.load_ring(experience.state["ring"], experience.pieces)
+        self._split.load_state_dict(experience.state["split"])
+        if self._priorities is not None:
+            self._priorities.load_state_dict(experience.state["priorities"])
+
+    def draw(self, num_env_steps: int) -> Batch:
+        """Draws a batch to learn from, with the settings at an environment step.
+
+        Raises:
+            ValueError: if there is nothing to draw.
+        """
+        params, own = self._params, self._filled(self._own)
+        num_shown = round(params.batch_size * params.demonstration_share) if self._shown is not None else 0
+        self.num_own = params.batch_size - num_shown
+        if params.prioritised is not None and isinstance(own.sampler, PrioritisedRows):
+            own.sampler.beta = params.prioritised.beta.at(num_env_steps)
+        gamma = params.gamma.at(num_env_steps)
+        self._memory.begin()
+        own.fill(slice(0, self.num_own), gamma)
+        if self._shown is not None:
+            self._shown.fill(slice(self.num_own, params.batch_size), gamma)
+        return self.batch
+
+    def note_errors(self, error: Tensor) -> None:
+        """Sets priorities from the errors [B] of the batch drawn last, which may still be being computed.
+
+        Only where its mini-race has at least `min_actions_left` decisions left: near its end little is left to gain,
+        and a small error there says nothing of the same transition earlier in a mini-race. What is not a number ends
+        the run elsewhere, with the weights that led to it.
+        """
+        if self._own is None or self._params.prioritised is None:
+            return
+        errors = error[: self.num_own].cpu()
+        is_early = self._own.clock < MINI_RACE_ACTIONS - self._params.prioritised.min_actions_left
+        counts = torch.from_numpy(is_early) & errors.isfinite()
+        self._own.buffer.update_priority(self._own.index[counts], errors[counts])
+
+    def priorities(self) -> NDArray[np.float64]:
+        """Priority of each row of the ring, 0 where none was measured yet; nothing without prioritised replay."""
+        return np.zeros(0) if self._priorities is None else self._priorities.measured
+
+    def has_held_out(self) -> bool:
+        """Whether the ring holds a transition of a race that is held out."""
+        blocks = self._filled(self._own).blocks
+        stored = slice(0, blocks.num_blocks)
+        return bool((blocks.arrays.is_held_out[stored] & ~blocks.arrays.is_reset[stored]).any())
+
+    def draw_held_out(self, num_env_steps: int) -> Batch:
+        """Draws a batch of transitions of the races that are held out.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        self._memory.begin()
+        self._filled(self._held_out).fill(slice(0, self._params.batch_size), self._params.gamma.at(num_env_steps))
+        return self.batch
+
+    def _reserve(self, spec: BlockSpec) -> _Source:
+        """Makes the ring, and its priorities where there are any."""
+        rows = spec.num_steps * spec.num_cars
+        num_slots = max(2, -(-self._params.buffer_steps // rows))
+        place, remark = place_of_ring(spec, num_slots, self._device)
+        if remark:
+            _LOGGER.warning(remark)
+        storage = BlockStorage(BlockBuffer(spec, num_slots, place))
+        sampler = UniformRows()
+        if self._params.prioritised is not None:
+            settings = self._params.prioritised
+            self._priorities = Priorities(storage.blocks, settings.alpha, settings.epsilon)
+            sampler = PrioritisedRows(storage, self._priorities)
+        self._held_out = self._source(storage, UniformRows(from_held_out=True))
+        self._own = self._source(storage, sampler)
+        return self._own
+
+    def _source(self, storage: BlockStorage, sampler: UniformRows) -> _Source:
+        collate = MiniRaceCollate(storage, self._memory, self._rule, self._params.n_steps, self._generator)
+        return _Source(storage, sampler, collate)
+
+    @staticmethod
+    def _filled(source: _Source | None) -> _Source:
+        if source is None:
+            message = "nothing was inserted yet"
+            raise ValueError(message)
+        return source

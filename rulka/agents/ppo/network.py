@@ -1,0 +1,36 @@
+"""Builds PPO's network from parameters, and makes a driver of a trained one."""
+
+from __future__ import annotations
+
+import torch
+
+from models.actor_critic import ActorCritic
+from models.encoders.config import EncoderConfig
+from rulka.agents.networks import input_shape, seeded
+from rulka.agents.spec import AgentSpec, Preference
+from rulka.artifacts import Artifact
+from rulka.observation import Normalisation
+from rulka.params import NetworkParams, ObservationParams, PpoParams
+
+
+def build_network(
+    observation: ObservationParams,
+    encoder: EncoderConfig,
+    network: NetworkParams,
+    normalisation: Normalisation,
+    num_outputs: int,
+) -> ActorCritic:
+    """Returns a network with fresh weights from torch's global generator; see `rulka.agents.algorithms`."""
+    inputs = input_shape(observation, normalisation)
+    return ActorCritic(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs)
+
+
+def fresh_network(spec: AgentSpec[PpoParams], seed: int) -> ActorCritic:
+    """Returns the network of an agent with the fresh weights of a seed."""
+    with seeded(seed):
+        return build_network(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_outputs)
+
+
+def greedy_preference(network: ActorCritic, _artifact: Artifact, _device: torch.device) -> Preference:
+    """Returns the policy's logits."""
+    return lambda image, floats: network(image, floats).logits

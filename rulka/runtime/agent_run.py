@@ -1,0 +1,325 @@
+"""The training of one algorithm: where it lies, what decides it, and how it becomes a finished agent.
+
+A run is known by its fingerprint, a hash of parameters, inputs and code: a killed one goes on from its last checkpoint,
+one whose parameters, inputs or code have changed has another fingerprint and starts afresh. A trained agent stays in
+its run until DVC has recorded what was delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+
+from models.encoders.config import EncoderConfig
+from rulka.actions import ActionTable
+from rulka.agents.algorithms import ALGORITHMS, agent_table
+from rulka.agents.spec import AgentSpec
+from rulka.artifacts import (
+    META_FILE,
+    Artifact,
+    ArtifactError,
+    load_artifact,
+    observation_contract,
+    read_meta,
+    save_artifact,
+)
+from rulka.buffers.experience import ExperienceBlock
+from rulka.datasets.races import load_races, track_path
+from rulka.datasets.races import read_meta as read_races_meta
+from rulka.device import CPU
+from rulka.errors import UserError
+from rulka.folders import COMPARED, TRAINING_LOG, WARMUP_POLICY
+from rulka.game.link import GameLink
+from rulka.game.settings import read_game_settings
+from rulka.game.supervise import running_games
+from rulka.params import (
+    ALGORITHM_NAMES,
+    ActionParams,
+    Algorithm,
+    AlgorithmParams,
+    NetworkParams,
+    ObservationParams,
+    RaceEndParams,
+    RewardParams,
+    SimulatorParams,
+    TrainParams,
+    keys_of,
+)
+from rulka.provenance import hash_json, hash_path, provenance
+from rulka.race_settings import RaceSettings
+from rulka.runtime.connect import train_run
+from rulka.runtime.demonstrations import demonstration_blocks
+from rulka.runtime.fingerprint import code_hash
+from rulka.runtime.learner_loop import Outcome
+from rulka.runtime.live import TRACK_FILE
+from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.runtime.parts import (
+    agent_config,
+    block_spec,
+    build_actor,
+    build_cars,
+    build_game_cars,
+    build_learner,
+    num_games,
+)
+from rulka.runtime.records import RECORD_FILE
+from rulka.runtime.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
+from rulka.runtime.specs import RunSpec
+from rulka.stage import require
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class TrainInputError(UserError):
+    """The initial agent was made for other parameters; the message names what differs."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where training reads and writes.
+
+    Attributes:
+        agent_init: `data/agent_init`.
+        races: `data/races`.
+        frames: `data/frames`.
+        runs: `runs/train`, for live checkpoints and metrics.
+        out: `data/agent`.
+    """
+
+    agent_init: Path
+    races: Path
+    frames: Path
+    runs: Path
+    out: Path
+
+
+@dataclass(frozen=True)
+class Sections:
+    """All parameter sections that training reads, as one value; `algorithms` are those of algorithms, by name."""
+
+    observation: ObservationParams
+    actions: ActionParams
+    simulator: SimulatorParams
+    race_end: RaceEndParams
+    encoder: EncoderConfig
+    network: NetworkParams
+    rewards: RewardParams
+    train: TrainParams
+    algorithms: Mapping[Algorithm, AlgorithmParams]
+
+    def of(self, algorithm: Algorithm) -> dict[str, BaseModel]:
+        """Returns the sections that matter to one algorithm, by name."""
+        shared: dict[str, BaseModel] = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "algorithms"
+        }
+        return shared | {algorithm: self.algorithms[algorithm]}
+
+
+class AgentRun:
+    """The training of one algorithm.
+
+    Attributes:
+        folder: `runs/train/<algorithm>-<fingerprint>`.
+        final_dir: the trained agent, as soon as there is one.
+    """
+
+    def __init__(self, algorithm: Algorithm, sections: Sections, folders: Folders, device: torch.device = CPU) -> None:
+        """Finds out which run it is; the device decides where it computes, and nothing else.
+
+        Raises:
+            UserError: if the initial agent is missing, damaged or made for other parameters.
+        """
+        self._algorithm: Algorithm = algorithm
+        self._device = device
+        self._sections, self._folders = sections, folders
+        self._table: ActionTable = agent_table(algorithm, sections.actions, sections.network)
+        self._needs = ALGORITHMS[algorithm].needs(sections.algorithms[algorithm])
+        is_main = algorithm == sections.train.algorithm
+        self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED / algorithm
+        require(self._init_dir / META_FILE, "transfer")
+        self._track = track_path(folders.races, read_races_meta(folders.races)["main_track"])
+        self.folder = folders.runs / f"{algorithm}-{self._fingerprint()[:16]}"
+        self.final_dir = self.folder / FINAL_FOLDER
+
+    def finish(self) -> None:
+        """Trains, or goes on training, until there is a trained agent in `final_dir`.
+
+        The folder has to be locked, see `rulka.runtime.run_folder`.
+        """
+        if is_recorded(self.folder):
+            _LOGGER.warning("DVC has recorded what %s became: training begins anew", self.folder.as_posix())
+            forget_run(self.folder)
+        if self._is_trained():
+            return
+        initial = self._initial()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self._track, self.folder / TRACK_FILE)
+        if self._sections.train.environment == "game":
+            with running_games(read_game_settings(), num_games(self._sections.train)) as link:
+                outcome = train_run(self._in_games(self._run_spec(initial), link))
+        else:
+            outcome = train_run(self._run_spec(initial))
+        save_artifact(self.final_dir, self._trained(initial, outcome))
+
+    def deliver(self, out: Path) -> None:
+        """Copies the trained agent, the log and the record into the stage's output, and notes that in the run."""
+        out.mkdir(parents=True, exist_ok=True)
+        for file in self.final_dir.iterdir():
+            shutil.copyfile(file, out / file.name)
+        shutil.copyfile(self.folder / METRICS_FILE, out / TRAINING_LOG)
+        if (self.folder / RECORD_FILE).exists():
+            shutil.copyfile(self.folder / RECORD_FILE, out / RECORD_FILE)
+        note_delivery(self.folder)
+
+    def _is_trained(self) -> bool:
+        """Whether there is a trained agent; a damaged one is removed and said to be."""
+        if not self.final_dir.exists():
+            return False
+        try:
+            load_artifact(self.final_dir, "agent", observation=self._sections.observation, actions=self._table)
+        except ArtifactError as error:
+            _LOGGER.warning("a trained agent is damaged, and is made again from the last checkpoint: %s", error)
+            shutil.rmtree(self.final_dir)
+            return False
+        state = "delivered again, as DVC has not recorded it" if is_delivered(self.folder) else "not trained again"
+        _LOGGER.warning("%s: trained to its end; it is %s", self.folder.as_posix(), state)
+        return True
+
+    def _fingerprint(self) -> str:
+        """Returns a hash of everything that decides how the run goes."""
+        return hash_json([self._algorithm, self._parameters(), self._inputs(), code_hash(self._algorithm)])
+
+    def _parameters(self) -> dict[str, Any]:
+        """Returns the parameters that the training of this algorithm reads."""
+        sections = {name: part.model_dump(mode="json") for name, part in self._sections.of(self._algorithm).items()}
+        for name in ("algorithm", "compared"):  # which other algorithms are trained makes no difference
+            del sections["train"][name]
+        others = tuple(key for name in ALGORITHM_NAMES if name != self._algorithm for key in keys_of(name))
+        return _without(sections, others)
+
+    def _inputs(self) -> dict[str, str]:
+        """Returns hashes of the inputs that the training of this algorithm reads."""
+        meta = read_meta(self._init_dir)
+        inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
+        if self._needs.policy:
+            inputs["warmup"] = read_meta(require(self._init_dir / WARMUP_POLICY, "transfer"))["weights_sha256"]
+        if self._needs.demonstrations:
+            inputs["frames"] = hash_path(require(self._folders.frames, "capture"))
+            inputs["races"] = hash_path(self._folders.races)
+        return inputs
+
+    def _initial(self) -> Artifact:
+        initial = load_artifact(
+            self._init_dir,
+            "agent_init",
+            observation=self._sections.observation,
+            actions=self._table,
+            encoder=self._sections.encoder,
+        )
+        expected = self._sections.network.model_dump(mode="json")
+        for name, value in {"algorithm": self._algorithm, "network": expected}.items():
+            if initial.config.get(name) != value:
+                message = f"{self._init_dir.as_posix()} has {name} {initial.config.get(name)}, expected {value}"
+                raise TrainInputError(message, hint="Run `dvc repro transfer` again.")
+        return initial
+
+    def _in_games(self, spec: RunSpec, first: GameLink) -> RunSpec:
+        """Returns the run with every collector in a game of its own, and the greedy checks in the last one."""
+        make_cars, last = partial(build_game_cars, self._track, self._race_settings()), num_games(spec.train) - 1
+        return replace(
+            spec,
+            make_cars=partial(make_cars, first.instance(last)),
+            make_collector_cars=lambda index: partial(make_cars, first.instance(index)),
+        )
+
+    def _run_spec(self, initial: Artifact) -> RunSpec:
+        sections = self._sections
+        spec = self._agent_spec(initial)
+        warmup_dir = self._init_dir / WARMUP_POLICY if spec.has_policy_network else None
+        return RunSpec(
+            make_cars=partial(build_cars, self._track, self._race_settings()),
+            make_actor=partial(build_actor, spec, warmup_dir),
+            make_learner=lambda: build_learner(
+                spec, initial, sections.train.seed, self._demonstrations(), self._device
+            ),
+            block=block_spec(sections.observation, sections.train, self._table.actions_per_decision),
+            train=sections.train,
+            folder=self.folder,
+            label=f"train {self._algorithm}",
+            device=self._device,
+        )
+
+    def _race_settings(self) -> RaceSettings:
+        own, count = self._sections, self._table.actions_per_decision
+        return RaceSettings.for_training(
+            own.observation, own.actions, own.simulator, own.race_end, own.rewards, own.train, count
+        )
+
+    def _agent_spec(self, initial: Artifact) -> AgentSpec:
+        sections = self._sections
+        return AgentSpec(
+            algorithm=self._algorithm,
+            observation=sections.observation,
+            encoder=sections.encoder,
+            network=sections.network,
+            settings=sections.algorithms[self._algorithm],
+            num_actions=self._table.num_actions,
+            normalisation=initial.normalisation,
+            actions_per_decision=self._table.actions_per_decision,
+            has_policy_network=self._needs.policy,
+            precision=sections.train.precision,
+        )
+
+    def _demonstrations(self) -> list[ExperienceBlock]:
+        """Returns what the agent is shown; nothing where its algorithm learns from its own experience alone."""
+        if not self._needs.demonstrations:
+            return []
+        require(self._folders.frames, "capture")
+        return demonstration_blocks(self._folders.frames, load_races(self._folders.races), self._sections.rewards)
+
+    def _trained(self, initial: Artifact, outcome: Outcome) -> Artifact:
+        inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}
+        origin = provenance("train", self._sections.of(self._algorithm), inputs)
+        return Artifact(
+            kind="agent",
+            tensors=outcome.best.tensors,
+            config=agent_config(self._agent_spec(initial), self._table),
+            observation=observation_contract(self._sections.observation, self._table.actions_per_decision),
+            actions=self._table,
+            normalisation=initial.normalisation,
+            provenance=origin | {"training": _training(outcome, self._sections.train)},
+        )
+
+
+def _training(outcome: Outcome, train: TrainParams) -> dict[str, Any]:
+    """Returns what a report needs to say honestly what was done."""
+    return {
+        "env_steps": outcome.state.env_steps,
+        "gradient_steps": outcome.state.gradient_steps,
+        "minutes": round(outcome.state.seconds / 60.0, 3),
+        "num_starts": outcome.state.num_starts,
+        "ended_by": outcome.ended_by,
+        "record_s": outcome.record_s,
+        "weights_of_env_steps": outcome.best.env_steps,
+        "last_check": asdict(outcome.best.result),
+        "precision": {"bfloat16": "bf16"}.get(outcome.precision, outcome.precision),
+        "num_collectors": train.num_collectors,
+        "cars": max(1, train.num_collectors) * train.cars_per_collector,
+    }
+
+
+def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = "") -> dict[str, Any]:
+    """Returns nested parameters without the keys whose dotted names begin so."""
+    return {
+        key: _without(value, beginnings, f"{inside}{key}.") if isinstance(value, dict) else value
+        for key, value in values.items()
+        if not f"{inside}{key}.".startswith(beginnings)
+    }
