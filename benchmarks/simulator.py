@@ -158,7 +158,10 @@ def measure(variants: dict[str, Pass], seconds: float) -> dict[str, float]:
 
 
 def first_frame_s() -> dict[str, float]:
-    """Returns wall seconds from an import to the first step's frame in fresh processes, and their CPU seconds."""
+    """Returns seconds from the start of an import to the first step's frame, in fresh processes, and their CPU seconds.
+
+    With an empty cache the process has a helper; CPU seconds are of both.
+    """
     times = {}
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "warm"):

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from rulka.envs.randomising import Randomiser
 from rulka.envs.results import SavedRaces, StepResult
 from rulka.envs.scoring import Scores
+from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
 from rulka.simulator.camera import camera_array
+from rulka.simulator.first_use import rendering_beside
 from rulka.simulator.race_start import NUM_CHANCES, draw_starts
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
@@ -41,8 +43,10 @@ class RaceBatch:
     def __init__(self, track: Track, settings: RaceSettings, num_cars: int) -> None:
         self.track, self.settings, self.num_cars = track, settings, num_cars
         self.scene = bake_scene(track)
-        self.simulator = Simulator(track, num_cars, settings.simulator, settings.table)
-        self.scores = Scores(settings, track, self.simulator.view)
+        with rendering_beside():  # which compiles the kernel that is missing here
+            self.simulator = Simulator(track, num_cars, settings.simulator, settings.table)
+            self.scores = Scores(settings, track, self.simulator.view)
+            self.simulator.floats(np.empty((num_cars, num_floats(settings.actions_per_decision)), np.float32))
         camera, randomisation = camera_array(settings.simulator.camera), settings.randomisation
         self._randomiser: Randomiser | None = None
         if not randomisation.is_off:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numba
 import numpy as np
 from numba import njit
 from numba.core import event
@@ -23,7 +24,9 @@ Array = NDArray[np.float64]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Python holds all arrays as long as a call lasts and kernels make none: counting references to them and to their rows
-# (_nrt) would take two thirds of the time. Kernels are not called from C, and code for that takes long to compile.
+# would take two thirds of the time. `_nrt` is how numba's documentation of `register_jitable` says not to; it knows no
+# kind of array, made of a pointer or not, whose rows are not counted.
+# Kernels are not called from C, and code for that takes long to compile.
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 COMPILATION = "numba:compile"
 """numba's event; not sent where the cache has the kernel."""
@@ -56,11 +59,22 @@ def cached_kernel(function: F) -> F:
     Raises:
         TypeError: if it, or a kernel that it calls, names something else of ours, whose changes would go unseen.
     """
-    digest = hashlib.sha256(Path(__file__).read_bytes())
+    digest = hashlib.sha256(Path(__file__).read_bytes() + numba.__version__.encode())
     for ingredient in _ingredients(function, set()):
         digest.update(ingredient.encode())
     function.__qualname__ += f"_{digest.hexdigest()[:16]}"
     return cast("F", njit(cache=True, nogil=True, **OPTIONS)(function))
+
+
+def is_cached(kernel: Any) -> bool:
+    """Whether machine code of a cached kernel lies on disk.
+
+    numba looks at more, such as the processor: where it does not take what lies there, it compiles anew.
+    """
+    source = Path(kernel.py_func.__code__.co_filename)
+    # numba names a kernel's index after module, name and line, and takes none from before an edit of the file.
+    indices = Path(kernel.stats.cache_path).glob(f"*.{kernel.py_func.__qualname__}-*.nbi")
+    return any(index.stat().st_mtime > source.stat().st_mtime for index in indices)
 
 
 def _ingredients(function: Callable[..., Any], seen: set[Callable[..., Any]]) -> Iterator[str]:

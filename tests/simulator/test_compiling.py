@@ -1,8 +1,13 @@
-"""Machine code is kept under the name of all that it follows from, and arrays keep their owners while a kernel runs."""
+"""Machine code is kept under the name of all that it follows from; the first use goes on if its helper does not."""
 
 import importlib.util
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -11,15 +16,20 @@ import pytest
 from numba import njit
 from numba.core import event
 
-from rulka.simulator import race_end
+from rulka.simulator import first_use, race_end
 from rulka.simulator.compiling import (
     COMPILATION,
     CompilationNotice,
     cached_kernel,
     called_kernel,
     inlined_kernel,
+    is_cached,
 )
+from rulka.simulator.first_use import compile_rendering, rendering_beside
 from rulka.simulator.race_end import limit_array
+from rulka.simulator.render import FrameRenderer, render_rgb
+from rulka.simulator.rendering.frames import draw_frames
+from rulka.simulator.scene import bake_scene
 
 PARTS = """
 from typing import NamedTuple
@@ -44,11 +54,47 @@ def outer(x):
     pair = Pair(x, 10.0)
     return half(pair.a) + WEIGHTS[1] - pair.b
 """
+HOLDER = """
+import fcntl, sys, time
+lock = open(sys.argv[1], "a")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+needs_locks = pytest.mark.skipif(sys.platform == "win32", reason="no flock, so no helper")
 
 
 class Two(NamedTuple):
     a: np.ndarray
     b: float
+
+
+class FirstUse:
+    """A first use in a cache of a test's own, with a helper that leaves marks in place of machine code."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lock, self.marks, self.compiled = folder / "cache" / "lock", folder / "marks", folder / "compiled"
+
+    @property
+    def num_helpers(self) -> int:
+        """How many helpers were started."""
+        return self.marks.read_text().count("started") if self.marks.exists() else 0
+
+    @property
+    def helper(self) -> str:
+        """The helper's program."""
+        return f"print('started', file=open({str(self.marks)!r}, 'a')); open({str(self.compiled)!r}, 'w')"
+
+
+@pytest.fixture
+def first(tmp_path, monkeypatch) -> FirstUse:
+    """Makes the rendering kernel one that the cache lacks until a helper has run."""
+    use = FirstUse(tmp_path)
+    monkeypatch.setattr(first_use, "lock_path", lambda: use.lock)
+    monkeypatch.setattr(first_use, "is_cached", lambda _: use.compiled.exists())
+    monkeypatch.setattr(first_use, "HELPER", use.helper)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    return use
 
 
 @pytest.fixture
@@ -74,6 +120,98 @@ def answer(tmp_path, monkeypatch) -> Callable[..., tuple[float, bool]]:
         return outer(1.0), sum(outer.stats.cache_hits.values()) > 0
 
     return run
+
+
+def test_a_kernel_is_cached_until_its_file_is_edited(answer) -> None:
+    answer()
+    outer = sys.modules["rulka.outer_of_a_test"].outer
+    source, (index,) = Path(outer.py_func.__code__.co_filename), Path(outer.stats.cache_path).glob("*outer*.nbi")
+    made_s = source.stat().st_mtime
+    os.utime(index, (made_s + 1, made_s + 1))
+    assert is_cached(outer)
+    os.utime(source, (made_s + 2, made_s + 2))
+    assert not is_cached(outer)
+    index.unlink()
+    os.utime(source, (made_s, made_s))
+    assert not is_cached(outer)
+
+
+def test_the_helper_compiles_what_everybody_calls(make_track) -> None:
+    compile_rendering()
+    scene, pose = bake_scene(make_track()), np.zeros((2, 12), np.float32)
+    pose[:, 3:12] = np.eye(3, dtype=np.float32).ravel()
+    camera = np.array([7.0, 3.0, 0.0, 1.0, 1.0], np.float32)
+    FrameRenderer(pose, np.zeros(2, np.int64), scene, camera).render(np.zeros((2, 8, 8), np.uint8))
+    render_rgb(scene, pose[0], 0, 16, 8, others=pose)
+    assert len(draw_frames.signatures) == 1  # pyright: ignore[reportFunctionMemberAccess] numba's
+    assert is_cached(draw_frames)
+
+
+@needs_locks
+def test_the_helper_runs_once(first) -> None:
+    for _ in range(2):
+        with rendering_beside():
+            pass
+    assert first.num_helpers == 1
+    first.compiled.unlink()
+    with rendering_beside():
+        pass
+    assert first.num_helpers == 2
+
+
+@needs_locks
+def test_of_many_at_once_one_starts_a_helper(first) -> None:
+    def begin() -> None:
+        with rendering_beside():
+            pass
+
+    with ThreadPoolExecutor(4) as pool:
+        for begun in [pool.submit(begin) for _ in range(4)]:
+            begun.result()
+    assert first.num_helpers == 1
+
+
+@needs_locks
+def test_a_helper_that_fails_is_tried_again(first, monkeypatch) -> None:
+    failing, _ = first.helper.split(";")
+    monkeypatch.setattr(first_use, "HELPER", failing + "; raise SystemExit(1)")
+    for _ in range(2):
+        with rendering_beside():
+            pass
+    assert first.num_helpers == 2
+
+
+@needs_locks
+def test_an_error_beside_the_helper_ends_it(first, monkeypatch) -> None:
+    monkeypatch.setattr(first_use, "HELPER", "import time; time.sleep(60)")
+    with pytest.raises(ZeroDivisionError), rendering_beside():
+        raise ZeroDivisionError
+    assert not first.compiled.exists()
+
+
+def test_one_processor_and_a_cache_that_cannot_be_written_need_no_helper(first, monkeypatch) -> None:
+    done = []
+    first.lock.parent.write_text("a file where the folder should be")
+    with rendering_beside():
+        done.append("not written")
+    first.lock.parent.unlink()
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    with rendering_beside():
+        done.append("one processor")
+    assert (done, first.num_helpers, first.lock.exists()) == (["not written", "one processor"], 0, False)
+
+
+@needs_locks
+def test_a_killed_process_holds_nobody_up(first) -> None:
+    first.lock.parent.mkdir()
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(first.lock)], stdout=subprocess.PIPE, text=True)
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGKILL)
+        with rendering_beside():
+            pass
+    assert first.num_helpers == 1
 
 
 def test_an_edited_part_in_another_file_is_compiled_anew(answer) -> None:
