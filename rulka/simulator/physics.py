@@ -208,6 +208,7 @@ def show_car(car: Array, n: int, world: World, view: View) -> None:
 @cached_kernel
 def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
     state: Array,
+    cars: NDArray[np.int64],
     chosen: NDArray[np.int64],
     commands: NDArray[np.float32],
     num_ticks: int,
@@ -224,10 +225,11 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
     marks: NDArray[np.int64],
     has_gone: NDArray[np.bool_],
 ) -> int:
-    """Moves every car that has not ended by one decision and writes what others read of it.
+    """Moves some cars, as far as they have not ended, by one decision and writes what others read of them.
 
     Args:
         state: as above.
+        cars: [M] which of the N; the others are left alone.
         chosen: [N, K] int64 rows of the commands for each car, which it follows one after another in this decision.
         commands: [A, NUM_COMMANDS].
         num_ticks: ticks for which each is held; with 0 nothing moves and cars are only described.
@@ -253,7 +255,7 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
         for k in range(chosen.shape[1]):
             if chosen[n, k] < 0 or chosen[n, k] >= commands.shape[0]:
                 return n
-    for n in range(state.shape[0]):
+    for n in cars:
         car = state[n]
         if num_ticks > 0:
             view.progress[2, n], view.progress[3, n] = car[ALONG], car[TIME_MS]
