@@ -26,7 +26,16 @@ from rulka.observation import CAR, NUM_WHEELS, WAYPOINT_STRIDE
 from rulka.race_settings import RaceSettings
 from rulka.simulator.car.columns import R_CONTACT, R_POSITION, R_ROTATION, R_VELOCITY
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
-from rulka.simulator.physics import View
+from rulka.simulator.physics import (
+    ALONG_BEFORE_ROW,
+    ALONG_ROW,
+    FINISHED_ROW,
+    OFF_TRACK_ROW,
+    TIME_BEFORE_ROW,
+    TIME_ROW,
+    ZONE_ROW,
+    View,
+)
 from rulka.simulator.race_end import LENGTH_M, MILESTONE_M, MILESTONE_MS, NUM_MILESTONES, TOO_LONG, end_of_race
 from rulka.tracks.track import Track
 
@@ -73,8 +82,8 @@ def num_on_ground(has_contact: NDArray[np.float32]) -> int:
 @cached_kernel
 def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
     progress: Array,
-    marks: NDArray[np.int64],
-    has_gone: NDArray[np.bool_],
+    timing: NDArray[np.int64],
+    ended: NDArray[np.bool_],
     rules: Array,
     rows: NDArray[np.float32],
     previous_keys: NDArray[np.float32],
@@ -87,9 +96,9 @@ def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of
     """Finds out which races ended and what the decisions were worth.
 
     Args:
-        progress: [4, N] of `rulka.simulator.physics.View`.
-        marks: [3 + G, N] of it.
-        has_gone: [2, N] of it.
+        progress: [NUM_PROGRESS, N] of `rulka.simulator.physics.View`.
+        timing: [NUM_TIMING + G, N] of it.
+        ended: [NUM_ENDS, N] of it.
         rules: from `rulka.envs.rewards.rule_array`.
         rows: [N, NUM_CAR_FIELDS] `CAR` rows.
         previous_keys: [N, K, 4] keys of the last actions, oldest first.
@@ -105,16 +114,16 @@ def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of
     num_over = 0
     for n in range(counters.shape[0]):
         is_reset = counters[n, IS_OVER] > 0.0
-        is_finished = has_gone[0, n]
-        is_off_track = has_gone[1, n] and not is_finished
-        along_m = min(progress[0, n], rules[LENGTH_M])
-        now_ms = marks[marks.shape[0] - 1, n] if is_finished else marks[1, n]
+        is_finished = ended[FINISHED_ROW, n]
+        is_off_track = ended[OFF_TRACK_ROW, n] and not is_finished
+        along_m = min(progress[ALONG_ROW, n], rules[LENGTH_M])
+        now_ms = timing[timing.shape[0] - 1, n] if is_finished else timing[TIME_ROW, n]
         counters[n, FURTHEST_M] = max(counters[n, FURTHEST_M], along_m)
         has_ended = is_finished or is_off_track
         end = end_of_race(is_finished, is_off_track, along_m, np.float64(now_ms), counters[n], rules)
         is_cut = end >= TOO_LONG and not is_reset
-        gained_m = along_m - min(progress[2, n], rules[LENGTH_M])
-        reward = progress_reward(gained_m, (now_ms - progress[3, n]) / 1000.0, is_off_track, rules)
+        gained_m = along_m - min(progress[ALONG_BEFORE_ROW, n], rules[LENGTH_M])
+        reward = progress_reward(gained_m, (now_ms - progress[TIME_BEFORE_ROW, n]) / 1000.0, is_off_track, rules)
         if rules[PAYS_DRIVING] > 0.0:
             left_mps, up_mps = speed_along(rows[n], 0), speed_along(rows[n], 1)
             forward_mps = speed_along(rows[n], 2)
@@ -126,7 +135,7 @@ def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of
             keys = previous_keys[n, previous_keys.shape[1] - 1]
             num_wheels = num_on_ground(rows[n, R_CONTACT : R_CONTACT + NUM_WHEELS])
             is_full_gas = keys[0] > 0.5 and keys[1] <= 0.5
-            distance_m = distance_to(rows[n], zones[marks[0, n]])
+            distance_m = distance_to(rows[n], zones[timing[ZONE_ROW, n]])
             reward += driving_reward(gained_mps, left_mps, forward_mps, num_wheels, is_full_gas, distance_m, rules)
         measures[REWARD, n] = 0.0 if is_reset else reward
         measures[PROGRESS_M, n] = counters[n, FURTHEST_M]
@@ -272,7 +281,7 @@ class Scores:
 
         They are over still where they were: `score` takes that for a decision that a reset has taken the place of.
         """
-        counters, along_m = self.counters, np.minimum(self._view.progress[0], self._track.length_m)
+        counters, along_m = self.counters, np.minimum(self._view.progress[ALONG_ROW], self._track.length_m)
         counters[which, IS_FULL_RACE] = is_full_race[which]
         counters[which, FURTHEST_M] = counters[which, MILESTONE_M] = along_m[which]
         counters[which, MILESTONE_MS] = 0.0
@@ -290,8 +299,8 @@ class Scores:
         view = self._view
         self.num_over = score_step(
             view.progress,
-            view.marks,
-            view.has_gone,
+            view.timing,
+            view.ended,
             self._rules,
             view.rows,
             view.previous_keys,
@@ -304,7 +313,7 @@ class Scores:
 
     def find_potentials(self, out: NDArray[np.float32]) -> None:
         """Writes the shaping potential [N] of every car."""
-        find_potentials(self._view.rows, self._view.marks[0], self._track.zones, self._rules, out)
+        find_potentials(self._view.rows, self._view.timing[ZONE_ROW], self._track.zones, self._rules, out)
 
     def result(self) -> StepResult:
         """Returns what the last decision of every car led to, as arrays of its own."""
@@ -325,11 +334,11 @@ class Scores:
     def facts(self) -> dict[str, NDArray]:
         """Returns the info of all cars as they stand now, also right after a reset: arrays of N entries."""
         view = self._view
-        is_finished, is_off_track = view.has_gone
+        is_finished, is_off_track = view.ended
         return {
             "progress_m": self.counters[:, FURTHEST_M].astype(np.float32),
             "start_m": self.start_m.astype(np.float32),
-            "time_ms": np.where(is_finished, view.marks[-1], view.marks[1]),
+            "time_ms": np.where(is_finished, view.timing[-1], view.timing[TIME_ROW]),
             "is_finished": is_finished.copy(),
             "is_off_track": is_off_track & ~is_finished,
         }

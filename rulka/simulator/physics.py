@@ -63,8 +63,12 @@ from rulka.simulator.race_end import is_beyond_track
 
 NUM_CONTROLS, NUM_COMMANDS = 3, 7
 """A command is steer, gas and brake, then the keys accelerate, brake, left and right."""
-NUM_MARKS, NUM_PROGRESS = 3, 4
-"""Rows of the marks before the gate times, and of the progress."""
+ALONG_ROW, LATERAL_ROW, ALONG_BEFORE_ROW, TIME_BEFORE_ROW, NUM_PROGRESS = range(5)
+"""Rows of `View.progress`."""
+ZONE_ROW, TIME_ROW, GATES_ROW, NUM_TIMING = range(4)
+"""Rows of `View.timing` before the gate times."""
+FINISHED_ROW, OFF_TRACK_ROW, NUM_ENDS = range(3)
+"""Rows of `View.ended`."""
 
 
 @inlined_kernel
@@ -146,16 +150,16 @@ class View(NamedTuple):
         progress: [NUM_PROGRESS, N] metres along and left of the line; metres along and race time in ms before the
             last decision.
         margin_m: [N] metres to the finish.
-        marks: [NUM_MARKS + G, N] zone, race time in ms, gates passed and the time of each.
-        has_gone: [2, N] finished, off the track.
+        timing: [NUM_TIMING + G, N] zone, race time in ms, gates passed and the time of each.
+        ended: [NUM_ENDS, N] finished, off the track.
     """
 
     rows: NDArray[np.float32]
     previous_keys: NDArray[np.float32]
     progress: Array
     margin_m: NDArray[np.float32]
-    marks: NDArray[np.int64]
-    has_gone: NDArray[np.bool_]
+    timing: NDArray[np.int64]
+    ended: NDArray[np.bool_]
 
 
 @inlined_kernel
@@ -196,13 +200,13 @@ def remember_keys(command: NDArray[np.float32], previous_keys: NDArray[np.float3
 def show_car(car: Array, n: int, world: World, view: View) -> None:
     """Writes what others read of a car, but for its keys and its place before a decision."""
     describe_car(car, world.road, world.c, view.rows[n])
-    view.progress[0, n], view.progress[1, n] = car[ALONG], car[LATERAL]
+    view.progress[ALONG_ROW, n], view.progress[LATERAL_ROW, n] = car[ALONG], car[LATERAL]
     view.margin_m[n] = world.length_m - car[ALONG]
-    marks = view.marks
-    marks[0, n], marks[1, n], marks[2, n] = int(car[ZONE]), int(car[TIME_MS]), int(car[GATE])
-    for gate in range(marks.shape[0] - NUM_MARKS):
-        marks[NUM_MARKS + gate, n] = int(car[GATE_MS + gate])
-    view.has_gone[0, n], view.has_gone[1, n] = car[FINISHED] > 0.0, car[OFF_TRACK] > 0.0
+    timing = view.timing
+    timing[ZONE_ROW, n], timing[TIME_ROW, n], timing[GATES_ROW, n] = int(car[ZONE]), int(car[TIME_MS]), int(car[GATE])
+    for gate in range(timing.shape[0] - NUM_TIMING):
+        timing[NUM_TIMING + gate, n] = int(car[GATE_MS + gate])
+    view.ended[FINISHED_ROW, n], view.ended[OFF_TRACK_ROW, n] = car[FINISHED] > 0.0, car[OFF_TRACK] > 0.0
 
 
 @cached_kernel
@@ -222,8 +226,8 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
     previous_keys: NDArray[np.float32],
     progress: Array,
     margin_m: NDArray[np.float32],
-    marks: NDArray[np.int64],
-    has_gone: NDArray[np.bool_],
+    timing: NDArray[np.int64],
+    ended: NDArray[np.bool_],
 ) -> int:
     """Moves some cars, as far as they have not ended, by one decision and writes what others read of them.
 
@@ -243,14 +247,14 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
         previous_keys: of the view.
         progress: of the view.
         margin_m: of the view.
-        marks: of the view.
-        has_gone: of the view.
+        timing: of the view.
+        ended: of the view.
 
     Returns:
         The first car that chose no row, where nothing has moved, or -1.
     """
     world = World(road, gate_m, c, tables, length_m, scratch)
-    view = View(rows, previous_keys, progress, margin_m, marks, has_gone)
+    view = View(rows, previous_keys, progress, margin_m, timing, ended)
     for n in range(chosen.shape[0]):
         for k in range(chosen.shape[1]):
             if chosen[n, k] < 0 or chosen[n, k] >= commands.shape[0]:
@@ -258,7 +262,7 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
     for n in cars:
         car = state[n]
         if num_ticks > 0:
-            view.progress[2, n], view.progress[3, n] = car[ALONG], car[TIME_MS]
+            view.progress[ALONG_BEFORE_ROW, n], view.progress[TIME_BEFORE_ROW, n] = car[ALONG], car[TIME_MS]
         if num_ticks > 0 and not has_ended(car):
             drive_car(car, chosen[n], commands, num_ticks, world, view.previous_keys[n])
         show_car(car, n, world, view)

@@ -71,14 +71,14 @@ class Simulator:
             previous_keys=np.zeros((num_cars, NUM_PREVIOUS_ACTIONS * table.actions_per_decision, 4), np.float32),
             progress=np.zeros((physics.NUM_PROGRESS, num_cars)),
             margin_m=np.zeros(num_cars, np.float32),
-            marks=np.zeros((physics.NUM_MARKS + len(self._gate_m), num_cars), np.int64),
-            has_gone=np.zeros((2, num_cars), np.bool_),
+            timing=np.zeros((physics.NUM_TIMING + len(self._gate_m), num_cars), np.int64),
+            ended=np.zeros((physics.NUM_ENDS, num_cars), np.bool_),
         )
         self.cars, self.previous_keys = self.view.rows, self.view.previous_keys
         self.along_m, self.lateral_m, self.along_before_m, self.time_before_ms = self.view.progress
-        self.zone_index, self.time_ms, self.gate_index = self.view.marks[: physics.NUM_MARKS]
-        self.gate_time_ms = self.view.marks[physics.NUM_MARKS :].T
-        self.is_finished, self.is_off_track = self.view.has_gone
+        self.zone_index, self.time_ms, self.gate_index = self.view.timing[: physics.NUM_TIMING]
+        self.gate_time_ms = self.view.timing[physics.NUM_TIMING :].T
+        self.is_finished, self.is_off_track = self.view.ended
         self.reset(np.ones(num_cars, np.bool_))
 
     def reset(
