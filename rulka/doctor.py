@@ -14,8 +14,8 @@ from typing import NamedTuple
 import psutil
 
 from rulka.errors import UserError
-from rulka.game.launch import launch_command
 from rulka.game.settings import GameSettings, read_game_settings
+from rulka.game.supervise import launch_command
 from rulka.params import read_params
 
 CONSTRAINTS_FILE = Path("constraints.txt")

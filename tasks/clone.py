@@ -35,7 +35,6 @@ from rulka.folders import ENCODER, FRAMES, METRICS_FILE, POLICY
 from rulka.losses.cloning import soft_cross_entropy
 from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, read_params
 from rulka.pretraining.cloning import (
-    Disturbance,
     HeldOut,
     disconnect,
     disturb,
@@ -44,7 +43,7 @@ from rulka.pretraining.cloning import (
     predict_own,
     share_held_out,
 )
-from rulka.pretraining.fit import FitSettings, History, choose_precision, fit, say_if_stopped
+from rulka.pretraining.fit import History, choose_precision, fit, say_if_stopped
 from rulka.pretraining.plots import plot_confusion, plot_loss
 from rulka.progress import Progress
 from rulka.provenance import provenance
@@ -117,15 +116,14 @@ def _train(
 ) -> _Result:
     started_s = time.monotonic()
     choosing = share_held_out(validation.races).choosing
-    disturbance = Disturbance(clone.previous_action_dropout, clone.float_noise)
     disconnect(policy.float_head, "clock")
-    if disturbance.previous_action_dropout == 1.0:
+    if clone.previous_action_dropout == 1.0:
         disconnect(policy.float_head, "previous_actions")
     device = device_of(policy)
     generator = make_generator(device, clone.seed)
 
     def loss(batch: Batch) -> torch.Tensor:
-        floats = disturb(batch.floats, policy.float_mean, policy.float_std, disturbance, generator)
+        floats = disturb(batch.floats, policy.float_mean, policy.float_std, clone, generator)
         return soft_cross_entropy(policy(batch.image, floats), batch.action_share)
 
     sample = upload(train.batch(slice(0, clone.batch_size)), device)
@@ -135,18 +133,12 @@ def _train(
         lambda: soft_cross_entropy(policy(sample.image, sample.floats), sample.action_share),
     )
     frames = frames_of_fastest(train, clone.fastest_share)
-    settings = FitSettings(
-        epochs=clone.epochs,
-        steps_per_epoch=math.ceil(len(frames) / clone.batch_size),
-        learning_rate=clone.learning_rate,
-        weight_decay=clone.weight_decay,
-        max_grad_norm=clone.max_grad_norm,
-        precision=precision,
-    )
     with Progress("clone", clone.epochs * len(frames), "frames") as bar:
         history = fit(
             policy,
-            settings,
+            clone,
+            precision,
+            math.ceil(len(frames) / clone.batch_size),
             batches=lambda epoch: train.iterate_batches(
                 seed=clone.seed, epoch=epoch, batch_size=clone.batch_size, frames=frames
             ),

@@ -31,7 +31,7 @@ from rulka.device import device_of, make_generator, upload_ahead, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE
 from rulka.observation import reference_normalisation
 from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
-from rulka.pretraining.fit import FitError, FitSettings, History, choose_precision, fit, say_if_stopped
+from rulka.pretraining.fit import FitError, History, choose_precision, fit, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.plots import plot_loss, save_pairs
 from rulka.progress import Progress
@@ -99,18 +99,12 @@ def _train(objective: Objective, pretrain: PretrainParams, train: FrameDataset, 
     precision = choose_precision(
         pretrain.precision, objective, lambda: objective.loss(sample, make_generator(device, 0))
     )
-    fit_settings = FitSettings(
-        epochs=pretrain.epochs,
-        steps_per_epoch=_steps_per_epoch(objective, len(train), pretrain.batch_size),
-        learning_rate=pretrain.learning_rate,
-        weight_decay=pretrain.weight_decay,
-        max_grad_norm=pretrain.max_grad_norm,
-        precision=precision,
-    )
     with Progress(f"pretrain ({pretrain.objective.kind})", pretrain.epochs * len(train), "frames") as bar:
         history = fit(
             objective,
-            fit_settings,
+            pretrain,
+            precision,
+            _steps_per_epoch(objective, len(train), pretrain.batch_size),
             batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
             loss=lambda batch: objective.loss(batch.image, generator),
             validate=lambda: _validation_loss(objective, validation, pretrain),

@@ -13,8 +13,13 @@ from pathlib import Path
 
 from rulka.actions import action_table
 from rulka.datasets.demonstrations import race_of_driver
-from rulka.datasets.expected import MissingRecordingsError, refuse_missing
-from rulka.datasets.from_recordings import NoUsableRecordingError, find_recordings, read_race_dataset
+from rulka.datasets.from_recordings import (
+    MissingRecordingsError,
+    NoUsableRecordingError,
+    find_recordings,
+    read_race_dataset,
+    refuse_missing,
+)
 from rulka.datasets.races import RaceDataError, RaceDataset, write_races
 from rulka.datasets.selection import summary_of
 from rulka.folders import RACES, RECORDINGS, RUNS

@@ -37,7 +37,12 @@ def sections_below(section: type[BaseModel]) -> set[type[BaseModel]]:
     return {section}.union(*(sections_below(each) for each in inner))
 
 
-SECTIONS = {section.__name__: section for section in sections_below(Params)}
+SECTIONS = {
+    each.__name__: each
+    for section in sections_below(Params)
+    for each in section.mro()
+    if issubclass(each, BaseModel) and each not in (Section, BaseModel)
+}
 HOLDS = {
     (name, field): frozenset(each.__name__ for each in held_by(info.annotation))
     for name, section in SECTIONS.items()

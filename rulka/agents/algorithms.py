@@ -57,7 +57,7 @@ class AlgorithmEntry:
         without_source: how the names of those begin that no earlier stage has: they start fresh whatever their part
             comes from.
         own_code: files that nothing but this algorithm's training runs, as patterns of paths; see
-            `rulka.runtime.fingerprint`.
+            `rulka.runtime.agent_run`.
         needs: what its section of the parameters asks for.
         actions_per_decision: how many actions the parameters have it take at once.
         given_besides: says for people, of its section as an artifact holds it, what it is given besides its weights.

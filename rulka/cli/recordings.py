@@ -117,7 +117,7 @@ def frames(
         licence: with export: the Hub's name of the licence, for example cc-by-4.0.
         players: with export: name who drove each race, as data/races does.
     """
-    from rulka.datasets.hugging_face_command import export_dataset, import_dataset, stage_writing
+    from rulka.datasets.hugging_face import export_dataset, import_dataset, stage_writing
 
     if action == "export":
         check_folder(folder)

@@ -14,7 +14,7 @@ from rulka.observation import CAR
 from rulka.outputs import new_file
 from rulka.recordings import Ghost, Recording, RecordingHeader, Samples, VehicleState, write_recording
 from rulka.recordings.car_rows import interpolate_rows
-from rulka.recordings.control_events import controls_to_events
+from rulka.recordings.controls import controls_to_events
 from rulka.recordings.rotation import matrix_to_quaternion
 
 PERIOD_MS = 100

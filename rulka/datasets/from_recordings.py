@@ -1,4 +1,7 @@
-"""Recording files to races: which can be used, why the others cannot, and the track that they were driven on."""
+"""Recording files to races: which can be used, why the others cannot, and the track that they were driven on.
+
+Where recordings that were here are missing, nobody is to train on the built-in driver's races instead, unasked.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from rulka.datasets.selection import (
     split_by_speed,
 )
 from rulka.errors import UserError
+from rulka.graph import read_lock
 from rulka.params import SelectParams
 from rulka.recordings import Ghost, Recording, inputs_to_controls, parse_map, read_recording, require_inputs
 from rulka.recordings.car_rows import car_rows
@@ -316,3 +320,37 @@ def _track(uid: str, chosen: Sequence[_Usable]) -> tuple[Track | None, list[Quar
 
 def _track_of(uid: str, chosen: Sequence[_Usable]) -> Track:
     return track_from_paths(uid, chosen[0].map_name, [_path_of(found.race) for found in chosen])
+
+
+STAGE = "races"
+
+
+class MissingRecordingsError(UserError):
+    """No recording is there, though some are wanted or were used before."""
+
+
+def refuse_missing(folder: Path) -> None:
+    """Checks that a folder without recordings is one that never had any.
+
+    Args:
+        folder: where they would lie, as `dvc.yaml` names it.
+
+    Raises:
+        MissingRecordingsError: if DVC tracks recordings there, or the last run of the stage `races` read some.
+        LockFileError: if what DVC remembers of that run is damaged.
+    """
+    tracked = folder.with_name(folder.name + ".dvc")
+    instead = "or set races.source in params.yaml to driver to race with the built-in driver instead."
+    if tracked.exists():
+        message = f"there are no recordings in {folder.as_posix()}, though {tracked.as_posix()} says that there are"
+        raise MissingRecordingsError(message, hint=f"Run `dvc pull` or `dvc checkout {tracked.as_posix()}`, {instead}")
+    if _num_bytes_before(folder):
+        message = f"there are no recordings in {folder.as_posix()}, though the last run of the stage {STAGE} used some"
+        hint = f"They are no part of the repository: copy them there again, {instead}"
+        raise MissingRecordingsError(message, hint=hint)
+
+
+def _num_bytes_before(folder: Path) -> int:
+    """Returns the size of the folder when the stage last ran; 0 where that is not known or it held empty files only."""
+    dependencies = read_lock().get(STAGE, {}).get("deps", [])
+    return next((int(dep.get("size", 0)) for dep in dependencies if dep["path"] == folder.as_posix()), 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import pairwise
@@ -37,7 +38,12 @@ from rulka.datasets.frames import (
     FrameWriter,
     Split,
 )
-from rulka.outputs import filled_folder
+from rulka.datasets.races import load_races
+from rulka.folders import RACES
+from rulka.graph import GRAPH_FILE, read_graph
+from rulka.outputs import filled_folder, not_written
+from rulka.params import read_params
+from rulka.stage import output_folder
 
 INDEX_FILE = "rulka.json"
 ROWS_PER_FILE = 50_000
@@ -246,3 +252,36 @@ def _race(race: FrameRace, table: pa.Table | None, observation: ObservationContr
 def _matrix(table: pa.Table, name: str) -> NDArray[np.float32]:
     column = table[name].combine_chunks()
     return np.asarray(column.flatten().to_numpy(zero_copy_only=False), np.float32).reshape(len(table), -1)
+
+
+def export_dataset(frames: Path, out: Path, *, licence: str, with_players: bool) -> FrameIndex:
+    """Exports frames; `with_players` names who drove each race, after `data/races`."""
+    players = {race.race_id: race.player for race in load_races(RACES).races} if with_players else None
+    return export_frames(frames, out, licence=licence, players=players)
+
+
+def import_dataset(folder: Path, frames: Path) -> FrameIndex:
+    """Imports frames into a folder that must not exist yet.
+
+    Raises:
+        FrameDataError: if it does, or if the export is damaged.
+        OutputError: if the folder cannot be written.
+    """
+    if frames.exists():
+        message = f"{frames.as_posix()} is there already and is not written over"
+        raise FrameDataError(message, hint="Name another folder with --frames.")
+    shard_frames = read_params().capture.shard_frames
+    try:
+        with output_folder(frames) as partial:
+            return import_frames(folder, partial, shard_frames=shard_frames)
+    except OSError as error:
+        raise not_written(frames, error) from error
+
+
+def stage_writing(folder: Path) -> str | None:
+    """Returns the stage of `dvc.yaml` here whose output a folder is, None where it is none's."""
+    if not GRAPH_FILE.is_file():
+        return None
+    stages = read_graph()
+    outputs = {str(output): name for name, stage in stages.items() for output in stage["outs"]}
+    return outputs.get(Path(os.path.relpath(folder)).as_posix())

@@ -12,11 +12,19 @@ from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
 from rulka.envs.batch import RaceBatch
-from rulka.envs.options import STATE, check_options, read_places
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
 from rulka.envs.results import SavedRaces
 from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
-from rulka.envs.settings import SettingsError, action_space, observation_space, read_settings, read_track
+from rulka.envs.settings import (
+    STATE,
+    SettingsError,
+    action_space,
+    check_options,
+    observation_space,
+    read_places,
+    read_settings,
+    read_track,
+)
 from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
 from rulka.tracks.track import Track

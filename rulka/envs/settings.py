@@ -1,4 +1,4 @@
-"""The keywords of the environments: how they become the one `RaceSettings`, and the gymnasium spaces of that.
+"""What users may tell the environments: keywords, which become the one `RaceSettings`, and the options of `reset`.
 
 A keyword left out is taken from the reference parameters that come with the package (`reference_params`), so that
 `gymnasium.make("rulka/Race-v0")` works anywhere; there are no defaults in code.
@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from rulka.errors import UserError
 from rulka.observation import num_floats
 from rulka.params import problems_of, reference_params
 from rulka.race_settings import ALIKE, RaceSettings
+from rulka.simulator.race_start import Starts
 from rulka.tracks.find import find_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
@@ -122,3 +124,61 @@ def observation_space(settings: RaceSettings) -> spaces.Dict:
             "floats": spaces.Box(-FLOAT_LIMIT, FLOAT_LIMIT, floats, np.float32),
         }
     )
+
+
+STATE, MASK = "state", "reset_mask"
+
+
+def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -> Mapping[str, Any]:
+    """Returns the options, or raises SettingsError where one is not known or contradicts another.
+
+    Args:
+        options: as given to `reset`.
+        further: names allowed beside the places.
+    """
+    given = {} if options is None else options
+    known = (*Starts._fields, *further)
+    unknown = sorted(set(given) - set(known), key=str)
+    if unknown:
+        message = f"unknown reset options {unknown}; known are {list(known)}"
+        raise SettingsError(message)
+    if STATE in given and len(given) > 1:
+        message = f"the reset option {STATE!r} says all; it excludes {sorted(set(given) - {STATE})}"
+        raise SettingsError(message)
+    return given
+
+
+def read_places(options: Mapping[str, Any], num_cars: int) -> dict[str, NDArray[np.float64]]:
+    """Returns the places among the options, one number for all cars or one for each.
+
+    Raises:
+        SettingsError: if one is not a finite number, or not as many as cars.
+    """
+    places: dict[str, NDArray[np.float64]] = {}
+    for name in Starts._fields:
+        if name not in options:
+            continue
+        try:
+            places[name] = np.broadcast_to(np.asarray(options[name], np.float64), (num_cars,))
+        except (TypeError, ValueError) as error:
+            message = f"the reset option {name!r} is a number or {num_cars} of them, got {options[name]!r:.120}"
+            raise SettingsError(message) from error
+        if not np.isfinite(places[name]).all():
+            message = f"the reset option {name!r} must be finite, got {options[name]!r:.120}"
+            raise SettingsError(message)
+    return places
+
+
+def read_mask(options: Mapping[str, Any], num_cars: int) -> NDArray[np.bool_] | None:
+    """Returns which cars [N] are to begin anew, or None for all.
+
+    Raises:
+        SettingsError: if it is not an array of truth values, one for each car, at least one of them true.
+    """
+    if MASK not in options:
+        return None
+    mask = options[MASK]
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (num_cars,) or not mask.any():
+        message = f"the reset option {MASK!r} is a bool array of {num_cars} with at least one True, got {mask!r:.120}"
+        raise SettingsError(message)
+    return mask

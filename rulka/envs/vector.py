@@ -13,11 +13,21 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rulka.envs.batch import RaceBatch, car_generators
-from rulka.envs.options import MASK, STATE, check_options, read_mask, read_places
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
 from rulka.envs.results import SavedRaces, StepResult
 from rulka.envs.scoring import REWARD, TERMINATED, TRUNCATED
-from rulka.envs.settings import SettingsError, action_space, observation_space, read_settings, read_track
+from rulka.envs.settings import (
+    MASK,
+    STATE,
+    SettingsError,
+    action_space,
+    check_options,
+    observation_space,
+    read_mask,
+    read_places,
+    read_settings,
+    read_track,
+)
 from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
 from rulka.tracks.track import Track

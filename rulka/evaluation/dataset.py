@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from rulka.actions import TICK_MS, ActionTable
 from rulka.datasets.export import write_race
 from rulka.datasets.races import META_FILE, Race, load_races, track_path
-from rulka.evaluation.results import FINISHED, NOT_FINISHED, RaceResult
-from rulka.observation import CAR
+from rulka.evaluation.results import RaceResult
 from rulka.tracks.find import find_track
-from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 
 BEST_RACE_FILES = ("best_race.Replay.Gbx", "best_race.txt")
@@ -47,16 +45,9 @@ def demonstration_results(races: Sequence[Race], track: Track) -> list[RaceResul
 def _result(race: Race, track: Track) -> RaceResult:
     num_samples = _samples_until_finish(race)
     cars, sample_ms = race.state[:num_samples], race.state_time_ms[:num_samples]
-    return RaceResult(
-        track=track,
-        end=FINISHED if race.is_finished else NOT_FINISHED,
-        time_ms=race.race_time_ms if race.is_finished else None,
-        gate_times_ms=_gate_times_ms(race, len(track.gate_m)),
-        sample_ms=sample_ms,
-        cars=cars,
-        along_m=progress_along(track, cars[:, CAR["position"]])[1],
-        controls=_controls_at(race, sample_ms),
-    )
+    time_ms = race.race_time_ms if race.is_finished else None
+    gate_times_ms = _gate_times_ms(race, len(track.gate_m))
+    return RaceResult.recorded(track, time_ms, gate_times_ms, sample_ms, cars, _controls_at(race, sample_ms))
 
 
 def _samples_until_finish(race: Race) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.observation import CAR, NUM_CAR_FIELDS
+from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 
 MPS_TO_KMH = 3.6
@@ -49,6 +50,28 @@ class RaceResult:
     controls: NDArray[np.float32]
     seed: int = NO_SEED
     block_controls: NDArray[np.float32] | None = None
+
+    @classmethod
+    def recorded(
+        cls,
+        track: Track,
+        time_ms: int | None,
+        gate_times_ms: NDArray[np.int64],
+        sample_ms: NDArray[np.int64],
+        cars: NDArray[np.float32],
+        controls: NDArray[np.float32],
+    ) -> RaceResult:
+        """Returns a race that no rule has ended: its progress is that of its samples."""
+        return cls(
+            track=track,
+            end=NOT_FINISHED if time_ms is None else FINISHED,
+            time_ms=time_ms,
+            gate_times_ms=gate_times_ms,
+            sample_ms=sample_ms,
+            cars=cars,
+            along_m=progress_along(track, cars[:, CAR["position"]])[1],
+            controls=controls,
+        )
 
     def __post_init__(self) -> None:
         num_samples = len(self.sample_ms)

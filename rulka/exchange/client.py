@@ -1,4 +1,7 @@
-"""One connection to an exchange: at most so many requests a second, and patience when the site asks for it."""
+"""One connection to an exchange: at most so many requests a second, and patience when the site asks for it.
+
+What can go wrong with an exchange has its errors here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,24 @@ from typing import Any, Self
 
 import httpx
 
-from rulka.exchange.errors import BadAnswerError, NotThereError, UnavailableError
+from rulka.errors import UserError
+
+
+class ExchangeError(UserError):
+    """Base of everything that can be wrong with the exchange or its answers."""
+
+
+class UnavailableError(ExchangeError):
+    """The exchange does not answer, or asks to come back later than this is willing to wait."""
+
+
+class NotThereError(ExchangeError):
+    """The exchange does not have what was asked for, or does not give it out."""
+
+
+class BadAnswerError(ExchangeError):
+    """The exchange answered with something that its interface does not say."""
+
 
 USER_AGENT = "rulka (github.com/ArtyomZemlyak/rulka)"
 JSON_TIMEOUT_S, FILE_TIMEOUT_S = 30.0, 60.0

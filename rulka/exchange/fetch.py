@@ -16,8 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rulka.exchange.client import Client
-from rulka.exchange.errors import NotThereError
+from rulka.exchange.client import Client, NotThereError
 from rulka.exchange.listing import MapEntry, MapQuery, ReplayEntry, best_replays, find_maps
 from rulka.exchange.manifest import GOES_ON, Manifest
 from rulka.outputs import not_written

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rulka.exchange.errors import BadAnswerError
+from rulka.exchange.client import BadAnswerError
 
 MAP_FIELDS = "TrackId,TrackName,UId,AuthorTime,Awards,Uploader.Name"
 REPLAY_FIELDS = "ReplayId,User.UserId,User.Name,ReplayTime,ReplayScore,Position,IsBest,IsLeaderboard"

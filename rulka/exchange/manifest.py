@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rulka.exchange.errors import ExchangeError
+from rulka.exchange.client import ExchangeError
 from rulka.outputs import not_written
 
 FILE_NAME = "fetched.jsonl"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rulka.errors import UserError
 from rulka.folders import TRACKS
-from rulka.game.pictures import FrameKind, Painter
+from rulka.game.frames import FrameKind, GameFrames
 from rulka.game.protocol import LOOPBACK
 from rulka.game.race import SimulatedRace
 from rulka.game.server import GameServer
@@ -57,9 +57,9 @@ def make_server(
         message = f"a speed is a number from 0, got {speed}"
         raise UserError(message)
     race = SimulatedRace(track, params.simulator)
-    painter = Painter(track, params.simulator, frames)
-    painter.warm_up(race.simulator)
-    return GameServer(SimulatedGame(race, speed=speed, is_in_menus=is_in_menus), painter, port)
+    sent = GameFrames(track, params.simulator, frames)
+    sent.warm_up(race.simulator)
+    return GameServer(SimulatedGame(race, speed=speed, is_in_menus=is_in_menus), sent, port)
 
 
 def serve_until_stopped(server: GameServer, say: Callable[[str], None]) -> None:

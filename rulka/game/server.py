@@ -17,7 +17,7 @@ import time
 
 from rulka.actions import TICK_MS
 from rulka.game.errors import GameError
-from rulka.game.pictures import Painter
+from rulka.game.frames import GameFrames
 from rulka.game.protocol import LOOPBACK, MessageId, pack_sync
 from rulka.game.simulated import SimulatedGame
 from rulka.game.stream import Lost, Message, Stream
@@ -39,7 +39,7 @@ class GameServer:
 
     Args:
         game: what is raced.
-        painter: draws its frames.
+        frames: what it sends of them.
         port: where to listen; 0 takes a free one.
 
     Attributes:
@@ -49,8 +49,8 @@ class GameServer:
         GameError: if the port cannot be had.
     """
 
-    def __init__(self, game: SimulatedGame, painter: Painter, port: int) -> None:
-        self._game, self._painter = game, painter
+    def __init__(self, game: SimulatedGame, frames: GameFrames, port: int) -> None:
+        self._game, self._frames = game, frames
         self._last_tick_s = self._next_accept_s = 0.0
         self._stream: Stream | None = None
         self._stopped = threading.Event()
@@ -116,7 +116,7 @@ class GameServer:
 
     def _send_frame(self, width: int, height: int) -> None:
         """Draws and sends; the request is forgotten only after the wait, and one made in between with it."""
-        self._sync(MessageId.FRAME, self._painter.draw(self._game.race.simulator, width, height))
+        self._sync(MessageId.FRAME, self._frames.draw(self._game.race.simulator, width, height))
         self._game.forget_frame()
 
     def _accept(self, wait_s: float) -> None:

@@ -21,19 +21,35 @@ from rulka.params.base import (
     Share,
     StartSpeedMps,
 )
-from rulka.params.evaluation import EvaluateParams
 from rulka.params.iqn import IqnParams, MunchausenParams, PrioritisedParams, ResetParams
 from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
-from rulka.params.observation import MAX_PIXELS, MIN_PIXELS, ActionParams, ObservationParams, Ticks
 from rulka.params.ppo import PpoParams
 from rulka.params.problems import problems_of
-from rulka.params.races import CaptureParams, DriverParams, RaceEndParams, RaceParams, SelectParams, TrackParams
+from rulka.params.races import (
+    CaptureParams,
+    DriverParams,
+    EvaluateParams,
+    RaceEndParams,
+    RaceParams,
+    SelectParams,
+    TrackParams,
+)
 from rulka.params.reader import PARAMS_FILE, ParamsError, checked_params, read_params, read_sections, reference_params
 from rulka.params.sections import Params, keys_of
-from rulka.params.simulator import CameraParams, PhysicsParams, SimulatorParams
+from rulka.params.simulator import (
+    MAX_PIXELS,
+    MIN_PIXELS,
+    ActionParams,
+    CameraParams,
+    ObservationParams,
+    PhysicsParams,
+    SimulatorParams,
+    Ticks,
+)
 from rulka.params.supervised import (
     AutoencoderParams,
     CloneParams,
+    FitParams,
     ObjectiveParams,
     PretrainParams,
     SimclrParams,
@@ -60,6 +76,7 @@ __all__ = [
     "DriverParams",
     "EngineeredRewardParams",
     "EvaluateParams",
+    "FitParams",
     "IqnNetworkParams",
     "IqnParams",
     "LateralM",

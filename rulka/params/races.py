@@ -1,4 +1,7 @@
-"""Where races come from and how they end: sections `race_end`, `track`, `races` and `capture`."""
+"""Where races come from, how they end and are raced for evaluation.
+
+Sections `race_end`, `track`, `races`, `capture` and `evaluate`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pydantic import Field, model_validator
 from rulka.campaign_slugs import CampaignSlug
 from rulka.params.base import (
     MOST,
+    AngleDeg,
     Backend,
     BatchSize,
     LateralM,
@@ -16,6 +20,7 @@ from rulka.params.base import (
     RaceSeconds,
     Section,
     Seed,
+    Several,
     Share,
     Whole,
     refuse_more,
@@ -102,3 +107,15 @@ class CaptureParams(Section):
     validation_fraction: float = Field(
         ge=0, lt=1, description="share of races held out, by a hash of each; 0 holds out none"
     )
+
+
+class EvaluateParams(Section):
+    """Stage `evaluate`: greedy races from fixed seeds."""
+
+    num_races: Several = Field(description="races of each contestant")
+    seed: Seed = Field(description="start k of a race is drawn from seed + k")
+    start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")
+    start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
+    video_width: int = Field(ge=64, le=7680, multiple_of=2, description="pixels")
+    video_height: int = Field(ge=64, le=7680, multiple_of=2, description="pixels")
+    video_fps: int = Field(ge=1, le=240, description="frames a second of the video, which plays in real time")

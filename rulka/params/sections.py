@@ -7,13 +7,11 @@ from pydantic import Field, model_validator
 from models.encoders.config import EncoderConfig
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
 from rulka.params.base import Algorithm, Section, refuse_impossible
-from rulka.params.evaluation import EvaluateParams
 from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
-from rulka.params.observation import ActionParams, ObservationParams
 from rulka.params.ppo import PpoParams
-from rulka.params.races import CaptureParams, RaceEndParams, RaceParams, TrackParams
-from rulka.params.simulator import SimulatorParams
+from rulka.params.races import CaptureParams, EvaluateParams, RaceEndParams, RaceParams, TrackParams
+from rulka.params.simulator import ActionParams, ObservationParams, SimulatorParams
 from rulka.params.supervised import CloneParams, PretrainParams, SimclrParams
 from rulka.params.training import RewardParams, TrainParams
 

@@ -28,24 +28,12 @@ from rulka.datasets.split import place
 from rulka.device import device_of, upload_ahead
 from rulka.losses.cloning import soft_cross_entropy
 from rulka.observation import FLOATS
+from rulka.params import CloneParams
 
 EVALUATION_BATCH = 512
 
 
-@dataclass(frozen=True)
-class Disturbance:
-    """How inputs are disturbed while cloning.
-
-    Attributes:
-        previous_action_dropout: share of samples whose previous actions are hidden.
-        float_noise: standard deviation of the noise, in standard deviations of the normalisation.
-    """
-
-    previous_action_dropout: float
-    float_noise: float
-
-
-def disturb(floats: Tensor, mean: Tensor, std: Tensor, disturbance: Disturbance, generator: torch.Generator) -> Tensor:
+def disturb(floats: Tensor, mean: Tensor, std: Tensor, clone: CloneParams, generator: torch.Generator) -> Tensor:
     """Returns disturbed copies of raw floats [B, F], in which the clock says nothing.
 
     What is hidden becomes the mean of the normalisation, which the network sees as zeros.
@@ -54,14 +42,12 @@ def disturb(floats: Tensor, mean: Tensor, std: Tensor, disturbance: Disturbance,
         floats: [B, F] raw.
         mean: [F] of the normalisation.
         std: [F] of the normalisation.
-        disturbance: how much.
+        clone: how much: its `previous_action_dropout` and `float_noise`.
         generator: of random numbers, on the device of the floats.
     """
     noise = torch.randn(floats.shape, generator=generator, device=floats.device)
-    disturbed = hide(floats + disturbance.float_noise * std * noise, mean, "clock")
-    is_hidden = (
-        torch.rand(len(floats), 1, generator=generator, device=floats.device) < disturbance.previous_action_dropout
-    )
+    disturbed = hide(floats + clone.float_noise * std * noise, mean, "clock")
+    is_hidden = torch.rand(len(floats), 1, generator=generator, device=floats.device) < clone.previous_action_dropout
     part = FLOATS["previous_actions"]
     disturbed[:, part] = torch.where(is_hidden, mean[part], disturbed[:, part])
     return disturbed

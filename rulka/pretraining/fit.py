@@ -16,6 +16,7 @@ from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.datasets.frames import Batch
 from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
+from rulka.params import FitParams
 
 WARMUP_SHARE = 0.05
 """Share of all gradient steps over which the learning rate rises from zero."""
@@ -35,27 +36,6 @@ class _Best(NamedTuple):
     epoch: int
     score: float
     weights: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """How to train.
-
-    Attributes:
-        epochs: passes over the training frames.
-        steps_per_epoch: gradient steps in one of them.
-        learning_rate: highest learning rate; it falls to zero along half a cosine.
-        weight_decay: of AdamW.
-        max_grad_norm: gradients are scaled down to this norm.
-        precision: what to compute in; not "measured".
-    """
-
-    epochs: int
-    steps_per_epoch: int
-    learning_rate: float
-    weight_decay: float
-    max_grad_norm: float
-    precision: Precision
 
 
 @dataclass(frozen=True)
@@ -94,7 +74,9 @@ class History:
 
 def fit(
     network: nn.Module,
-    settings: FitSettings,
+    params: FitParams,
+    precision: Precision,
+    steps_per_epoch: int,
     *,
     batches: Callable[[int], Iterator[Batch]],
     loss: Callable[[Batch], Tensor],
@@ -105,7 +87,9 @@ def fit(
 
     Args:
         network: trained in place, where it is.
-        settings: how.
+        params: how; their precision and seed are the caller's to apply.
+        precision: what to compute in, see `choose_precision`.
+        steps_per_epoch: gradient steps of one epoch, by which the learning rate falls.
         batches: training batches of an epoch, by its number from 0, in main memory.
         loss: mean loss [] of a batch; called under autocast, in training mode.
         validate: loss on held-out frames, or None where there are none (the training loss then decides); called
@@ -118,25 +102,24 @@ def fit(
         FitError: if no epoch came to its end with finite losses and weights.
     """
     optimizer = torch.optim.AdamW(
-        network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, eps=1e-6
+        network.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, eps=1e-6
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_factor(settings.epochs * settings.steps_per_epoch))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_factor(params.epochs * steps_per_epoch))
+    step = _Step(network, optimizer, schedule, params.max_grad_norm, precision)
     epochs: list[Epoch] = []
     best: _Best | None = None
     stopped = None
     device = device_of(network)
-    for number in range(settings.epochs):
+    for number in range(params.epochs):
         started_s = time.monotonic()
         network.train()
         try:
-            train_loss = _train_epoch(
-                network, settings, optimizer, schedule, upload_ahead(batches(number), device), loss, on_batch
-            )
+            train_loss = _train_epoch(step, upload_ahead(batches(number), device), loss, on_batch)
         except _DivergedError as error:
-            stopped = f"{error} in epoch {number + 1} of {settings.epochs}"
+            stopped = f"{error} in epoch {number + 1} of {params.epochs}"
             break
         network.eval()
-        with torch.no_grad(), autocast(settings.precision, device):
+        with torch.no_grad(), autocast(precision, device):
             validation_loss = validate()
         epochs.append(Epoch(number, train_loss, validation_loss, round(time.monotonic() - started_s, 3)))
         best = _better(best, epochs[-1], network)
@@ -173,37 +156,46 @@ def choose_precision(precision: Precision, network: nn.Module, loss: Callable[[]
     return faster_precision(run, device) if precision == "measured" else precision
 
 
-def _train_epoch(
-    network: nn.Module,
-    settings: FitSettings,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    batches: Iterator[Batch],
-    loss: Callable[[Batch], Tensor],
-    on_batch: Callable[[int, float], None],
-) -> float:
-    """Makes one gradient step for each batch and returns the mean loss over frames.
+@dataclass(frozen=True)
+class _Step:
+    """One gradient step."""
 
-    Raises:
-        _DivergedError: before a step that would put numbers into the weights that are none.
-    """
-    total, num_frames = 0.0, 0
-    device = device_of(network)
-    for batch in batches:
-        with autocast(settings.precision, device):
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    max_grad_norm: float
+    precision: Precision
+
+    def __call__(self, loss: Callable[[Batch], Tensor], batch: Batch) -> float:
+        """Makes it and returns the loss.
+
+        Raises:
+            _DivergedError: before a step that would put numbers into the weights that are none.
+        """
+        with autocast(self.precision, device_of(self.network)):
             batch_loss = loss(batch)
         value = float(batch_loss.detach())
         if not math.isfinite(value):
             message = f"the training loss became {value}"
             raise _DivergedError(message)
-        optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         batch_loss.backward()
-        norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.max_grad_norm))
+        norm = float(nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm))
         if not math.isfinite(norm):
             message = f"the norm of the gradient became {norm}"
             raise _DivergedError(message)
-        optimizer.step()
-        schedule.step()
+        self.optimizer.step()
+        self.schedule.step()
+        return value
+
+
+def _train_epoch(
+    step: _Step, batches: Iterator[Batch], loss: Callable[[Batch], Tensor], on_batch: Callable[[int, float], None]
+) -> float:
+    """Makes one gradient step for each batch and returns the mean loss over frames."""
+    total, num_frames = 0.0, 0
+    for batch in batches:
+        value = step(loss, batch)
         total, num_frames = total + value * len(batch.image), num_frames + len(batch.image)
         on_batch(len(batch.image), value)
     return total / num_frames

@@ -4,6 +4,8 @@ Samples hold the steering that the car felt. Around every change of the stored s
 the lag that most samples agree with is taken where enough of them tell it from every other. Otherwise it is the one
 that other recordings of the same game have.
 
+The action keys of the 2020 game limit how far the car steers, and only the samples tell by how much.
+
 Dimensions: S samples, L lags.
 """
 
@@ -19,7 +21,6 @@ from rulka.actions import TICK_MS
 from rulka.recordings.controls import FULL_BYTE, events_to_controls
 from rulka.recordings.errors import MisalignedInputsError, NoInputsError
 from rulka.recordings.model import Ghost, InputEvent, Samples, VehicleState
-from rulka.recordings.steer_limits import LIMITS, has_limits, steer_limits
 
 LAGS = range(-10, 21)
 """Lags that are tried, ticks."""
@@ -171,3 +172,45 @@ def _refuse_strangers(num_agreeing: int, num_telling: int) -> None:
     if num_telling - num_agreeing >= MIN_TELLING and num_agreeing < MIN_AGREEING * num_telling:
         message = f"the inputs agree with the recorded steering in {num_agreeing} of {num_telling} samples at best"
         raise MisalignedInputsError(message, hint=_HINT)
+
+
+ACTION_KEYS = "ActionKeys"
+"""Event whose value has a bit for each of the keys 1 to 5 that is down."""
+LIMITS = np.array([1.0, 0.2, 0.4, 0.6, 0.8])
+"""Share of the device's steering that the car is given; the first where nothing tells."""
+
+
+def has_limits(ghost: Ghost) -> bool:
+    """Whether an action key was pressed during the run."""
+    return any(event.name == ACTION_KEYS and event.value for event in ghost.events)
+
+
+def steer_limits(
+    ghost: Ghost, time_ms: NDArray[np.int64], device: NDArray, steer: NDArray, tolerance: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Measures the limit from each press or release of an action key to the next.
+
+    The game stores the steering of the device and which action keys went down, not how far the car then steers: a
+    player toggles 20, 40, 60, 80 or 100 %. So nothing has to be known of how the game counts presses.
+
+    Args:
+        ghost: whose action keys.
+        time_ms: [S] stamp of the inputs that each sample shows.
+        device: [S] steering of the device then, in [-1, 1].
+        steer: [S] steering of the car.
+        tolerance: difference within which both count as equal.
+
+    Returns:
+        [P] stamps, the first before all others, and [P] the limit from each on. A part in which no sample tells keeps
+        the limit of the part before it.
+    """
+    changes = sorted({event.time_ms for event in ghost.events if event.name == ACTION_KEYS})
+    starts = np.array([np.iinfo(np.int64).min, *changes], dtype=np.int64)
+    part = np.searchsorted(starts, time_ms, side="right") - 1
+    agrees_sl = np.abs(device[:, None] * LIMITS[None, :] - steer[:, None]) <= tolerance
+    is_telling = agrees_sl.any(axis=1) & ~agrees_sl.all(axis=1)
+    limits = np.ones(len(starts))
+    for index in range(len(starts)):
+        votes = agrees_sl[is_telling & (part == index)].sum(axis=0)
+        limits[index] = LIMITS[votes.argmax()] if votes.any() else limits[max(0, index - 1)]
+    return starts, limits

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rulka.recordings.beside import complete_ghosts
 from rulka.recordings.clip import read_clip
 from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, header_size, read_container
 from rulka.recordings.errors import (
@@ -17,8 +17,8 @@ from rulka.recordings.errors import (
     WrongKindError,
 )
 from rulka.recordings.ghost import read_entity_record, read_ghost
-from rulka.recordings.header import parse_header
-from rulka.recordings.inputs import read_events
+from rulka.recordings.header import parse_header, xml_number
+from rulka.recordings.inputs import FINISH_LINE, read_events
 from rulka.recordings.map import read_map_container
 from rulka.recordings.model import Ghost, InputEvent, MapInfo, Recording, RecordingHeader
 from rulka.recordings.nodes import ChunkReader, Nodes, read_chunks, unknown_chunk
@@ -279,3 +279,40 @@ def _ghost_file(container: Container) -> Recording:
         map_data=b"",
         notes=(),
     )
+
+
+FROM_BESIDE = "its inputs are stored beside the ghosts"
+FROM_HEADER = "its time is that of the header and of the finish among its inputs"
+
+
+def complete_ghosts(ghosts: Sequence[Ghost], events: tuple[InputEvent, ...], header: RecordingHeader) -> None:
+    """Gives inputs that are stored beside the ghosts to theirs, and a finished first ghost its time.
+
+    Args:
+        ghosts: of one recording, those of clips last; changed in place, with a note of what was added.
+        events: the inputs beside them; may be empty.
+        header: of the recording.
+    """
+    owner = _owner(ghosts, header)
+    if owner is not None and events:
+        owner.events, owner.num_inputs = events, len(events)
+        owner.notes.append(FROM_BESIDE)
+    if ghosts and ghosts[0].race_time_ms is None:
+        _take_time(ghosts[0], header)
+
+
+def _owner(ghosts: Sequence[Ghost], header: RecordingHeader) -> Ghost | None:
+    """Returns the ghost that the inputs beside belong to: the one that drove the recording's time, else the first."""
+    empty = [ghost for ghost in ghosts if not ghost.events and not ghost.is_from_clip]
+    driven = (ghost for ghost in empty if ghost.race_time_ms is not None and ghost.race_time_ms == header.race_time_ms)
+    return next(driven, empty[0] if empty else None)
+
+
+def _take_time(ghost: Ghost, header: RecordingHeader) -> None:
+    """Turbo stores no time in the ghost; where the text header and the marker among the inputs agree, it is theirs."""
+    finish_ms = next((event.time_ms for event in ghost.events if event.name == FINISH_LINE and event.value), None)
+    if finish_ms is None or finish_ms <= 0 or xml_number(header.xml, "times.best") != finish_ms:
+        return
+    ghost.race_time_ms = finish_ms
+    ghost.checkpoint_times_ms = ghost.checkpoint_times_ms or (finish_ms,)
+    ghost.notes.append(FROM_HEADER)

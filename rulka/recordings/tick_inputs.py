@@ -6,9 +6,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rulka.recordings.alignment import ACTION_KEYS
 from rulka.recordings.errors import DamagedError, UnsupportedGenerationError
 from rulka.recordings.model import InputEvent, new_event
-from rulka.recordings.steer_limits import ACTION_KEYS
 from rulka.recordings.stream import ITEM_BYTES, Cursor
 
 TICK_MS = 10

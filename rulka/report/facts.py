@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.algorithms import ALGORITHMS, label_of
 from rulka.artifacts import META_FILE, read_meta
 from rulka.datasets.races import Race
 from rulka.evaluation.race import EvaluationRaces
@@ -179,7 +179,7 @@ def _training(meta: Json) -> str:
     if not num_collectors:
         who = f"one process with {cars} cars"
     parts = [
-        f"{str(meta.get('config', {}).get('algorithm', train['algorithm'])).upper()}, {who}: "
+        f"{label_of(str(meta.get('config', {}).get('algorithm', train['algorithm'])))}, {who}: "
         f"{training['env_steps']:,} env steps (decisions of one car) and {training['gradient_steps']:,} gradient steps "
         f"in {training['minutes']:.1f} minutes",
         PRECISIONS.get(training.get("precision", ""), ""),
@@ -211,7 +211,7 @@ def _start(algorithm: str, parts: Mapping[str, str]) -> str:
     """Says where the weights come from that an agent starts with; empty where the metadata do not hold it."""
     if not parts:
         return ""
-    name, taken = algorithm.upper(), [part for part, source in parts.items() if source != "fresh"]
+    name, taken = label_of(algorithm), [part for part, source in parts.items() if source != "fresh"]
     if not taken:
         return f"{name} starts from scratch, with random weights."
     if set(parts.values()) == {"cloned"}:

@@ -40,6 +40,7 @@ from rulka.folders import COMPARED, TRAINING_LOG, WARMUP_POLICY
 from rulka.game.link import GameLink
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
+from rulka.graph import code_files, hash_code
 from rulka.params import (
     ALGORITHM_NAMES,
     ActionParams,
@@ -57,7 +58,6 @@ from rulka.provenance import hash_json, hash_path, provenance
 from rulka.race_settings import RaceSettings
 from rulka.runtime.connect import train_run
 from rulka.runtime.demonstrations import demonstration_blocks
-from rulka.runtime.fingerprint import code_hash
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import TRACK_FILE
 from rulka.runtime.metrics_log import METRICS_FILE
@@ -323,3 +323,19 @@ def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = 
         for key, value in values.items()
         if not f"{inside}{key}.".startswith(beginnings)
     }
+
+
+def code_of(algorithm: Algorithm) -> list[Path]:
+    """Returns the files of code that decide how the training of an algorithm goes.
+
+    These are all among the `deps` of stage `train` in `dvc.yaml`, less those that the entries of other algorithms list
+    as their own. A file that nobody lists counts for all algorithms: that costs a training at worst, and a file listed
+    wrongly would let old work pass for new.
+    """
+    others = [pattern for name, entry in ALGORITHMS.items() if name != algorithm for pattern in entry.own_code]
+    return [file for file in code_files("train") if not any(file.match(pattern) for pattern in others)]
+
+
+def code_hash(algorithm: Algorithm) -> str:
+    """Returns the SHA-256 of the code that decides how the training of an algorithm goes."""
+    return hash_code(code_of(algorithm))

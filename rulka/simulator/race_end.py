@@ -3,8 +3,8 @@
 A race ends at the finish; where the car leaves the track; after `max_race_s`; or once the car has for `no_progress_s`
 not got `min_gain_m` further than where it last did. The four are looked for in this order, after every decision.
 
-The batch of training races has the rule compiled into its own kernel (`rulka.envs.scoring`); everybody else watches
-races with `RaceWatch`. Dimensions: N cars.
+Training, greedy checks, gymnasium and the game have the rule inside the kernel that scores a step
+(`rulka.envs.scoring`); evaluation and demonstrations watch races with `RaceWatch`. Dimensions: N cars.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ from pathlib import Path
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.track import Track, TrackError, load_track
 
-"""Where the stage `races` leaves its tracks, `<uid>.npz` each."""
-
 
 class UnknownTrackError(TrackError):
     """A track that was named but cannot be found."""

@@ -1,19 +1,24 @@
-"""The video of a race: seen from behind one car, with others as ghosts, and what the driver sees."""
+"""The video of a race, as MP4: seen from behind one car, with others as ghosts, and what the driver sees."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TextIO
 
+import av
 import numpy as np
+from av.codec.codec import UnknownCodecError
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 from PIL import Image
 
+from rulka.errors import UserError
 from rulka.evaluation.results import RaceResult
 from rulka.params import CameraParams, EvaluateParams, ObservationParams
 from rulka.progress import Progress
@@ -23,7 +28,6 @@ from rulka.simulator.scene import bake_scene
 from rulka.tracks.track import Track
 from rulka.video.hud import HudState, HudTexts, Minimap, draw_hud, split_at
 from rulka.video.motion import Moment, Motion
-from rulka.video.mp4 import write_mp4
 
 MAX_THREADS = 8
 BEFORE_START_S = 0.6
@@ -167,3 +171,58 @@ class _Renderer:
         view = np.zeros(self._view_size, np.uint8)
         render_frames(cars, zone_index, self._scene, self._camera, view)
         return view[0]
+
+
+ENCODERS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("libx264", {"crf": "24", "preset": "veryfast", "threads": "2"}),
+    ("libopenh264", {"b": "2500000"}),
+    ("libvpx-vp9", {"crf": "36", "b": "0", "deadline": "realtime", "cpu-used": "6"}),
+)
+"""Encoders by preference, with their settings; every current browser plays what they write."""
+
+
+class VideoError(UserError):
+    """A video cannot be written here; the message says why."""
+
+
+def write_mp4(path: Path, frames: Iterable[NDArray[np.uint8]], fps: int) -> str:
+    """Writes a video.
+
+    Args:
+        path: file to write.
+        frames: images [H, W, 3], all of one size, H and W even.
+        fps: frames a second.
+
+    Returns:
+        Name of the encoder used.
+
+    Raises:
+        VideoError: if no encoder is there or no frame came.
+    """
+    name, options = _encoder()
+    with av.open(str(path), "w", options={"movflags": "+faststart"}) as file:
+        stream = file.add_stream(name, rate=fps, options=options)
+        assert isinstance(stream, VideoStream)
+        stream.pix_fmt, stream.time_base = "yuv420p", Fraction(1, fps)
+        num_frames = 0
+        for image in frames:
+            if num_frames == 0:
+                stream.height, stream.width = image.shape[:2]
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")))
+            num_frames += 1
+        if num_frames == 0:
+            message = "a video needs at least one frame"
+            raise VideoError(message)
+        file.mux(stream.encode(None))
+    return name
+
+
+def _encoder() -> tuple[str, dict[str, str]]:
+    for name, options in ENCODERS:
+        try:
+            av.Codec(name, "w")
+        except UnknownCodecError:
+            continue
+        return name, options
+    message = f"the installed package av has none of the encoders {', '.join(name for name, _ in ENCODERS)}"
+    raise VideoError(message, hint="Install a build of av that has libx264.")

@@ -25,9 +25,8 @@ from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver
 from rulka.evaluation.dataset import demonstration_results, track_and_demonstrations
 from rulka.evaluation.race import EvaluationRaces, race, reference_race
-from rulka.evaluation.results import FINISHED, NOT_FINISHED, RaceResult
+from rulka.evaluation.results import RaceResult
 from rulka.folders import RACES
-from rulka.observation import CAR
 from rulka.params import Params
 from rulka.recordings import Ghost, inputs_to_controls, read_recording
 from rulka.recordings.car_rows import car_rows
@@ -35,7 +34,6 @@ from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
 from rulka.tracks.campaign import UID_PREFIX
 from rulka.tracks.driven_path import DrivenPath, path_from_rows
 from rulka.tracks.from_paths import track_from_paths
-from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace
@@ -206,16 +204,9 @@ def _name(ghost: Ghost) -> str:
 
 
 def _recorded(ghost: Ghost, time_ms: NDArray[np.int64], rows: NDArray[np.float32], track: Track) -> RaceResult:
-    return RaceResult(
-        track=track,
-        end=FINISHED if ghost.is_finished else NOT_FINISHED,
-        time_ms=ghost.race_time_ms if ghost.is_finished else None,
-        gate_times_ms=_gate_times_ms(ghost, len(track.gate_m)),
-        sample_ms=time_ms,
-        cars=rows,
-        along_m=progress_along(track, rows[:, CAR["position"]])[1],
-        controls=_controls(ghost, time_ms),
-    )
+    race_time_ms = ghost.race_time_ms if ghost.is_finished else None
+    gate_times_ms = _gate_times_ms(ghost, len(track.gate_m))
+    return RaceResult.recorded(track, race_time_ms, gate_times_ms, time_ms, rows, _controls(ghost, time_ms))
 
 
 def _gate_times_ms(ghost: Ghost, num_gates: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from rulka.calibration import command
 from rulka.calibration.command import calibrate, with_physics
 from rulka.calibration.fit import FITTED, FitResult, fit, to_physics, to_vector
 from rulka.calibration.gather import CalibrationError, gather
-from rulka.calibration.measure import errors, table
+from rulka.calibration.report import errors, table
 from rulka.calibration.windows import HORIZONS_MS, Windows, cut_windows
 from rulka.datasets.demonstrations import race_of_driver
 from rulka.datasets.export import recording_of_race

@@ -15,7 +15,7 @@ from rulka.errors import UserError
 from rulka.input_script import read_script
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.recordings import UnwritableError, encode_recording, events_to_controls, parse_recording
-from rulka.recordings.control_events import controls_to_events
+from rulka.recordings.controls import controls_to_events
 
 
 def make_race(race_id: str = "driver-1-0001", *, period_ms: int = 50) -> Race:

@@ -19,8 +19,7 @@ import yaml
 from rulka import cli
 from rulka.datasets import hugging_face
 from rulka.datasets.frames import FrameDataError, FrameDataset, FrameIndex, Split
-from rulka.datasets.hugging_face import INDEX_FILE, SPLITS, export_frames, import_frames
-from rulka.datasets.hugging_face_command import stage_writing
+from rulka.datasets.hugging_face import INDEX_FILE, SPLITS, export_frames, import_frames, stage_writing
 
 Write = Callable[..., tuple[Path, FrameIndex]]
 ARRAYS = ("images", "floats", "action", "action_share", "controls", "time_ms", "along_m", "race_index")

@@ -11,10 +11,9 @@ import pytest
 
 from rulka import cli
 from rulka.errors import UserError
-from rulka.game.check import check_game
+from rulka.game.check import CheckReport, check_game
 from rulka.game.errors import GameClosedError
 from rulka.game.protocol import INT, MessageId, pack_sync
-from rulka.game.report import CheckReport
 from rulka.game.server import GameServer
 from rulka.game.simulated import SimulatedGame
 from tests.game.scripted import ScriptedGame, Wire, i32

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rulka.doctor import Finding, examine
-from rulka.game.launch import LaunchError, launch_command, launch_environment
 from rulka.game.settings import GameSettings, GameSettingsError, read_game_settings
+from rulka.game.supervise import LaunchError, launch_command, launch_environment
 
 NO_FILE = Path("none/.env")
 

@@ -14,10 +14,9 @@ import psutil
 import pytest
 
 from rulka.game.errors import GameTimeoutError
-from rulka.game.launch import LaunchError
 from rulka.game.link import GameLink
 from rulka.game.settings import GameSettings
-from rulka.game.supervise import GameStartError, GameSupervisor, listening_ports, running_games
+from rulka.game.supervise import GameStartError, GameSupervisor, LaunchError, listening_ports, running_games
 from tests.game.processes import PATIENCE_S, free_ports, wait_for
 
 SERVE = (sys.executable, "-m", "rulka.cli", "serve-game", "--speed", "100", "--port", "{port}")

@@ -18,8 +18,8 @@ from rulka.actions import action_table
 from rulka.datasets.frames import FrameDataset, FrameRace
 from rulka.datasets.sharded import ShardedArray
 from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
+from rulka.params import CloneParams, reference_params
 from rulka.pretraining.cloning import (
-    Disturbance,
     confusion_matrix,
     disconnect,
     disturb,
@@ -55,9 +55,14 @@ def test_confusion_by_hand() -> None:
     np.testing.assert_array_equal(matrix, [[1, 0, 1], [0, 1, 0], [1, 0, 0]])
 
 
+def disturbing(previous_action_dropout: float, float_noise: float) -> CloneParams:
+    clone = reference_params().clone
+    return clone.model_copy(update={"previous_action_dropout": previous_action_dropout, "float_noise": float_noise})
+
+
 def test_dropout_hides_the_asked_share_and_nothing_else_but_the_clock() -> None:
     floats = torch.full((2000, NUM_FLOATS), 7.0)
-    disturbed = disturb(floats, MEAN, STD, Disturbance(0.25, 0.0), torch.Generator().manual_seed(0))
+    disturbed = disturb(floats, MEAN, STD, disturbing(0.25, 0.0), torch.Generator().manual_seed(0))
     is_hidden = (disturbed[:, PREVIOUS] == MEAN[PREVIOUS]).all(dim=1)
     is_kept = (disturbed[:, PREVIOUS] == 7.0).all(dim=1)
     assert (is_hidden | is_kept).all()
@@ -71,7 +76,7 @@ def test_dropout_hides_the_asked_share_and_nothing_else_but_the_clock() -> None:
 
 def test_noise_is_in_units_of_the_normalisation() -> None:
     floats = torch.zeros(4000, NUM_FLOATS)
-    noisy = disturb(floats, MEAN, STD, Disturbance(0.0, 0.5), torch.Generator().manual_seed(0))
+    noisy = disturb(floats, MEAN, STD, disturbing(0.0, 0.5), torch.Generator().manual_seed(0))
     expected = 0.5 * STD
     expected[FLOATS["clock"]] = 0.0
     torch.testing.assert_close(noisy.std(dim=0), expected, rtol=0.1, atol=0)

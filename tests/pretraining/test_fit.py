@@ -11,10 +11,17 @@ import torch
 from torch import nn
 
 from rulka.datasets.frames import Batch
-from rulka.pretraining.fit import FitError, FitSettings, History, _rate_factor, choose_precision, fit, say_if_stopped
+from rulka.params import FitParams
+from rulka.pretraining.fit import FitError, History, _rate_factor, choose_precision, fit, say_if_stopped
 
-SETTINGS = FitSettings(
-    epochs=4, steps_per_epoch=5, learning_rate=0.1, weight_decay=0.0, max_grad_norm=10.0, precision="float32"
+PARAMS = FitParams(
+    epochs=4,
+    batch_size=3,
+    learning_rate=0.1,
+    weight_decay=0.0,
+    max_grad_norm=10.0,
+    precision="float32",
+    seed=0,
 )
 
 
@@ -48,7 +55,9 @@ def run(validation: list[float | None], seen: list | None = None) -> tuple[Histo
 
     history = fit(
         network,
-        SETTINGS,
+        PARAMS,
+        "float32",
+        5,
         batches=batches,
         loss=lambda batch: (network(batch.floats) - 3).square().mean(),
         validate=validate,
@@ -108,7 +117,9 @@ def diverging(at_step: int, spoil: Callable[[Line, torch.Tensor], torch.Tensor])
     def validate() -> None:
         network.at_end_of_epoch.append(network.weights)
 
-    history = fit(network, SETTINGS, batches=batches, loss=loss, validate=validate, on_batch=lambda *_: None)
+    history = fit(
+        network, PARAMS, "float32", 5, batches=batches, loss=loss, validate=validate, on_batch=lambda *_: None
+    )
     return history, network
 
 

@@ -17,8 +17,7 @@ from rulka.recordings import (
     inputs_to_controls,
     measure_lag,
 )
-from rulka.recordings.alignment import LAGS, MIN_TELLING, POSSIBLE_LAGS
-from rulka.recordings.steer_limits import ACTION_KEYS
+from rulka.recordings.alignment import ACTION_KEYS, LAGS, MIN_TELLING, POSSIBLE_LAGS
 
 NUM_TICKS = 3000
 

@@ -20,8 +20,8 @@ from rulka.recordings import (
     read_recording,
     require_inputs,
 )
-from rulka.recordings.beside import complete_ghosts
 from rulka.recordings.inputs import TOOL_OFFSET_MS
+from rulka.recordings.reader import complete_ghosts
 
 
 def test_a_recording_made_by_hand(forge, tmp_path: Path) -> None:

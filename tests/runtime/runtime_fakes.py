@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -19,6 +20,7 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import CPU
 from rulka.envs.results import StepResult
 from rulka.params import TrainParams, read_params
+from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER
 from rulka.runtime.specs import RunSpec
 
 HEIGHT, WIDTH, NUM_FLOATS, NUM_ACTIONS = 6, 10, 4, 5
@@ -277,3 +279,8 @@ def fake_run(
         folder=folder,
         label="test",
     )
+
+
+def memory_of(folder: Path) -> list[Path]:
+    """The shared memory that a run has noted."""
+    return [MEMORY_FOLDER / name.lstrip("/") for name in json.loads((folder / LIST_FILE).read_text())]

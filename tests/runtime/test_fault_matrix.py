@@ -7,7 +7,6 @@ Single collectors, signals and silence: `test_processes.py`; damaged files: `tes
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from fake_main import PLACES
-from runtime_fakes import BLOCK_STEPS, fake_run
+from runtime_fakes import BLOCK_STEPS, fake_run, memory_of
 
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.connect import DiskFullError, connect, train_run
@@ -55,11 +54,6 @@ def test_killed_at_any_moment_it_goes_on_from_the_last_checkpoint(
         assert len(learner.seen) == env_steps // BLOCK_STEPS, "every block that the checkpoint counts is there"
         assert learner.version == saved["learner"]["version"]
         assert loop.run().state.env_steps == env_steps + 5 * BLOCK_STEPS
-
-
-def memory_of(folder: Path) -> list[Path]:
-    """The shared memory that a run has noted."""
-    return [Path("/dev/shm") / name.lstrip("/") for name in json.loads((folder / LIST_FILE).read_text())]
 
 
 def test_all_processes_killed_at_once_leave_memory_that_the_next_start_removes(tmp_path: Path) -> None:

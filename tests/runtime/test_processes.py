@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import psutil
 import pytest
-from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run
+from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run, memory_of
 
+from rulka.runtime import shared_memory
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import connect, train_run
@@ -33,32 +35,25 @@ def _wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-def _shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("psm_*")}
-
-
-def _is_anothers(name: str) -> bool:
-    """Whether a process that is not ours has this memory open: some other run on the machine."""
-    ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    for process in psutil.process_iter():
-        if process.pid in ours:
-            continue
-        with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to another user
-            if f"/dev/shm/{name}" in Path(f"/proc/{process.pid}/maps").read_text():
-                return True
-    return False
-
-
 def _children() -> set[int]:
     return {child.pid for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_behind():
-    memory, children = _shared_memory(), _children()
+def _nothing_left_behind(monkeypatch: pytest.MonkeyPatch):
+    reserved = []
+
+    class Noted(SharedMemory):
+        def __init__(self, name: str | None = None, create: bool = False, size: int = 0) -> None:
+            super().__init__(name, create, size)
+            if create:
+                reserved.append(self.name)
+
+    monkeypatch.setattr(shared_memory, "SharedMemory", Noted)
+    children = _children()
     yield
     assert _children() == children
-    assert [name for name in _shared_memory() - memory if not _is_anothers(name)] == []
+    assert [name for name in reserved if (shared_memory.MEMORY_FOLDER / name).exists()] == []
 
 
 def test_blocks_arrive_intact_and_fresh(tmp_path: Path) -> None:
@@ -200,11 +195,12 @@ def _family(pid: int) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: signal.Signals) -> None:
-    before = _shared_memory()
     stage = _start_stage(tmp_path)
     family = _family(stage.pid)
     assert len(family) == 3  # stage, resource tracker, collector
-    assert _shared_memory() - before, "the check below would prove nothing"
+    memory = memory_of(tmp_path)
+    assert memory
+    assert all(path.exists() for path in memory)
     stage.send_signal(number)
     text, _ = stage.communicate(timeout=PATIENCE_S)
     assert stage.returncode == 130, text
@@ -214,14 +210,16 @@ def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: sig
     assert saved is not None
     assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0
     assert not list(tmp_path.glob("*.tmp"))
+    assert not any(path.exists() for path in memory)
 
 
 def test_killed_run_takes_its_collectors_with_it_and_resumes(tmp_path: Path) -> None:
     stage = _start_stage(tmp_path)
-    family = _family(stage.pid)
+    family, memory = _family(stage.pid), memory_of(tmp_path)
     stage.kill()
     stage.communicate(timeout=PATIENCE_S)
     _wait_for(lambda: not any(process.is_running() for process in family), "the children to end")
+    assert not any(path.exists() for path in memory)
     saved = Checkpoints(tmp_path).load_newest()
     assert saved is not None
     again = _start_stage(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from runtime_fakes import memory_of
 
 from rulka.errors import UserError
 from rulka.runtime.checkpoint import Checkpoints
@@ -50,7 +50,7 @@ def test_memory_of_a_killed_run_is_removed_by_the_start_of_another(
     os.killpg(stage.pid, signal.SIGKILL)
     stage.wait(PATIENCE_S)
     psutil.wait_procs(family, PATIENCE_S)
-    left = [Path("/dev/shm") / name.lstrip("/") for name in json.loads((folder / LIST_FILE).read_text())]
+    left = memory_of(folder)
     assert left
     assert all(path.exists() for path in left), "or there is nothing to remove"
     clean_up(tmp_path, [tmp_path / f"ppo-{2:016x}"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.datasets.expected import MissingRecordingsError, refuse_missing
+from rulka.datasets.from_recordings import MissingRecordingsError, refuse_missing
 from rulka.datasets.races import RaceDataError, load_races
 from rulka.errors import UserError
 from rulka.observation import CAR

@@ -8,8 +8,8 @@ import av
 import numpy as np
 import pytest
 
-from rulka.video import mp4
-from rulka.video.mp4 import VideoError, write_mp4
+from rulka.video import race_video
+from rulka.video.race_video import VideoError, write_mp4
 
 
 def test_video_holds_its_frames_in_order_at_its_rate(tmp_path: Path) -> None:
@@ -38,6 +38,6 @@ def test_no_frames_is_an_error(tmp_path: Path) -> None:
 
 
 def test_missing_encoders_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mp4, "ENCODERS", (("no_such_encoder", {}),))
+    monkeypatch.setattr(race_video, "ENCODERS", (("no_such_encoder", {}),))
     with pytest.raises(VideoError, match="no_such_encoder"):
         write_mp4(tmp_path / "video.mp4", [np.zeros((48, 64, 3), np.uint8)], fps=25)
