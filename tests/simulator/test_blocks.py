@@ -29,7 +29,7 @@ def simulator(track, ticks: int = 5, actions_per_decision: int = 1) -> Simulator
 def check_same(one: Simulator, other: Simulator) -> None:
     """All but the previous actions, of which they remember different numbers."""
     assert one._state.tobytes() == other._state.tobytes()
-    for name in ("rows", "progress", "margin_m", "marks", "has_gone"):
+    for name in ("rows", "progress", "margin_m", "timing", "ended"):
         assert getattr(one.view, name).tobytes() == getattr(other.view, name).tobytes(), name
 
 
