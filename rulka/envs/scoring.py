@@ -79,6 +79,26 @@ def num_on_ground(has_contact: NDArray[np.float32]) -> int:
     return count
 
 
+@inlined_kernel
+def manner_reward(
+    row: NDArray[np.float32],
+    keys: NDArray[np.float32],
+    zone: NDArray[np.float32],
+    counters: Array,
+    goes_on: bool,
+    rules: Array,
+) -> float:
+    """Returns what a car's manner of driving is worth, and keeps its speed among the counters."""
+    left_mps, up_mps, forward_mps = speed_along(row, 0), speed_along(row, 1), speed_along(row, 2)
+    speed_mps = length_of(left_mps, up_mps, forward_mps)
+    # Nothing follows the end of a race, so that speed gained by then brings no metres.
+    gained_mps = speed_mps - counters[SPEED_MPS] if goes_on and forward_mps > 0.0 else 0.0
+    counters[SPEED_MPS] = speed_mps
+    num_wheels = num_on_ground(row[R_CONTACT : R_CONTACT + NUM_WHEELS])
+    is_full_gas = keys[0] > 0.5 and keys[1] <= 0.5
+    return driving_reward(gained_mps, left_mps, forward_mps, num_wheels, is_full_gas, distance_to(row, zone), rules)
+
+
 @cached_kernel
 def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
     progress: Array,
@@ -125,18 +145,8 @@ def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of
         gained_m = along_m - min(progress[ALONG_BEFORE_ROW, n], rules[LENGTH_M])
         reward = progress_reward(gained_m, (now_ms - progress[TIME_BEFORE_ROW, n]) / 1000.0, is_off_track, rules)
         if rules[PAYS_DRIVING] > 0.0:
-            left_mps, up_mps = speed_along(rows[n], 0), speed_along(rows[n], 1)
-            forward_mps = speed_along(rows[n], 2)
-            speed_mps = length_of(left_mps, up_mps, forward_mps)
-            # Nothing follows the end of a race, so that speed gained by then brings no metres.
-            counts = forward_mps > 0.0 and not has_ended and not is_cut
-            gained_mps = speed_mps - counters[n, SPEED_MPS] if counts else 0.0
-            counters[n, SPEED_MPS] = speed_mps
-            keys = previous_keys[n, previous_keys.shape[1] - 1]
-            num_wheels = num_on_ground(rows[n, R_CONTACT : R_CONTACT + NUM_WHEELS])
-            is_full_gas = keys[0] > 0.5 and keys[1] <= 0.5
-            distance_m = distance_to(rows[n], zones[timing[ZONE_ROW, n]])
-            reward += driving_reward(gained_mps, left_mps, forward_mps, num_wheels, is_full_gas, distance_m, rules)
+            keys, zone = previous_keys[n, previous_keys.shape[1] - 1], zones[timing[ZONE_ROW, n]]
+            reward += manner_reward(rows[n], keys, zone, counters[n], not has_ended and not is_cut, rules)
         measures[REWARD, n] = 0.0 if is_reset else reward
         measures[PROGRESS_M, n] = counters[n, FURTHEST_M]
         race_ms[n] = now_ms

@@ -24,8 +24,8 @@ Array = NDArray[np.float64]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Python holds all arrays as long as a call lasts and kernels make none: counting references to them and to their rows
-# would take two thirds of the time. `_nrt` is how numba's documentation of `register_jitable` says not to; it knows no
-# kind of array, made of a pointer or not, whose rows are not counted.
+# would take two thirds of the time. `_nrt` is how numba's documentation of `register_jitable` says not to; another
+# public way was not found.
 # Kernels are not called from C, and code for that takes long to compile.
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 COMPILATION = "numba:compile"
