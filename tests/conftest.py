@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -23,11 +25,13 @@ from rulka.datasets.frames import CapturedRace, FrameIndex, FrameWriter
 from rulka.datasets.split import split_races
 from rulka.device import choose_device
 from rulka.evaluation.results import RaceResult
+from rulka.graph import read_graph
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.params import ObservationParams
 from rulka.tracks.track import Track
 
 sys.path.insert(0, str(Path(__file__).parent / "device"))
+ROOT = Path(__file__).parents[1]
 NUM_PIXELS = 64
 STEP_MS = 50
 LONG = tuple(
@@ -84,6 +88,17 @@ def _children_hear_interrupts() -> None:
     """A shell starts what it puts in the background with interrupts ignored, and every child would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def forks() -> ForkServerContext:
+    """Processes that start with the libraries of the stages: to import them takes longer than most tests.
+
+    The first optimizer imports `torch._dynamo`.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*(f"tasks.{stage}" for stage in read_graph(ROOT / "dvc.yaml")), "torch._dynamo"])
+    return context
 
 
 def synthetic_race(race_id: str, num_frames: int, seed: int) -> CapturedRace:
