@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 from filelock import FileLock
-from prefect.testing.utilities import prefect_test_harness
 
 ROOT = Path(__file__).parents[2]
 RULKA = [sys.executable, "-m", "rulka.cli"]
@@ -32,6 +31,8 @@ stages:
 
 @pytest.fixture(scope="session")
 def prefect_server(prefect_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    from prefect.testing.utilities import prefect_test_harness  # Prefect's whole server: not where it is not used
+
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(prefect_database, folder / "prefect-test.db")
     with pytest.MonkeyPatch.context() as patch:
