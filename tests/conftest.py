@@ -34,11 +34,21 @@ sys.path.insert(0, str(Path(__file__).parent / "device"))
 ROOT = Path(__file__).parents[1]
 NUM_PIXELS = 64
 STEP_MS = 50
-LONG = tuple(
-    f"tests/{name}"
-    for name in ("tasks/test_stage_ends", "runtime/test_fault_matrix", "flows/test_stack", "flows/test_local")
+LONG = (
+    "tasks/test_stage_ends",
+    "flows/test_stack",
+    "agents/test_probes",
+    "flows/test_local",
+    "runtime/test_processes",
+    "runtime/test_fault_matrix",
+    "runtime/test_exact_resume",
+    "agents/test_on_device",
+    "runtime/test_on_device",
+    "tasks/test_train_in_games",
+    "tasks/test_train",
+    "agents/test_action_blocks",
 )
-"""Files of a minute and more."""
+"""Files of half a minute and more, the longest first."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -53,7 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Processes that share the files end at about the same time if the long ones come first. The stand-in has to be there
     before the first gradient of the process: torch then counts the devices, once.
     """
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    places = {f"tests/{name}.py": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
     if any({"device", "standin"} & set(getattr(item, "fixturenames", ())) for item in items):
         importlib.import_module("stand_in")
     needing = [item for item in items if item.get_closest_marker("gpu")]
