@@ -28,7 +28,7 @@ INPUT = {
     for stage, parts in GRAPH.items()
     if stage != "races"  # without recordings the built-in driver races
 }
-LIMIT_S = 300
+LIMIT_S = 500
 SIZE_LIMIT_BYTES = 4096
 
 
