@@ -46,7 +46,7 @@ LONG = (
     "runtime/test_on_device",
     "tasks/test_train_in_games",
     "tasks/test_train",
-    "agents/test_action_blocks",
+    "agents/test_action_chunks",
 )
 """Files of half a minute and more, the longest first."""
 
