@@ -167,7 +167,7 @@ def test_the_order_within_a_block_matters_and_travels_back(lab, step) -> None:
         right = float(chunk[0] == 1) + float(chunk[1] == 2)
         return step(0.1 * right, 1) if right == 2 else step(0.1 * right, 0, "terminated")
 
-    trained = lab.train(spec(lab, epsilon=lab.constant(0.5), n_steps=3), block_races(lab, probe, (0,)), 60)
+    trained = lab.train(spec(lab, epsilon=lab.constant(0.5), n_steps=3), block_races(lab, probe, (0,)), 35)
     assert trained.actions(0) == [[1, 2]]
     assert make_values(trained, (1,)) == pytest.approx([1.0], abs=0.15)
 

@@ -58,7 +58,7 @@ def test_both_agents_are_trained_and_documented(small_params: Params, folders: F
 
 
 def test_serial_training_repeats_bit_by_bit(small_params: Params, folders: Folders, tmp_path: Path) -> None:
-    params = changed(small_params, "train", check_candidates=1)
+    params = changed(small_params, "train", check_candidates=1, max_env_steps=256)
     results = []
     for name in ("a", "b"):
         here = Folders(folders.agent_init, folders.races, folders.frames, tmp_path / name, tmp_path / f"out_{name}")
