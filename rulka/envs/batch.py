@@ -101,7 +101,7 @@ class RaceBatch:
         What came of it is in `scores`.
 
         Args:
-            actions: [N] indices into the action table, [N, K] where decisions are blocks of K of them; where the
+            actions: [N] indices into the action table, [N, K] where decisions are chunks of K of them; where the
                 settings say continuous, [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
         Raises:

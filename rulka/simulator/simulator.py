@@ -135,7 +135,7 @@ class Simulator:
         """Drives every car for one decision.
 
         Args:
-            actions: [N] indices into the action table, or [N, K] where the table says that decisions are blocks of K.
+            actions: [N] indices into the action table, or [N, K] where the table says that decisions are chunks of K.
 
         Raises:
             SimulatorError: if an action is not in the table.
@@ -152,7 +152,7 @@ class Simulator:
             raise SimulatorError(message)
 
     def step_controls(self, controls: NDArray[np.float32]) -> None:
-        """Drives every car for one decision with analog controls, held throughout; not where decisions are blocks.
+        """Drives every car for one decision with analog controls, held throughout; not where decisions are chunks.
 
         Args:
             controls: [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].

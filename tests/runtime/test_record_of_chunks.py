@@ -1,4 +1,4 @@
-"""The record of an agent whose decisions are blocks of actions: real cars, a real network that likes full gas."""
+"""The record of an agent whose decisions are chunks of actions: real cars, a real network that likes full gas."""
 
 from __future__ import annotations
 

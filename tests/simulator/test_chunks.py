@@ -44,7 +44,7 @@ def test_a_block_of_equal_actions_is_one_action_held(track) -> None:
 
 
 def test_every_action_of_a_block_acts_at_its_tick(track) -> None:
-    """A block of five ticks against the same inputs in decisions of one tick, on which cars see the same road."""
+    """A chunk of five ticks against the same inputs in decisions of one tick, on which cars see the same road."""
     blocks, ticks = simulator(track, actions_per_decision=5), simulator(track, ticks=1)
     chosen = np.random.default_rng(2).integers(0, 12, (40, NUM_CARS, 5))
     for block in chosen:

@@ -1,4 +1,4 @@
-"""An agent whose decisions are blocks of five actions, from transfer to races."""
+"""An agent whose decisions are chunks of five actions, from transfer to races."""
 
 from __future__ import annotations
 
