@@ -58,6 +58,8 @@ def test_starts_as_exactly_the_cloned_policy(lab):
     [
         ({"value_warmup_steps": 256}, {"value_head"}),
         ({"encoder_epochs": 0}, {"float_head", "trunk", "policy_head", "value_head"}),
+        ({"encoder_epochs": 1, "max_kl": 1e-12}, {"float_head", "trunk", "policy_head", "value_head"}),
+        ({"encoder_epochs": 1}, {"encoder", "float_head", "trunk", "policy_head", "value_head"}),
         ({"encoder_epochs": 4}, {"encoder", "float_head", "trunk", "policy_head", "value_head"}),
     ],
 )

@@ -181,7 +181,7 @@ class PpoLearner:
         return rollout
 
     def _fit_policy(self, segment: Segment, means: MetricMeans) -> Rollout:
-        """Trains everything, the encoder in the first epochs only; stops early when the policy has moved too far."""
+        """Trains everything, the encoder in the last epochs only; stops early when the policy has moved too far."""
         network = self.network
         encoded = self._encode(segment.image, segment.floats)
         with torch.no_grad(), autocast(self.precision, self._device):
@@ -189,14 +189,11 @@ class PpoLearner:
         rollout = self._evaluate(segment, decided)
         advantage = rollout.advantage
         standard = rollout._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
-        num_encoder_epochs, num_epochs = self._params.encoder_epochs, self._params.epochs
-        if self._run_epochs(standard, network, num_encoder_epochs, means) or num_encoder_epochs == num_epochs:
-            return rollout
-        if num_encoder_epochs:  # the encoder has moved since
-            features = self._encode(standard.image, standard.floats)
-        else:
-            features = encoded[:-1][~segment.is_reset]
-        self._run_epochs(standard._replace(image=features), network.decide, num_epochs - num_encoder_epochs, means)
+        # What is behind the encoder comes first: until the encoder moves, its features need no other pass.
+        features = standard._replace(image=encoded[:-1][~segment.is_reset])
+        num_encoder_epochs = self._params.encoder_epochs
+        if not self._run_epochs(features, network.decide, self._params.epochs - num_encoder_epochs, means):
+            self._run_epochs(standard, network, num_encoder_epochs, means)
         return rollout
 
     def _evaluate(self, segment: Segment, decided: PolicyAndValue) -> Rollout:
