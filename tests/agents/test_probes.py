@@ -19,7 +19,7 @@ ALGORITHMS = pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
 def test_value_of_a_sure_reward(lab, step, algorithm):
     """One state, one decision, reward 1. Fails when values are not learned at all."""
     races = lab.races(lambda _state, _action: step(1.0, 0, "terminated"))
-    trained = lab.train(lab.spec(algorithm), races, 10 if algorithm == "ppo" else 16)
+    trained = lab.train(lab.spec(algorithm), races, 16)
     assert trained.values(0) == pytest.approx([1.0], abs=0.1)
 
 
@@ -27,7 +27,7 @@ def test_value_of_a_sure_reward(lab, step, algorithm):
 def test_value_depends_on_the_observation(lab, step, algorithm):
     """Reward +1 in state 1 and -1 in state 0. Fails when observations and rewards are misaligned."""
     races = lab.races(lambda state, _action: step(2.0 * state - 1.0, 0, "terminated"), starts=(0, 1))
-    trained = lab.train(lab.spec(algorithm), races, 12 if algorithm == "ppo" else 38)
+    trained = lab.train(lab.spec(algorithm), races, 20 if algorithm == "ppo" else 40)
     assert trained.values(0, 1) == pytest.approx([-1.0, 1.0], abs=0.15)
 
 
@@ -35,7 +35,7 @@ def test_value_depends_on_the_observation(lab, step, algorithm):
 def test_discount(lab, step, algorithm):
     """State 0 leads to 1, whose reward is 1: values gamma and 1. Fails when the future is miscounted."""
     races = lab.races(lambda state, _action: step(1.0, 0, "terminated") if state else step(0.0, 1))
-    trained = lab.train(lab.spec(algorithm), races, 10 if algorithm == "ppo" else 38)
+    trained = lab.train(lab.spec(algorithm), races, 20 if algorithm == "ppo" else 40)
     assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.1)
 
 
@@ -43,7 +43,7 @@ def test_discount(lab, step, algorithm):
 def test_time_limits_have_a_future(lab, step, algorithm):
     """Reward 1 and a cut after each decision: 1 / (1 - gamma) = 2. Fails when a cut counts as an end (1)."""
     races = lab.races(lambda _state, _action: step(1.0, 0, "truncated"))
-    trained = lab.train(lab.spec(algorithm), races, 20 if algorithm == "ppo" else 25)
+    trained = lab.train(lab.spec(algorithm), races, 25)
     assert trained.values(0) == pytest.approx([2.0], abs=0.2)
 
 
@@ -60,7 +60,7 @@ def test_choice_of_action(lab, step, algorithm):
 def test_action_depends_on_the_observation(lab, step, algorithm):
     """The action equal to the state pays. Fails when the policy ignores what it sees."""
     races = lab.races(lambda state, action: step(float(action == state), 0, "terminated"), starts=(0, 1, 2))
-    trained = lab.train(lab.spec(algorithm), races, 20 if algorithm == "ppo" else 50)
+    trained = lab.train(lab.spec(algorithm), races, 25 if algorithm == "ppo" else 50)
     assert trained.actions(0, 1, 2) == [0, 1, 2]
 
 
@@ -78,7 +78,7 @@ def test_delayed_reward(lab, step, algorithm):
         return step(float(state == 2), 0, "terminated")
 
     changes = {"n_steps": 3, "epsilon": lab.constant(0.6)} if algorithm == "iqn" else {}
-    trained = lab.train(lab.spec(algorithm, **changes), lab.races(probe), 10 if algorithm == "ppo" else 40)
+    trained = lab.train(lab.spec(algorithm, **changes), lab.races(probe), 20 if algorithm == "ppo" else 45)
     assert trained.actions(0) == [paid]
 
 
