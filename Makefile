@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV := .venv
 READY := $(VENV)/.ready
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+# Where this is set, as in many containers, every process would compile all libraries anew: 5 s for torch alone.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test check clean clean-results
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.precision import Precision, keep_freed_memory
+from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--device", default=os.environ.get(DEVICE_VARIABLE, "cpu"), help="auto, cpu, cuda or mps")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory()
+    raise_malloc_thresholds()
     params, device = read_params(), choose_device(arguments.device).device
     rates = {"update": measure(update_variants(params, device), 4, device)}
     for num_cars in CARS if device == CPU else CARS_ON_DEVICE:

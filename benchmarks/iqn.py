@@ -38,7 +38,7 @@ from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.iqn.learner import IqnLearner
 from rulka.agents.iqn.network import fresh_network
 from rulka.agents.iqn.onnx import OnnxAdvantages, has_onnx
-from rulka.agents.precision import Precision, keep_freed_memory
+from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import load_artifact
 from rulka.buffers.experience import BlockSpec
 from rulka.datasets.frames import FrameDataset
@@ -221,7 +221,7 @@ def main() -> None:
         for name, share in agreement(arguments.agent, arguments.frames).items():
             print(f"{name:24s} {100 * share:7.2f} % of {NUM_SHOWN} frames")
         return
-    keep_freed_memory()
+    raise_malloc_thresholds()
     params = reference_params()
     rates = gemm_rates()
     times = {f"update, batch {BATCH}": median_ms(update_variants(params), 7)}

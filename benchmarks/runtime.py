@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.precision import keep_freed_memory
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weights_on_host
@@ -408,7 +408,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory()
+    raise_malloc_thresholds()
     logging.disable(logging.WARNING)
     params, device = read_params(), choose_device(arguments.device).device
     params = params.model_copy(update={"ppo": params.ppo.model_copy(update={"value_warmup_steps": 0})})

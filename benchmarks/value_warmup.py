@@ -22,7 +22,7 @@ from torch import Tensor
 from models.actor_critic import ActorCritic
 from rulka.actions import action_table
 from rulka.agents.ppo.rollout import Segment, join_segments, keep_block
-from rulka.agents.precision import keep_freed_memory
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, new_block
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory()
+    raise_malloc_thresholds()
     setting = read_setting(arguments.data)
     if arguments.fits:
         fits = measure_fits(setting)

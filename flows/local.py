@@ -11,7 +11,7 @@ from prefect.logging.handlers import APILogHandler
 from flows.access import client_settings, password
 from flows.pipeline import chosen_stages, pipeline
 from flows.process import CommandError
-from flows.project import HOME, check_project
+from flows.project import HOME
 from flows.server import LOOPBACK, Occupant, ServerError, api_url, occupant, wait_until_ready
 from flows.stack import READY_TIMEOUT_S, server_part, stack_environment
 from flows.supervisor import Supervisor
@@ -31,10 +31,9 @@ def run(stages: list[str] | None, force: bool, say: Callable[[str], None]) -> No
         say: gets each line for people.
 
     Raises:
-        UserError: if a name is no stage, this folder cannot be worked in, or a stage failed.
+        UserError: if a name is no stage, or a stage failed.
     """
     interrupt_on_signals()
-    check_project()
     chosen_stages(stages)
     with _server(say):
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.access import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, client_settings, password
 from flows.process import CommandError, child_environment, run_in_group
-from flows.project import HOME, check_project
+from flows.project import HOME
 from flows.server import (
     LOOPBACK,
     WORK_POOL,
@@ -48,7 +48,6 @@ def up(say: Callable[[str], None]) -> None:
         UserError: if the stack cannot start or does not stay up.
     """
     interrupt_on_signals()
-    check_project()
     url, secret = api_url(), password()
     _check_port_is_free(url, secret)
     environment = stack_environment(url, secret)

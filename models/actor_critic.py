@@ -16,16 +16,30 @@ from models.layers import LAST_GAIN, POLICY_GAIN, RELU_GAIN, initialise, initial
 from models.torso import InputShape, Torso
 
 
-class ClonePolicy(Torso):
-    """Observations to action logits; names and shapes are those of `ActorCritic`, less the value head."""
+class _Policy(Torso):
+    """What both have: a trunk of two hidden layers behind encoder and float head, and a policy head."""
 
     def __init__(
         self, inputs: InputShape, encoder: EncoderConfig, float_hidden: int, dense_hidden: int, num_actions: int
     ) -> None:
         super().__init__(inputs, encoder, float_hidden)
-        self.trunk = _trunk(self.num_state, dense_hidden)
+        self.trunk = nn.Sequential(
+            nn.Linear(self.num_state, dense_hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(dense_hidden, dense_hidden),
+            nn.ReLU(inplace=True),
+        )
+        initialise_all(self.trunk, RELU_GAIN)
         self.policy_head = nn.Linear(dense_hidden, num_actions)
         initialise(self.policy_head, POLICY_GAIN)
+
+    def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W]."""
+        return self.trunk(self.join(encoded, floats))
+
+
+class ClonePolicy(_Policy):
+    """Observations to action logits."""
 
     def forward(self, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to logits [B, A] float32."""
@@ -33,7 +47,7 @@ class ClonePolicy(Torso):
 
     def decide(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """The same from image features [B, E]."""
-        return output(self.policy_head, self.trunk(self.join(encoded, floats)))
+        return output(self.policy_head, self.hidden(encoded, floats))
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the policy head."""
@@ -47,17 +61,14 @@ class PolicyAndValue(NamedTuple):
     value: Tensor
 
 
-class ActorCritic(Torso):
+class ActorCritic(_Policy):
     """Observations to a policy and a value; takes over all of a `ClonePolicy` by name."""
 
     def __init__(
         self, inputs: InputShape, encoder: EncoderConfig, float_hidden: int, dense_hidden: int, num_actions: int
     ) -> None:
-        super().__init__(inputs, encoder, float_hidden)
-        self.trunk = _trunk(self.num_state, dense_hidden)
-        self.policy_head = nn.Linear(dense_hidden, num_actions)
+        super().__init__(inputs, encoder, float_hidden, dense_hidden, num_actions)
         self.value_head = nn.Linear(dense_hidden, 1)
-        initialise(self.policy_head, POLICY_GAIN)
         initialise(self.value_head, LAST_GAIN)
 
     def forward(self, image: Tensor, floats: Tensor) -> PolicyAndValue:
@@ -65,33 +76,13 @@ class ActorCritic(Torso):
         return self.decide(self.encode(image), floats)
 
     def decide(self, encoded: Tensor, floats: Tensor) -> PolicyAndValue:
-        """The same from image features [B, E], for epochs in which the encoder stands still."""
+        """The same from image features [B, E], for epochs in which the encoder is frozen."""
         return self.read_out(self.hidden(encoded, floats))
-
-    def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
-        """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W]."""
-        return self.trunk(self.join(encoded, floats))
 
     def read_out(self, hidden: Tensor) -> PolicyAndValue:
         """Maps the trunk's output [B, W] to a policy and a value."""
-        return PolicyAndValue(output(self.policy_head, hidden), self.read_value(hidden))
-
-    def read_value(self, hidden: Tensor) -> Tensor:
-        """Maps the trunk's output [B, W] to values [B]."""
-        return output(self.value_head, hidden)[:, 0]
+        return PolicyAndValue(output(self.policy_head, hidden), output(self.value_head, hidden)[:, 0])
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the policy head and the value head."""
         return self.policy_head, self.value_head
-
-
-def _trunk(num_inputs: int, dense_hidden: int) -> nn.Sequential:
-    """Returns the two hidden layers of variant A."""
-    trunk = nn.Sequential(
-        nn.Linear(num_inputs, dense_hidden),
-        nn.ReLU(inplace=True),
-        nn.Linear(dense_hidden, dense_hidden),
-        nn.ReLU(inplace=True),
-    )
-    initialise_all(trunk, RELU_GAIN)
-    return trunk

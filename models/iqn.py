@@ -64,7 +64,6 @@ class IqnNetwork(Torso):
 
     def __init__(self, inputs: InputShape, encoder: EncoderConfig, sizes: IqnSizes, num_actions: int) -> None:
         super().__init__(inputs, encoder, sizes.float_hidden, layer_norm=sizes.layer_norm)
-        self.is_noisy = sizes.noisy_sigma > 0
         frequency = math.pi * torch.arange(1, sizes.tau_embedding + 1, dtype=torch.float32)
         self.register_buffer("frequency", frequency, persistent=False)
         self.tau_embed = nn.Sequential(

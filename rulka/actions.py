@@ -1,7 +1,7 @@
 """The action table: what one decision of an agent does to the controls of the car.
 
 Twelve actions, {none, left, right} x {gas, coast, brake, gas and brake}, each held for a fixed number of
-10 ms ticks. Index 0 is plain "forward", as in Linesight's `inputs_list`. A decision is one action, or a block of
+10 ms ticks. Index 0 is plain "forward", as in Linesight's `inputs_list`. A decision is one action, or a chunk of
 several that follow each other.
 """
 
@@ -55,7 +55,7 @@ class ActionTable:
 
     @property
     def decision_shape(self) -> tuple[int, ...]:
-        """Shape of the action indices of one decision: none for one action, [K] for a block."""
+        """Shape of the action indices of one decision: none for one action, [K] for a chunk."""
         return () if self.actions_per_decision == 1 else (self.actions_per_decision,)
 
     @property

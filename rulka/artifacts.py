@@ -114,7 +114,7 @@ def actions_to_json(actions: ActionTable) -> dict[str, Any]:
         "controls": [[int(key) for key in row] for row in actions.controls],
         "ticks_per_action": actions.ticks_per_action,
     }
-    return described | _of_blocks(actions.actions_per_decision)
+    return described | _of_chunks(actions.actions_per_decision)
 
 
 def save_artifact(folder: Path, artifact: Artifact) -> None:
@@ -247,7 +247,7 @@ def _check_encoder(folder: Path, meta: dict[str, Any], encoder: EncoderConfig) -
             _refuse(folder, f"encoder.{name}", stored.get(name), value, _hint(meta["kind"]))
 
 
-def _of_blocks(actions_per_decision: int) -> dict[str, int]:
+def _of_chunks(actions_per_decision: int) -> dict[str, int]:
     return {} if actions_per_decision == 1 else {PER_DECISION: actions_per_decision}
 
 

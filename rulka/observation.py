@@ -1,6 +1,6 @@
 """What an agent sees: one grey image and 184 floats, laid out in one table and built by one function.
 
-Agents that decide for blocks of K actions see 5 K previous actions instead of 5, which makes 264 floats for K = 5; all
+Agents that decide for chunks of K actions see 5 K previous actions instead of 5, which makes 264 floats for K = 5; all
 other parts keep their order.
 
 The layout is Linesight's (github.com/Linesight-RL/linesight). The simulator, the game and recorded races all fill a
@@ -130,7 +130,7 @@ class Normalisation:
     """How raw observations become network inputs: `(image - 128) / 128` and `(floats - mean) / std`.
 
     Attributes:
-        mean: [F] subtracted from the floats; F is 184, or more for blocks of actions, see `num_floats`.
+        mean: [F] subtracted from the floats; F is 184, or more for chunks of actions, see `num_floats`.
         std: [F] divides them; positive.
     """
 
@@ -152,11 +152,11 @@ class Normalisation:
         further, rest = divmod(mean.size - NUM_FLOATS, NUM_PREVIOUS_ACTIONS * 4)
         is_shaped = mean.ndim == 1 and mean.shape == std.shape and further >= 0 and not rest
         if not is_shaped or not (std > 0).all():
-            message = f"normalisation needs {NUM_FLOATS} means and positive stds, or as many as blocks of actions take"
+            message = f"normalisation needs {NUM_FLOATS} means and positive stds, or as many as chunks of actions take"
             raise ValueError(message)
         return cls(mean, std)
 
-    def for_blocks(self, actions_per_decision: int) -> Normalisation:
+    def for_chunks(self, actions_per_decision: int) -> Normalisation:
         """Returns the normalisation for decisions of K actions, from that for decisions of one.
 
         Every previous action is normalised as the newest one was.

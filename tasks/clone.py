@@ -22,17 +22,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from models.actor_critic import ClonePolicy
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.precision import Precision, keep_freed_memory
+from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.device import device_of, make_generator, upload, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE, POLICY
-from rulka.losses.cloning import soft_cross_entropy
 from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, read_params
 from rulka.pretraining.cloning import (
     HeldOut,
@@ -124,13 +124,13 @@ def _train(
 
     def loss(batch: Batch) -> torch.Tensor:
         floats = disturb(batch.floats, policy.float_mean, policy.float_std, clone, generator)
-        return soft_cross_entropy(policy(batch.image, floats), batch.action_share)
+        return functional.cross_entropy(policy(batch.image, floats), batch.action_share)
 
     sample = upload(train.batch(slice(0, clone.batch_size)), device)
     precision = choose_precision(
         clone.precision,
         policy,
-        lambda: soft_cross_entropy(policy(sample.image, sample.floats), sample.action_share),
+        lambda: functional.cross_entropy(policy(sample.image, sample.floats), sample.action_share),
     )
     frames = frames_of_fastest(train, clone.fastest_share)
     with Progress("clone", clone.epochs * len(frames), "frames") as bar:
@@ -207,7 +207,7 @@ def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
     torch.set_num_threads(os.cpu_count() or 1)
-    keep_freed_memory()
+    raise_malloc_thresholds()
     clone(
         params.observation,
         params.actions,

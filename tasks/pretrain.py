@@ -24,7 +24,7 @@ import torch
 from models.encoders.base import normalise_image
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
-from rulka.agents.precision import Precision, keep_freed_memory
+from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.device import device_of, make_generator, upload_ahead, use_device
@@ -209,7 +209,7 @@ def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
     torch.set_num_threads(os.cpu_count() or 1)
-    keep_freed_memory()
+    raise_malloc_thresholds()
     pretrain(
         params.observation,
         params.actions,

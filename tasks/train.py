@@ -15,45 +15,20 @@ until DVC has recorded the output, so that a kill between the end of the stage a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 
 import torch
 
-from models.encoders.config import EncoderConfig
-from rulka.agents.precision import keep_freed_memory
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.device import use_device
 from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
-from rulka.params import (
-    ActionParams,
-    Algorithm,
-    AlgorithmParams,
-    NetworkParams,
-    ObservationParams,
-    RaceEndParams,
-    RewardParams,
-    SimulatorParams,
-    TrainParams,
-    read_params,
-)
+from rulka.params import read_params
 from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.run_folder import clean_up, drop_experience, locked
 from rulka.stage import output_folder, require, run_stage
 
 
-def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it reads
-    observation: ObservationParams,
-    actions: ActionParams,
-    simulator: SimulatorParams,
-    race_end: RaceEndParams,
-    encoder: EncoderConfig,
-    network: NetworkParams,
-    rewards: RewardParams,
-    train: TrainParams,
-    algorithms: Mapping[Algorithm, AlgorithmParams],
-    *,
-    folders: Folders,
-) -> None:
+def train(sections: Sections, *, folders: Folders) -> None:
     """Trains every algorithm with the same budget and keeps the best weights of each.
 
     Raises:
@@ -63,9 +38,9 @@ def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it rea
     require(folders.agent_init, "transfer")
     require(folders.races, "races")
     torch.set_num_threads(1)
-    keep_freed_memory()
+    raise_malloc_thresholds()
     device = use_device()
-    sections = Sections(observation, actions, simulator, race_end, encoder, network, rewards, train, algorithms)
+    train = sections.train
     runs = {algorithm: AgentRun(algorithm, sections, folders, device) for algorithm in train.algorithms}
     with ExitStack() as stack:
         for run in runs.values():
@@ -82,17 +57,8 @@ def train(  # noqa: PLR0913, PLR0917 - a stage takes exactly the sections it rea
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    params = read_params()
     train(
-        params.observation,
-        params.actions,
-        params.simulator,
-        params.race_end,
-        params.encoder,
-        params.network,
-        params.rewards,
-        params.train,
-        params.algorithms,
+        Sections.of_params(read_params()),
         folders=Folders(agent_init=AGENT_INIT, races=RACES, frames=FRAMES, runs=TRAINING_RUNS, out=AGENT),
     )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -23,18 +25,30 @@ from rulka.datasets.frames import CapturedRace, FrameIndex, FrameWriter
 from rulka.datasets.split import split_races
 from rulka.device import choose_device
 from rulka.evaluation.results import RaceResult
+from rulka.graph import read_graph
 from rulka.observation import CAR, FLOATS, NUM_CAR_FIELDS, NUM_FLOATS
 from rulka.params import ObservationParams
 from rulka.tracks.track import Track
 
 sys.path.insert(0, str(Path(__file__).parent / "device"))
+ROOT = Path(__file__).parents[1]
 NUM_PIXELS = 64
 STEP_MS = 50
-LONG = tuple(
-    f"tests/{name}"
-    for name in ("tasks/test_stage_ends", "runtime/test_fault_matrix", "flows/test_stack", "flows/test_local")
+LONG = (
+    "tasks/test_stage_ends",
+    "flows/test_stack",
+    "agents/test_probes",
+    "flows/test_local",
+    "runtime/test_processes",
+    "runtime/test_fault_matrix",
+    "runtime/test_exact_resume",
+    "agents/test_on_device",
+    "runtime/test_on_device",
+    "tasks/test_train_in_games",
+    "tasks/test_train",
+    "agents/test_action_chunks",
 )
-"""Files of a minute and more."""
+"""Files of half a minute and more, the longest first."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -49,7 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Processes that share the files end at about the same time if the long ones come first. The stand-in has to be there
     before the first gradient of the process: torch then counts the devices, once.
     """
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    places = {f"tests/{name}.py": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
     if any({"device", "standin"} & set(getattr(item, "fixturenames", ())) for item in items):
         importlib.import_module("stand_in")
     needing = [item for item in items if item.get_closest_marker("gpu")]
@@ -84,6 +99,17 @@ def _children_hear_interrupts() -> None:
     """A shell starts what it puts in the background with interrupts ignored, and every child would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def forks() -> ForkServerContext:
+    """Processes that start with the libraries of the stages: to import them takes longer than most tests.
+
+    The first optimizer imports `torch._dynamo`.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*(f"tasks.{stage}" for stage in read_graph(ROOT / "dvc.yaml")), "torch._dynamo"])
+    return context
 
 
 def synthetic_race(race_id: str, num_frames: int, seed: int) -> CapturedRace:

@@ -177,12 +177,12 @@ def test_presets_are_listed_applied_and_remarked_on(
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, "preset", "list") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == preset_names()
-    assert call(monkeypatch, "preset", "blocks") == 0
+    assert call(monkeypatch, "preset", "chunks") == 0
     shown = capsys.readouterr().out
     assert "network.iqn.actions_per_decision: 1 -> 5\n" in shown
     assert "note: 5 of 5 changes act on IQN alone, which is trained for comparison only" in shown
-    assert call(monkeypatch, "preset", "blocks") == 0
-    assert capsys.readouterr().out == "params.yaml holds all of blocks already: nothing is changed\n"
+    assert call(monkeypatch, "preset", "chunks") == 0
+    assert capsys.readouterr().out == "params.yaml holds all of chunks already: nothing is changed\n"
 
 
 def test_calibrate_writes_where_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

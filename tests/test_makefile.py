@@ -1,4 +1,4 @@
-"""`make clean` and its relatives: what they delete, and what they ask first."""
+"""`make`: what it deletes, what it asks first, and how programs are called."""
 
 import shutil
 import subprocess
@@ -50,3 +50,14 @@ def test_results_are_deleted_only_when_that_is_said(project: Path) -> None:
     assert left == KEPT | RESULTS | OF_TOOLS
     assert make(project, "clean-results", "SURE=yes")[::2] == (0, KEPT | OF_TOOLS)
     assert make(project, "clean-results", "SURE=yes")[0] == 0
+
+
+def test_libraries_are_compiled_once_whatever_the_shell_says(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (project / ".venv" / "bin").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.ready"):  # the environment is the newest: nothing to make
+        (project / name).touch()
+    program = project / ".venv" / "bin" / "dvc"
+    program.write_text("#!/bin/sh\nexit ${PYTHONDONTWRITEBYTECODE:-0}\n")
+    program.chmod(0o755)
+    assert make(project, "demo")[0] == 0

@@ -159,11 +159,11 @@ def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
         checked_params(with_keys(values), "wrong")
 
 
-def test_blocks_of_actions_need_a_float_head_of_their_own() -> None:
-    blocks = {"network.iqn.actions_per_decision": 5, "iqn.warmup_steps": 0, "iqn.demonstration_share": 0.0}
+def test_action_chunks_need_a_float_head_of_their_own() -> None:
+    chunks = {"network.iqn.actions_per_decision": 5, "iqn.warmup_steps": 0, "iqn.demonstration_share": 0.0}
     with pytest.raises(ParamsError, match=r"set transfer.iqn.float_head to fresh"):
-        checked_params(with_keys(blocks), "wrong")
-    checked_params(with_keys(blocks | {"transfer.iqn.float_head": "fresh"}), "wrong")
+        checked_params(with_keys(chunks), "wrong")
+    checked_params(with_keys(chunks | {"transfer.iqn.float_head": "fresh"}), "wrong")
 
 
 def test_what_is_not_trained_may_stand_as_it_is() -> None:

@@ -123,7 +123,7 @@ def test_bad_presets_change_nothing(params_file: Path, tmp_path: Path, text: str
 
 
 def test_unknown_names_are_refused(params_file: Path):
-    with pytest.raises(PresetError, match=r"no preset is called '../params'; .* holds blocks, btr, reference"):
+    with pytest.raises(PresetError, match=r"no preset is called '../params'; .* holds btr, chunks, reference"):
         apply_preset("../params", params_file, ROOT / "presets")
 
 
@@ -157,7 +157,7 @@ def test_changes_that_do_not_act_on_the_agent_are_named(
     params_file: Path, tmp_path: Path, train: str, remark: str | None
 ):
     apply_preset("mine", params_file, write(tmp_path, f"train: {train}\n"))
-    text = "iqn: {n_steps: 5}\nnetwork: {tau_embedding: 32, float_hidden: 32}\n"
+    text = "iqn: {n_steps: 5}\nnetwork: {iqn: {tau_embedding: 32}, float_hidden: 32}\n"
     found = apply_preset("mine", params_file, write(tmp_path, text)).remarks
     assert [remark in line for line in found] == ([True] if remark else [])
 

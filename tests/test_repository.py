@@ -205,6 +205,8 @@ def test_parameters_are_those_of_the_signature(stage: str) -> None:
     function = getattr(importlib.import_module(f"tasks.{stage}"), stage)
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     sections = {each.name: each.annotation for each in parameters if each.kind is not each.KEYWORD_ONLY}
+    if "sections" in sections:  # all of them as one value
+        sections = get_type_hints(sections["sections"], include_extras=True)
     if "algorithms" in sections:  # stands for the section of every algorithm
         assert sections.pop("algorithms") == Mapping[Algorithm, AlgorithmParams]
         sections |= {name: Params.model_fields[name].annotation for name in ALGORITHM_NAMES}

@@ -16,7 +16,7 @@ import torch
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.precision import keep_freed_memory
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import IqnParams, NetworkParams, ObservationParams, reference_params
@@ -65,7 +65,7 @@ def agent_spec(task: Task) -> AgentSpec:
 def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:
     """Learns the task from a seed until the watch says stop."""
     torch.set_num_threads(1)
-    keep_freed_memory()
+    raise_malloc_thresholds()
     cars = task.make_cars(shared.NUM_ENVS)
     watch = Watch(task, max_cpu_s)
     spec = agent_spec(task)

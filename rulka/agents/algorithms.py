@@ -105,7 +105,10 @@ SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
     "encoder": ("encoder.",),
     "float_head": ("float_head.", "float_mean", "float_std"),
 }
-"""The parts that all networks have in common, those of Levels 0 and 1 too."""
+"""How the names of tensors begin in the parts that all networks have in common, those of Levels 0 and 1 too."""
+
+CLONED_PARTS: Mapping[str, tuple[str, ...]] = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.",)}
+"""The same for all parts of the cloned policy; the pretrained encoder is the first of them."""
 
 ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
     "ppo": AlgorithmEntry(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from models.encoders.config import ENCODER_CONFIG
-from rulka.agents.algorithms import ALGORITHMS, SEEING_PARTS, agent_table
+from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, agent_table
 from rulka.artifacts import Artifact, observation_contract
 from rulka.errors import UserError
 from rulka.observation import FLOATS
@@ -27,9 +27,6 @@ LABELS = {"pretrained": "pretrained encoder", "cloned": "cloned policy"}
 
 STAGES = {"pretrained": "pretrain", "cloned": "clone"}
 NEW_NETWORK = "new network"
-
-OFFERED_PARTS = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.",)}
-"""How the names of tensors begin in the cloned policy, by part; the pretrained encoder is its first part."""
 REPORT_SCHEMA_VERSION = 2
 
 
@@ -101,7 +98,7 @@ def initial_agent(
         if is_there:
             raise TransferError(message)
     table = agent_table(algorithm, actions, network)
-    normalisation = policy.normalisation.for_blocks(table.actions_per_decision)
+    normalisation = policy.normalisation.for_chunks(table.actions_per_decision)
     torch.manual_seed(transfer.seed)
     encoder = ENCODER_CONFIG.validate_python(pretrained.config["encoder"])
     tensors = entry.build_network(observation, encoder, network, normalisation, table.num_outputs).state_dict()
@@ -185,7 +182,7 @@ def _row_of_source(
     network: Mapping[str, Tensor],
     wishes: Mapping[str, str],
 ) -> TensorReport:
-    part, shape, where = part_of(OFFERED_PARTS, name), list(tensor.shape), LABELS[source]
+    part, shape, where = part_of(CLONED_PARTS, name), list(tensor.shape), LABELS[source]
     if part is None:
         return TensorReport(where, name, "refused", shape, "belongs to no part of an agent")
     if wishes[part] != source:

@@ -1,4 +1,4 @@
-"""Which precision is faster here, and how to stop paying for memory twice: facts of the machine, measured at start."""
+"""Which precision is faster here, and malloc's thresholds: facts of the machine, measured at start."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20
 _NEVER_TRIM = 2**31 - 1
 
 
-def keep_freed_memory() -> bool:
-    """Makes this process keep freed blocks of up to 32 MiB instead of handing them back to the system.
+def raise_malloc_thresholds() -> bool:
+    """Has malloc keep freed memory, pieces of up to 32 MiB, instead of handing it back to the system.
 
     A training step frees and takes the same activations over and over; on virtual machines the page faults of that
     cost up to a third of the step (150 ms against 105 ms at batch 512). Costs some tens of megabytes.

@@ -48,7 +48,7 @@ class BlockSpec:
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
-        """Shape of the actions of one decision: none for one action, [K] for a block."""
+        """Shape of the actions of one decision: none for one action, [K] for a chunk."""
         return () if self.actions_per_decision == 1 else (self.actions_per_decision,)
 
     @property
@@ -65,12 +65,12 @@ class ExperienceBlock:
         image: [T + 1, N, 1, H, W] uint8.
         floats: [T + 1, N, F] float32, unnormalised.
         potential: [T + 1, N] float32 shaping potential of each observation, in reward units.
-        action: [T, N] uint8 index into the action table; [T, N, K] where decisions are blocks of K actions.
+        action: [T, N] uint8 index into the action table; [T, N, K] where decisions are chunks of K actions.
         reward: [T, N] float32 reward for the decision, without shaping.
         terminated: [T, N] the race ended for good: finished or off the track.
         truncated: [T, N] the race was cut by a limit; its last observation still has a value.
         is_reset: [T, N] the decision was swallowed by a reset and is no transition.
-        is_greedy: [T, N] the behaviour policy would have chosen this action without exploring; of a block, all of them.
+        is_greedy: [T, N] the behaviour policy would have chosen this action without exploring; of a chunk, all of them.
         log_prob: [T, N] log-probability of the action under the policy that acted; 0 where it has none.
         value: [T, N] that policy's estimate of the state; 0 where it has none.
     """

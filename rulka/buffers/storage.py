@@ -48,7 +48,7 @@ class Storage(NamedTuple):
     image: NDArray[np.uint8]  # [S, T + 1, N, H W]
     floats: NDArray[np.float32]  # [S, T + 1, N, F]
     potential: NDArray[np.float32]  # [S, T + 1, N]
-    action: NDArray[np.uint8]  # [S, T, N], or [S, T, N, K] for blocks of actions
+    action: NDArray[np.uint8]  # [S, T, N], or [S, T, N, K] for chunks of actions
     reward: NDArray[np.float32]  # [S, T, N], as all that follow
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]

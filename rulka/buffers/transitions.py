@@ -25,7 +25,7 @@ class Transitions(NamedTuple):
         next_observation: [B] int64 flat index of the observation after the last one.
         potential: [B] float32 of the observation.
         next_potential: [B] float32 of the next observation.
-        action: [B] int64 first action; [B, K] first block of actions.
+        action: [B] int64 first action; [B, K] first chunk of actions.
     """
 
     reward: NDArray[np.float32]

@@ -24,6 +24,7 @@ def run(stages: Names = (), /, force: Flag = False, device: DeviceName = None) -
         force: run them even if nothing they read has changed.
         device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
     """
+    _check_folder()
     _pass_on(device)
     with _prefect_explained():
         from flows.local import run as run_flow
@@ -33,6 +34,7 @@ def run(stages: Names = (), /, force: Flag = False, device: DeviceName = None) -
 
 def up() -> None:
     """Start Prefect's server, worker and deployments on this machine; Ctrl-C stops them."""
+    _check_folder()
     with _prefect_explained():
         from flows.stack import up as run_stack
 
@@ -43,7 +45,7 @@ def preset(name: OneName, /) -> None:
     """Lay a preset of presets/ over params.yaml, or list them; comments in params.yaml are kept.
 
     Args:
-        name: blocks, btr, reference, scratch, or that of another file of presets/; `list` shows all.
+        name: btr, chunks, reference, scratch, or that of another file of presets/; `list` shows all.
     """
     from rulka.presets import apply_preset, preset_lines
 
@@ -118,6 +120,13 @@ def _pass_on(device: str | None) -> None:
 
         choose_device(device)
         os.environ[DEVICE_VARIABLE] = device
+
+
+def _check_folder() -> None:
+    """Refuses a folder that cannot be worked in before Prefect is imported, which takes seconds."""
+    from flows.project import check_project
+
+    check_project()
 
 
 @contextmanager

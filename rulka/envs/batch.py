@@ -101,7 +101,7 @@ class RaceBatch:
         What came of it is in `scores`.
 
         Args:
-            actions: [N] indices into the action table, [N, K] where decisions are blocks of K of them; where the
+            actions: [N] indices into the action table, [N, K] where decisions are chunks of K of them; where the
                 settings say continuous, [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
         Raises:
@@ -204,7 +204,7 @@ class RaceBatch:
     def _begin(self, which: NDArray[np.bool_], places: Mapping[str, NDArray[np.floating]]) -> None:
         """Puts chosen cars where they are told or their generators say and starts their clocks."""
         chance = np.zeros((self.num_cars, NUM_CHANCES))
-        for k in np.flatnonzero(which):
+        for k in np.flatnonzero(which).tolist():
             chance[k] = self.generators[k].random(NUM_CHANCES)
         starts = draw_starts(chance, self.settings, self.track.length_m)._replace(**places)
         self.simulator.reset(which, *starts)

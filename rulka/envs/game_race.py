@@ -22,7 +22,19 @@ from rulka.game.link import GameLink
 from rulka.game.session import Decision, GameSession
 from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats, num_floats
 from rulka.race_settings import RaceSettings
-from rulka.simulator.physics import NUM_MARKS, NUM_PROGRESS, View
+from rulka.simulator.physics import (
+    ALONG_BEFORE_ROW,
+    ALONG_ROW,
+    FINISHED_ROW,
+    NUM_ENDS,
+    NUM_PROGRESS,
+    NUM_TIMING,
+    OFF_TRACK_ROW,
+    TIME_BEFORE_ROW,
+    TIME_ROW,
+    ZONE_ROW,
+    View,
+)
 from rulka.simulator.race_end import has_left
 from rulka.tracks.progress import PATH_SEARCH_ZONES, all_zones, locate, zone_frames
 from rulka.tracks.track import Track
@@ -67,8 +79,8 @@ class GameRace:
             previous_keys=np.zeros((1, NUM_PREVIOUS_ACTIONS * table.actions_per_decision, 4), np.float32),
             progress=np.zeros((NUM_PROGRESS, 1)),
             margin_m=np.zeros(1, np.float32),
-            marks=np.zeros((NUM_MARKS + 1, 1), np.int64),
-            has_gone=np.zeros((2, 1), np.bool_),
+            timing=np.zeros((NUM_TIMING + 1, 1), np.int64),
+            ended=np.zeros((NUM_ENDS, 1), np.bool_),
         )
         self.scores = Scores(settings, track, self._view)
         self._is_started = self._is_lost = self._is_closed = self.is_crashed = False
@@ -92,7 +104,7 @@ class GameRace:
             decision = self._recovered()
         self._is_started, self.is_crashed = True, False
         self._view.previous_keys[:] = self._keys[FORWARD]
-        self._view.marks[:] = 0
+        self._view.timing[:] = 0
         self._take(decision)
         self._remember()
         self.scores.begin(_THE_CAR, is_full_race=_THE_CAR)
@@ -102,7 +114,7 @@ class GameRace:
         """Takes one decision.
 
         Args:
-            action: an index into the action table, or [K] of them where decisions are blocks; in a block that ends at
+            action: an index into the action table, or [K] of them where decisions are chunks; in a chunk that ends at
                 the finish the keys after it are never pressed.
 
         Raises:
@@ -183,8 +195,8 @@ class GameRace:
 
     def _remember(self) -> None:
         """Keeps where the car is and its clock as those before the next decision."""
-        view = self._view
-        view.progress[2], view.progress[3] = view.progress[0], view.marks[1]
+        progress = self._view.progress
+        progress[ALONG_BEFORE_ROW], progress[TIME_BEFORE_ROW] = progress[ALONG_ROW], self._view.timing[TIME_ROW]
 
     def _take(self, decision: Decision) -> None:
         """Takes over what is seen, and finds where on the track that is."""
@@ -195,13 +207,15 @@ class GameRace:
         up = view.rows[0, CAR["rotation"]].reshape(3, 3)[:, 1].astype(np.float64)
         # The ground under the car, as in the simulator: a car that leans has its position beside it.
         ground = view.rows[0, CAR["position"]].astype(np.float64) - self._reference_m * up
-        found = locate(ground, self._centre, self._frames, int(view.marks[0, 0]), PATH_SEARCH_ZONES, ZONE_SPACING_M)
+        before = int(view.timing[ZONE_ROW, 0])
+        found = locate(ground, self._centre, self._frames, before, PATH_SEARCH_ZONES, ZONE_SPACING_M)
         zone, along_m, lateral_m, height_m = found
-        view.marks[0], view.marks[1], view.marks[-1] = zone, decision.time_ms, decision.time_ms
-        view.progress[0], view.margin_m[0] = along_m, track.length_m - along_m
-        view.has_gone[0] = decision.is_finished
-        view.has_gone[1] = not decision.is_finished and self._has_left(zone, along_m, lateral_m, height_m, up)
-        build_floats(view.rows, view.previous_keys, track.zones, view.marks[0], view.margin_m, self._floats)
+        view.timing[ZONE_ROW], view.timing[TIME_ROW], view.timing[-1] = zone, decision.time_ms, decision.time_ms
+        view.progress[ALONG_ROW], view.margin_m[0] = along_m, track.length_m - along_m
+        view.ended[FINISHED_ROW] = decision.is_finished
+        has_left = self._has_left(zone, along_m, lateral_m, height_m, up)
+        view.ended[OFF_TRACK_ROW] = not decision.is_finished and has_left
+        build_floats(view.rows, view.previous_keys, track.zones, view.timing[ZONE_ROW], view.margin_m, self._floats)
 
     def _has_left(self, zone: int, along_m: float, lateral_m: float, height_m: float, up: NDArray[np.float64]) -> bool:
         track, share = self._track, along_m / ZONE_SPACING_M - zone

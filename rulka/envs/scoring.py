@@ -5,14 +5,11 @@ Dimensions: N cars, G gates, T decisions of a captured race.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka import observation
-from rulka.envs import rewards
 from rulka.envs.results import StepResult
 from rulka.envs.rewards import (
     DIRECTION_WEIGHT,
@@ -27,11 +24,18 @@ from rulka.envs.rewards import (
 )
 from rulka.observation import CAR, NUM_WHEELS, WAYPOINT_STRIDE
 from rulka.race_settings import RaceSettings
-from rulka.simulator import compiling, race_end
-from rulka.simulator.car import columns
 from rulka.simulator.car.columns import R_CONTACT, R_POSITION, R_ROTATION, R_VELOCITY
-from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel, source_stamp
-from rulka.simulator.physics import View
+from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
+from rulka.simulator.physics import (
+    ALONG_BEFORE_ROW,
+    ALONG_ROW,
+    FINISHED_ROW,
+    OFF_TRACK_ROW,
+    TIME_BEFORE_ROW,
+    TIME_ROW,
+    ZONE_ROW,
+    View,
+)
 from rulka.simulator.race_end import LENGTH_M, MILESTONE_M, MILESTONE_MS, NUM_MILESTONES, TOO_LONG, end_of_race
 from rulka.tracks.track import Track
 
@@ -43,8 +47,6 @@ TERMINATED, TRUNCATED, IS_RESET, FINISHED, OFF_TRACK, FULL_RACE, NUM_FLAGS = ran
 """Rows of the flags, as in `StepResult`."""
 REWARD, PROGRESS_M, NUM_MEASURES = range(3)
 """Rows of the measures."""
-MODULES = (compiling, columns, observation, rewards, race_end)
-"""What the kernels are made of beside this file."""
 
 
 @inlined_kernel
@@ -77,175 +79,165 @@ def num_on_ground(has_contact: NDArray[np.float32]) -> int:
     return count
 
 
-def _compile_score_step(stamp: int) -> Callable[..., int]:
-    """Returns the kernel `score_step`; the stamp of its files is part of the key under which numba keeps it."""
-
-    @cached_kernel
-    def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
-        progress: Array,
-        marks: NDArray[np.int64],
-        has_gone: NDArray[np.bool_],
-        rules: Array,
-        rows: NDArray[np.float32],
-        previous_keys: NDArray[np.float32],
-        zones: NDArray[np.float32],
-        counters: Array,
-        measures: NDArray[np.float32],
-        race_ms: NDArray[np.int64],
-        flags: NDArray[np.bool_],
-    ) -> int:
-        num_over = 0
-        for n in range(counters.shape[0] if stamp else 0):
-            is_reset = counters[n, IS_OVER] > 0.0
-            is_finished = has_gone[0, n]
-            is_off_track = has_gone[1, n] and not is_finished
-            along_m = min(progress[0, n], rules[LENGTH_M])
-            now_ms = marks[marks.shape[0] - 1, n] if is_finished else marks[1, n]
-            counters[n, FURTHEST_M] = max(counters[n, FURTHEST_M], along_m)
-            has_ended = is_finished or is_off_track
-            end = end_of_race(is_finished, is_off_track, along_m, np.float64(now_ms), counters[n], rules)
-            is_cut = end >= TOO_LONG and not is_reset
-            gained_m = along_m - min(progress[2, n], rules[LENGTH_M])
-            reward = progress_reward(gained_m, (now_ms - progress[3, n]) / 1000.0, is_off_track, rules)
-            if rules[PAYS_DRIVING] > 0.0:
-                left_mps, up_mps = speed_along(rows[n], 0), speed_along(rows[n], 1)
-                forward_mps = speed_along(rows[n], 2)
-                speed_mps = length_of(left_mps, up_mps, forward_mps)
-                # Nothing follows the end of a race, so that speed gained by then brings no metres.
-                counts = forward_mps > 0.0 and not has_ended and not is_cut
-                gained_mps = speed_mps - counters[n, SPEED_MPS] if counts else 0.0
-                counters[n, SPEED_MPS] = speed_mps
-                keys = previous_keys[n, previous_keys.shape[1] - 1]
-                num_wheels = num_on_ground(rows[n, R_CONTACT : R_CONTACT + NUM_WHEELS])
-                is_full_gas = keys[0] > 0.5 and keys[1] <= 0.5
-                distance_m = distance_to(rows[n], zones[marks[0, n]])
-                reward += driving_reward(gained_mps, left_mps, forward_mps, num_wheels, is_full_gas, distance_m, rules)
-            measures[REWARD, n] = 0.0 if is_reset else reward
-            measures[PROGRESS_M, n] = counters[n, FURTHEST_M]
-            race_ms[n] = now_ms
-            flags[TERMINATED, n], flags[TRUNCATED, n], flags[IS_RESET, n] = has_ended, is_cut, is_reset
-            flags[FINISHED, n], flags[OFF_TRACK, n] = is_finished, is_off_track
-            flags[FULL_RACE, n] = counters[n, IS_FULL_RACE] > 0.0
-            is_over = has_ended or is_cut
-            counters[n, IS_OVER] = 1.0 if is_over else 0.0
-            num_over += 1 if is_over else 0
-        return num_over
-
-    return score_step
+@inlined_kernel
+def manner_reward(
+    row: NDArray[np.float32],
+    keys: NDArray[np.float32],
+    zone: NDArray[np.float32],
+    counters: Array,
+    goes_on: bool,
+    rules: Array,
+) -> float:
+    """Returns what a car's manner of driving is worth, and keeps its speed among the counters."""
+    left_mps, up_mps, forward_mps = speed_along(row, 0), speed_along(row, 1), speed_along(row, 2)
+    speed_mps = length_of(left_mps, up_mps, forward_mps)
+    # Nothing follows the end of a race, so that speed gained by then brings no metres.
+    gained_mps = speed_mps - counters[SPEED_MPS] if goes_on and forward_mps > 0.0 else 0.0
+    counters[SPEED_MPS] = speed_mps
+    num_wheels = num_on_ground(row[R_CONTACT : R_CONTACT + NUM_WHEELS])
+    is_full_gas = keys[0] > 0.5 and keys[1] <= 0.5
+    return driving_reward(gained_mps, left_mps, forward_mps, num_wheels, is_full_gas, distance_to(row, zone), rules)
 
 
-def _compile_find_potentials(stamp: int) -> Callable[..., None]:
-    """Returns the kernel `find_potentials`."""
+@cached_kernel
+def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
+    progress: Array,
+    timing: NDArray[np.int64],
+    ended: NDArray[np.bool_],
+    rules: Array,
+    rows: NDArray[np.float32],
+    previous_keys: NDArray[np.float32],
+    zones: NDArray[np.float32],
+    counters: Array,
+    measures: NDArray[np.float32],
+    race_ms: NDArray[np.int64],
+    flags: NDArray[np.bool_],
+) -> int:
+    """Finds out which races ended and what the decisions were worth.
 
-    @cached_kernel
-    def find_potentials(
-        rows: NDArray[np.float32],
-        zone_index: NDArray[np.int64],
-        zones: NDArray[np.float32],
-        rules: Array,
-        out: NDArray[np.float32],
-    ) -> None:
-        for n in range(rows.shape[0] if stamp else 0):
-            here = zones[zone_index[n]]
-            value = line_potential(distance_to(rows[n], here), rules)
-            if rules[DIRECTION_WEIGHT] != 0.0:
-                ahead = zones[zone_index[n] + WAYPOINT_STRIDE]
-                x, y, z = ahead[0] - here[0], ahead[1] - here[1], ahead[2] - here[2]
-                along = rows[n, R_ROTATION + 2] * x + rows[n, R_ROTATION + 5] * y + rows[n, R_ROTATION + 8] * z
-                value += direction_potential(along / length_of(x, y, z), rules)
-            out[n] = value
+    Args:
+        progress: [NUM_PROGRESS, N] of `rulka.simulator.physics.View`.
+        timing: [NUM_TIMING + G, N] of it.
+        ended: [NUM_ENDS, N] of it.
+        rules: from `rulka.envs.rewards.rule_array`.
+        rows: [N, NUM_CAR_FIELDS] `CAR` rows.
+        previous_keys: [N, K, 4] keys of the last actions, oldest first.
+        zones: [Z, 3] float32.
+        counters: [N, NUM_COUNTERS] updated. A race that was over has been begun anew by this decision.
+        measures: [NUM_MEASURES, N] overwritten.
+        race_ms: [N] overwritten: time since the start, of a finished race its time to the millisecond.
+        flags: [NUM_FLAGS, N] overwritten.
 
-    return find_potentials
-
-
-def _compile_score_captured(stamp: int) -> Callable[..., None]:
-    """Returns the kernel `score_captured`."""
-
-    @cached_kernel
-    def score_captured(  # noqa: PLR0913, PLR0917 as above
-        gained_m: Array,
-        duration_s: Array,
-        is_full_gas: NDArray[np.bool_],
-        velocity_mps: NDArray[np.float32],
-        has_contact: NDArray[np.float32],
-        waypoints_m: NDArray[np.float32],
-        rules: Array,
-        reward: NDArray[np.float32],
-        potential: NDArray[np.float32],
-    ) -> None:
-        for t in range(potential.shape[0] if stamp else 0):
-            x, y, z = waypoints_m[t, 0], waypoints_m[t, 1], waypoints_m[t, 2]
-            distance_m = length_of(x, y, z)
-            potential[t] = line_potential(distance_m, rules)
-            if rules[DIRECTION_WEIGHT] != 0.0:
-                x, y, z = waypoints_m[t, 3] - x, waypoints_m[t, 4] - y, waypoints_m[t, 5] - z
-                potential[t] += direction_potential(z / length_of(x, y, z), rules)
-            if t == 0:
-                continue
-            worth = progress_reward(gained_m[t - 1], duration_s[t - 1], False, rules)
-            if rules[PAYS_DRIVING] > 0.0:
-                before, after = velocity_mps[t - 1], velocity_mps[t]
-                counts = after[2] > 0.0 and t < potential.shape[0] - 1
-                gained_mps = length_of(after[0], after[1], after[2]) - length_of(before[0], before[1], before[2])
-                worth += driving_reward(
-                    gained_mps if counts else 0.0,
-                    after[0],
-                    after[2],
-                    num_on_ground(has_contact[t]),
-                    is_full_gas[t - 1],
-                    distance_m,
-                    rules,
-                )
-            reward[t - 1] = worth
-
-    return score_captured
+    Returns:
+        How many races are over now.
+    """
+    num_over = 0
+    for n in range(counters.shape[0]):
+        is_reset = counters[n, IS_OVER] > 0.0
+        is_finished = ended[FINISHED_ROW, n]
+        is_off_track = ended[OFF_TRACK_ROW, n] and not is_finished
+        along_m = min(progress[ALONG_ROW, n], rules[LENGTH_M])
+        now_ms = timing[timing.shape[0] - 1, n] if is_finished else timing[TIME_ROW, n]
+        counters[n, FURTHEST_M] = max(counters[n, FURTHEST_M], along_m)
+        has_ended = is_finished or is_off_track
+        end = end_of_race(is_finished, is_off_track, along_m, np.float64(now_ms), counters[n], rules)
+        is_cut = end >= TOO_LONG and not is_reset
+        gained_m = along_m - min(progress[ALONG_BEFORE_ROW, n], rules[LENGTH_M])
+        reward = progress_reward(gained_m, (now_ms - progress[TIME_BEFORE_ROW, n]) / 1000.0, is_off_track, rules)
+        if rules[PAYS_DRIVING] > 0.0:
+            keys, zone = previous_keys[n, previous_keys.shape[1] - 1], zones[timing[ZONE_ROW, n]]
+            reward += manner_reward(rows[n], keys, zone, counters[n], not has_ended and not is_cut, rules)
+        measures[REWARD, n] = 0.0 if is_reset else reward
+        measures[PROGRESS_M, n] = counters[n, FURTHEST_M]
+        race_ms[n] = now_ms
+        flags[TERMINATED, n], flags[TRUNCATED, n], flags[IS_RESET, n] = has_ended, is_cut, is_reset
+        flags[FINISHED, n], flags[OFF_TRACK, n] = is_finished, is_off_track
+        flags[FULL_RACE, n] = counters[n, IS_FULL_RACE] > 0.0
+        is_over = has_ended or is_cut
+        counters[n, IS_OVER] = 1.0 if is_over else 0.0
+        num_over += 1 if is_over else 0
+    return num_over
 
 
-score_step = _compile_score_step(source_stamp(MODULES))
-"""Finds out which races ended and what the decisions were worth.
+@cached_kernel
+def find_potentials(
+    rows: NDArray[np.float32],
+    zone_index: NDArray[np.int64],
+    zones: NDArray[np.float32],
+    rules: Array,
+    out: NDArray[np.float32],
+) -> None:
+    """Writes the shaping potential of every car.
 
-Args:
-    progress: [4, N] of `rulka.simulator.physics.View`.
-    marks: [3 + G, N] of it.
-    has_gone: [2, N] of it.
-    rules: from `rulka.envs.rewards.rule_array`.
-    rows: [N, NUM_CAR_FIELDS] `CAR` rows.
-    previous_keys: [N, K, 4] keys of the last actions, oldest first.
-    zones: [Z, 3] float32.
-    counters: [N, NUM_COUNTERS] updated. A race that was over has been begun anew by this decision.
-    measures: [NUM_MEASURES, N] overwritten.
-    race_ms: [N] overwritten: time since the start, of a finished race its time to the millisecond.
-    flags: [NUM_FLAGS, N] overwritten.
+    Args:
+        rows: [N, NUM_CAR_FIELDS] `CAR` rows.
+        zone_index: [N].
+        zones: [Z, 3] float32.
+        rules: from `rulka.envs.rewards.rule_array`.
+        out: [N] float32, overwritten.
+    """
+    for n in range(rows.shape[0]):
+        here = zones[zone_index[n]]
+        value = line_potential(distance_to(rows[n], here), rules)
+        if rules[DIRECTION_WEIGHT] != 0.0:
+            ahead = zones[zone_index[n] + WAYPOINT_STRIDE]
+            x, y, z = ahead[0] - here[0], ahead[1] - here[1], ahead[2] - here[2]
+            along = rows[n, R_ROTATION + 2] * x + rows[n, R_ROTATION + 5] * y + rows[n, R_ROTATION + 8] * z
+            value += direction_potential(along / length_of(x, y, z), rules)
+        out[n] = value
 
-Returns:
-    How many races are over now.
-"""
 
-find_potentials = _compile_find_potentials(source_stamp(MODULES))
-"""Writes the shaping potential of every car.
+@cached_kernel
+def score_captured(  # noqa: PLR0913, PLR0917 as above
+    gained_m: Array,
+    duration_s: Array,
+    is_full_gas: NDArray[np.bool_],
+    velocity_mps: NDArray[np.float32],
+    has_contact: NDArray[np.float32],
+    waypoints_m: NDArray[np.float32],
+    rules: Array,
+    reward: NDArray[np.float32],
+    potential: NDArray[np.float32],
+) -> None:
+    """Writes what the decisions of one captured race were worth.
 
-Args:
-    rows: [N, NUM_CAR_FIELDS] `CAR` rows.
-    zone_index: [N].
-    zones: [Z, 3] float32.
-    rules: from `rulka.envs.rewards.rule_array`.
-    out: [N] float32, overwritten.
-"""
+    It never left the track and ends with the last decision.
 
-score_captured = _compile_score_captured(source_stamp(MODULES))
-"""Writes what the decisions of one captured race were worth, that never left the track and ends with the last of them.
-
-Args:
-    gained_m: [T] metres gained along the centreline.
-    duration_s: [T] race time that passed.
-    is_full_gas: [T] the decision's last action accelerates without braking.
-    velocity_mps: [T + 1, 3] in the car's frame, before every decision and after the last.
-    has_contact: [T + 1, 4] of the wheels.
-    waypoints_m: [T + 1, 6] the car's zone and the next waypoint, in the car's frame.
-    rules: from `rulka.envs.rewards.rule_array`.
-    reward: [T] float32, overwritten.
-    potential: [T + 1] float32, overwritten.
-"""
+    Args:
+        gained_m: [T] metres gained along the centreline.
+        duration_s: [T] race time that passed.
+        is_full_gas: [T] the decision's last action accelerates without braking.
+        velocity_mps: [T + 1, 3] in the car's frame, before every decision and after the last.
+        has_contact: [T + 1, 4] of the wheels.
+        waypoints_m: [T + 1, 6] the car's zone and the next waypoint, in the car's frame.
+        rules: from `rulka.envs.rewards.rule_array`.
+        reward: [T] float32, overwritten.
+        potential: [T + 1] float32, overwritten.
+    """
+    for t in range(potential.shape[0]):
+        x, y, z = waypoints_m[t, 0], waypoints_m[t, 1], waypoints_m[t, 2]
+        distance_m = length_of(x, y, z)
+        potential[t] = line_potential(distance_m, rules)
+        if rules[DIRECTION_WEIGHT] != 0.0:
+            x, y, z = waypoints_m[t, 3] - x, waypoints_m[t, 4] - y, waypoints_m[t, 5] - z
+            potential[t] += direction_potential(z / length_of(x, y, z), rules)
+        if t == 0:
+            continue
+        worth = progress_reward(gained_m[t - 1], duration_s[t - 1], False, rules)
+        if rules[PAYS_DRIVING] > 0.0:
+            before, after = velocity_mps[t - 1], velocity_mps[t]
+            counts = after[2] > 0.0 and t < potential.shape[0] - 1
+            gained_mps = length_of(after[0], after[1], after[2]) - length_of(before[0], before[1], before[2])
+            worth += driving_reward(
+                gained_mps if counts else 0.0,
+                after[0],
+                after[2],
+                num_on_ground(has_contact[t]),
+                is_full_gas[t - 1],
+                distance_m,
+                rules,
+            )
+        reward[t - 1] = worth
 
 
 class Scores:
@@ -260,7 +252,7 @@ class Scores:
     """
 
     def __init__(self, settings: RaceSettings, track: Track, view: View) -> None:
-        """Compiles the kernels, where that is still to be done.
+        """Compiles the kernels, where that is still to be done: a race in the game could not wait for it.
 
         Args:
             settings: how races end and are paid.
@@ -299,7 +291,7 @@ class Scores:
 
         They are over still where they were: `score` takes that for a decision that a reset has taken the place of.
         """
-        counters, along_m = self.counters, np.minimum(self._view.progress[0], self._track.length_m)
+        counters, along_m = self.counters, np.minimum(self._view.progress[ALONG_ROW], self._track.length_m)
         counters[which, IS_FULL_RACE] = is_full_race[which]
         counters[which, FURTHEST_M] = counters[which, MILESTONE_M] = along_m[which]
         counters[which, MILESTONE_MS] = 0.0
@@ -317,8 +309,8 @@ class Scores:
         view = self._view
         self.num_over = score_step(
             view.progress,
-            view.marks,
-            view.has_gone,
+            view.timing,
+            view.ended,
             self._rules,
             view.rows,
             view.previous_keys,
@@ -331,7 +323,7 @@ class Scores:
 
     def find_potentials(self, out: NDArray[np.float32]) -> None:
         """Writes the shaping potential [N] of every car."""
-        find_potentials(self._view.rows, self._view.marks[0], self._track.zones, self._rules, out)
+        find_potentials(self._view.rows, self._view.timing[ZONE_ROW], self._track.zones, self._rules, out)
 
     def result(self) -> StepResult:
         """Returns what the last decision of every car led to, as arrays of its own."""
@@ -352,11 +344,11 @@ class Scores:
     def facts(self) -> dict[str, NDArray]:
         """Returns the info of all cars as they stand now, also right after a reset: arrays of N entries."""
         view = self._view
-        is_finished, is_off_track = view.has_gone
+        is_finished, is_off_track = view.ended
         return {
             "progress_m": self.counters[:, FURTHEST_M].astype(np.float32),
             "start_m": self.start_m.astype(np.float32),
-            "time_ms": np.where(is_finished, view.marks[-1], view.marks[1]),
+            "time_ms": np.where(is_finished, view.timing[-1], view.timing[TIME_ROW]),
             "is_finished": is_finished.copy(),
             "is_off_track": is_off_track & ~is_finished,
         }

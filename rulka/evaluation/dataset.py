@@ -104,6 +104,6 @@ def race_of_result(result: RaceResult, table: ActionTable, player: str) -> Race:
 
 def _tick_controls(result: RaceResult, table: ActionTable) -> NDArray[np.float32]:
     """Returns the inputs [T, 3] of every tick, of whatever the driver's decisions are made."""
-    held = result.controls[:, None] if result.block_controls is None else result.block_controls
+    held = result.controls[:, None] if result.chunk_controls is None else result.chunk_controls
     num_ticks = table.ticks_per_action * table.actions_per_decision // held.shape[1]
     return np.repeat(held[:-1].reshape(-1, 3), num_ticks, axis=0)

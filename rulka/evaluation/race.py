@@ -32,7 +32,7 @@ from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
 Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.int64]]
-"""Maps images [N, 1, H, W] and raw floats [N, F] of N cars to N action indices, or blocks of them; row k is car k's."""
+"""Maps images [N, 1, H, W] and raw floats [N, F] of N cars to N action indices, or chunks of them; row k is car k's."""
 
 _END_IN_WORDS = {
     race_end.FINISHED: FINISHED,
@@ -182,7 +182,7 @@ class _Log:
             cars=cars[samples].copy(),
             along_m=along_m[samples].copy(),
             controls=held[:, 0],
-            block_controls=held if held.shape[1] > 1 else None,
+            chunk_controls=held if held.shape[1] > 1 else None,
         )
 
 

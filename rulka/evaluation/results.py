@@ -36,7 +36,7 @@ class RaceResult:
         along_m: [T] float64 distance along the track's line.
         controls: [T, 3] float32 steering in [-1, 1] (positive right), gas and brake in [0, 1], held from each sample.
         seed: number of the start.
-        block_controls: [T, K, 3] the same of each of the K actions of a decision, where that is a block of them, of
+        chunk_controls: [T, K, 3] the same of each of the K actions of a decision, where that is a chunk of them, of
             which `controls` has the first; None where decisions are one action.
     """
 
@@ -49,7 +49,7 @@ class RaceResult:
     along_m: NDArray[np.float64]
     controls: NDArray[np.float32]
     seed: int = NO_SEED
-    block_controls: NDArray[np.float32] | None = None
+    chunk_controls: NDArray[np.float32] | None = None
 
     @classmethod
     def recorded(

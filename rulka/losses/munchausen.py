@@ -2,8 +2,8 @@
 
 The target network stands for the policy softmax(Q / temperature). Its log-probability of the action taken is added to
 the reward, and the value of the next state is the policy's, with its entropy.
-A policy over blocks of K actions is the product of one for each place, so its log-probability is their sum.
-Dimensions: B batch, S target quantiles, K actions of a block, A actions.
+A policy over chunks of K actions is the product of one for each place, so its log-probability is their sum.
+Dimensions: B batch, S target quantiles, K actions of a chunk, A actions.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def munchausen_bonus(value: Tensor, action: Tensor, alpha: float, temperature: f
 
     Args:
         value: [B, A] Q-values of the target network, or advantages: a number added to a row changes nothing;
-            [B, K, A] for blocks.
-        action: [B] int64, taken; [B, K] for blocks.
+            [B, K, A] for chunks.
+        action: [B] int64, taken; [B, K] for chunks.
         alpha: weight, 0.9 in the paper.
         temperature: of the policy, in return units; positive.
         floor: at most 0; -1 in the paper.

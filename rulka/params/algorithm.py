@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, get_args
+from typing import get_args
 
 from rulka.params.base import Algorithm, Section
 from rulka.params.networks import NetworkParams, PartsParams
@@ -11,14 +11,7 @@ ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
 class AlgorithmParams(Section):
-    """Base of the sections of algorithms, each of which goes by the name of its algorithm.
-
-    Attributes:
-        own_keys: how further keys of `params.yaml` begin that act on this algorithm alone, besides what goes by its
-            name in any section.
-    """
-
-    own_keys: ClassVar[tuple[str, ...]] = ()
+    """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
 
     def impossible(self, network: NetworkParams, parts: PartsParams, *, is_trained: bool) -> list[tuple[bool, str]]:
         """Returns for each combination with other sections that cannot be whether it is there, and what is wrong.

@@ -83,8 +83,8 @@ def refuse_impossible(combinations: Iterable[tuple[bool, str]]) -> None:
         raise ValueError(message)
 
 
-def refuse_more(section: Section, lower: str, upper: str) -> None:
-    """Raises ValueError where the first of two fields is greater than the second; None counts as no bound."""
+def check_order(section: Section, lower: str, upper: str) -> None:
+    """Raises ValueError unless the first of two fields is at most the second; None counts as no bound."""
     low, high = getattr(section, lower), getattr(section, upper)
     if low is not None and high is not None and low > high:
         message = f"{lower} {low} is greater than {upper} {high}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field, model_validator
 
 from rulka.observation import MINI_RACE_ACTIONS
@@ -58,9 +56,7 @@ class ResetParams(Section):
 class IqnParams(AlgorithmParams):
     """IQN; see `rulka.agents.iqn.learner`."""
 
-    own_keys: ClassVar[tuple[str, ...]] = ("network.tau_embedding.",)
-
-    explore_whole_blocks: bool = Field(description="chance is drawn for a whole block of actions, not for each")
+    explore_whole_chunks: bool = Field(description="chance is drawn for a whole chunk of actions, not for each")
     num_quantiles: Several = Field(description="fractions for each state while training; even")
     num_quantiles_acting: Several = Field(description="fractions for each state while acting; even")
     kappa: Positive = Field(description="errors beyond this count linearly, smaller ones squared; in units of returns")

@@ -12,6 +12,7 @@ from rulka.params.base import Algorithm, Count, Section, Seed, Size
 class IqnNetworkParams(Section):
     """What IQN's network has beyond that of the cloned policy and PPO; see `models.iqn.IqnSizes`."""
 
+    tau_embedding: Size = Field(description="cosines in the quantile embedding")
     layer_norm: bool = Field(description="in the float head and both heads")
     actions_per_decision: Count = Field(
         description="actions that share a decision's ticks; a later peer has 5, of 10 ms each"
@@ -26,7 +27,6 @@ class NetworkParams(Section):
 
     float_hidden: Size = Field(description="width of both layers of the float head")
     dense_hidden: int = Field(ge=2, le=65_536, description="twice the width of each IQN head; width of the PPO trunk")
-    tau_embedding: Size = Field(description="cosines in the quantile embedding")
     iqn: IqnNetworkParams = Field(description="of IQN alone")
 
 

@@ -23,7 +23,7 @@ class PpoParams(AlgorithmParams):
 
     steps_per_update: int = Field(ge=2, le=1_000_000, description="decisions of experience for one update")
     epochs: Count = Field(description="passes over the experience of one update")
-    encoder_epochs: Whole = Field(description="first epochs of an update that also train the encoder")
+    encoder_epochs: Whole = Field(description="last epochs of an update, which also train the encoder")
     batch_size: BatchSize = Field(description="decisions of one gradient step")
     learning_rate: LearningRateSchedule = Field(description="of Adam, over environment steps")
     gamma: Share = Field(description="discount of one decision")

@@ -23,7 +23,7 @@ from rulka.params.base import (
     Several,
     Share,
     Whole,
-    refuse_more,
+    check_order,
 )
 
 
@@ -56,7 +56,7 @@ class DriverParams(Section):
 
     @model_validator(mode="after")
     def _check(self) -> DriverParams:
-        refuse_more(self, "pace_low", "pace_high")
+        check_order(self, "pace_low", "pace_high")
         return self
 
 
@@ -74,7 +74,7 @@ class SelectParams(Section):
 
     @model_validator(mode="after")
     def _check_range(self) -> SelectParams:
-        refuse_more(self, "min_race_s", "max_race_s")
+        check_order(self, "min_race_s", "max_race_s")
         return self
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from rulka.params.base import NotNegative, Positive, Section, Share, refuse_more
+from rulka.params.base import NotNegative, Positive, Section, Share, check_order
 
 MIN_PIXELS, MAX_PIXELS = 34, 1024
 """Below 34 rows or columns nothing is left of an image after the four convolutions of `models.encoders.conv`."""
@@ -103,8 +103,8 @@ class PhysicsParams(Section):
         if list(self.gear_up_mps) != sorted(set(self.gear_up_mps)):
             message = f"gear_up_mps must rise from gear to gear, got {self.gear_up_mps}"
             raise ValueError(message)
-        refuse_more(self, "idle_rpm", "max_rpm")
-        refuse_more(self, "rest_m", "travel_m")
+        check_order(self, "idle_rpm", "max_rpm")
+        check_order(self, "rest_m", "travel_m")
         return self
 
 

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from models.actor_critic import ClonePolicy
 from rulka.actions import FORWARD, ActionTable
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace
 from rulka.datasets.split import place
 from rulka.device import device_of, upload_ahead
-from rulka.losses.cloning import soft_cross_entropy
 from rulka.observation import FLOATS
 from rulka.params import CloneParams
 
@@ -125,7 +125,7 @@ def predict(
     for batch in _in_order(policy, frames, numbers):
         floats = hide(batch.floats, policy.float_mean, "previous_actions") if hide_previous else batch.floats
         logits = policy(batch.image, floats)
-        total += float(soft_cross_entropy(logits, batch.action_share)) * len(floats)
+        total += float(functional.cross_entropy(logits, batch.action_share)) * len(floats)
         predicted.append(logits.argmax(dim=1).cpu().numpy())
     return Predictions(total / len(numbers), np.concatenate(predicted))
 
@@ -164,7 +164,7 @@ def predict_own(
         pressed = keys[logits[at].argmax(dim=1)]
         previous[is_going] = torch.cat([previous[is_going][:, keys.shape[1] :], pressed], dim=1)
     share = torch.from_numpy(frames.action_share[numbers]).to(device)
-    return Predictions(float(soft_cross_entropy(logits, share)), logits.argmax(dim=1).cpu().numpy())
+    return Predictions(float(functional.cross_entropy(logits, share)), logits.argmax(dim=1).cpu().numpy())
 
 
 def _in_order(policy: ClonePolicy, frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:

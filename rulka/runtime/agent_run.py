@@ -48,6 +48,7 @@ from rulka.params import (
     AlgorithmParams,
     NetworkParams,
     ObservationParams,
+    Params,
     RaceEndParams,
     RewardParams,
     SimulatorParams,
@@ -114,6 +115,11 @@ class Sections:
     rewards: RewardParams
     train: TrainParams
     algorithms: Mapping[Algorithm, AlgorithmParams]
+
+    @classmethod
+    def of_params(cls, params: Params) -> Sections:
+        """Returns those among all parameters."""
+        return cls(**{name: getattr(params, name) for name in cls.__dataclass_fields__})
 
     def of(self, algorithm: Algorithm) -> dict[str, BaseModel]:
         """Returns the sections that matter to one algorithm, by name."""

@@ -125,8 +125,18 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
     }
     rules = np.zeros(NUM_RULES)
     set_rewards(rules, rewards)
-    seen = [np.ascontiguousarray(observations["floats"][:, part]) for part in _SEEN]
+    velocity_mps, has_contact, waypoints_m = (np.ascontiguousarray(observations["floats"][:, part]) for part in _SEEN)
     gained_m, duration_s = np.diff(along_m), np.diff(time_ms) / 1000.0
     is_full_gas = _FULL_GAS[race.action[after]]
-    score_captured(gained_m, duration_s, is_full_gas, *seen, rules, decisions["reward"], observations["potential"])
+    score_captured(
+        gained_m,
+        duration_s,
+        is_full_gas,
+        velocity_mps,
+        has_contact,
+        waypoints_m,
+        rules,
+        decisions["reward"],
+        observations["potential"],
+    )
     return as_block(observations, decisions)

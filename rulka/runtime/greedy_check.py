@@ -83,7 +83,7 @@ class DrivenRace:
         key: which race; its time is the one measured now.
         image: [T, 1, H, W] uint8 before each decision.
         floats: [T, F] float32.
-        action: [T] uint8; [T, K] blocks of actions.
+        action: [T] uint8; [T, K] chunks of actions.
         action_values: what the actor thought of every action before each decision, [T, A] float32 by name, see
             `rulka.agents.spec.ActionValues`; empty in records of older versions.
     """

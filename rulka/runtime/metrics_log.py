@@ -15,12 +15,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
-
-from dvclive.live import Live
-from torch.utils.tensorboard import SummaryWriter
+from typing import TYPE_CHECKING, Any
 
 from rulka.runtime.checkpoint import write_file
+
+if TYPE_CHECKING:
+    from dvclive.live import Live
 
 METRICS_FILE = "metrics.jsonl"
 DVCLIVE_FOLDER = "dvclive"
@@ -76,6 +76,9 @@ class MetricsLog:
             env_steps: where the run goes on; 0 starts anew.
             num_bytes: what `num_bytes` was there.
         """
+        # Not at the top: every collector imports the stage's module, and these are a fifth of what it would load.
+        from torch.utils.tensorboard import SummaryWriter
+
         folder.mkdir(parents=True, exist_ok=True)
         if env_steps == 0:
             for stale in folder.glob("events.out.tfevents.*"):
@@ -128,6 +131,8 @@ def _group(name: str) -> str:
 
 def _open_plots(folder: Path, env_steps: int) -> Live:
     """Opens DVCLive's folder and forgets what was written after `env_steps`, everything where that is 0."""
+    from dvclive.live import Live
+
     if env_steps == 0:
         shutil.rmtree(folder, ignore_errors=True)
     for path in folder.glob("plots/metrics/**/*.tsv"):

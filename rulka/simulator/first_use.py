@@ -1,9 +1,8 @@
 """The first use with an empty kernel cache: rendering is compiled in another process beside everything else.
 
-A file beside the cached rendering kernel says for which sources it was compiled. While it does not say the present
-ones, whoever needs kernels first holds a lock on it, starts the other process and compiles its own half; all others
-wait for the lock and then find every kernel in the cache. The lock goes with the process that holds it, however that
-ends.
+While the cache lacks the rendering kernel, whoever needs kernels first holds a lock on a file beside it, starts the
+other process and compiles its own half; all others wait for the lock and then find every kernel in the cache. The lock
+goes with the process that holds it, however that ends.
 
 Nothing depends on this: a kernel that is not in the cache is compiled when it is called, as ever. That is what happens
 where the cache cannot be written, where there is one processor, and on Windows.
@@ -17,46 +16,40 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
-import llvmlite.binding
-import numba
 import numpy as np
 
-from rulka.simulator.compiling import source_stamp
+from rulka.simulator.compiling import is_cached
 from rulka.simulator.render import CAMERA_SIZE, POSE_SIZE, render_frames
-from rulka.simulator.rendering import frames
+from rulka.simulator.rendering.frames import draw_frames
 from rulka.simulator.scene import bake_scene
 from rulka.tracks.generate import generate_track
 
 try:
     import fcntl
-except ImportError:
+except ImportError:  # Windows
     fcntl = None
 
-NOTE = "rendering_is_compiled"
+LOCK = "rendering_is_being_compiled"
 HELPER = "from rulka.simulator.first_use import compile_rendering; compile_rendering()"
 
 
 @contextmanager
 def rendering_beside() -> Iterator[None]:
-    """Compiles what draws in another process while the body compiles the rest, unless the cache has it all.
+    """Compiles what draws in another process while the body compiles the rest, unless the cache has it already.
 
     The body may do anything; leaving it waits for the other process.
     """
-    path = note_path()
-    if _says(path) == _present() or (os.cpu_count() or 1) < 2:
+    if is_cached(draw_frames) or (os.cpu_count() or 1) < 2:
         yield
         return
-    with _locked(path) as note:
-        if note is None or note.read() == _present():
+    with _locked(lock_path()) as is_locked:
+        # Whoever held the lock before has compiled it in the meantime.
+        if is_locked and not is_cached(draw_frames):
+            with _helper():
+                yield
+        else:
             yield
-            return
-        with _helper() as helper:
-            yield
-        if helper is not None and helper.returncode == 0:
-            note.truncate(0)
-            note.write(_present())
 
 
 def compile_rendering() -> None:
@@ -66,60 +59,42 @@ def compile_rendering() -> None:
     render_frames(poses, zones, scene, np.zeros(CAMERA_SIZE, np.float32), np.zeros((0, 1, 1), np.uint8))
 
 
-def note_path() -> Path:
-    """Returns where it is noted what the cached rendering kernel was compiled for."""
-    return Path(frames.draw_frames.stats.cache_path) / NOTE  # pyright: ignore[reportFunctionMemberAccess] numba's
-
-
-def _present() -> bytes:
-    """Returns what the rendering kernel depends on: sources, numba and the processor, as numba's cache."""
-    stamp = source_stamp((*frames.MODULES, frames))
-    return f"{stamp:x} {numba.__version__} {sys.version} {llvmlite.binding.get_host_cpu_name()}".encode()
-
-
-def _says(path: Path) -> bytes | None:
-    """Returns what the note says, or None where there is none."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
+def lock_path() -> Path:
+    """Returns the file that is locked while rendering is compiled."""
+    return Path(draw_frames.stats.cache_path) / LOCK  # pyright: ignore[reportFunctionMemberAccess] numba's
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[BinaryIO | None]:
-    """Opens the note once nobody else holds it; None where it cannot be written or locked."""
+def _locked(path: Path) -> Iterator[bool]:
+    """Holds a lock on a file once nobody else does; False where it cannot be written or locked."""
     if fcntl is None:
-        yield None
+        yield False
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        note = path.open("a+b")
+        file = path.open("a")
     except OSError:
-        yield None
+        yield False
         return
-    with note:
-        fcntl.flock(note, fcntl.LOCK_EX)
-        note.seek(0)
-        yield note
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield True
 
 
 @contextmanager
-def _helper() -> Iterator[subprocess.Popen[bytes] | None]:
-    """Runs `compile_rendering` in a process with the same modules; None where none can be started."""
+def _helper() -> Iterator[None]:
+    """Runs `compile_rendering` in a process with the same modules; should none start, rendering is compiled later."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(os.path.abspath(folder) for folder in sys.path)}
+    silent = subprocess.DEVNULL
     try:
         helper = subprocess.Popen(
-            [sys.executable, "-c", HELPER],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            [sys.executable, "-c", HELPER], env=environment, stdin=silent, stdout=silent, stderr=silent
         )
     except OSError:
-        yield None
+        yield
         return
     try:
-        yield helper
+        yield
     except BaseException:
         helper.terminate()
         raise

@@ -22,14 +22,11 @@ says which number is what. Arguments that they share:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator import compiling, race_end
-from rulka.simulator.car import body, columns, ground, rolling, rows
 from rulka.simulator.car.body import fly
 from rulka.simulator.car.columns import (
     ALONG,
@@ -61,8 +58,17 @@ from rulka.simulator.car.columns import (
 from rulka.simulator.car.ground import find_ground, has_ground, meet_stops, meet_walls
 from rulka.simulator.car.rolling import roll_on_road
 from rulka.simulator.car.rows import describe_car
-from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel, source_stamp
+from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
 from rulka.simulator.race_end import is_beyond_track
+
+NUM_CONTROLS, NUM_COMMANDS = 3, 7
+"""A command is steer, gas and brake, then the keys accelerate, brake, left and right."""
+ALONG_ROW, LATERAL_ROW, ALONG_BEFORE_ROW, TIME_BEFORE_ROW, NUM_PROGRESS = range(5)
+"""Rows of `View.progress`."""
+ZONE_ROW, TIME_ROW, GATES_ROW, NUM_TIMING = range(4)
+"""Rows of `View.timing` before the gate times."""
+FINISHED_ROW, OFF_TRACK_ROW, NUM_ENDS = range(3)
+"""Rows of `View.ended`."""
 
 
 @inlined_kernel
@@ -79,25 +85,25 @@ def tick(
     gate_m: Array,
     c: Array,
     tables: Array,
-    below: Array,
+    ground: Array,
     motion: Array,
 ) -> None:
-    """Moves one car by one tick; arguments as above, `below` and `motion` are working memory."""
+    """Moves one car by one tick; arguments as above, `ground` and `motion` are working memory."""
     car[STEER] += min(max(control[0] - car[STEER], -c[STEER_STEP]), c[STEER_STEP])
-    if car[HEIGHT] < c[REST_M] and has_ground(car, below):
-        roll_on_road(car, control[1], control[2], c, tables, below, motion)
+    if car[HEIGHT] < c[REST_M] and has_ground(car, ground):
+        roll_on_road(car, control[1], control[2], c, tables, ground, motion)
     else:
         fly(car, c)
     for k in range(3):
         car[X + k] += car[VX + k] * c[TICK_S]
     before_m = car[ALONG]
-    find_ground(car, road, c, below)
-    meet_walls(car, c, below)
-    if has_ground(car, below):
-        meet_stops(car, c, below)
+    find_ground(car, road, c, ground)
+    meet_walls(car, c, ground)
+    if has_ground(car, ground):
+        meet_stops(car, c, ground)
     car[TIME_MS] += c[TICK_MS]
-    beyond_m = abs(car[LATERAL]) - below[G_HALF_WIDTH]
-    upright = car[UX] * below[0] + car[UY] * below[1] + car[UZ] * below[2]
+    beyond_m = abs(car[LATERAL]) - ground[G_HALF_WIDTH]
+    upright = car[UX] * ground[0] + car[UY] * ground[1] + car[UZ] * ground[2]
     if is_beyond_track(beyond_m, car[HEIGHT], upright, c[OFF_ROAD_M], c[FALL_M], c[REST_M], c[CRASH_COSINE]):
         car[OFF_TRACK] = 1.0
     else:
@@ -144,16 +150,16 @@ class View(NamedTuple):
         progress: [NUM_PROGRESS, N] metres along and left of the line; metres along and race time in ms before the
             last decision.
         margin_m: [N] metres to the finish.
-        marks: [NUM_MARKS + G, N] zone, race time in ms, gates passed and the time of each.
-        has_gone: [2, N] finished, off the track.
+        timing: [NUM_TIMING + G, N] zone, race time in ms, gates passed and the time of each.
+        ended: [NUM_ENDS, N] finished, off the track.
     """
 
     rows: NDArray[np.float32]
     previous_keys: NDArray[np.float32]
     progress: Array
     margin_m: NDArray[np.float32]
-    marks: NDArray[np.int64]
-    has_gone: NDArray[np.bool_]
+    timing: NDArray[np.int64]
+    ended: NDArray[np.bool_]
 
 
 @inlined_kernel
@@ -166,13 +172,13 @@ def drive_car(
     previous_keys: NDArray[np.float32],
 ) -> None:
     """Moves a car that has not ended by one decision, and remembers the keys of its commands [5 K, 4]."""
-    below, motion = world.scratch[0], world.scratch[1]
-    find_ground(car, world.road, world.c, below)
+    ground, motion = world.scratch[0], world.scratch[1]
+    find_ground(car, world.road, world.c, ground)
     for k in range(chosen.shape[0]):
         command = commands[chosen[k]]
         remember_keys(command, previous_keys)
         for _ in range(num_ticks):
-            tick(car, command, world.road, world.gate_m, world.c, world.tables, below, motion)
+            tick(car, command, world.road, world.gate_m, world.c, world.tables, ground, motion)
             if has_ended(car):
                 break
         if has_ended(car):
@@ -194,140 +200,127 @@ def remember_keys(command: NDArray[np.float32], previous_keys: NDArray[np.float3
 def show_car(car: Array, n: int, world: World, view: View) -> None:
     """Writes what others read of a car, but for its keys and its place before a decision."""
     describe_car(car, world.road, world.c, view.rows[n])
-    view.progress[0, n], view.progress[1, n] = car[ALONG], car[LATERAL]
+    view.progress[ALONG_ROW, n], view.progress[LATERAL_ROW, n] = car[ALONG], car[LATERAL]
     view.margin_m[n] = world.length_m - car[ALONG]
-    marks = view.marks
-    marks[0, n], marks[1, n], marks[2, n] = int(car[ZONE]), int(car[TIME_MS]), int(car[GATE])
-    for gate in range(marks.shape[0] - NUM_MARKS):
-        marks[NUM_MARKS + gate, n] = int(car[GATE_MS + gate])
-    view.has_gone[0, n], view.has_gone[1, n] = car[FINISHED] > 0.0, car[OFF_TRACK] > 0.0
+    timing = view.timing
+    timing[ZONE_ROW, n], timing[TIME_ROW, n], timing[GATES_ROW, n] = int(car[ZONE]), int(car[TIME_MS]), int(car[GATE])
+    for gate in range(timing.shape[0] - NUM_TIMING):
+        timing[NUM_TIMING + gate, n] = int(car[GATE_MS + gate])
+    view.ended[FINISHED_ROW, n], view.ended[OFF_TRACK_ROW, n] = car[FINISHED] > 0.0, car[OFF_TRACK] > 0.0
 
 
-Kernel = Callable[..., int]
-MODULES = (compiling, columns, ground, body, rolling, rows, race_end)
-"""What the kernels are made of beside this file."""
-NUM_CONTROLS, NUM_COMMANDS = 3, 7
-"""A command is steer, gas and brake, then the keys accelerate, brake, left and right."""
-NUM_MARKS, NUM_PROGRESS = 3, 4
-"""Rows of the marks before the gate times, and of the progress."""
+@cached_kernel
+def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
+    state: Array,
+    cars: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+    commands: NDArray[np.float32],
+    num_ticks: int,
+    road: Array,
+    gate_m: Array,
+    c: Array,
+    tables: Array,
+    length_m: float,
+    scratch: Array,
+    rows: NDArray[np.float32],
+    previous_keys: NDArray[np.float32],
+    progress: Array,
+    margin_m: NDArray[np.float32],
+    timing: NDArray[np.int64],
+    ended: NDArray[np.bool_],
+) -> int:
+    """Moves some cars, as far as they have not ended, by one decision and writes what others read of them.
 
+    Args:
+        state: as above.
+        cars: [M] which of the N; the others are left alone.
+        chosen: [N, K] int64 rows of the commands for each car, which it follows one after another in this decision.
+        commands: [A, NUM_COMMANDS].
+        num_ticks: ticks for which each is held; with 0 nothing moves and cars are only described.
+        road: of the world, like all up to `scratch`.
+        gate_m: as above.
+        c: as above.
+        tables: as above.
+        length_m: of the world.
+        scratch: of the world.
+        rows: of the view, like all that follow.
+        previous_keys: of the view.
+        progress: of the view.
+        margin_m: of the view.
+        timing: of the view.
+        ended: of the view.
 
-def _compile_advance(stamp: int) -> Kernel:
-    """Returns the kernel `advance`; the stamp of its files is part of the key under which numba keeps it."""
-
-    @cached_kernel
-    def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of arrays than over its parts
-        state: Array,
-        chosen: NDArray[np.int64],
-        commands: NDArray[np.float32],
-        num_ticks: int,
-        road: Array,
-        gate_m: Array,
-        c: Array,
-        tables: Array,
-        length_m: float,
-        scratch: Array,
-        rows: NDArray[np.float32],
-        previous_keys: NDArray[np.float32],
-        progress: Array,
-        margin_m: NDArray[np.float32],
-        marks: NDArray[np.int64],
-        has_gone: NDArray[np.bool_],
-    ) -> int:
-        world = World(road, gate_m, c, tables, length_m, scratch)
-        view = View(rows, previous_keys, progress, margin_m, marks, has_gone)
-        for n in range(chosen.shape[0]):
-            for k in range(chosen.shape[1]):
-                if chosen[n, k] < 0 or chosen[n, k] >= commands.shape[0]:
-                    return n
-        for n in range(state.shape[0] if stamp else 0):
-            car = state[n]
-            if num_ticks > 0:
-                view.progress[2, n], view.progress[3, n] = car[ALONG], car[TIME_MS]
-            if num_ticks > 0 and not has_ended(car):
-                drive_car(car, chosen[n], commands, num_ticks, world, view.previous_keys[n])
-            show_car(car, n, world, view)
-        return -1
-
-    return advance
-
-
-def _compile_command(stamp: int) -> Kernel:
-    """Returns the kernel `command_cars`."""
-
-    @cached_kernel
-    def command_cars(controls: NDArray[np.float32], commands: NDArray[np.float32]) -> int:
-        for n in range(controls.shape[0] if stamp else 0):
-            steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
-            # False for what is not a number.
-            if not (abs(steer) <= 1.0 and 0.0 <= gas <= 1.0 and 0.0 <= brake <= 1.0):
+    Returns:
+        The first car that chose no row, where nothing has moved, or -1.
+    """
+    world = World(road, gate_m, c, tables, length_m, scratch)
+    view = View(rows, previous_keys, progress, margin_m, timing, ended)
+    for n in range(chosen.shape[0]):
+        for k in range(chosen.shape[1]):
+            if chosen[n, k] < 0 or chosen[n, k] >= commands.shape[0]:
                 return n
-        for n in range(controls.shape[0]):
-            steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
-            commands[n, 0], commands[n, 1], commands[n, 2] = steer, gas, brake
-            commands[n, NUM_CONTROLS] = 1.0 if gas > 0.5 else 0.0
-            commands[n, NUM_CONTROLS + 1] = 1.0 if brake > 0.5 else 0.0
-            commands[n, NUM_CONTROLS + 2] = 1.0 if steer < 0.0 else 0.0
-            commands[n, NUM_CONTROLS + 3] = 1.0 if steer > 0.0 else 0.0
-        return -1
-
-    return command_cars
+    for n in cars:
+        car = state[n]
+        if num_ticks > 0:
+            view.progress[ALONG_BEFORE_ROW, n], view.progress[TIME_BEFORE_ROW, n] = car[ALONG], car[TIME_MS]
+        if num_ticks > 0 and not has_ended(car):
+            drive_car(car, chosen[n], commands, num_ticks, world, view.previous_keys[n])
+        show_car(car, n, world, view)
+    return -1
 
 
-def _compile_drive_inputs(stamp: int) -> Kernel:
-    """Returns the kernel `drive_inputs`."""
+@cached_kernel
+def command_cars(controls: NDArray[np.float32], commands: NDArray[np.float32]) -> int:
+    """Turns controls [N, 3] into commands [N, NUM_COMMANDS].
 
-    @cached_kernel
-    def drive_inputs(
-        state: Array,
-        inputs: NDArray[np.float32],
-        road: Array,
-        gate_m: Array,
-        c: Array,
-        tables: Array,
-        scratch: Array,
-    ) -> int:
-        below, motion = scratch[0], scratch[1]
-        for n in range(state.shape[0] if stamp else 0):
-            car = state[n]
-            for t in range(inputs.shape[0]):
-                if has_ended(car):
-                    break
-                find_ground(car, road, c, below)
-                tick(car, inputs[t, n], road, gate_m, c, tables, below, motion)
-        return -1
-
-    return drive_inputs
+    Returns:
+        The first car with a control out of range or not a number, where nothing is written, or -1.
+    """
+    for n in range(controls.shape[0]):
+        steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
+        # False for what is not a number.
+        if not (abs(steer) <= 1.0 and 0.0 <= gas <= 1.0 and 0.0 <= brake <= 1.0):
+            return n
+    for n in range(controls.shape[0]):
+        steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
+        commands[n, 0], commands[n, 1], commands[n, 2] = steer, gas, brake
+        commands[n, NUM_CONTROLS] = 1.0 if gas > 0.5 else 0.0
+        commands[n, NUM_CONTROLS + 1] = 1.0 if brake > 0.5 else 0.0
+        commands[n, NUM_CONTROLS + 2] = 1.0 if steer < 0.0 else 0.0
+        commands[n, NUM_CONTROLS + 3] = 1.0 if steer > 0.0 else 0.0
+    return -1
 
 
-advance = _compile_advance(source_stamp(MODULES))
-"""Moves every car that has not ended by one decision and writes what others read of it.
+@cached_kernel
+def drive_inputs(
+    state: Array,
+    inputs: NDArray[np.float32],
+    road: Array,
+    gate_m: Array,
+    c: Array,
+    tables: Array,
+    scratch: Array,
+) -> int:
+    """Moves every car by ticks whose inputs may all differ, and describes nothing: for fits to recorded inputs.
 
-Args:
-    chosen: [N, K] int64 rows of the commands for each car, which it follows one after another in this decision.
-    commands: [A, NUM_COMMANDS].
-    num_ticks: ticks for which each is held; with 0 nothing moves and cars are only described.
-    road ... scratch: the parts of the world, in order.
-    rows ... has_gone: the parts of the view, in order.
+    Args:
+        state: as above.
+        inputs: [T, N, 3] steer, gas and brake of every tick.
+        road: as above.
+        gate_m: as above.
+        c: as above.
+        tables: as above.
+        scratch: of the world.
 
-Returns:
-    The first car that chose no row, where nothing has moved, or -1.
-"""
-
-drive_inputs = _compile_drive_inputs(source_stamp(MODULES))
-"""Moves every car by ticks whose inputs may all differ, and describes nothing: for fits to recorded inputs.
-
-Args:
-    inputs: [T, N, 3] steer, gas and brake of every tick.
-    road ... scratch: parts of the world.
-
-Returns:
-    -1.
-"""
-
-command_cars = _compile_command(source_stamp(MODULES))
-"""Turns controls [N, 3] into commands [N, NUM_COMMANDS].
-
-Returns:
-    The first car with a control out of range or not a number, where nothing is written, or -1.
-"""
+    Returns:
+        -1.
+    """
+    ground, motion = scratch[0], scratch[1]
+    for n in range(state.shape[0]):
+        car = state[n]
+        for t in range(inputs.shape[0]):
+            if has_ended(car):
+                break
+            find_ground(car, road, c, ground)
+            tick(car, inputs[t, n], road, gate_m, c, tables, ground, motion)
+    return -1

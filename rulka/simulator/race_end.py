@@ -9,14 +9,11 @@ Training, greedy checks, gymnasium and the game have the rule inside the kernel 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.params import RaceEndParams
-from rulka.simulator import compiling
-from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel, source_stamp
+from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
 
 RACING, FINISHED, OFF_TRACK, TOO_LONG, STUCK = range(5)
 """How a race stands; all but the first are ends, and from `TOO_LONG` on it was cut."""
@@ -24,8 +21,6 @@ LENGTH_M, MAX_MS, NO_PROGRESS_MS, MIN_GAIN_M, NUM_LIMITS = range(5)
 """Places in the array of limits."""
 MILESTONE_M, MILESTONE_MS, NUM_MILESTONES = range(3)
 """Columns of where, and when, a car last got further by enough."""
-MODULES = (compiling,)
-"""What the kernels are made of beside this file."""
 
 
 def limit_array(end: RaceEndParams, length_m: float) -> Array:
@@ -86,52 +81,39 @@ def is_beyond_track(
     return aside_m > off_road_m or abs(height_m) > fall_m or (height_m < rest_m and upright < crash_cosine)
 
 
-def _compile_find_ends(stamp: int) -> Callable[..., int]:
-    """Returns the kernel `find_ends`; the stamp of its files is part of the key under which numba keeps it."""
-
-    @cached_kernel
-    def find_ends(
-        is_finished: NDArray[np.bool_],
-        is_off_track: NDArray[np.bool_],
-        along_m: Array,
-        now_ms: NDArray[np.int64],
-        limits: Array,
-        milestones: Array,
-        ends: NDArray[np.int64],
-    ) -> int:
-        num_ended = 0
-        for n in range(ends.shape[0] if stamp else 0):
-            if ends[n] == RACING:
-                ends[n] = end_of_race(
-                    is_finished[n], is_off_track[n], along_m[n], np.float64(now_ms[n]), milestones[n], limits
-                )
-                num_ended += 1 if ends[n] != RACING else 0
-        return num_ended
-
-    return find_ends
+@cached_kernel
+def find_ends(
+    is_finished: NDArray[np.bool_],
+    is_off_track: NDArray[np.bool_],
+    along_m: Array,
+    now_ms: NDArray[np.int64],
+    limits: Array,
+    milestones: Array,
+    ends: NDArray[np.int64],
+) -> int:
+    """Updates which races have ended, see `RaceWatch`; returns how many of them in this call."""
+    num_ended = 0
+    for n in range(ends.shape[0]):
+        if ends[n] == RACING:
+            ends[n] = end_of_race(
+                is_finished[n], is_off_track[n], along_m[n], np.float64(now_ms[n]), milestones[n], limits
+            )
+            num_ended += 1 if ends[n] != RACING else 0
+    return num_ended
 
 
-def _compile_has_left(stamp: int) -> Callable[..., bool]:
-    """Returns the kernel `has_left`."""
-
-    @cached_kernel
-    def has_left(
-        aside_m: float,
-        height_m: float,
-        upright: float,
-        off_road_m: float,
-        fall_m: float,
-        rest_m: float,
-        crash_cosine: float,
-    ) -> bool:
-        return stamp > 0 and is_beyond_track(aside_m, height_m, upright, off_road_m, fall_m, rest_m, crash_cosine)
-
-    return has_left
-
-
-_find_ends = _compile_find_ends(source_stamp(MODULES))
-has_left = _compile_has_left(source_stamp(MODULES))
-"""`is_beyond_track` for those who are not kernels."""
+@cached_kernel
+def has_left(
+    aside_m: float,
+    height_m: float,
+    upright: float,
+    off_road_m: float,
+    fall_m: float,
+    rest_m: float,
+    crash_cosine: float,
+) -> bool:
+    """`is_beyond_track` for those who are not kernels."""
+    return is_beyond_track(aside_m, height_m, upright, off_road_m, fall_m, rest_m, crash_cosine)
 
 
 class RaceWatch:
@@ -177,4 +159,4 @@ class RaceWatch:
         along = np.ascontiguousarray(along_m, np.float64)
         finished, left = np.ascontiguousarray(is_finished), np.ascontiguousarray(is_off_track)
         now = np.ascontiguousarray(now_ms, np.int64)
-        return _find_ends(finished, left, along, now, self._limits, self._milestones, self.ends)
+        return find_ends(finished, left, along, now, self._limits, self._milestones, self.ends)

@@ -6,15 +6,13 @@ eight random bytes, near enough to a normal distribution: bounded by 4.9 standar
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.errors import UserError
-from rulka.simulator import compiling
-from rulka.simulator.compiling import cached_kernel, inlined_kernel, source_stamp
+from rulka.simulator.compiling import cached_kernel, inlined_kernel
 
 HALF, LARGEST = np.float32(0.5), np.float32(255.0)
 MEAN, DEVIATION = np.float32(8 * 127.5), np.float32(np.sqrt(8 * (256**2 - 1) / 12.0))
@@ -45,30 +43,23 @@ def byte_sum(bits: Any) -> Any:
     return (pairs * np.uint64(0x0001000100010001)) >> np.uint64(48)
 
 
-def _compile(stamp: int) -> Callable[..., None]:
-    """Returns the kernel; the stamp of its files is part of the key under which numba keeps it."""
-
-    @cached_kernel
-    def relight_frames(
-        pixels: NDArray[np.uint8],
-        gain: NDArray[np.float32],
-        offset: NDArray[np.float32],
-        noise_std: NDArray[np.float32],
-        keys: NDArray[np.uint64],
-    ) -> None:
-        for n in range(pixels.shape[0] if stamp else 0):
-            scale, key = noise_std[n] / DEVIATION, keys[n]
-            for p in range(pixels.shape[1]):
-                value = np.float32(pixels[n, p]) * gain[n] + offset[n]
-                if scale > np.float32(0.0):
-                    noise = byte_sum(hashed(key, np.uint64(p)))
-                    value += (np.float32(np.int32(noise)) - MEAN) * scale
-                pixels[n, p] = np.uint8(np.int32(min(max(value, np.float32(0.0)), LARGEST) + HALF))
-
-    return relight_frames
-
-
-_relight_frames = _compile(source_stamp((compiling,)))
+@cached_kernel
+def relight_frames(
+    pixels: NDArray[np.uint8],
+    gain: NDArray[np.float32],
+    offset: NDArray[np.float32],
+    noise_std: NDArray[np.float32],
+    keys: NDArray[np.uint64],
+) -> None:
+    """Does the work of `relight`, which checks the arguments; here the frames are [N, H W]."""
+    for n in range(pixels.shape[0]):
+        scale, key = noise_std[n] / DEVIATION, keys[n]
+        for p in range(pixels.shape[1]):
+            value = np.float32(pixels[n, p]) * gain[n] + offset[n]
+            if scale > np.float32(0.0):
+                noise = byte_sum(hashed(key, np.uint64(p)))
+                value += (np.float32(np.int32(noise)) - MEAN) * scale
+            pixels[n, p] = np.uint8(np.int32(min(max(value, np.float32(0.0)), LARGEST) + HALF))
 
 
 def relight(
@@ -110,5 +101,5 @@ def relight(
             message = f"{name} holds a value that is not finite or, of noise, negative"
             raise RelightError(message)
     flat = images.reshape(len(images), images.shape[1] * images.shape[2])
-    arrays = [np.ascontiguousarray(values) for values in (gain, offset, noise_std, keys)]
-    _relight_frames(flat, *arrays)
+    contiguous = np.ascontiguousarray
+    relight_frames(flat, contiguous(gain), contiguous(offset), contiguous(noise_std), contiguous(keys))

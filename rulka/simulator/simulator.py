@@ -64,21 +64,21 @@ class Simulator:
         self._own_commands = np.zeros((num_cars, physics.NUM_COMMANDS), np.float32)
         self._chosen = np.zeros((num_cars, table.actions_per_decision), np.int64)
         self._decisions = self._chosen.reshape(num_cars, *table.decision_shape)
-        self._everyone = np.arange(num_cars)[:, None]
+        self._everyone = np.arange(num_cars)
         self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
         self.view = physics.View(
             rows=np.zeros((num_cars, NUM_CAR_FIELDS), np.float32),
             previous_keys=np.zeros((num_cars, NUM_PREVIOUS_ACTIONS * table.actions_per_decision, 4), np.float32),
             progress=np.zeros((physics.NUM_PROGRESS, num_cars)),
             margin_m=np.zeros(num_cars, np.float32),
-            marks=np.zeros((physics.NUM_MARKS + len(self._gate_m), num_cars), np.int64),
-            has_gone=np.zeros((2, num_cars), np.bool_),
+            timing=np.zeros((physics.NUM_TIMING + len(self._gate_m), num_cars), np.int64),
+            ended=np.zeros((physics.NUM_ENDS, num_cars), np.bool_),
         )
         self.cars, self.previous_keys = self.view.rows, self.view.previous_keys
         self.along_m, self.lateral_m, self.along_before_m, self.time_before_ms = self.view.progress
-        self.zone_index, self.time_ms, self.gate_index = self.view.marks[: physics.NUM_MARKS]
-        self.gate_time_ms = self.view.marks[physics.NUM_MARKS :].T
-        self.is_finished, self.is_off_track = self.view.has_gone
+        self.zone_index, self.time_ms, self.gate_index = self.view.timing[: physics.NUM_TIMING]
+        self.gate_time_ms = self.view.timing[physics.NUM_TIMING :].T
+        self.is_finished, self.is_off_track = self.view.ended
         self.reset(np.ones(num_cars, np.bool_))
 
     def reset(
@@ -101,19 +101,19 @@ class Simulator:
         Raises:
             SimulatorError: if a place is not on the track or a number is not finite.
         """
-        wide = np.empty((4, self.num_cars))
-        for row, value in zip(wide, (along_m, lateral_m, heading_rad, speed_mps), strict=True):
-            row[:] = value
-        places = wide[:, which]
+        cars = np.flatnonzero(which)
+        places = np.empty((4, len(cars)))
+        for row, value in zip(places, (along_m, lateral_m, heading_rad, speed_mps), strict=True):
+            row[:] = np.broadcast_to(value, (self.num_cars,))[cars]
         if not np.isfinite(places).all() or (places[0] < 0).any() or (places[0] >= self.track.length_m).any():
             message = f"cars are placed from 0 to less than {self.track.length_m:g} m, got {places[0]!r:.120}"
             raise SimulatorError(message)
         if (places[3] < 0).any() or (places[3] > MOST_START_MPS).any():
             message = f"cars are placed with a forward speed of 0 to {MOST_START_MPS:g} m/s"
             raise SimulatorError(message)
-        self._state[which] = place_on_road(self._world.road, self._world.c, self._gate_m, *places)
-        self.previous_keys[which] = self._commands[FORWARD, physics.NUM_CONTROLS :]
-        self._describe()
+        self._state[cars] = place_on_road(self._world.road, self._world.c, self._gate_m, *places)
+        self.previous_keys[cars] = self._commands[FORWARD, physics.NUM_CONTROLS :]
+        self._describe(cars)
 
     def set_friction(self, which: NDArray[np.bool_], scale: ArrayLike) -> None:
         """Multiplies the grip of chosen cars until their next reset, which sets it back to 1.
@@ -135,7 +135,7 @@ class Simulator:
         """Drives every car for one decision.
 
         Args:
-            actions: [N] indices into the action table, or [N, K] where the table says that decisions are blocks of K.
+            actions: [N] indices into the action table, or [N, K] where the table says that decisions are chunks of K.
 
         Raises:
             SimulatorError: if an action is not in the table.
@@ -152,7 +152,7 @@ class Simulator:
             raise SimulatorError(message)
 
     def step_controls(self, controls: NDArray[np.float32]) -> None:
-        """Drives every car for one decision with analog controls, held throughout; not where decisions are blocks.
+        """Drives every car for one decision with analog controls, held throughout; not where decisions are chunks.
 
         Args:
             controls: [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
@@ -168,7 +168,7 @@ class Simulator:
         if not is_shaped or physics.command_cars(controls, self._own_commands) >= 0:
             message = f"controls must be {self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
             raise SimulatorError(message)
-        self._drive(self._everyone, self._own_commands)
+        self._drive(self._everyone[:, None], self._own_commands)
 
     def floats(self, out: NDArray[np.float32]) -> None:
         """Writes the float observations of all cars into `out` [N, F]."""
@@ -196,15 +196,18 @@ class Simulator:
                 f"decisions of {self.table.actions_per_decision} actions"
             )
             raise SimulatorError(message)
-        chosen = np.ones(self.num_cars, np.bool_) if which is None else which
-        self._state[chosen] = saved[chosen, :width]
-        self.previous_keys[chosen] = saved[chosen, width:].reshape(-1, *self.previous_keys.shape[1:])
-        self._describe()
+        cars = self._everyone if which is None else np.flatnonzero(which)
+        self._state[cars] = saved[cars, :width]
+        self.previous_keys[cars] = saved[cars, width:].reshape(-1, *self.previous_keys.shape[1:])
+        self._describe(cars)
 
     def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
         """Drives one decision; returns the first car that chose no row of the commands, or -1."""
-        return physics.advance(self._state, chosen, commands, self.table.ticks_per_action, *self._world, *self.view)
+        return physics.advance(
+            self._state, self._everyone, chosen, commands, self.table.ticks_per_action, *self._world, *self.view
+        )
 
-    def _describe(self) -> None:
-        """Writes what others read of the cars."""
-        physics.advance(self._state, self._everyone, self._own_commands, 0, *self._world, *self.view)
+    def _describe(self, cars: NDArray[np.int64]) -> None:
+        """Writes what others read of some cars [M]."""
+        no_choice = self._everyone[:0, None]
+        physics.advance(self._state, cars, no_choice, self._own_commands, 0, *self._world, *self.view)

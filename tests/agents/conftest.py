@@ -49,13 +49,13 @@ PPO = PpoParams(
     max_kl=1.0,
 )
 IQN = IqnParams(
-    explore_whole_blocks=False,
+    explore_whole_chunks=False,
     num_quantiles=8,
     num_quantiles_acting=8,
     kappa=0.005,
     n_steps=1,
     use_double_dqn=True,
-    batch_size=32,
+    batch_size=16,
     learning_rate=constant(0.003),
     gamma=constant(0.5),
     epsilon=constant(0.3),
@@ -82,6 +82,7 @@ IQN = IqnParams(
 )
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PLAIN = IqnNetworkParams(
+    tau_embedding=16,
     layer_norm=False,
     actions_per_decision=1,
     noisy_sigma=0.0,
@@ -166,7 +167,7 @@ def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **
     extras = {"encoder": CONV} | (extras or {})
     encoder = ENCODER_CONFIG.validate_python(extras.pop("encoder"))
     body = IqnNetworkParams.model_validate(PLAIN.model_dump() | extras)
-    network = NetworkParams(float_hidden=32, dense_hidden=64, tau_embedding=16, iqn=body)
+    network = NetworkParams(float_hidden=32, dense_hidden=64, iqn=body)
     observation = ObservationParams(height=SIZE, width=SIZE)
     count = ALGORITHMS[algorithm].actions_per_decision(network)
     seen = (observation, encoder, network)

@@ -11,7 +11,7 @@ import torch
 
 from models.iqn import fixed_fractions
 from rulka.agents.algorithms import make_actor
-from rulka.agents.precision import faster_precision, keep_freed_memory
+from rulka.agents.precision import faster_precision, raise_malloc_thresholds
 from rulka.device import CPU
 
 
@@ -86,7 +86,7 @@ def test_faster_precision_is_the_faster_one():
 
 
 def test_keeping_freed_memory_is_offered_on_linux():
-    assert keep_freed_memory() is True
+    assert raise_malloc_thresholds() is True
     assert torch.ones(10_000_000).sum() == 10_000_000
 
 

@@ -145,7 +145,7 @@ def test_nothing_is_learned_before_the_start(lab, races):
 
 
 def test_demonstrations_fill_their_share(lab, step, races):
-    learner = filled_learner(lab.spec("iqn", demonstration_share=0.25), races)
+    learner = filled_learner(lab.spec("iqn", demonstration_share=0.25, batch_size=32), races)
     shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
     learner.insert_demonstrations([shown])
     batch = learner._draw()

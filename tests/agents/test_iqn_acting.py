@@ -89,13 +89,13 @@ def test_new_weights_count_from_the_next_decision_on(lab):
 
 def test_every_size_of_batch_is_measured_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engines, "has_onnx", lambda: False)
-    fast = engines.acting_iqn(network_for(), TAU, "measured")
+    fast = engines.ActingIqn(network_for(), TAU, "measured")
     assert fast is not None
     for num_cars in (1, 16, 31, 1):
         fast(*views(num_cars))
     assert set(fast.engines) == {1, 5}
     assert set(fast.engines.values()) <= {"float32", "bfloat16"}, "nothing that is not installed"
-    fixed = engines.acting_iqn(network_for(), TAU, "float32")
+    fixed = engines.ActingIqn(network_for(), TAU, "float32")
     assert fixed is not None
     fixed(*views(16))
     assert not fixed.engines

@@ -115,14 +115,14 @@ def test_resets_come_at_their_steps_and_owe_more_learning(lab, races):
     metrics = learner.update()
     assert metrics is not None
     assert metrics["num_resets"] == 0
-    assert learner.num_allowed_env_steps() == allowed + 8 * 32 / 4
+    assert learner.num_allowed_env_steps() == allowed + 8 * 16 / 4
     for _ in range(1):
         learner.insert(races.drive(make_actor(lab.spec("iqn"), 1)), 0, 0)
     before = learner.num_allowed_env_steps()
     metrics = learner.update()
     assert metrics is not None
     assert metrics["num_resets"] == 1
-    assert learner.num_allowed_env_steps() == int(before + (8 * 32 - 100) / 4)
+    assert learner.num_allowed_env_steps() == int(before + (8 * 16 - 100) / 4)
     metrics = learner.update()
     assert metrics is not None
     assert metrics["num_resets"] == 1, "once for each period"

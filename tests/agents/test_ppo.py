@@ -12,7 +12,7 @@ import torch
 from models.actor_critic import PolicyAndValue
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.ppo.rollout import keep_block, rollout_with_gae
+from rulka.agents.ppo.rollout import keep_block, rollout_with_gae, shaped_rewards
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 
@@ -58,6 +58,8 @@ def test_starts_as_exactly_the_cloned_policy(lab):
     [
         ({"value_warmup_steps": 256}, {"value_head"}),
         ({"encoder_epochs": 0}, {"float_head", "trunk", "policy_head", "value_head"}),
+        ({"encoder_epochs": 1, "max_kl": 1e-12}, {"float_head", "trunk", "policy_head", "value_head"}),
+        ({"encoder_epochs": 1}, {"encoder", "float_head", "trunk", "policy_head", "value_head"}),
         ({"encoder_epochs": 4}, {"encoder", "float_head", "trunk", "policy_head", "value_head"}),
     ],
 )
@@ -68,6 +70,23 @@ def test_what_an_update_changes(lab, coin_races, changes, expected):
     assert learner.update() is not None
     assert changed(before, weights(learner)) == expected
     assert learner.version == 1
+
+
+def test_spectral_norms_move_in_gradient_steps_alone(lab, coin_races):
+    """The value warm-up makes none, so that collectors go on with the policy as it was, to the bit."""
+    encoder = {"kind": "impala", "width": 1, "adaptive_pool": 1, "spectral_norm": True}
+    learner, actor = learner_and_actor(lab.spec("ppo", {"encoder": encoder}, value_warmup_steps=256, batch_size=64))
+    learner.insert(coin_races.drive(actor), 0, 0)
+    with torch.no_grad():  # weights far from those that the singular vectors were found for
+        for parameter in learner.network.encoder.parameters():
+            parameter.add_(torch.linspace(-1.0, 1.0, parameter.numel()).view_as(parameter))
+    before = weights(learner)
+    learner.update()
+    assert changed(before, weights(learner)) == {"value_head"}
+    learner.insert(coin_races.drive(actor), 0, 1)
+    learner.update()
+    after = weights(learner)
+    assert any(not torch.equal(before[name], after[name]) for name in before if name.endswith(".left"))
 
 
 def values_of(learner, *states: int) -> list[float]:
@@ -290,3 +309,12 @@ def test_ppo_refuses_what_it_has_no_use_for(lab):
 def test_impossible_settings_are_refused(lab, changes):
     with pytest.raises(ValueError, match="is larger than"):
         lab.spec("ppo", **changes)
+
+
+def test_shaped_rewards_by_hand():
+    """1 + 0.5 * 4 - 2 = 1; at the end 1 - 4 = -3; after a cut 1 + 0.5 * 6 - 0 = 4."""
+    block = new_block(BlockSpec(3, 1, 2, 2, 4))
+    block.reward[...] = 1
+    block.potential[:, 0] = [2, 4, 0, 6]
+    block.terminated[1], block.truncated[2] = True, True
+    np.testing.assert_allclose(shaped_rewards(block, 0.5)[:, 0], [1, -3, 4])

@@ -19,7 +19,7 @@ ALGORITHMS = pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
 def test_value_of_a_sure_reward(lab, step, algorithm):
     """One state, one decision, reward 1. Fails when values are not learned at all."""
     races = lab.races(lambda _state, _action: step(1.0, 0, "terminated"))
-    trained = lab.train(lab.spec(algorithm), races, 20)
+    trained = lab.train(lab.spec(algorithm), races, 16)
     assert trained.values(0) == pytest.approx([1.0], abs=0.1)
 
 
@@ -53,7 +53,7 @@ def test_choice_of_action(lab, step, algorithm):
     untrained = lab.train(lab.spec(algorithm), lab.races(lambda _state, _action: step(0.0, 0)), 0)
     paid = (untrained.actions(0)[0] + 1) % 3
     races = lab.races(lambda _state, action: step(float(action == paid), 0, "terminated"))
-    assert lab.train(lab.spec(algorithm), races, 15).actions(0) == [paid]
+    assert lab.train(lab.spec(algorithm), races, 10).actions(0) == [paid]
 
 
 @ALGORITHMS

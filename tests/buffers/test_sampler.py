@@ -13,7 +13,6 @@ from rulka.buffers.demonstrations import as_block, demonstration_buffer
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.mini_race import ClockRule
 from rulka.buffers.sampler import Batch, BatchMemory, draw_rows
-from rulka.buffers.shaping import shaped_rewards
 from rulka.buffers.storage import BlockBuffer
 from rulka.buffers.torchrl_parts import BlockStorage, BlockWriter, MiniRaceCollate, UniformRows
 from rulka.buffers.transitions import find_transitions
@@ -154,12 +153,3 @@ def test_plain_arrays_become_a_block():
     assert block.terminated[:, 0].tolist() == [False, False, True]
     assert block.is_greedy.all()
     assert not block.truncated.any()
-
-
-def test_shaped_rewards_by_hand():
-    """1 + 0.5 * 4 - 2 = 1; at the end 1 - 4 = -3; after a cut 1 + 0.5 * 6 - 0 = 4."""
-    block = new_block(BlockSpec(3, 1, 2, 2, 4))
-    block.reward[...] = 1
-    block.potential[:, 0] = [2, 4, 0, 6]
-    block.terminated[1], block.truncated[2] = True, True
-    np.testing.assert_allclose(shaped_rewards(block, 0.5)[:, 0], [1, -3, 4])

@@ -151,7 +151,7 @@ def test_the_whole_command_leaves_its_report(project: Path, recordings: Path) ->
     assert PARAMS_FILE.read_bytes() == before
 
 
-@pytest.mark.parametrize("preset", [None, "blocks"])
+@pytest.mark.parametrize("preset", [None, "chunks"])
 def test_the_fitted_numbers_get_into_parameters_of_any_layout(
     project: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch, preset: str | None
 ) -> None:

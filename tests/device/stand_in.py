@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "standin"
@@ -135,37 +135,50 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func is aten._local_scalar_dense.default:
         crossings["numbers"] += 1
         return func(*map(_raw, args))
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    if _is_composite(func):
         result = func.decompose(*args, **kwargs)  # without gradients these arrive whole
         if result is not NotImplemented:
             return result
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    _check_place(func, tensors, kwargs)
-    own = {id(tensor.raw): tensor for tensor in tensors if isinstance(tensor, StandInTensor)}
-    kwargs = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")}
-    result = func(*tree_map(_raw, args), **tree_map(_raw, kwargs))
-    return tree_map(lambda x: own.get(id(x)) or _wrap(x) if not _is_own(x, own) else own[id(x)], result)
+    return _on_raw(func, args, kwargs)
 
 
-def _is_own(value: Any, own: dict[int, StandInTensor]) -> bool:
-    """Whether an operation in place returned what it was given."""
-    return id(value) in own
+def _on_raw(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Runs an operation on what the tensors hold, none of which may lie elsewhere."""
+    own: dict[int, StandInTensor] = {}
 
-
-def _wrap(value: Any) -> Any:
-    return StandInTensor(value) if isinstance(value, Tensor) else value
-
-
-def _check_place(func: Any, tensors: list[Tensor], kwargs: dict[str, Any]) -> None:
-    for tensor in tensors:
-        if not isinstance(tensor, StandInTensor) and tensor.dim():
+    def raw(tensor: Tensor) -> Tensor:
+        if isinstance(tensor, StandInTensor):
+            own[id(tensor.raw)] = tensor
+            return tensor.raw
+        if tensor.dim():
             message = f"{func}: a tensor {tuple(tensor.shape)} in main memory among tensors on {DEVICE}"
             raise ImplicitTransferError(message)
+        return tensor
+
+    args = [_each_tensor(raw, value) for value in args]
+    kwargs = {name: _each_tensor(raw, value) for name, value in kwargs.items()}
     _check_generator(func, kwargs)
-    device = kwargs.get("device")
+    device = kwargs.pop("device", None)
+    kwargs.pop("pin_memory", None)
     if device is not None and torch.device(device).type != NAME:
         message = f"{func}: makes a tensor on {device} from one on {DEVICE}"
         raise ImplicitTransferError(message)
+    # An operation in place returns what it was given.
+    return _each_tensor(lambda made: own[id(made)] if id(made) in own else StandInTensor(made), func(*args, **kwargs))
+
+
+@cache
+def _is_composite(func: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def _each_tensor(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Returns a value with each of its tensors changed; torch's `tree_map` takes longer than the operation."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_each_tensor(change, each) for each in value)
+    return value
 
 
 def _check_generator(func: Any, kwargs: dict[str, Any]) -> None:
@@ -224,13 +237,9 @@ def _autocast(op: Any) -> Callable[..., Any]:
     def cast(*args: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
             dtype = torch.get_autocast_dtype(NAME)
-            return op(*tree_map(lambda x: x.to(dtype) if _is_float(x) else x, args))
+            return op(*_each_tensor(lambda x: x.to(dtype) if x.is_floating_point() else x, args))
 
     return cast
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _register() -> list[torch.library.Library]:

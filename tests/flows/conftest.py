@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 from filelock import FileLock
-from prefect.testing.utilities import prefect_test_harness
 
 ROOT = Path(__file__).parents[2]
 RULKA = [sys.executable, "-m", "rulka.cli"]
@@ -31,9 +30,15 @@ stages:
 
 
 @pytest.fixture(scope="session")
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+def prefect_server(prefect_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    from prefect.testing.utilities import prefect_test_harness  # Prefect's whole server: not where it is not used
+
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(prefect_database, folder / "prefect-test.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prefect.testing.utilities.mkdtemp", lambda: str(folder))  # where it looks for its database
+        with prefect_test_harness(server_startup_timeout=120):
+            yield
 
 
 def make_project(folder: Path, graph: str = TOY_GRAPH) -> Path:
@@ -74,9 +79,14 @@ def prefect_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def used_project(toy_project: Path, prefect_database: Path) -> Path:
     """The toy project, in which Prefect has run before."""
-    (toy_project / ".prefect").mkdir(mode=0o700)
-    shutil.copy(prefect_database, toy_project / ".prefect" / "prefect.db")
-    return toy_project
+    return use_before(toy_project, prefect_database)
+
+
+def use_before(project: Path, database: Path) -> Path:
+    """Puts into a project what Prefect leaves there; a first run is one of `test_local.py`."""
+    (project / ".prefect").mkdir(mode=0o700)
+    shutil.copy(database, project / ".prefect" / "prefect.db")
+    return project
 
 
 def change_command(stage: str, command: str) -> None:

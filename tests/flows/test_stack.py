@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from flows.access import CLIENT_KEY, PROFILE, PROFILES_FILE
-from tests.flows.conftest import ROOT, RULKA, change_command, make_project
+from tests.flows.conftest import ROOT, RULKA, change_command, make_project, use_before
 
 PREFECT = [sys.executable, "-m", "prefect"]
 
@@ -64,8 +64,8 @@ class Stack:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = make_project(tmp_path_factory.mktemp("stack"))
+def stack(tmp_path_factory: pytest.TempPathFactory, prefect_database: Path) -> Iterator[Stack]:
+    folder = use_before(make_project(tmp_path_factory.mktemp("stack")), prefect_database)
     url = f"http://127.0.0.1:{free_port()}/api"
     # As a user does whose port 4200 is taken: everything typed in this folder knows it from now on.
     (folder / ".env").write_text(f"PREFECT_API_URL={url}\n")

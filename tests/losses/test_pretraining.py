@@ -1,4 +1,4 @@
-"""Losses of pretraining and cloning."""
+"""Losses of Level 0."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional
 
-from rulka.losses.cloning import accuracy, soft_cross_entropy
-from rulka.losses.contrastive import nt_xent_loss
-from rulka.losses.reconstruction import kl_from_standard_normal, reconstruction_loss, vae_loss
+from rulka.losses.pretraining import kl_from_standard_normal, nt_xent_loss, reconstruction_loss, vae_loss
 
 
 def test_reconstruction_loss_by_hand():
@@ -48,26 +46,3 @@ def test_nt_xent_is_low_where_views_agree():
     views = torch.eye(6)
     assert float(nt_xent_loss(views, 3 * views, 0.1)) < 0.01
     assert float(nt_xent_loss(views, views.roll(1, 0), 0.1)) > 5.0
-
-
-def test_soft_cross_entropy_by_hand():
-    """Uniform logits over four actions cost log 4 whatever the target; a mixture pays for both its parts."""
-    target = torch.tensor([[0.5, 0.5, 0.0, 0.0]])
-    torch.testing.assert_close(soft_cross_entropy(torch.zeros(1, 4), target), torch.tensor(math.log(4)))
-    logits = torch.tensor([[0.3, 0.1, 0.4, 0.2]]).log()
-    expected = -0.5 * (math.log(0.3) + math.log(0.1))
-    torch.testing.assert_close(soft_cross_entropy(logits, target), torch.tensor(expected))
-
-
-def test_soft_cross_entropy_with_hard_labels_is_torchs_and_weights_count():
-    generator = torch.Generator().manual_seed(0)
-    logits, action = torch.randn(5, 4, generator=generator), torch.tensor([0, 3, 1, 1, 2])
-    hard = functional.one_hot(action, 4).float()
-    torch.testing.assert_close(soft_cross_entropy(logits, hard), functional.cross_entropy(logits, action))
-    first_only = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])
-    expected = functional.cross_entropy(logits[:1], action[:1])
-    torch.testing.assert_close(soft_cross_entropy(logits, hard, first_only), expected)
-
-
-def test_accuracy():
-    assert accuracy(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 1])) == pytest.approx(2 / 3)

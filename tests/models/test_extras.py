@@ -137,7 +137,7 @@ def test_layer_norm_lies_between_layer_and_activation():
 
 def test_without_extras_the_network_is_as_before():
     plain = build(PLAIN)
-    assert not plain.is_noisy
+    assert not any(isinstance(layer, NoisyLinear) for layer in plain.modules())
     assert [name for name, _ in plain.advantage_head.named_children()] == ["0", "1", "2"]
 
 

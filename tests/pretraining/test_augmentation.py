@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rulka.pretraining.augmentation import random_view
+from rulka.pretraining.objectives import random_view
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -10,8 +10,7 @@ from torch.nn import functional
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig
 from rulka.params import AutoencoderParams, ObjectiveParams, ObservationParams, SimclrParams, VaeParams
-from rulka.pretraining.augmentation import random_view
-from rulka.pretraining.objectives import Objective, build_objective
+from rulka.pretraining.objectives import Objective, build_objective, random_view
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 SIMCLR = SimclrParams(kind="simclr", projection=32, temperature=0.5, crop_pixels=8.0, brightness=0.2)

@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,12 @@ def die_at(moment: str) -> None:
     setattr(owner, name, deadly)
 
 
-def main() -> None:
-    if len(sys.argv) > 3:
-        die_at(sys.argv[3])
+def main(folder: str, num_collectors: str, moment: str = "") -> None:
+    if moment:
+        die_at(moment)
     spec = fake_run(
-        Path(sys.argv[1]),
-        num_collectors=int(sys.argv[2]),
+        Path(folder),
+        num_collectors=int(num_collectors),
         max_env_steps=10**9,
         max_minutes=60.0,
         cars={"step_s": 0.002},
@@ -64,4 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(partial(main, *sys.argv[1:]))

@@ -37,8 +37,10 @@ def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
     """Returns parameters of a run of some 20 updates; `extras` are of the section of the algorithm, or `network`."""
     params = read_params(ROOT / "params.yaml").model_dump()
-    params["network"] |= {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8}
-    params["race_end"]["max_race_s"] = 3.0
+    params["observation"] |= {"height": 36, "width": 36}
+    params["network"] |= {"float_hidden": 16, "dense_hidden": 32}
+    params["network"]["iqn"]["tau_embedding"] = 8
+    params["race_end"]["max_race_s"] = 1.0
     params["train"] |= {
         "algorithm": algorithm,
         "compared": [],

@@ -12,10 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
-from fake_main import PLACES
+from fake_main import PLACES, main
 from runtime_fakes import BLOCK_STEPS, fake_run, memory_of
 
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
@@ -38,12 +39,13 @@ def newest(folder: Path) -> dict | None:
     [*((moment, 0) for moment in PLACES), ("learning", 1), ("inserting", 1)],
 )
 def test_killed_at_any_moment_it_goes_on_from_the_last_checkpoint(
-    tmp_path: Path, moment: str, num_collectors: int
+    tmp_path: Path, forks: ForkServerContext, moment: str, num_collectors: int
 ) -> None:
     """The killed run had saved at least once; what it saved is whole, and the next start begins there."""
-    command = [sys.executable, str(MAIN), str(tmp_path), str(num_collectors), moment]
-    killed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    killed = forks.Process(target=main, args=(str(tmp_path), str(num_collectors), moment))
+    killed.start()
+    killed.join(PATIENCE_S)
+    assert killed.exitcode == -signal.SIGKILL
     saved = newest(tmp_path)
     assert saved is not None, "the test kills before anything was saved: it would prove nothing"
     env_steps = saved["run"]["env_steps"]

@@ -37,7 +37,8 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
     """
     params = read_params(ROOT / "params.yaml").model_dump()
     generate_track(**params["track"] | {"length_m": 150.0, "difficulty": "easy"}).save(tmp_path / "track.npz")
-    params["network"] |= {"float_hidden": 64, "dense_hidden": 256, "tau_embedding": 32}
+    params["network"] |= {"float_hidden": 64, "dense_hidden": 256}
+    params["network"]["iqn"]["tau_embedding"] = 32
     params["race_end"]["max_race_s"] = 15.0
     params["train"] |= {
         "algorithm": algorithm,

@@ -41,10 +41,11 @@ def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_step
         "check_candidates": 2,
         "final_check_races": 2,
     }
-    network = {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8}
+    body = params.network.iqn.model_copy(update={"tau_embedding": 8})
+    network = {"float_hidden": 16, "dense_hidden": 32, "iqn": body}
     ppo = {"steps_per_update": 24, "batch_size": 24, "epochs": 1, "value_warmup_steps": 0}
     iqn = {"start_steps": 24, "buffer_steps": 96, "batch_size": 8, "warmup_steps": 0, "demonstration_share": 0.0}
-    iqn["gradient_steps_per_update"] = 1  # the stand-in is slow
+    iqn |= {"gradient_steps_per_update": 1, "samples_per_insert": 1.0}  # the stand-in is slow
     params = params.model_copy(
         update={
             "train": params.train.model_copy(update=train),

@@ -104,11 +104,11 @@ def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_central_inference_acts_for_all(tmp_path: Path) -> None:
     spec = fake_run(
-        tmp_path, num_collectors=3, max_env_steps=60 * BLOCK_STEPS, inference="central", learner={"is_central": True}
+        tmp_path, num_collectors=2, max_env_steps=60 * BLOCK_STEPS, inference="central", learner={"is_central": True}
     )
     with StopSignals() as stop, connect(spec, stop) as loop:
         loop.run()
-        assert set(loop._learner.collectors) == {0, 1, 2}
+        assert set(loop._learner.collectors) == {0, 1}
         assert min(loop._learner.staleness) >= 0
         assert max(loop._learner.staleness) > 0, "or nothing was seen of weights that change"
         assert loop._collectors.num_restarts == 0

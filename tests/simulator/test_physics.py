@@ -1,15 +1,10 @@
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 
 from rulka.actions import ActionTable
 from rulka.observation import CAR
 from rulka.params import SimulatorParams
-from rulka.simulator import car, compiling, physics, race_end
 from rulka.simulator.car import columns, ground
-from rulka.simulator.compiling import source_stamp
 from rulka.simulator.constants import constant_array, road_array
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.axes import line_frames
@@ -331,20 +326,3 @@ def test_a_changed_constant_takes_effect(make_track, simulator_params, table) ->
     fast, slow = (speeds(drive(start(make_track(), p, table), GAS, 20))[-1, 0] for p in (simulator_params, weak))
     assert slow == pytest.approx(8.0 - 0.05, abs=0.05)
     assert fast > 15.0
-
-
-def test_the_kernels_stamp_covers_their_files() -> None:
-    """numba looks at one file only; every other one that kernels are made of must be in the stamp of the cache key."""
-    parts = {path for path in Path(str(car.__file__)).parent.glob("*.py") if path.name != "__init__.py"}
-    parts |= {Path(str(module.__file__)) for module in (compiling, race_end)}
-    assert {Path(str(module.__file__)) for module in physics.MODULES} == parts
-
-
-def test_the_stamp_changes_with_a_file(tmp_path: Path) -> None:
-    module = ModuleType("edited")
-    module.__file__ = str(tmp_path / "edited.py")
-    stamps = []
-    for text in ("GRASS = 2", "GRASS = 3"):
-        Path(module.__file__).write_text(text, encoding="utf-8")
-        stamps.append(source_stamp((module,)))
-    assert stamps[0] != stamps[1]

@@ -1,17 +1,13 @@
 """What a frame must show, checked against a camera written out independently in plain numpy."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from rulka.params import CameraParams
 from rulka.simulator.camera import camera_array
-from rulka.simulator.compiling import source_stamp
 from rulka.simulator.palette import GREY_INK, INK, RGB_INK
 from rulka.simulator.render import RenderError, render_frames, render_rgb
-from rulka.simulator.rendering import frames, quads
 from rulka.simulator.scene import Scene, bake_scene
 from rulka.tracks.driven_path import NOT_ON_GROUND, DrivenPath
 from rulka.tracks.from_paths import CAR_HEIGHT_M, track_from_paths
@@ -251,18 +247,6 @@ def test_strips_may_be_long_where_the_picture_allows(make_track) -> None:
         difference = np.abs(frame(scene, pose, zone) - frame(fine, pose, zone))
         assert (difference > 40).mean() < 0.02
         assert difference.mean() < 3.0
-
-
-def test_the_kernels_stamp_covers_its_files(monkeypatch, tmp_path) -> None:
-    """numba looks at one file only; the stamp in its cache key must change with all the others."""
-    files = {Path(str(module.__file__)) for module in frames.MODULES}
-    folder = Path(str(frames.__file__)).parent
-    assert {file for file in folder.glob("*.py") if file.name not in ("__init__.py", "frames.py")} <= files
-    before = source_stamp(frames.MODULES)
-    edited = tmp_path / "quads.py"
-    edited.write_text(Path(str(quads.__file__)).read_text() + "\n")
-    monkeypatch.setattr(quads, "__file__", str(edited))
-    assert source_stamp(frames.MODULES) != before
 
 
 def test_nothing_is_written_beyond_the_frames(straight) -> None:

@@ -21,8 +21,8 @@ from tasks.races import races
 from tasks.transfer import transfer
 
 CONV = reference_params().encoder
-PLAIN_IQN = reference_params().network.iqn.model_dump()
-SMALL_NETWORK: dict[str, Any] = {"float_hidden": 16, "dense_hidden": 32, "tau_embedding": 8, "iqn": PLAIN_IQN}
+PLAIN_IQN = reference_params().network.iqn.model_dump() | {"tau_embedding": 8}
+SMALL_NETWORK: dict[str, Any] = {"float_hidden": 16, "dense_hidden": 32, "iqn": PLAIN_IQN}
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from tasks.clone import clone
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
 CONV = reference_params().encoder
-NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, tau_embedding=8, iqn=reference_params().network.iqn)
+NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, iqn=reference_params().network.iqn)
 
 
 def params(**changes: Any) -> CloneParams:

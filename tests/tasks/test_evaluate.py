@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import av
 import numpy as np
@@ -25,7 +28,7 @@ from rulka.stage import StageInputError
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
 
-NETWORK = NetworkParams(float_hidden=8, dense_hidden=16, tau_embedding=4, iqn=reference_params().network.iqn)
+NETWORK = NetworkParams(float_hidden=8, dense_hidden=16, iqn=reference_params().network.iqn)
 TABLE = action_table(5)
 
 
@@ -91,6 +94,10 @@ def save_driver(folder: Path, kind: str, algorithm: str, favourite: int) -> None
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> Inputs:
+    return write_inputs(tmp_path)
+
+
+def write_inputs(tmp_path: Path) -> Inputs:
     save_driver(tmp_path / "agent", "agent", "ppo", FORWARD)
     save_driver(tmp_path / "agent" / "compared" / "iqn", "agent", "iqn", 3)
     save_driver(tmp_path / "policy", "policy", "", 1)
@@ -114,11 +121,25 @@ def run(inputs: Inputs, out_dir: Path) -> None:
     evaluate(*sections, inputs=inputs, out_dir=out_dir)
 
 
-def test_stage_writes_everything_and_says_where(
-    inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out_dir = tmp_path / "evaluation"
-    run(inputs, out_dir)
+class Evaluated(NamedTuple):
+    """The stage has run once."""
+
+    inputs: Inputs
+    out_dir: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+    folder, said = tmp_path_factory.mktemp("evaluated"), StringIO()
+    inputs, out_dir = write_inputs(folder), folder / "evaluation"
+    with redirect_stdout(said):
+        run(inputs, out_dir)
+    return Evaluated(inputs, out_dir, said.getvalue())
+
+
+def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
+    out_dir = evaluated.out_dir
     metrics = json.loads((out_dir / "metrics.json").read_text())
     scores = json.loads((out_dir / "scores.json").read_text())
     assert set(scores) >= {"cloned", *metrics["algorithms"]}
@@ -139,16 +160,13 @@ def test_stage_writes_everything_and_says_where(
     assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "speed", "times", "training", "cloning")}
     with av.open(str(out_dir / "race.mp4")) as video:
         assert (video.streams.video[0].width, video.streams.video[0].height) == (160, 90)
-    said = capsys.readouterr().out
-    assert all((out_dir / name).as_posix() in said for name in ("report.html", "plots", "race.mp4"))
+    assert all((out_dir / name).as_posix() in evaluated.said for name in ("report.html", "plots", "race.mp4"))
 
 
-def test_same_seed_same_metrics(inputs: Inputs, tmp_path: Path) -> None:
-    contents = []
-    for name in ("first", "second"):
-        run(inputs, tmp_path / name)
-        contents.append([(tmp_path / name / file).read_bytes() for file in ("metrics.json", "races.json")])
-    assert contents[0] == contents[1]
+def test_same_seed_same_metrics(evaluated: Evaluated, tmp_path: Path) -> None:
+    run(evaluated.inputs, tmp_path / "again")
+    for name in ("metrics.json", "races.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (evaluated.out_dir / name).read_bytes()
 
 
 def test_missing_agent_names_the_stage_to_run(inputs: Inputs, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, ImpalaConfig
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.errors import UserError
-from rulka.losses.contrastive import nt_xent_loss
+from rulka.losses.pretraining import nt_xent_loss
 from rulka.params import ActionParams, ObservationParams, PretrainParams, reference_params
 from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import resource
 import runpy
@@ -11,6 +10,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,8 @@ INPUT = {
     for stage, parts in GRAPH.items()
     if stage != "races"  # without recordings the built-in driver races
 }
-LIMIT_S = 300
+LIMIT_S = 500
 SIZE_LIMIT_BYTES = 4096
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([f"tasks.{stage}" for stage in GRAPH])  # libraries take longer to import than these tests
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +81,18 @@ def run_stage(stage: str, folder: Path, said: Path, prepare: Callable[[], None] 
     runpy.run_module(f"tasks.{stage}", run_name="__main__", alter_sys=True)
 
 
-def fails_in_one_line(stage: str, project: Path, prepare: Callable[[], None] | None = None) -> str:
+@pytest.fixture
+def fails_in_one_line(project: Path, forks: ForkServerContext) -> Callable[..., str]:
+    return partial(_fails_in_one_line, forks, project)
+
+
+def _fails_in_one_line(
+    forks: ForkServerContext, project: Path, stage: str, prepare: Callable[[], None] | None = None
+) -> str:
     """Runs a stage that cannot work, and returns what it says; what lay at its output has to stay."""
     before = content(project / OUT[stage])
     said = project / "said.txt"
-    process = FORKS.Process(target=run_stage, args=(stage, project, said, prepare))
+    process = forks.Process(target=run_stage, args=(stage, project, said, prepare))
     process.start()
     process.join(LIMIT_S)
     lines = said.read_text().splitlines()
@@ -118,9 +123,9 @@ def drop_privileges() -> None:
 
 
 @pytest.fixture
-def closed_data(project: Path) -> Iterator[Path]:
+def closed_data(project: Path) -> Iterator[None]:
     (project / "data").chmod(0o555)
-    yield project
+    yield
     (project / "data").chmod(0o755)
 
 
@@ -131,23 +136,24 @@ def test_every_stage_comes_to_its_end_and_then_there_is_nothing_to_do(project: P
 
 
 @pytest.mark.parametrize("stage", GRAPH)
-def test_a_full_disk_is_one_line(project: Path, stage: str) -> None:
+def test_a_full_disk_is_one_line(project: Path, fails_in_one_line: Callable[..., str], stage: str) -> None:
     shutil.rmtree(project / "runs", ignore_errors=True)  # a finished training would only be delivered again
-    fails_in_one_line(stage, project, limit_files)
+    fails_in_one_line(stage, limit_files)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there can a test of root's be without root's privileges")
 @pytest.mark.parametrize("stage", GRAPH)
-def test_a_folder_that_may_not_be_written_is_one_line(closed_data: Path, stage: str) -> None:
-    assert "data is not writable" in fails_in_one_line(stage, closed_data, drop_privileges)
+@pytest.mark.usefixtures("closed_data")
+def test_a_folder_that_may_not_be_written_is_one_line(fails_in_one_line: Callable[..., str], stage: str) -> None:
+    assert "data is not writable" in fails_in_one_line(stage, drop_privileges)
 
 
 @pytest.mark.parametrize("stage", INPUT)
-def test_a_missing_input_is_one_line(project: Path, stage: str) -> None:
+def test_a_missing_input_is_one_line(project: Path, fails_in_one_line: Callable[..., str], stage: str) -> None:
     path = project / INPUT[stage]
     aside = path.rename(project / "aside")
     try:
-        said = fails_in_one_line(stage, project)
+        said = fails_in_one_line(stage)
     finally:
         aside.rename(path)
     assert INPUT[stage].as_posix() in said

@@ -31,12 +31,8 @@ def changed(params: Params, section: str, **values: Any) -> Params:
     return params.model_copy(update={section: update})
 
 
-def sections_of(params: Params) -> Sections:
-    return Sections(**{name: getattr(params, name) for name in Sections.__dataclass_fields__})
-
-
 def run(params: Params, folders: Folders) -> None:
-    train(**vars(sections_of(params)), folders=folders)
+    train(Sections.of_params(params), folders=folders)
 
 
 def test_both_agents_are_trained_and_documented(small_params: Params, folders: Folders) -> None:
@@ -62,13 +58,13 @@ def test_both_agents_are_trained_and_documented(small_params: Params, folders: F
 
 
 def test_serial_training_repeats_bit_by_bit(small_params: Params, folders: Folders, tmp_path: Path) -> None:
-    params = changed(small_params, "train", check_candidates=1)
+    params = changed(small_params, "train", check_candidates=1, max_env_steps=256)
     results = []
     for name in ("a", "b"):
         here = Folders(folders.agent_init, folders.races, folders.frames, tmp_path / name, tmp_path / f"out_{name}")
         runs = {}
         for algorithm in ("ppo", "iqn"):
-            agent_run = AgentRun(algorithm, sections_of(params), here)
+            agent_run = AgentRun(algorithm, Sections.of_params(params), here)
             agent_run.finish()
             runs[algorithm] = load_artifact(agent_run.final_dir, "agent")
         results.append(runs)
@@ -98,7 +94,7 @@ def test_interrupted_stage_does_not_train_the_first_agent_again(
 
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
 def test_real_learners_go_on_from_their_checkpoints(small_params: Params, folders: Folders, algorithm: Any) -> None:
-    agent_run = AgentRun(algorithm, sections_of(small_params), folders)
+    agent_run = AgentRun(algorithm, Sections.of_params(small_params), folders)
     spec = agent_run._run_spec(agent_run._initial())
     first = stage.train_run(replace(spec, train=spec.train.model_copy(update={"max_env_steps": 256})))
     assert (first.state.env_steps, first.state.num_starts) == (256, 1)

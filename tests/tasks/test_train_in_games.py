@@ -48,10 +48,6 @@ def in_games(params: Params, **changes: Any) -> Params:
     return Params.model_validate(values)
 
 
-def sections_of(params: Params) -> Sections:
-    return Sections(**{name: getattr(params, name) for name in Sections.__dataclass_fields__})
-
-
 @pytest.fixture
 def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
     params = in_games(small_params)
@@ -103,7 +99,7 @@ class Watched:
 
 @contextmanager
 def watched(params: Params, folders: Folders, link: GameLink, games: GameSupervisor) -> Iterator[Watched]:
-    run = AgentRun("ppo", sections_of(params), folders)
+    run = AgentRun("ppo", Sections.of_params(params), folders)
     run.folder.mkdir(parents=True)
     spec = run._in_games(run._run_spec(run._initial()), link)
     with games, StopSignals() as stop, connect(spec, stop) as loop:
@@ -171,7 +167,7 @@ def test_the_stage_starts_its_games_and_ends_them(
     monkeypatch.setenv("RULKA_GAME_COMMAND", shlex.join(command(folders.races)))
     monkeypatch.setattr("rulka.game.supervise.LOG_DIR", folders.runs)
     params = in_games(small_params, max_env_steps=256, max_race_s=2.0)
-    train(**vars(sections_of(params)), folders=folders)
+    train(Sections.of_params(params), folders=folders)
     assert load_artifact(folders.out, "agent").provenance["training"]["env_steps"] == 256
 
 

@@ -66,16 +66,12 @@ def changed(params: Params, section: str, **values: Any) -> Params:
     return params.model_copy(update={section: update})
 
 
-def sections_of(params: Params) -> Sections:
-    return Sections(**{name: getattr(params, name) for name in Sections.__dataclass_fields__})
-
-
 def run(params: Params, folders: Folders) -> None:
-    train(**vars(sections_of(params)), folders=folders)
+    train(Sections.of_params(params), folders=folders)
 
 
 def run_of(algorithm: Any, params: Params, folders: Folders) -> str:
-    return AgentRun(algorithm, sections_of(params), folders).folder.name
+    return AgentRun(algorithm, Sections.of_params(params), folders).folder.name
 
 
 def record(dvc_lock: Path, seed: int) -> None:
@@ -264,12 +260,13 @@ def test_a_parameter_changed_and_changed_back_goes_on(params: Params, folders: F
 def test_parameters_that_an_algorithm_reads_are_in_its_fingerprint(small_params: Params, folders: Folders) -> None:
     ppo, iqn = run_of("ppo", small_params, folders), run_of("iqn", small_params, folders)
     assert ppo.startswith("ppo-")
-    extras = small_params.network.iqn.model_copy(update={"noisy_sigma": 0.5})
+    extras, tau = ({"noisy_sigma": 0.5}, {"tau_embedding": 4})
+    noisy, coarse = (small_params.network.iqn.model_copy(update=update) for update in (extras, tau))
     for section, name, value in [("train", "seed", 9), ("rewards", "per_metre", 0.06), ("network", "float_hidden", 8)]:
         other = changed(small_params, section, **{name: value})
         assert run_of("ppo", other, folders) != ppo, name
         assert run_of("iqn", other, folders) != iqn, name
-    for section, name, value in [("iqn", "n_steps", 4), ("network", "iqn", extras), ("network", "tau_embedding", 4)]:
+    for section, name, value in [("iqn", "n_steps", 4), ("network", "iqn", noisy), ("network", "iqn", coarse)]:
         other = changed(small_params, section, **{name: value})
         assert run_of("ppo", other, folders) == ppo, f"PPO does not read {name}"
         assert run_of("iqn", other, folders) != iqn, name

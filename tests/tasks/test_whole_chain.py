@@ -58,7 +58,7 @@ def run_stages(params: Params, races: Path, folder: Path) -> None:
     sections = (*seen, *network, params.train, params.transfer, params.algorithms)
     transfer(*sections, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     folders = Folders(initial, races, folder / "frames", folder / "runs", folder / "agent")
-    train(**{name: getattr(params, name) for name in Sections.__dataclass_fields__}, folders=folders)
+    train(Sections.of_params(params), folders=folders)
     inputs = Inputs(folder / "agent", races, policy, initial, encoder, folder / "durations.jsonl")
     evaluate(*seen, params.simulator, params.evaluate, params.race_end, inputs=inputs, out_dir=folder / "evaluation")
 

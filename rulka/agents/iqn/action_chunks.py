@@ -1,7 +1,7 @@
-"""Values of blocks of actions that one decision takes, out of the outputs of a network for single actions.
+"""Values of action chunks, which one decision takes, out of the outputs of a network for single actions.
 
 A decision of K actions has Q(s, a_1 .. a_K) = V(s) + sum over i of A_i(s, a_i), each A_i with a mean of 0 over its
-actions: so the best block is the best action of each place. The advantage head has K A outputs, those of the first
+actions: so the best chunk is the best action of each place. The advantage head has K A outputs, those of the first
 place first. The network takes their common mean out; what each place still has of its own is taken out here.
 Dimensions: B batch, T quantile fractions, K actions of a decision, A actions.
 """
@@ -14,18 +14,18 @@ from torch import Tensor
 
 
 class ChunkValues(NamedTuple):
-    """Parts of the values of blocks: `state` [B, T], and `advantage` [B, T, K, A] of every action of every place."""
+    """Parts of the values of chunks: `state` [B, T], and `advantage` [B, T, K, A] of every action of every place."""
 
     state: Tensor
     advantage: Tensor
 
     def of(self, action: Tensor) -> Tensor:
-        """Returns the values [B, T] of one block [B, K] for each row."""
+        """Returns the values [B, T] of one chunk [B, K] for each row."""
         index = action[:, None, :, None].expand(*self.advantage.shape[:3], 1)
         return self.state + self.advantage.gather(3, index)[..., 0].sum(dim=2)
 
     def best(self) -> Tensor:
-        """Returns the values [B, T] of each quantile's own best block."""
+        """Returns the values [B, T] of each quantile's own best chunk."""
         return self.state + self.advantage.amax(dim=3).sum(dim=2)
 
 

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from models.iqn import IqnNetwork, fixed_fractions
+from models.iqn_acting import can_prepare
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.iqn.action_chunks import by_place
-from rulka.agents.iqn.engines import acting_iqn
+from rulka.agents.iqn.engines import ActingIqn
 from rulka.agents.iqn.network import fresh_network
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
@@ -43,7 +44,8 @@ class IqnActor:
         self._params = params
         self._num_actions, self._chunk_shape = spec.num_actions, spec.chunk_shape
         self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
-        self._fast = acting_iqn(self._acting.network, self._tau, spec.precision)
+        is_plain = can_prepare(self._acting.network)  # with BTR's extras it acts as it learns
+        self._fast = ActingIqn(self._acting.network, self._tau, spec.precision) if is_plain else None
         self._device, self._generators = device, Generators(device, seed)
         self._env_steps = 0
 
@@ -75,12 +77,11 @@ class IqnActor:
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Returns the mean Q-values [N, A] at the fractions of acting, without noise; see `rulka.agents.spec.Actor`.
 
-        Of blocks [N, K, A]: what a block is worth that has an action in one place and the best ones in all others.
+        Of chunks [N, K, A]: what a chunk is worth that has an action in one place and the best ones in all others.
         """
 
         def values(network: IqnNetwork) -> Tensor:
-            if network.is_noisy:
-                clear_noise(network)
+            clear_noise(network)
             return network(image, floats, self._tau.expand(len(floats), -1)).value
 
         image, floats = upload((image, floats), self._device)
@@ -123,9 +124,9 @@ class IqnActor:
             return self._fast(image, floats)
 
         def advantages(network: IqnNetwork) -> Tensor:
-            if explore and network.is_noisy:
+            if explore:
                 draw_noise(network, self._generators.device)
-            elif network.is_noisy:
+            else:
                 clear_noise(network)
             return network.advantages(image, floats, self._tau)
 
@@ -135,9 +136,9 @@ class IqnActor:
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
         """Replaces some of the greedy actions [N] or [N, K]: one uniform number decides which way is explored.
 
-        It is drawn for every action; for whole blocks where the parameters say so.
+        It is drawn for every action; for whole chunks where the parameters say so.
         """
-        is_whole = self._chunk_shape and self._params.explore_whole_blocks
+        is_whole = self._chunk_shape and self._params.explore_whole_chunks
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
         uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
         epsilon = self._params.epsilon.at(self._env_steps)

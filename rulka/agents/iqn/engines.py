@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.iqn import IqnNetwork
-from models.iqn_acting import PreparedAdvantages, can_prepare
+from models.iqn_acting import PreparedAdvantages
 from rulka.agents.iqn.onnx import OnnxAdvantages, has_onnx
 from rulka.agents.precision import Precision
 
@@ -81,8 +81,3 @@ class ActingIqn:
                     best_s[engine] = min(best_s[engine], time.perf_counter() - start_s)
         exact: Engine = "onnx" if "onnx" in best_s and best_s["onnx"] < best_s["float32"] else "float32"
         return "bfloat16" if best_s["bfloat16"] < INEXACT_GAIN * best_s[exact] else exact
-
-
-def acting_iqn(network: IqnNetwork, tau: Tensor, precision: Precision) -> ActingIqn | None:
-    """Returns the fast way to act with a network, or None for networks with extras, which act as they learn."""
-    return ActingIqn(network, tau, precision) if can_prepare(network) else None

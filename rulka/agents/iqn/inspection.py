@@ -27,7 +27,7 @@ def inspect_values(
 ) -> dict[str, float]:
     """Returns how far apart the quantiles of each action lie, and by how much the best decision leads the second best.
 
-    A block's value is the sum over its places, so the second best block is the best one but for the place where the
+    A chunk's value is the sum over its places, so the second best chunk is the best one but for the place where the
     second best action costs least.
 
     Args:
@@ -35,7 +35,7 @@ def inspect_values(
         image: [B, 1, H, W] uint8; the first `MAX_ROWS` are looked at.
         floats: [B, F] float32, raw.
         tau: [T] fractions.
-        chunk_shape: of a decision; none for one action, [K] for blocks, whose quantiles are named by place and action.
+        chunk_shape: of a decision; none for one action, [K] for chunks, whose quantiles are named by place and action.
     """
     was_training = network.training
     network.eval()  # spectral norms must not move on

@@ -1,4 +1,4 @@
-"""The learner of implicit quantile networks with mini-races.
+"""The learner of implicit quantile networks with mini-races; begin with `update`, and `_learn` below it.
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Linesight.
 Demonstrations may fill a part of every batch (Ball et al. 2023, arXiv:2302.02948). Logits of the cloned policy are
@@ -65,9 +65,11 @@ class IqnLearner:
         )
         self._num_gradient_steps = 0
         self._num_resets = 0
-        self._num_learned = 0  # transitions of our own, not demonstrations
-        self._num_unowed = params.start_steps  # decisions that no learning is owed for
-        self._num_owed_by_resets = 0
+        # `samples_per_insert` bounds how often the ring is learned from. It counts no demonstrations among the samples
+        # and no decisions that fill an empty ring among the inserts; each reset allows some samples more.
+        self._num_learned = 0
+        self._num_start_steps = params.start_steps
+        self._num_reset_samples = 0
         self._self_loss = initial_self_loss()
         self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
         self.precision: Precision = spec.precision
@@ -96,12 +98,14 @@ class IqnLearner:
 
     def num_allowed_env_steps(self) -> int:
         """Decisions to start with, those that learning has kept up with, and as many ahead as there were to start."""
-        learned = int((self._num_learned - self._num_owed_by_resets) / self._params.samples_per_insert)
-        return self._num_unowed + learned + self._params.start_steps
+        learned = int((self._num_learned - self._num_reset_samples) / self._params.samples_per_insert)
+        return self._num_start_steps + learned + self._params.start_steps
 
     def update(self) -> dict[str, float] | None:
         """Makes some gradient steps, or returns None while the experience is too little or learned from enough."""
-        if self.replay.num_rows < self._params.start_steps or self._num_learned > self._num_owed():
+        num_inserts = self.num_env_steps - self._num_start_steps
+        num_samples_due = num_inserts * self._params.samples_per_insert + self._num_reset_samples
+        if self.replay.num_rows < self._params.start_steps or self._num_learned > num_samples_due:
             return None
         self._reset_when_due()
         means = MetricMeans()
@@ -118,67 +122,11 @@ class IqnLearner:
             "boltzmann_epsilon": self._params.boltzmann_epsilon.at(self.num_env_steps),
             "gamma": self._params.gamma.at(self.num_env_steps),
             "buffer_decisions": float(self.replay.num_rows),
-            "samples_per_insert": self._num_learned / max(1, self.num_env_steps - self._num_unowed),
+            "samples_per_insert": self._num_learned / max(1, num_inserts),
             "typical_self_loss": self._self_loss.typical,
             "num_resets": float(self._num_resets),
             "num_samples": float(self._params.batch_size * self._params.gradient_steps_per_update),
         }
-
-    def inspect(self) -> dict[str, float]:
-        """Looks closer at gradients, weights, values and priorities; see `rulka.agents.inspection`."""
-        if not self._num_gradient_steps:
-            return {}
-        batch = self.replay.batch
-        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing, self._spec.chunk_shape)
-        return inspect_training(self.network, self._optimizer) | values | inspect_priorities(self.replay.priorities())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights, target, optimizer, counters, running averages and random state; not the experience."""
-        return {
-            "network": weights_on_host(self.network),
-            "target": weights_on_host(self.target),
-            "optimizer": state_on_host(self._optimizer.state_dict()),
-            **self._generators.state_dict(),
-            "version": self.version,
-            "num_env_steps": self.num_env_steps,
-            "num_gradient_steps": self._num_gradient_steps,
-            "num_resets": self._num_resets,
-            "num_learned": self._num_learned,
-            "num_unowed": self._num_unowed,
-            "num_owed_by_resets": self._num_owed_by_resets,
-            "self_loss": list(self._self_loss),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; `load_experience` or `forget_experience` has to follow."""
-        self.network.load_state_dict(state["network"])
-        self.target.load_state_dict(state["target"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._generators.load_state_dict(state)
-        self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
-        self._num_gradient_steps, self._num_resets = int(state["num_gradient_steps"]), int(state["num_resets"])
-        self._num_learned = int(state["num_learned"])
-        self._num_unowed = int(state["num_unowed"])
-        self._num_owed_by_resets = int(state["num_owed_by_resets"])
-        self._self_loss = SelfLoss(*state["self_loss"])
-
-    def experience(self) -> Experience:
-        """What the ring holds; see `rulka.agents.spec.Learner`."""
-        return self.replay.experience()
-
-    def load_experience(self, experience: Experience) -> None:
-        """Goes on with what `experience` returned."""
-        self.replay.load_experience(experience)
-
-    def forget_experience(self) -> None:
-        """Empties the ring, which is filled anew before learning goes on."""
-        self.replay.clear()
-        # The new start is not owed either, or all of it would be learned from at once.
-        self._num_unowed += self._params.start_steps
-
-    def _num_owed(self) -> float:
-        fresh = self.num_env_steps - self._num_unowed
-        return fresh * self._params.samples_per_insert + self._num_owed_by_resets
 
     def _draw(self) -> Batch:
         batch = self.replay.draw(self.num_env_steps)
@@ -188,16 +136,18 @@ class IqnLearner:
     def _learn(self, batch: Batch, means: MetricMeans) -> None:
         """Makes one gradient step and moves the target network."""
         params = self._params
-        for network in (self.network, self.target) if self.network.is_noisy else ():
+        for network in (self.network, self.target):
             draw_noise(network, self._generators.device)
         tau = self._draw_fractions()
         target_bs, target_tau = self._targets(batch)
         with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
+        # A wide target costs even the network that predicts it exactly: its loss against itself says how much.
         own_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
         weight_b, self._self_loss = self_loss_weights(own_loss_b, self._self_loss, params.self_loss_clamp_ratio)
         self._optimizer.zero_grad(set_to_none=True)
+        # The sum over the batch, not its mean: learning rate and clip are those of Linesight, which sums.
         (loss_b * weight_b * batch.weight).sum().backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm)
         if params.max_grad_value is not None:
@@ -242,7 +192,7 @@ class IqnLearner:
         self._num_resets = self.num_env_steps // resets.every_env_steps
         fresh = fresh_network(self._spec, self._seed + self._num_resets).to(self._device)
         reset_weights(self.network, fresh, resets)
-        self._num_owed_by_resets += resets.further_samples
+        self._num_reset_samples += resets.further_samples
 
     @torch.no_grad()
     def _test_when_due(self, means: MetricMeans) -> None:
@@ -251,13 +201,21 @@ class IqnLearner:
         if int(share * count) == int(share * (count - 1)) or not self.replay.has_held_out():
             return
         batch = self.replay.draw_held_out(self.num_env_steps)
-        for network in (self.network, self.target) if self.network.is_noisy else ():
+        for network in (self.network, self.target):
             clear_noise(network)
         tau = self._draw_fractions()
         target_bs, _ = self._targets(batch)
         with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
+
+    def inspect(self) -> dict[str, float]:
+        """Looks closer at gradients, weights, values and priorities; see `rulka.agents.iqn.inspection`."""
+        if not self._num_gradient_steps:
+            return {}
+        batch = self.replay.batch
+        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing, self._spec.chunk_shape)
+        return inspect_training(self.network, self._optimizer) | values | inspect_priorities(self.replay.priorities())
 
     def _measure(self) -> Precision:
         batch, tau = self.replay.batch, self._draw_fractions()
@@ -271,6 +229,50 @@ class IqnLearner:
             self._optimizer.zero_grad(set_to_none=True)
 
         return faster_precision(run, self._device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, target, optimizer, counters, running averages and random state; not the experience."""
+        return {
+            "network": weights_on_host(self.network),
+            "target": weights_on_host(self.target),
+            "optimizer": state_on_host(self._optimizer.state_dict()),
+            **self._generators.state_dict(),
+            "version": self.version,
+            "num_env_steps": self.num_env_steps,
+            "num_gradient_steps": self._num_gradient_steps,
+            "num_resets": self._num_resets,
+            "num_learned": self._num_learned,
+            "num_start_steps": self._num_start_steps,
+            "num_reset_samples": self._num_reset_samples,
+            "self_loss": list(self._self_loss),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned; `load_experience` or `forget_experience` has to follow."""
+        self.network.load_state_dict(state["network"])
+        self.target.load_state_dict(state["target"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._generators.load_state_dict(state)
+        self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
+        self._num_gradient_steps, self._num_resets = int(state["num_gradient_steps"]), int(state["num_resets"])
+        self._num_learned = int(state["num_learned"])
+        self._num_start_steps = int(state["num_start_steps"])
+        self._num_reset_samples = int(state["num_reset_samples"])
+        self._self_loss = SelfLoss(*state["self_loss"])
+
+    def experience(self) -> Experience:
+        """What the ring holds; see `rulka.agents.spec.Learner`."""
+        return self.replay.experience()
+
+    def load_experience(self, experience: Experience) -> None:
+        """Goes on with what `experience` returned."""
+        self.replay.load_experience(experience)
+
+    def forget_experience(self) -> None:
+        """Empties the ring, which is filled anew before learning goes on."""
+        self.replay.clear()
+        # What fills it counts as little as it did the first time, or all of it would be learned from at once.
+        self._num_start_steps += self._params.start_steps
 
 
 @torch.no_grad()

@@ -58,7 +58,7 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
 
 
 def quantiles_of(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
-    """Returns quantiles [B, T], at fractions tau [B, T], of one action [B], or block [B, K], for each observation."""
+    """Returns quantiles [B, T], at fractions tau [B, T], of one action [B], or chunk [B, K], for each observation."""
     if action.dim() > 1:
         return chunk_values(network(image, floats, tau).value, action.shape[1]).of(action)
     return network.of_action(image, floats, tau, action)
@@ -69,6 +69,5 @@ def _soft_value(value_bta: Tensor, chunk_shape: tuple[int, ...], temperature: fl
     if not chunk_shape:
         return soft_value(value_bta, temperature)
     values = chunk_values(value_bta, *chunk_shape)
-    return values.state + sum(
-        (soft_value(place, temperature) for place in values.advantage.unbind(dim=2)), torch.zeros_like(values.state)
-    )
+    by_place_bt = [soft_value(place, temperature) for place in values.advantage.unbind(dim=2)]
+    return values.state + torch.stack(by_place_bt).sum(dim=0)

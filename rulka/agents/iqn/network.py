@@ -24,7 +24,7 @@ def build_network(
 ) -> IqnNetwork:
     """Returns a network with fresh weights from torch's global generator; see `rulka.agents.algorithms`."""
     own = network.iqn
-    sizes = IqnSizes(network.float_hidden, network.dense_hidden, network.tau_embedding, own.layer_norm, own.noisy_sigma)
+    sizes = IqnSizes(network.float_hidden, network.dense_hidden, own.tau_embedding, own.layer_norm, own.noisy_sigma)
     return IqnNetwork(input_shape(observation, normalisation), encoder, sizes, num_outputs)
 
 

@@ -39,24 +39,6 @@ from rulka.params import IqnParams
 _LOGGER = logging.getLogger(__name__)
 
 
-class _Pieces(Mapping[int, Piece]):
-    """The blocks of a ring by number, each read when it is asked for: from a device that is a copy."""
-
-    def __init__(self, buffer: BlockBuffer) -> None:
-        self._buffer = buffer
-
-    def __getitem__(self, number: int) -> Piece:
-        if number not in self._buffer.numbers():
-            raise KeyError(number)
-        return self._buffer.block_arrays(number)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._buffer.numbers())
-
-    def __len__(self) -> int:
-        return self._buffer.num_blocks
-
-
 class _Source:
     """A replay buffer, and how its transitions get into a part of the batch.
 
@@ -106,7 +88,7 @@ class IqnReplay:
         self._memory = BatchMemory(size, num_floats, params.batch_size, spec.chunk_shape, device)
         self._own: _Source | None = None
         self._held_out: _Source | None = None
-        self._shown: _Source | None = None
+        self._demonstrations: _Source | None = None
         self._priorities: Priorities | None = None
         self.num_own = 0
 
@@ -119,10 +101,6 @@ class IqnReplay:
     def num_rows(self) -> int:
         """Decisions in the ring, resets and held-out races included."""
         return 0 if self._own is None else len(self._own.buffer)
-
-    def clear(self) -> None:
-        """Forgets all experience but the demonstrations."""
-        self._own = self._held_out = self._priorities = None
 
     def insert(self, block: ExperienceBlock, stream: int, num_env_steps: int) -> None:
         """Copies a block in; `num_env_steps` decisions came before it."""
@@ -145,7 +123,64 @@ class IqnReplay:
                 message = f"demonstrations have (height, width, floats) {found}, the agent sees {expected}"
                 raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
         storage = BlockStorage(demonstration_buffer(blocks, self._device))
-        self._shown = self._source(storage, UniformRows())
+        self._demonstrations = self._source(storage, UniformRows())
+
+    def draw(self, num_env_steps: int) -> Batch:
+        """Draws a batch to learn from, with the settings at an environment step.
+
+        Raises:
+            ValueError: if there is nothing to draw.
+        """
+        params, own = self._params, self._filled(self._own)
+        share = 0.0 if self._demonstrations is None else params.demonstration_share
+        num_demonstrated = round(params.batch_size * share)
+        self.num_own = params.batch_size - num_demonstrated
+        if params.prioritised is not None and isinstance(own.sampler, PrioritisedRows):
+            own.sampler.beta = params.prioritised.beta.at(num_env_steps)
+        gamma = params.gamma.at(num_env_steps)
+        self._memory.begin()
+        own.fill(slice(0, self.num_own), gamma)
+        if self._demonstrations is not None:
+            self._demonstrations.fill(slice(self.num_own, params.batch_size), gamma)
+        return self.batch
+
+    def note_errors(self, error: Tensor) -> None:
+        """Sets priorities from the errors [B] of the batch drawn last, which may still be being computed.
+
+        Only where its mini-race has at least `min_actions_left` decisions left: near its end little is left to gain,
+        and a small error there says nothing of the same transition earlier in a mini-race. What is not a number ends
+        the run elsewhere, with the weights that led to it.
+        """
+        if self._own is None or self._params.prioritised is None:
+            return
+        errors = error[: self.num_own].cpu()
+        is_early = self._own.clock < MINI_RACE_ACTIONS - self._params.prioritised.min_actions_left
+        counts = torch.from_numpy(is_early) & errors.isfinite()
+        self._own.buffer.update_priority(self._own.index[counts], errors[counts])
+
+    def has_held_out(self) -> bool:
+        """Whether the ring holds a transition of a race that is held out."""
+        blocks = self._filled(self._own).blocks
+        stored = slice(0, blocks.num_blocks)
+        return bool((blocks.arrays.is_held_out[stored] & ~blocks.arrays.is_reset[stored]).any())
+
+    def draw_held_out(self, num_env_steps: int) -> Batch:
+        """Draws a batch of transitions of the races that are held out.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        self._memory.begin()
+        self._filled(self._held_out).fill(slice(0, self._params.batch_size), self._params.gamma.at(num_env_steps))
+        return self.batch
+
+    def priorities(self) -> NDArray[np.float64]:
+        """Priority of each row of the ring, 0 where none was measured yet; nothing without prioritised replay."""
+        return np.zeros(0) if self._priorities is None else self._priorities.measured
+
+    def clear(self) -> None:
+        """Forgets all experience but the demonstrations."""
+        self._own = self._held_out = self._priorities = None
 
     def experience(self) -> Experience:
         """Returns all but the demonstrations; see `rulka.agents.spec.Learner`."""
@@ -171,58 +206,6 @@ class IqnReplay:
         self._split.load_state_dict(experience.state["split"])
         if self._priorities is not None:
             self._priorities.load_state_dict(experience.state["priorities"])
-
-    def draw(self, num_env_steps: int) -> Batch:
-        """Draws a batch to learn from, with the settings at an environment step.
-
-        Raises:
-            ValueError: if there is nothing to draw.
-        """
-        params, own = self._params, self._filled(self._own)
-        num_shown = round(params.batch_size * params.demonstration_share) if self._shown is not None else 0
-        self.num_own = params.batch_size - num_shown
-        if params.prioritised is not None and isinstance(own.sampler, PrioritisedRows):
-            own.sampler.beta = params.prioritised.beta.at(num_env_steps)
-        gamma = params.gamma.at(num_env_steps)
-        self._memory.begin()
-        own.fill(slice(0, self.num_own), gamma)
-        if self._shown is not None:
-            self._shown.fill(slice(self.num_own, params.batch_size), gamma)
-        return self.batch
-
-    def note_errors(self, error: Tensor) -> None:
-        """Sets priorities from the errors [B] of the batch drawn last, which may still be being computed.
-
-        Only where its mini-race has at least `min_actions_left` decisions left: near its end little is left to gain,
-        and a small error there says nothing of the same transition earlier in a mini-race. What is not a number ends
-        the run elsewhere, with the weights that led to it.
-        """
-        if self._own is None or self._params.prioritised is None:
-            return
-        errors = error[: self.num_own].cpu()
-        is_early = self._own.clock < MINI_RACE_ACTIONS - self._params.prioritised.min_actions_left
-        counts = torch.from_numpy(is_early) & errors.isfinite()
-        self._own.buffer.update_priority(self._own.index[counts], errors[counts])
-
-    def priorities(self) -> NDArray[np.float64]:
-        """Priority of each row of the ring, 0 where none was measured yet; nothing without prioritised replay."""
-        return np.zeros(0) if self._priorities is None else self._priorities.measured
-
-    def has_held_out(self) -> bool:
-        """Whether the ring holds a transition of a race that is held out."""
-        blocks = self._filled(self._own).blocks
-        stored = slice(0, blocks.num_blocks)
-        return bool((blocks.arrays.is_held_out[stored] & ~blocks.arrays.is_reset[stored]).any())
-
-    def draw_held_out(self, num_env_steps: int) -> Batch:
-        """Draws a batch of transitions of the races that are held out.
-
-        Raises:
-            ValueError: if there is none.
-        """
-        self._memory.begin()
-        self._filled(self._held_out).fill(slice(0, self._params.batch_size), self._params.gamma.at(num_env_steps))
-        return self.batch
 
     def _reserve(self, spec: BlockSpec) -> _Source:
         """Makes the ring, and its priorities where there are any."""
@@ -251,3 +234,21 @@ class IqnReplay:
             message = "nothing was inserted yet"
             raise ValueError(message)
         return source
+
+
+class _Pieces(Mapping[int, Piece]):
+    """The blocks of a ring by number, each read when it is asked for: from a device that is a copy."""
+
+    def __init__(self, buffer: BlockBuffer) -> None:
+        self._buffer = buffer
+
+    def __getitem__(self, number: int) -> Piece:
+        if number not in self._buffer.numbers():
+            raise KeyError(number)
+        return self._buffer.block_arrays(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._buffer.numbers())
+
+    def __len__(self) -> int:
+        return self._buffer.num_blocks

@@ -105,7 +105,7 @@ class PpoLearner:
         return metrics
 
     def inspect(self) -> dict[str, float]:
-        """Looks closer at gradients and weights; see `rulka.agents.inspection`."""
+        """Looks closer at gradients and weights; see `rulka.agents.metrics`."""
         return inspect_training(self.network, self._optimizer) if self.version else {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class PpoLearner:
         return self._params.value_warmup_steps if self._is_warming_up() else self._params.steps_per_update
 
     def _solve_value(self, segment: Segment) -> Rollout:
-        """Solves for the value head, on features that stand still; the policy does not change."""
+        """Solves for the value head, on frozen features; the policy does not change."""
         params, network = self._params, self.network
         hidden = self._in_chunks(
             lambda image, floats: network.hidden(network.encode(image), floats).float(), segment.image, segment.floats
@@ -181,7 +181,7 @@ class PpoLearner:
         return rollout
 
     def _fit_policy(self, segment: Segment, means: MetricMeans) -> Rollout:
-        """Trains everything, the encoder in the first epochs only; stops early when the policy has moved too far."""
+        """Trains everything, the encoder in the last epochs only; stops early when the policy has moved too far."""
         network = self.network
         encoded = self._encode(segment.image, segment.floats)
         with torch.no_grad(), autocast(self.precision, self._device):
@@ -189,14 +189,11 @@ class PpoLearner:
         rollout = self._evaluate(segment, decided)
         advantage = rollout.advantage
         standard = rollout._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
-        num_encoder_epochs, num_epochs = self._params.encoder_epochs, self._params.epochs
-        if self._run_epochs(standard, network, num_encoder_epochs, means) or num_encoder_epochs == num_epochs:
-            return rollout
-        if num_encoder_epochs:  # the encoder has moved since
-            features = self._encode(standard.image, standard.floats)
-        else:
-            features = encoded[:-1][~segment.is_reset]
-        self._run_epochs(standard._replace(image=features), network.decide, num_epochs - num_encoder_epochs, means)
+        # What is behind the encoder comes first: until the encoder moves, its features need no other pass.
+        features = standard._replace(image=encoded[:-1][~segment.is_reset])
+        num_encoder_epochs = self._params.encoder_epochs
+        if not self._run_epochs(features, network.decide, self._params.epochs - num_encoder_epochs, means):
+            self._run_epochs(standard, network, num_encoder_epochs, means)
         return rollout
 
     def _evaluate(self, segment: Segment, decided: PolicyAndValue) -> Rollout:
@@ -274,8 +271,12 @@ class PpoLearner:
         """Applies `compute` to images [..., 1, H, W] and floats [..., F], some rows at a time and without gradients."""
         size, lead = self._params.batch_size, floats.shape[:-1]
         rows = zip(image.flatten(0, -4).split(size), floats.flatten(0, -2).split(size), strict=True)
+        # In evaluation mode, as collectors act: in training mode spectral norms move on with every part.
+        self.network.eval()
         with torch.no_grad(), autocast(self.precision, self._device):
-            return torch.cat([compute(*part) for part in rows]).unflatten(0, lead)
+            computed = torch.cat([compute(*part) for part in rows]).unflatten(0, lead)
+        self.network.train()
+        return computed
 
     def _set_learning_rate(self) -> None:
         for group in self._optimizer.param_groups:

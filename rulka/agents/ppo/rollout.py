@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.actor_critic import PolicyAndValue
 from rulka.buffers.experience import ExperienceBlock
-from rulka.buffers.shaping import shaped_rewards
 from rulka.device import CPU, upload_copy
 from rulka.losses.gae import Endings, estimate_advantages
 
@@ -57,7 +57,7 @@ class Rollout(NamedTuple):
     """Decisions to learn from, resets left out: what happened, and what it was worth when the update began.
 
     Attributes:
-        image: [M, 1, H, W] uint8; or image features [M, E], where the encoder stands still.
+        image: [M, 1, H, W] uint8; or image features [M, E], where the encoder is frozen.
         floats: [M, F] float32 raw.
         action: [M] int64.
         log_prob: [M] float32 of the action when it was chosen.
@@ -87,6 +87,15 @@ def keep_block(block: ExperienceBlock, discount: float, device: torch.device = C
     ends = (block.terminated, block.truncated, block.is_reset)
     columns = (torch.from_numpy(array) for array in (*arrays, shaped_rewards(block, discount), *ends))
     return upload_copy(Segment(*columns), device)
+
+
+def shaped_rewards(block: ExperienceBlock, discount: float) -> NDArray[np.float32]:
+    """Returns rewards [T, N] with potential-based shaping, Ng et al. 1999: gamma phi(s') - phi(s) is added.
+
+    phi(s') is 0 where a race ended for good.
+    """
+    following = np.where(block.terminated, np.float32(0.0), block.potential[1:])
+    return block.reward + np.float32(discount) * following - block.potential[:-1]
 
 
 def join_segments(segments: Sequence[Segment]) -> Segment:

@@ -9,16 +9,12 @@ Dimensions: N frames, H x W pixels, M cars.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator import compiling, layout, palette
-from rulka.simulator.compiling import cached_kernel, inlined_kernel, source_stamp
+from rulka.simulator.compiling import cached_kernel, inlined_kernel
 from rulka.simulator.layout import Scene
 from rulka.simulator.palette import INK
-from rulka.simulator.rendering import kernels, objects, quads, road, sections
 from rulka.simulator.rendering.kernels import (
     ABOVE,
     AHEAD,
@@ -46,7 +42,6 @@ from rulka.simulator.rendering.kernels import (
 from rulka.simulator.rendering.objects import collect_objects, draw_car, draw_gate
 from rulka.simulator.rendering.road import draw_strip
 from rulka.simulator.rendering.sections import collect_road
-from rulka.tracks import track
 
 SKY_ZENITH, SKY_HORIZON = INK["sky_zenith"], INK["sky_horizon"]
 GROUND_HORIZON, GROUND_NEAR = INK["ground_horizon"], INK["ground_near"]
@@ -62,8 +57,6 @@ LOWEST_EYE_M = np.float32(0.5)
 EYE_SECTIONS = 128
 """The ground under the eye is sought this many sections (64 m) along the road from the car: far more than the camera's
 arm is long."""
-MODULES = (compiling, kernels, quads, sections, road, objects, palette, layout, track)
-"""What the kernel is made of beside this file."""
 
 
 @inlined_kernel
@@ -212,47 +205,39 @@ def draw_items(frame: Bytes, scene: Scene, cars: Floats, num_items: Int, scratch
             draw_car(frame, scene.ink, scratch.lens, cars, scratch.item[index, 1])
 
 
-def _compile(stamp: int) -> Callable[..., int]:
-    """Returns the kernel; the stamp of its files is part of the key under which numba keeps it."""
+@cached_kernel
+def draw_frames(
+    poses: Floats,
+    zone_index: NDArray[np.int64],
+    scene: Scene,
+    cameras: Floats,
+    cars: Floats,
+    scratch: Scratch,
+    out: Bytes,
+) -> int:
+    """Draws every pose; `render.render_frames` checks the arguments.
 
-    @cached_kernel
-    def draw_frames(
-        poses: Floats,
-        zone_index: NDArray[np.int64],
-        scene: Scene,
-        cameras: Floats,
-        cars: Floats,
-        scratch: Scratch,
-        out: Bytes,
-    ) -> int:
-        height, width = out.shape[1], out.shape[2]
-        for n in range(poses.shape[0]):
-            if not is_finite(poses, n):
-                return n
-            place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
-            lift_eye(scene, zone_index[n], scratch.lens)
-            draw_background(out[n], scratch.lens, scene.ink)
-            num_items = collect_road(scene, zone_index[n], scratch)
-            num_items = collect_objects(scene, cars, num_items, scratch)
-            sort_near_to_far(scratch.key, scratch.order, num_items)
-            draw_items(out[n], scene, cars, num_items, scratch)
-        return -1 if stamp else 0
+    Args:
+        poses: [N, >= 12] position and rotation of each car.
+        zone_index: [N] zone of each car.
+        scene: from `bake_scene`.
+        cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
+        cars: [M, >= 12] poses of cars to draw; the first is drawn as the own car.
+        scratch: from `new_scratch`, of one thread.
+        out: [N, H, W], C-contiguous, overwritten.
 
-    return draw_frames
-
-
-draw_frames = _compile(source_stamp(MODULES))
-"""Draws every pose; `render.render_frames` checks the arguments.
-
-Args:
-    poses: [N, >= 12] position and rotation of each car.
-    zone_index: [N] zone of each car.
-    scene: from `bake_scene`.
-    cameras: [1 or N, 5] from `camera_array`: one for all, or one for each.
-    cars: [M, >= 12] poses of cars to draw; the first is drawn as the own car.
-    scratch: from `new_scratch`, of one thread.
-    out: [N, H, W], C-contiguous, overwritten.
-
-Returns:
-    The first pose that holds a value that is not finite, where it stops, or -1.
-"""
+    Returns:
+        The first pose that holds a value that is not finite, where it stops, or -1.
+    """
+    height, width = out.shape[1], out.shape[2]
+    for n in range(poses.shape[0]):
+        if not is_finite(poses, n):
+            return n
+        place_camera(poses, n, cameras[n if cameras.shape[0] > 1 else 0], height, width, scratch.lens)
+        lift_eye(scene, zone_index[n], scratch.lens)
+        draw_background(out[n], scratch.lens, scene.ink)
+        num_items = collect_road(scene, zone_index[n], scratch)
+        num_items = collect_objects(scene, cars, num_items, scratch)
+        sort_near_to_far(scratch.key, scratch.order, num_items)
+        draw_items(out[n], scene, cars, num_items, scratch)
+    return -1

@@ -57,9 +57,9 @@ def new_scratch() -> Scratch:
 
 
 @inlined_kernel
-def to_camera(lens: Floats, x: Real, y: Real, z: Real) -> Vector:
-    """Moves a world point into camera space: right, up and forward of the eye in metres."""
-    return turned(lens, x - lens[EYE], y - lens[EYE + 1], z - lens[EYE + 2])
+def to_camera(lens: Floats, place: Floats) -> Vector:
+    """Moves a section or a car, whose first numbers are its place, into camera space: metres right, up and forward."""
+    return turned(lens, place[0] - lens[EYE], place[1] - lens[EYE + 1], place[2] - lens[EYE + 2])
 
 
 @inlined_kernel

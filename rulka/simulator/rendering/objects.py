@@ -67,13 +67,13 @@ def collect_objects(scene: Scene, cars: Floats, num_items: Int, scratch: Scratch
     at, lens = scene.sections, scratch.lens
     for g in range(scene.gates.shape[0]):
         section = scene.gates[g, 0]
-        position = to_camera(lens, at[section, 0], at[section, 1], at[section, 2])
+        position = to_camera(lens, at[section])
         distance = np.sqrt(dot(position, position))
         is_in_reach = position[2] > -at[section, 6] and distance < np.float32(scene.view_m)
         if is_in_reach and is_beside_view(lens, position, at[section, 6] + GATE_HIGH_M) == 0:
             num_items = add_object(GATE, g, distance - ONE, num_items, scratch)
     for m in range(cars.shape[0]):
-        position = to_camera(lens, cars[m, 0], cars[m, 1], cars[m, 2])
+        position = to_camera(lens, cars[m])
         distance = np.sqrt(dot(position, position))
         if position[2] > -TWO and distance < scene.view_m:
             num_items = add_object(CAR, m, distance - CAR_LEAD_M, num_items, scratch)
@@ -105,7 +105,7 @@ def draw_gate(frame: Bytes, scene: Scene, lens: Floats, gate: Int, haze: Real) -
     """Draws two posts and a banner across the road; the finish is chequered."""
     section, kind = scene.gates[gate, 0], scene.gates[gate, 1]
     ink, at = scene.ink, scene.sections
-    base = to_camera(lens, at[section, 0], at[section, 1], at[section, 2])
+    base = to_camera(lens, at[section])
     side = turned(lens, at[section, 3], at[section, 4], at[section, 5])
     pixel = max(base[2], ZERO) / lens[FOCAL]
     span = at[section, 6] + POST_GAP_M
@@ -150,7 +150,7 @@ def plumb_border(lens: Floats, base: Vector, side: Vector, up: Vector, metres: R
 @called_kernel
 def draw_car(frame: Bytes, ink: Floats, lens: Floats, cars: Floats, m: Int) -> None:
     """Draws a car: boxes, the farthest first."""
-    middle = to_camera(lens, cars[m, 0], cars[m, 1], cars[m, 2])
+    middle = to_camera(lens, cars[m])
     axes = (
         turned(lens, cars[m, 3], cars[m, 6], cars[m, 9]),
         turned(lens, cars[m, 4], cars[m, 7], cars[m, 10]),

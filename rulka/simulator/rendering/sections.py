@@ -110,18 +110,13 @@ def strip_length(scene: Scene, index: Int, sign: Int, slot: Floats, focal: Real,
 @inlined_kernel
 def add_section(sections: Floats, index: Int, lens: Floats, slot: Floats) -> bool:
     """Brings a section into camera space; returns whether any of it is ahead."""
-    middle = to_camera(lens, sections[index, 0], sections[index, 1], sections[index, 2])
-    side = turned(lens, sections[index, 3], sections[index, 4], sections[index, 5])
-    half, reach_left, reach_right = sections[index, 6], sections[index, 7], sections[index, 8]
+    section = sections[index]
+    middle, side = to_camera(lens, section), turned(lens, section[3], section[4], section[5])
+    half, reach_left, reach_right = section[6], section[7], section[8]
     plane = cross(middle, side)
     for k in range(3):
         slot[MIDDLE + k], slot[SIDE + k], slot[PLANE + k] = middle[k], side[k], plane[k]
-    slot[HALF_M], slot[REACH_LEFT], slot[REACH_RIGHT], slot[SHADE] = (
-        half,
-        reach_left,
-        reach_right,
-        sections[index, LIGHT],
-    )
+    slot[HALF_M], slot[REACH_LEFT], slot[REACH_RIGHT], slot[SHADE] = half, reach_left, reach_right, section[LIGHT]
     left, right = half + reach_left, half + reach_right
     ends = along(middle, side, left), along(middle, side, -right)
     slot[OUTSIDE] = np.float32(outside(lens, ends[0]) & outside(lens, ends[1]))

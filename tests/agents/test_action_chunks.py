@@ -1,4 +1,4 @@
-"""Decisions of several actions: values, targets, exploring and learning, against sums over all blocks."""
+"""Decisions of several actions: values, targets, exploring and learning, against sums over all chunks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def views(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def naive(value: torch.Tensor) -> torch.Tensor:
-    """Values [B, T, A ** K] of all blocks, in the order of `ALL`: the state's, and each place's centred advantage."""
+    """Values [B, T, A ** K] of all chunks, in the order of `ALL`: the state's, and each place's centred advantage."""
     state, places = value.mean(dim=2), value.unflatten(2, (K, A))
     centred = [places[:, :, i] - places[:, :, i].mean(dim=2, keepdim=True) for i in range(K)]
-    return torch.stack([state + sum(centred[i][:, :, block[i]] for i in range(K)) for block in ALL], dim=2)
+    return torch.stack([state + sum(centred[i][:, :, chunk[i]] for i in range(K)) for chunk in ALL], dim=2)
 
 
 def test_values_by_hand() -> None:
-    """V = 2; places (0, 3, 0) and (4, 2, 3) less their means 1 and 3: block (1, 0) is worth 2 + 2 + 1."""
+    """V = 2; places (0, 3, 0) and (4, 2, 3) less their means 1 and 3: chunk (1, 0) is worth 2 + 2 + 1."""
     value = torch.tensor([[[0.0, 3.0, 0.0, 4.0, 2.0, 3.0]]])
     values = chunk_values(value, K)
     assert values.state.item() == 2.0
@@ -53,11 +53,11 @@ def test_one_action_is_worth_what_the_network_says() -> None:
     torch.testing.assert_close(chunk_values(value, 1).of(action[:, None]), expected)
 
 
-def test_values_are_those_of_all_blocks() -> None:
+def test_values_are_those_of_all_chunks() -> None:
     value = torch.randn(4, 8, K * A)
     everything, values = naive(value), chunk_values(value, K)
-    for number, block in enumerate(ALL):
-        torch.testing.assert_close(values.of(torch.tensor([block] * 4)), everything[:, :, number])
+    for number, chunk in enumerate(ALL):
+        torch.testing.assert_close(values.of(torch.tensor([chunk] * 4)), everything[:, :, number])
     torch.testing.assert_close(values.best(), everything.amax(dim=2))
 
 
@@ -85,8 +85,8 @@ MUNCHAUSEN = {"alpha": 0.9, "temperature": 0.3, "floor": -1.0}
 
 
 @pytest.mark.parametrize("rule", ["double", "own best", "munchausen"])
-def test_targets_are_those_over_all_blocks(lab, rule: str) -> None:
-    """A policy or a choice over A ** K blocks, written out."""
+def test_targets_are_those_over_all_chunks(lab, rule: str) -> None:
+    """A policy or a choice over A ** K chunks, written out."""
     torch.manual_seed(1)
     changes = {"use_double_dqn": rule == "double", "munchausen": MUNCHAUSEN if rule == "munchausen" else None}
     params, batch = spec(lab, **changes).settings, some_batch(6)
@@ -102,7 +102,7 @@ def test_targets_are_those_over_all_blocks(lab, rule: str) -> None:
     else:
         log_policy = torch.log_softmax(everything.mean(dim=1) / 0.3, dim=1)
         following = (log_policy.exp()[:, None] * (everything - 0.3 * log_policy[:, None])).sum(dim=2)
-        number = torch.tensor([ALL.index(tuple(block)) for block in batch.action.tolist()])
+        number = torch.tensor([ALL.index(tuple(chunk)) for chunk in batch.action.tolist()])
         taken = torch.log_softmax(preferred / 0.3, dim=1).gather(1, number[:, None])[:, 0]
         reward += 0.9 * (0.3 * taken).clamp(-1.0, 0.0)
     torch.testing.assert_close(found, reward[:, None] + batch.discount[:, None] * following, atol=1e-5, rtol=1e-5)
@@ -126,16 +126,16 @@ def test_the_greedy_block_is_the_best_of_all(lab) -> None:
     for row in range(50):
         for place in range(K):
             for action in range(A):
-                block = decision.action[row].copy()
-                block[place] = action
-                expected = everything[row, ALL.index(tuple(block.tolist()))]
+                chunk = decision.action[row].copy()
+                chunk[place] = action
+                expected = everything[row, ALL.index(tuple(chunk.tolist()))]
                 assert action_values.value[row, place, action] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(("whole", "boltzmann"), [(False, 0.0), (True, 0.0), (False, 0.4), (True, 0.4)])
-def test_exploring_by_action_and_by_block(lab, whole: bool, boltzmann: float) -> None:
-    """With epsilon e an action stays greedy with 1 - e + e / 3; a block, with e for each or once for all."""
-    changes = {"explore_whole_blocks": whole, "boltzmann_epsilon": lab.constant(boltzmann), "boltzmann_noise": 1e-9}
+def test_exploring_by_action_and_by_chunk(lab, whole: bool, boltzmann: float) -> None:
+    """With epsilon e an action stays greedy with 1 - e + e / 3; a chunk, with e for each or once for all."""
+    changes = {"explore_whole_chunks": whole, "boltzmann_epsilon": lab.constant(boltzmann), "boltzmann_noise": 1e-9}
     actor = make_actor(spec(lab, epsilon=lab.constant(0.3), **changes), seed=0)
     image, floats = views(4000)
     greedy = actor.act(image, floats, explore=False).action
@@ -147,10 +147,10 @@ def test_exploring_by_action_and_by_block(lab, whole: bool, boltzmann: float) ->
 
 
 def test_the_right_action_of_every_place_is_learned(lab, step) -> None:
-    """In state s only the block (s, 2 - s) pays 1; each action that is right pays 0.3. Sums over places suffice."""
+    """In state s only the chunk (s, 2 - s) pays 1; each action that is right pays 0.3. Sums over places suffice."""
 
-    def probe(state: int, block: np.ndarray):
-        return step(0.3 * float(block[0] == state) + 0.3 * float(block[1] == 2 - state), 0, "terminated")
+    def probe(state: int, chunk: np.ndarray):
+        return step(0.3 * float(chunk[0] == state) + 0.3 * float(chunk[1] == 2 - state), 0, "terminated")
 
     trained = lab.train(spec(lab, epsilon=lab.constant(0.4)), block_races(lab, probe, (0, 1, 2)), 60)
     assert trained.actions(0, 1, 2) == [[0, 2], [1, 1], [2, 0]]
@@ -161,26 +161,26 @@ def test_the_right_action_of_every_place_is_learned(lab, step) -> None:
 def test_the_order_within_a_block_matters_and_travels_back(lab, step) -> None:
     """Only first 1, then 2 leads from state 0 to state 1, where everything pays 1; gamma is a half."""
 
-    def probe(state: int, block: np.ndarray):
+    def probe(state: int, chunk: np.ndarray):
         if state == 1:
             return step(1.0, 0, "terminated")
-        right = float(block[0] == 1) + float(block[1] == 2)
+        right = float(chunk[0] == 1) + float(chunk[1] == 2)
         return step(0.1 * right, 1) if right == 2 else step(0.1 * right, 0, "terminated")
 
-    trained = lab.train(spec(lab, epsilon=lab.constant(0.5), n_steps=3), block_races(lab, probe, (0,)), 60)
+    trained = lab.train(spec(lab, epsilon=lab.constant(0.5), n_steps=3), block_races(lab, probe, (0,)), 35)
     assert trained.actions(0) == [[1, 2]]
     assert make_values(trained, (1,)) == pytest.approx([1.0], abs=0.15)
 
 
 def make_values(trained, states: tuple[int, ...]) -> list[float]:
-    """The best block's value in each state."""
+    """The best chunk's value in each state."""
     image, floats = torch.zeros(len(states), 1, 34, 34, dtype=torch.uint8), torch.zeros(len(states), 4)
     floats[:, 1] = torch.tensor(states)
     return trained.actor.action_values(image, floats).value.max(axis=(1, 2)).tolist()
 
 
 def block_races(lab, probe, starts):
-    """Races of a probe whose decisions are blocks."""
+    """Races of a probe whose decisions are chunks."""
     races = lab.races(probe, starts=starts)
     races.spec = replace(races.spec, actions_per_decision=K)
     assert new_block(races.spec).action.shape[2:] == (K,)

@@ -1,4 +1,4 @@
-"""The record of an agent whose decisions are blocks of actions: real cars, a real network that likes full gas."""
+"""The record of an agent whose decisions are chunks of actions: real cars, a real network that likes full gas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rulka.tracks.track import Track
 def reckless_actor(params: Params) -> IqnActor:
     body = params.network.iqn.model_copy(update={"actions_per_decision": 5})
     network = params.network.model_copy(update={"iqn": body, "dense_hidden": 16, "float_hidden": 8})
-    normalisation = reference_normalisation().for_blocks(5)
+    normalisation = reference_normalisation().for_chunks(5)
     spec = AgentSpec(
         "iqn", params.observation, params.encoder, network, params.iqn, 12, normalisation, 5, precision="float32"
     )

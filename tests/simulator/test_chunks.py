@@ -29,7 +29,7 @@ def simulator(track, ticks: int = 5, actions_per_decision: int = 1) -> Simulator
 def check_same(one: Simulator, other: Simulator) -> None:
     """All but the previous actions, of which they remember different numbers."""
     assert one._state.tobytes() == other._state.tobytes()
-    for name in ("rows", "progress", "margin_m", "marks", "has_gone"):
+    for name in ("rows", "progress", "margin_m", "timing", "ended"):
         assert getattr(one.view, name).tobytes() == getattr(other.view, name).tobytes(), name
 
 
@@ -44,7 +44,7 @@ def test_a_block_of_equal_actions_is_one_action_held(track) -> None:
 
 
 def test_every_action_of_a_block_acts_at_its_tick(track) -> None:
-    """A block of five ticks against the same inputs in decisions of one tick, on which cars see the same road."""
+    """A chunk of five ticks against the same inputs in decisions of one tick, on which cars see the same road."""
     blocks, ticks = simulator(track, actions_per_decision=5), simulator(track, ticks=1)
     chosen = np.random.default_rng(2).integers(0, 12, (40, NUM_CARS, 5))
     for block in chosen:

@@ -1,4 +1,4 @@
-"""An agent whose decisions are blocks of five actions, from transfer to races."""
+"""An agent whose decisions are chunks of five actions, from transfer to races."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rulka.datasets.races import load_races
 from rulka.evaluation.dataset import race_of_result
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.params import Params, ParamsError, read_params
-from rulka.runtime.agent_run import Folders
+from rulka.runtime.agent_run import Folders, Sections
 from rulka.simulator.simulator import Simulator
 from tasks.train import train
 from tasks.transfer import transfer
@@ -52,18 +52,7 @@ def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, P
         policy_dir=pretrained[1],
         out_dir=folders.agent_init,
     )
-    train(
-        params.observation,
-        params.actions,
-        params.simulator,
-        params.race_end,
-        params.encoder,
-        params.network,
-        params.rewards,
-        params.train,
-        params.algorithms,
-        folders=folders,
-    )
+    train(Sections.of_params(params), folders=folders)
     return folders
 
 
@@ -92,9 +81,9 @@ def test_an_agent_of_blocks_is_transferred_trained_and_raced(
     races = EvaluationRaces.of(track, *sections)
     for result in race(driver, races):
         inputs = race_of_result(result, races.settings.table, "").controls
-        assert result.block_controls is not None
+        assert result.chunk_controls is not None
         assert len(inputs) == 5 * (len(result.sample_ms) - 1)
-        np.testing.assert_array_equal(result.controls, result.block_controls[:, 0])
+        np.testing.assert_array_equal(result.controls, result.chunk_controls[:, 0])
 
 
 def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: Folders) -> None:

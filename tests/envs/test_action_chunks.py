@@ -1,4 +1,4 @@
-"""Environments whose decisions are blocks of actions."""
+"""Environments whose decisions are chunks of actions."""
 
 from __future__ import annotations
 
