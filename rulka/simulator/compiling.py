@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Kernels are not called from C, and code for that takes long to compile.
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 COMPILATION = "numba:compile"
-"""numba's event; not sent where the cache has the kernel."""
+"""An event that numba documents, not sent where the cache has the kernel."""
 _LOGGER = logging.getLogger(__name__)
 _parts: dict[Callable[..., Any], dict[str, Any]] = {}
 """The options of every kernel that kernels call."""

@@ -40,8 +40,9 @@ def _children() -> set[int]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_behind(monkeypatch: pytest.MonkeyPatch):
-    reserved = []
+def reserved(monkeypatch: pytest.MonkeyPatch):
+    """Names of the shared memory that runs in this process reserve; neither it nor a process may be left behind."""
+    reserved: list[str] = []
 
     class Noted(SharedMemory):
         def __init__(self, name: str | None = None, create: bool = False, size: int = 0) -> None:
@@ -51,12 +52,12 @@ def _nothing_left_behind(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(shared_memory, "SharedMemory", Noted)
     children = _children()
-    yield
+    yield reserved
     assert _children() == children
     assert [name for name in reserved if (shared_memory.MEMORY_FOLDER / name).exists()] == []
 
 
-def test_blocks_arrive_intact_and_fresh(tmp_path: Path) -> None:
+def test_blocks_arrive_intact_and_fresh(tmp_path: Path, reserved: list[str]) -> None:
     """The fake learner checks every number; with 4 blocks ahead and 2 an update, nothing is older than 1 version."""
     spec = fake_run(tmp_path, num_collectors=2, max_env_steps=60 * BLOCK_STEPS)
     with StopSignals() as stop, connect(spec, stop) as loop:
@@ -67,6 +68,7 @@ def test_blocks_arrive_intact_and_fresh(tmp_path: Path) -> None:
     assert min(learner.staleness) >= 0
     assert max(learner.staleness) == 1
     assert loop._collectors.num_restarts == 0
+    assert len(reserved) > 0, "or that nothing is left of it would say nothing"
 
 
 def _during(loop: LearnerLoop, condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:

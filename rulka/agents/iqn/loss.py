@@ -1,4 +1,6 @@
-"""What IQN learns: sampled returns of transitions, by one of three rules, and the loss against them.
+"""What IQN learns: sampled returns of transitions (its targets), by one of three rules.
+
+The loss against them is `rulka.losses.quantile.quantile_huber_loss`, taken in the learner.
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Vieillard et al.
 2020 (Munchausen), arXiv:2007.14430. Decisions of K actions: see `rulka.agents.iqn.action_chunks`.

@@ -147,7 +147,7 @@ class IqnReplay:
     def note_errors(self, error: Tensor) -> None:
         """Sets priorities from the errors [B] of the batch drawn last, which may still be being computed.
 
-        Only where its mini-race has at least `min_actions_left` decisions left: near its end little is left to gain,
+        Only where its mini-race has more than `min_actions_left` decisions left: near its end little is left to gain,
         and a small error there says nothing of the same transition earlier in a mini-race. What is not a number ends
         the run elsewhere, with the weights that led to it.
         """
