@@ -37,6 +37,7 @@ from rulka.runtime.collector import Collector
 from rulka.runtime.greedy_check import CheckResult, GreedyCheck
 from rulka.runtime.parts import block_spec, build_actor, build_cars, build_learner
 from rulka.runtime.specs import MakeCars
+from rulka.schedule import Moment
 
 CHECK_SEED = 4711
 SHOWN = ("explained_variance", "value_loss", "approx_kl", "update_kl", "gradient_steps", "entropy")
@@ -117,7 +118,7 @@ def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:
             if learner.num_env_steps >= budget.env_steps:
                 break
         while learner.num_env_steps < learner.num_allowed_env_steps():
-            collector.fill(block, learner.num_env_steps)
+            collector.fill(block, learner.moment)
             learner.insert(block, 0, learner.version)
             started_s = time.process_time()
             metrics = learner.update()
@@ -154,7 +155,7 @@ def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
     collector = Collector(0, cars, actor, block.spec, 1)
     seen, hidden = [], []
     for _ in range(max(FIT_BLOCKS) + TEST_BLOCKS):
-        collector.fill(block, 0)
+        collector.fill(block, Moment(0))
         seen.append(keep_block(block, params.gamma))
         steps = zip(seen[-1].image, seen[-1].floats, strict=True)
         with torch.no_grad():

@@ -68,6 +68,10 @@ class Torso(nn.Module):
         """Maps raw images [B, 1, H, W] uint8 to image features [B, E]."""
         return self.encoder(normalise_image(image, self._compute_dtype()))
 
+    def state(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Maps raw images [B, 1, H, W] uint8, or what `encode` made of them [B, E], and raw floats [B, F] to [B, D]."""
+        return self.join(image if image.is_floating_point() else self.encode(image), floats)
+
     def join(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Joins image features [B, E] and raw floats [B, F] to the state [B, D]."""
         normalised = ((floats - self.float_mean) / self.float_std).to(self._compute_dtype())

@@ -82,7 +82,7 @@ def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:
         if metrics is not None:
             actor.load(learner.version, learner.network.state_dict())
             continue
-        for race in collector.fill(block, learner.num_env_steps):
+        for race in collector.fill(block, learner.moment):
             watch.note(Episode(race.total_reward, race.is_finished))
         steps += int(np.count_nonzero(~block.is_reset))
         acting_s, simulating_s = acting_s + collector.acting_s, simulating_s + collector.simulating_s

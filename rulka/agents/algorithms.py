@@ -16,10 +16,13 @@ from torch import nn
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.iqn.actor import IqnActor
+from rulka.agents.iqn.network import PARTS as IQN_PARTS
 from rulka.agents.iqn.network import build_network as build_iqn
 from rulka.agents.iqn.network import greedy_preference as prefer_as_iqn
+from rulka.agents.networks import SEEING_PARTS
 from rulka.agents.ppo.actor import PpoActor
 from rulka.agents.ppo.learner import PpoLearner
+from rulka.agents.ppo.network import PARTS as PPO_PARTS
 from rulka.agents.ppo.network import build_network as build_ppo
 from rulka.agents.ppo.network import greedy_preference as prefer_as_ppo
 from rulka.agents.spec import Actor, AgentSpec, Learner, Preference
@@ -101,12 +104,6 @@ def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
-    "encoder": ("encoder.",),
-    "float_head": ("float_head.", "float_mean", "float_std"),
-}
-"""How the names of tensors begin in the parts that all networks have in common, those of Levels 0 and 1 too."""
-
 CLONED_PARTS: Mapping[str, tuple[str, ...]] = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.",)}
 """The same for all parts of the cloned policy; the pretrained encoder is the first of them."""
 
@@ -117,7 +114,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         make_actor=PpoActor,
         make_learner=PpoLearner,
         greedy_preference=prefer_as_ppo,
-        parts={**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.", "value_head.")},
+        parts=PPO_PARTS,
         without_source=("value_head.",),
         own_code=(
             "rulka/agents/ppo/*.py",
@@ -132,7 +129,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         make_actor=IqnActor,
         make_learner=_iqn_learner,
         greedy_preference=prefer_as_iqn,
-        parts={**SEEING_PARTS, "trunk": ("tau_embed.",), "heads": ("advantage_head.", "value_head.")},
+        parts=IQN_PARTS,
         without_source=("tau_embed.", "advantage_head.", "value_head."),
         own_code=(
             "models/iqn*.py",

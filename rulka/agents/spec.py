@@ -20,6 +20,7 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
 from rulka.observation import Normalisation
 from rulka.params import Algorithm, AlgorithmParams, NetworkParams, ObservationParams
+from rulka.schedule import Moment
 
 
 class AgentError(UserError):
@@ -141,8 +142,8 @@ class Actor(Protocol):
         """Returns what it thinks of every action in N situations, as `act` sees them; changes nothing."""
         ...
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions all collectors have taken together, for schedules."""
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come, for schedules."""
         ...
 
     def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
@@ -192,6 +193,10 @@ class Learner(Protocol):
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
         """Takes in demonstrations; an error where the algorithm has no use for them."""
+        ...
+
+    def set_budget_share(self, share: float) -> None:
+        """Tells which share of the run's budget is used, 0 to 1, for schedules; none is before the first call."""
         ...
 
     def num_allowed_env_steps(self) -> int:

@@ -25,6 +25,8 @@ from rulka.provenance import hash_json, hash_path
 
 KEY_LENGTH = 16
 """Hexadecimal digits of a key that name its folder."""
+NO_LIMIT = 10**12
+"""Environment steps that nobody drives."""
 SEEDED = ("train.seed",)
 """Parameters that take the seed of a cell where a file does not say which."""
 
@@ -49,11 +51,8 @@ class Budget(Section):
     @property
     def overlay(self) -> dict[str, Any]:
         """The parameters that set it."""
-        return {"train": {"max_cpu_minutes": self.cpu_minutes} if self.env_steps is None else self._steps}
-
-    @property
-    def _steps(self) -> dict[str, Any]:
-        return {"max_env_steps": self.env_steps, "max_cpu_minutes": None}
+        limits = {"max_env_steps": self.env_steps or NO_LIMIT, "max_cpu_minutes": self.cpu_minutes}
+        return {"train": limits | {"max_minutes": None}}
 
 
 class ExperimentFile(Section):

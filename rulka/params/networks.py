@@ -13,6 +13,9 @@ class IqnNetworkParams(Section):
     """What IQN's network has beyond that of the cloned policy and PPO; see `models.iqn.IqnSizes`."""
 
     tau_embedding: Size = Field(description="cosines in the quantile embedding")
+    embedding_at: Literal["state", "hidden"] = Field(
+        description="what embedded fractions are multiplied into; state is the paper's, hidden costs a quarter"
+    )
     layer_norm: bool = Field(description="in the float head and both heads")
     actions_per_decision: Count = Field(
         description="actions that share a decision's ticks; a later peer has 5, of 10 ms each"

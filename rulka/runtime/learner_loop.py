@@ -55,7 +55,7 @@ class RunState:
             collectors import, compile and connect.
         cpu_seconds: the same as `seconds`, of all processes of the run on processors.
         num_starts: how often the run was started.
-        next_check_env_steps: when the next greedy check is due.
+        num_checks: greedy checks that were due so far.
         checked_version: of the weights that raced in the last greedy check; -1 before the first.
     """
 
@@ -64,7 +64,7 @@ class RunState:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     num_starts: int = 0
-    next_check_env_steps: int = 0
+    num_checks: int = 0
     checked_version: int = -1
 
 
@@ -169,20 +169,27 @@ class LearnerLoop:
         return ended_by
 
     def _ended_by(self) -> EndedBy | None:
-        if self.state.env_steps >= self.spec.train.max_env_steps:
-            return "max_env_steps"
-        if self.state.seconds >= 60.0 * self.spec.train.max_minutes:
-            return "max_minutes"
-        if self.state.cpu_seconds >= 60.0 * (self.spec.train.max_cpu_minutes or math.inf):
-            return "max_cpu_minutes"
-        return None
+        limit, share = max(self._shares_used().items(), key=lambda used: used[1])
+        return limit if share >= 1.0 else None
+
+    def _shares_used(self) -> dict[EndedBy, float]:
+        """Returns which share of each limit is used."""
+        train, state = self.spec.train, self.state
+        return {
+            "max_env_steps": state.env_steps / train.max_env_steps,
+            "max_minutes": state.seconds / (60.0 * (train.max_minutes or math.inf)),
+            "max_cpu_minutes": state.cpu_seconds / (60.0 * (train.max_cpu_minutes or math.inf)),
+        }
+
+    def _budget_share(self) -> float:
+        return min(1.0, max(self._shares_used().values()))
 
     def _take_experience(self) -> int:
         """Inserts all blocks that are there, waiting a moment if there is nothing else to do; returns env steps."""
         allowed = min(self._learner.num_allowed_env_steps(), self.spec.train.max_env_steps)
         env_steps_before = self.state.env_steps
         with self._shares.spending("waiting"):
-            deliveries = self._collectors.collect(allowed, 0.0 if self._has_work else WAIT_S)
+            deliveries = self._collectors.collect(allowed, 0.0 if self._has_work else WAIT_S, self._budget_share())
         self._shares.add_deliveries(len(deliveries))
         for delivery in deliveries:
             with self._shares.spending("inserting"):
@@ -196,6 +203,7 @@ class LearnerLoop:
         return self.state.env_steps - env_steps_before
 
     def _learn(self) -> None:
+        self._learner.set_budget_share(self._budget_share())
         with self._shares.spending("updating"):
             values = self._learner.update()
         self._has_work = values is not None
@@ -244,13 +252,8 @@ class LearnerLoop:
                 self._save()
 
     def _show(self, bar: Progress, num_taken: int) -> None:
-        left_s = max(0.0, 60.0 * self.spec.train.max_minutes - self.state.seconds)
-        if self.state.env_steps and self.state.seconds:  # whichever limit comes first
-            rate = self.state.env_steps / self.state.seconds
-            bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + rate * left_s)
-            if self.spec.train.max_cpu_minutes and self.state.cpu_seconds:
-                used = self.state.cpu_seconds / (60.0 * self.spec.train.max_cpu_minutes)
-                bar.total = min(bar.total, max(self.state.env_steps / used, self.state.env_steps))
+        if self.state.env_steps:  # whichever limit comes first
+            bar.total = min(self.spec.train.max_env_steps, self.state.env_steps / self._budget_share())
             bar.is_estimate = bar.total < self.spec.train.max_env_steps
         values = self.races.values() | {"record_s": self.records.time_s}
         facts = {name: value for name, value in values.items() if value is not None}
@@ -286,10 +289,12 @@ class LearnerLoop:
             self._live.write()
 
     def _check_when_due(self) -> None:
-        if self.state.env_steps >= self.state.next_check_env_steps:
+        """Checks at the beginning, and then whenever another of `num_checks` equal shares of the budget is used."""
+        num_due = 1 + int(self._budget_share() * self.spec.train.num_checks)
+        if num_due > self.state.num_checks:
             with self._shares.spending("checking"):
                 self._check_weights()
-            self.state.next_check_env_steps = self.state.env_steps + self.spec.train.check_env_steps
+            self.state.num_checks = num_due
 
     def _check_weights(self) -> None:
         """Lets the weights of now race greedily and remembers them if they are among the best.

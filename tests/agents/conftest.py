@@ -18,8 +18,16 @@ from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
 from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.observation import Normalisation
-from rulka.params import Algorithm, IqnNetworkParams, IqnParams, NetworkParams, ObservationParams, PpoParams
-from rulka.schedule import Schedule
+from rulka.params import (
+    Algorithm,
+    IqnNetworkParams,
+    IqnParams,
+    NetworkParams,
+    ObservationParams,
+    PartRateParams,
+    PpoParams,
+)
+from rulka.schedule import Moment, Schedule
 
 NUM_FLOATS = 4
 SIZE = 34
@@ -30,12 +38,14 @@ def constant(value: float) -> Schedule:
     return Schedule(interpolation="linear", points=((0, value),))
 
 
+ALL_ALIKE = PartRateParams(**dict.fromkeys(PartRateParams.model_fields, constant(1.0)))
 PPO = PpoParams(
     steps_per_update=256,
     epochs=4,
     encoder_epochs=1,
     batch_size=64,
     learning_rate=constant(0.001),
+    rate_of=ALL_ALIKE,
     gamma=0.5,
     gae_lambda=0.9,
     clip=0.2,
@@ -57,6 +67,7 @@ IQN = IqnParams(
     use_double_dqn=True,
     batch_size=16,
     learning_rate=constant(0.003),
+    rate_of=ALL_ALIKE,
     gamma=constant(0.5),
     epsilon=constant(0.3),
     munchausen=None,
@@ -83,6 +94,7 @@ IQN = IqnParams(
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PLAIN = IqnNetworkParams(
     tau_embedding=16,
+    embedding_at="state",
     layer_norm=False,
     actions_per_decision=1,
     noisy_sigma=0.0,
@@ -182,7 +194,7 @@ def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
     while learner.version < num_updates:
         before = learner.num_env_steps, learner.version
         if learner.num_env_steps < learner.num_allowed_env_steps():
-            actor.set_env_steps(learner.num_env_steps)
+            actor.set_moment(Moment(learner.num_env_steps))
             learner.insert(races.drive(actor), 0, learner.version)
         latest = learner.update()
         if latest is not None:

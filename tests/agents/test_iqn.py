@@ -16,6 +16,7 @@ from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.sampler import Batch
+from rulka.schedule import Moment
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_epsilon_is_the_share_of_random_actions(lab):
     actor = make_actor(spec, seed=0)
     greedy = int(actor.act(*views(1), explore=False).action[0])
     for env_steps, epsilon in ((0, 1.0), (500, 0.65), (10_000, 0.3)):
-        actor.set_env_steps(env_steps)
+        actor.set_moment(Moment(env_steps))
         decision = actor.act(*views(3000), explore=True)
         assert float((decision.action != greedy).mean()) == pytest.approx(epsilon * 2 / 3, abs=0.03)
         np.testing.assert_array_equal(decision.is_greedy, decision.action == greedy)
@@ -65,7 +66,7 @@ def test_cloned_policy_drives_during_the_warm_up_only(lab):
     np.testing.assert_allclose(np.bincount(decision.action) / 4000, [0.2, 0.5, 0.3], atol=0.03)
     np.testing.assert_array_equal(decision.is_greedy, decision.action == 1)
     own = actor.act(*views(4), explore=False).action
-    actor.set_env_steps(100)
+    actor.set_moment(Moment(100))
     np.testing.assert_array_equal(actor.act(*views(4), explore=True).action, own)
 
 
@@ -109,6 +110,7 @@ def test_targets_by_their_formula(lab, use_double_dqn):
         next_image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
         next_floats=torch.randn(6, 4, generator=generator),
         weight=torch.ones(6),
+        next_guide=torch.zeros(6, 0),
     )
     targets, tau = learner._targets(batch)
     with torch.no_grad():

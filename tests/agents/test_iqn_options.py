@@ -208,6 +208,7 @@ def test_munchausen_targets_by_their_formula(lab):
         next_image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
         next_floats=torch.randn(6, 4, generator=generator),
         weight=torch.ones(6),
+        next_guide=torch.zeros(6, 0),
     )
     targets, tau = learner._targets(batch)
     with torch.no_grad():

@@ -24,6 +24,7 @@ from rulka.envs.settings import read_settings
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import CAR, FLOATS, NUM_FLOATS
 from rulka.params import EngineeredRewardParams, RewardParams, reference_params
+from rulka.schedule import Moment
 from rulka.tracks.track import Track
 
 NUM_CARS, NUM_STEPS = 9, 400
@@ -78,7 +79,7 @@ def some_actions() -> np.ndarray:
 
 def drive(track: Track, rewards: RewardParams, env_steps: int = 100) -> Seen:
     batch = RaceBatch(track, read_settings(None, fast_and_askew(rewards), ()), NUM_CARS)
-    batch.scores.set_env_steps(env_steps)
+    batch.scores.set_moment(Moment(env_steps))
     batch.reset(car_generators(4, NUM_CARS))
     first, rows = batch.simulator.cars.copy(), []
     image, floats = np.empty((NUM_CARS, 1, 64, 64), np.uint8), np.empty((NUM_CARS, NUM_FLOATS), np.float32)
@@ -251,8 +252,8 @@ def test_one_car_is_paid_as_among_others(straight) -> None:
     for car in (0, 5):
         options: Any = fast_and_askew(rewards)
         env, vector = RaceEnv(straight, **options), RaceVectorEnv(2, straight, **options)
-        env.set_env_steps(100)
-        vector.set_env_steps(100)
+        env.set_moment(Moment(100))
+        vector.set_moment(Moment(100))
         env.reset(seed=4 + car)
         vector.reset(seed=4 + car)
         has_ended = False

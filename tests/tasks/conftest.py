@@ -42,7 +42,7 @@ def small_params() -> Params:
         "cars_per_collector": 4,
         "block_steps": 16,
         "max_env_steps": 512,
-        "check_env_steps": 256,
+        "num_checks": 2,
         "check_races": 2,
         "check_candidates": 2,
         "final_check_races": 2,

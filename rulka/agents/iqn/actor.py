@@ -26,6 +26,7 @@ from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import IqnParams
+from rulka.schedule import Moment
 
 
 class IqnActor:
@@ -47,7 +48,7 @@ class IqnActor:
         is_plain = can_prepare(self._acting.network)  # with BTR's extras it acts as it learns
         self._fast = ActingIqn(self._acting.network, self._tau, spec.precision) if is_plain else None
         self._device, self._generators = device, Generators(device, seed)
-        self._env_steps = 0
+        self._moment = Moment(0)
 
     @property
     def network(self) -> IqnNetwork:
@@ -66,7 +67,7 @@ class IqnActor:
         With noisy layers the noise is redrawn for every batch of decisions that explores, and an action counts as
         greedy if it is the best through that noise.
         """
-        if explore and self._policy is not None and self._env_steps < self._params.warmup_steps:
+        if explore and self._policy is not None and self._moment.env_steps < self._params.warmup_steps:
             return self._drive_as_cloned(self._policy, *upload((image, floats), self._device))
 
         image, floats = upload((image, floats), self._device)
@@ -95,9 +96,9 @@ class IqnActor:
             state = state[:, None]
         return ActionValues("q_value", (centred + state[:, None]).cpu().numpy())
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions all collectors have taken together: for schedules, and the end of the warm-up."""
-        self._env_steps = env_steps
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come: for schedules, and the end of the warm-up."""
+        self._moment = moment
 
     def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes the weights of the cloned policy that drives during the warm-up.
@@ -141,10 +142,10 @@ class IqnActor:
         is_whole = self._chunk_shape and self._params.explore_whole_chunks
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
         uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
-        epsilon = self._params.epsilon.at(self._env_steps)
+        epsilon = self._params.epsilon.at(self._moment)
         random = torch.randint(self._num_actions, greedy.shape, **draws)
         action = torch.where(uniform < epsilon, random, greedy)
-        boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._env_steps)
+        boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._moment)
         if boltzmann_epsilon > 0.0:
             noise = self._params.boltzmann_noise * torch.randn(advantage.shape, **draws)
             is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)

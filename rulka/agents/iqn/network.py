@@ -8,11 +8,14 @@ from models.encoders.config import EncoderConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
 from rulka.agents.iqn.action_chunks import by_place
-from rulka.agents.networks import input_shape, seeded
+from rulka.agents.networks import SEEING_PARTS, input_shape, seeded
 from rulka.agents.spec import AgentSpec, Preference
 from rulka.artifacts import Artifact
 from rulka.observation import Normalisation
 from rulka.params import IqnParams, NetworkParams, ObservationParams
+
+PARTS = {**SEEING_PARTS, "trunk": ("tau_embed.",), "heads": ("advantage_head.", "value_head.")}
+"""How the names of its tensors begin, for each part that can be taken over or learn at a rate of its own."""
 
 
 def build_network(
@@ -24,7 +27,14 @@ def build_network(
 ) -> IqnNetwork:
     """Returns a network with fresh weights from torch's global generator; see `rulka.agents.algorithms`."""
     own = network.iqn
-    sizes = IqnSizes(network.float_hidden, network.dense_hidden, own.tau_embedding, own.layer_norm, own.noisy_sigma)
+    sizes = IqnSizes(
+        network.float_hidden,
+        network.dense_hidden,
+        own.tau_embedding,
+        own.layer_norm,
+        own.noisy_sigma,
+        own.embedding_at,
+    )
     return IqnNetwork(input_shape(observation, normalisation), encoder, sizes, num_outputs)
 
 

@@ -17,6 +17,7 @@ from rulka.agents.ppo.network import fresh_network
 from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import PpoParams
+from rulka.schedule import Moment
 
 
 class PpoActor:
@@ -51,7 +52,7 @@ class PpoActor:
         logits, _ = self._decide(image, floats)
         return ActionValues("probability", logits.softmax(dim=1).cpu().numpy())
 
-    def set_env_steps(self, env_steps: int) -> None:
+    def set_moment(self, moment: Moment) -> None:
         """Has no effect: nothing in acting follows a schedule."""
 
     def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
