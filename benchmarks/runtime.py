@@ -47,7 +47,7 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.inference import Inference, InferenceSpec
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
-from rulka.runtime.parts import block_spec, build_actor, build_cars
+from rulka.runtime.parts import block_spec, build_cars
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.weights import SharedWeights, layout_of
@@ -257,7 +257,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
     spec = agent_spec(params, algorithm)
     return RunSpec(
         make_cars=partial(build_cars, track, race_settings(params)),
-        make_actor=partial(build_actor, spec, None),
+        make_actor=partial(make_actor, spec),
         make_learner=partial(make_learner, spec, 0, device),
         block=block_spec(params.observation, params.train),
         train=params.train,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
+from models.guide import Guide
 from models.iqn_fused import HeadWeights, quantiles_of_action
 from models.layers import (
     HAS_KERNELS,
@@ -65,7 +66,10 @@ class Quantiles(NamedTuple):
 class IqnNetwork(Torso):
     """Return distribution of every action at quantile fractions chosen by the caller.
 
-    1,051,805 parameters for 64 x 64 images, 184 floats, 12 actions and the reference sizes.
+    1,051,805 parameters for 64 x 64 images, 184 floats, 12 actions and the reference sizes, a guide not counted.
+
+    Attributes:
+        guide: limits which actions are taken; None where there is none. Values and advantages are those of all actions.
     """
 
     frequency: Tensor
@@ -82,6 +86,7 @@ class IqnNetwork(Torso):
         self.advantage_head = _head(self.num_state, num_actions, sizes)
         self.value_head = _head(self.num_state, 1, sizes)
         initialise(_linear(self.tau_embed, "0"), TAU_GAIN)
+        self.guide: Guide | None = None
 
     def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
         """Maps raw observations and fractions to returns.

@@ -34,7 +34,7 @@ class Schedule(BaseModel):
         description="between two points: straight, straight in the logarithm, or the earlier value"
     )
     over: Literal["env_steps", "budget"] = Field(
-        "env_steps", description="what points are given in: environment steps, or shares of the budget, 0 to 1"
+        default="env_steps", description="what points are given in: environment steps, or shares of the budget, 0 to 1"
     )
     points: tuple[Point, ...] = Field(
         min_length=1, strict=False, description="[environment step or share, value], rising, values finite"

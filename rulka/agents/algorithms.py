@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,18 +32,6 @@ from rulka.observation import Normalisation
 from rulka.params import ActionParams, Algorithm, IqnParams, NetworkParams, ObservationParams
 
 
-class Needs(NamedTuple):
-    """What an agent is given besides its initial weights and its own experience.
-
-    Attributes:
-        policy: the cloned policy, which makes the first decisions.
-        demonstrations: captured races, which it learns from.
-    """
-
-    policy: bool = False
-    demonstrations: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmEntry:
     """One algorithm. Its name is also that of its section in `params.yaml` and of its part of `transfer`.
@@ -61,7 +49,8 @@ class AlgorithmEntry:
             comes from.
         own_code: files that nothing but this algorithm's training runs, as patterns of paths; see
             `rulka.runtime.agent_run`.
-        needs: what its section of the parameters asks for.
+        needs_demonstrations: whether its section of the parameters has it learn from captured races.
+        clone_inside: how the names of those tensors begin that are all of the cloned policy, carried along; or nothing.
         actions_per_decision: how many actions the parameters have it take at once.
         given_besides: says for people, of its section as an artifact holds it, what it is given besides its weights.
     """
@@ -74,7 +63,8 @@ class AlgorithmEntry:
     parts: Mapping[str, tuple[str, ...]]
     without_source: tuple[str, ...]
     own_code: tuple[str, ...]
-    needs: Callable[[Any], Needs] = lambda _section: Needs()
+    needs_demonstrations: Callable[[Any], bool] = lambda _section: False
+    clone_inside: str = ""
     actions_per_decision: Callable[[NetworkParams], int] = lambda _network: 1
     given_besides: Callable[[Mapping[str, Any]], str] = lambda _section: ""
 
@@ -87,8 +77,8 @@ def _iqn_learner(spec: AgentSpec[IqnParams], seed: int, device: torch.device) ->
     return IqnLearner(spec, seed, device)
 
 
-def _iqn_needs(iqn: IqnParams) -> Needs:
-    return Needs(policy=iqn.warmup_steps > 0, demonstrations=iqn.demonstration_share > 0.0)
+def _iqn_needs_demonstrations(iqn: IqnParams) -> bool:
+    return iqn.demonstration_share > 0.0
 
 
 def _iqn_actions_per_decision(network: NetworkParams) -> int:
@@ -130,7 +120,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         make_learner=_iqn_learner,
         greedy_preference=prefer_as_iqn,
         parts=IQN_PARTS,
-        without_source=("tau_embed.", "advantage_head.", "value_head."),
+        without_source=("tau_embed.", "advantage_head.", "value_head.", "guide.floor"),
         own_code=(
             "models/iqn*.py",
             "rulka/agents/iqn/*.py",
@@ -143,7 +133,8 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
             "rulka/losses/munchausen.py",
             "rulka/losses/quantile.py",
         ),
-        needs=_iqn_needs,
+        needs_demonstrations=_iqn_needs_demonstrations,
+        clone_inside="guide.policy.",
         actions_per_decision=_iqn_actions_per_decision,
         given_besides=_given_to_iqn,
     ),

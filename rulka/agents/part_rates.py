@@ -27,12 +27,12 @@ class PartRates:
             factors: of the learning rate, by part.
         """
         self._factors = factors
-        named = list(network.named_parameters())
+        named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         self.groups: list[dict[str, Any]] = [
             {"part": part, "params": [parameter for name, parameter in named if name.startswith(beginnings)]}
             for part, beginnings in parts.items()
         ]
-        assert sum(len(group["params"]) for group in self.groups) == len(named), "every parameter is in one part"
+        assert sum(len(group["params"]) for group in self.groups) == len(named), "all that may learn is in one part"
 
     def factor(self, part: str, moment: Moment) -> float:
         """Returns what the learning rate of a part is multiplied with."""

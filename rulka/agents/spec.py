@@ -48,7 +48,6 @@ class AgentSpec(Generic[SettingsT]):
         num_actions: A, entries of the action table.
         normalisation: of the floats; becomes part of the network.
         actions_per_decision: K, actions of one decision.
-        has_policy_network: the actor has the cloned policy too, which makes the first decisions.
         precision: in which the body of the networks computes; "measured" times both at start and takes the faster.
     """
 
@@ -60,7 +59,6 @@ class AgentSpec(Generic[SettingsT]):
     num_actions: int
     normalisation: Normalisation
     actions_per_decision: int = 1
-    has_policy_network: bool = False
     precision: Precision = "measured"
 
     @property
@@ -144,10 +142,6 @@ class Actor(Protocol):
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the run has come, for schedules."""
-        ...
-
-    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes the weights of the cloned policy, where the spec has `has_policy_network`; else an error."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -79,6 +79,9 @@ class IqnParams(AlgorithmParams):
     samples_per_insert: Positive = Field(description="how often each decision is learned from on average")
     demonstration_share: Share = Field(description="share of every batch drawn from demonstrations")
     warmup_steps: Whole = Field(description="first environment steps driven by the cloned policy")
+    guide_floor: ShareSchedule = Field(
+        description="least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any"
+    )
     gradient_steps_per_update: Count = Field(description="gradient steps between two versions of the weights")
     oversample_long_term: Whole = Field(
         description="draws of the mini-race clock, see rulka.buffers.mini_race.ClockRule"
@@ -99,12 +102,22 @@ class IqnParams(AlgorithmParams):
                 "set it to 1, or name iqn in train.algorithm or train.compared",
             ),
             (
-                count > 1 and bool(self.warmup_steps or self.demonstration_share),
-                "the cloned policy and demonstrations know decisions of one action: with a larger "
-                "network.iqn.actions_per_decision, set iqn.warmup_steps and iqn.demonstration_share to 0",
+                count > 1 and bool(self.demonstration_share),
+                "demonstrations know decisions of one action: with a larger network.iqn.actions_per_decision, "
+                "set iqn.demonstration_share to 0",
+            ),
+            (
+                (self.warmup_steps > 0 or self.has_limits) and not network.iqn.guided,
+                "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
+                "or both to 0",
             ),
             *super().impossible(network, parts, is_trained=is_trained),
         ]
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the cloned policy ever limits what actions are taken."""
+        return any(value > 0.0 for _, value in self.guide_floor.points)
 
     @model_validator(mode="after")
     def _check(self) -> IqnParams:
@@ -140,5 +153,9 @@ class IqnParams(AlgorithmParams):
             (
                 self.munchausen is not None and self.use_double_dqn,
                 "munchausen targets weigh all next actions: set use_double_dqn to false",
+            ),
+            (
+                self.has_limits and not self.use_double_dqn,
+                "guide_floor limits which next action is chosen: set use_double_dqn to true",
             ),
         ]

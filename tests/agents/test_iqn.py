@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.sampler import Batch
@@ -26,6 +24,14 @@ def races(lab, step):
 
 def weights(network) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def with_clone(network: torch.nn.Module, probabilities: list[float]) -> dict[str, torch.Tensor]:
+    """Returns the weights of a guided network whose cloned policy gives actions the same probabilities everywhere."""
+    tensors = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    tensors["guide.policy.policy_head.weight"].zero_()
+    tensors["guide.policy.policy_head.bias"].copy_(torch.tensor(probabilities).log())
+    return tensors
 
 
 def views(num_cars: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,15 +59,8 @@ def test_epsilon_is_the_share_of_random_actions(lab):
 
 
 def test_cloned_policy_drives_during_the_warm_up_only(lab):
-    spec = replace(lab.spec("iqn", warmup_steps=100, epsilon=lab.constant(0.0)), has_policy_network=True)
-    policy = build_clone_policy(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_actions)
-    torch.nn.init.zeros_(policy.policy_head.weight)
-    with torch.no_grad():
-        policy.policy_head.bias.copy_(torch.tensor([0.2, 0.5, 0.3]).log())
-    actor = make_actor(spec, seed=0)
-    with pytest.raises(AgentError, match="load_policy"):
-        actor.act(*views(1), explore=True)
-    actor.load_policy(policy.state_dict())
+    actor = make_actor(lab.spec("iqn", {"guided": True}, warmup_steps=100, epsilon=lab.constant(0.0)), seed=0)
+    actor.load_network(with_clone(actor.network, [0.2, 0.5, 0.3]))
     decision = actor.act(*views(4000), explore=True)
     np.testing.assert_allclose(np.bincount(decision.action) / 4000, [0.2, 0.5, 0.3], atol=0.03)
     np.testing.assert_array_equal(decision.is_greedy, decision.action == 1)
@@ -70,9 +69,16 @@ def test_cloned_policy_drives_during_the_warm_up_only(lab):
     np.testing.assert_array_equal(actor.act(*views(4), explore=True).action, own)
 
 
-def test_without_a_policy_network_none_is_loaded(lab):
-    with pytest.raises(AgentError, match="has_policy_network"):
-        make_actor(lab.spec("iqn"), 0).load_policy({})
+@pytest.mark.parametrize(("floor", "allowed"), [(1.0, [1]), (0.6, [1, 2]), (0.39, [0, 1, 2]), (0.0, [0, 1, 2])])
+def test_the_best_action_within_the_limits_of_the_guide_is_taken(lab, floor, allowed):
+    """Probabilities 0.2, 0.5 and 0.3 are 0.4, 1 and 0.6 of the likeliest one's."""
+    actor = make_actor(lab.spec("iqn", {"guided": True}), seed=0)
+    free = make_actor(lab.spec("iqn"), seed=0)
+    actor.load_network(with_clone(actor.network, [0.2, 0.5, 0.3]) | {"guide.floor": torch.tensor(floor)})
+    value = free.action_values(*views(50)).value
+    left = np.where(np.isin(np.arange(3), allowed), value, -np.inf)
+    np.testing.assert_array_equal(actor.act(*views(50), explore=False).action, left.argmax(axis=1))
+    np.testing.assert_allclose(actor.action_values(*views(50)).value, value, rtol=1e-5, atol=1e-6)
 
 
 def test_target_moves_softly_towards_the_new_weights(lab, races):

@@ -114,14 +114,11 @@ def test_acting_there_is_acting_here(lab, blocks, device: torch.device, algorith
 
 
 def test_an_actor_that_is_driven_by_the_clone_acts_there(lab, blocks, device: torch.device) -> None:
-    from rulka.agents.networks import build_clone_policy
-
-    spec = replace(lab.spec("iqn", warmup_steps=100), has_policy_network=True)
-    actor = make_actor(spec, 1, device)
-    policy = build_clone_policy(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_actions)
-    actor.load_policy(policy.state_dict())
+    actor = make_actor(lab.spec("iqn", {"guided": True}, warmup_steps=100), 1, device)
     seen = torch.from_numpy(blocks[0].image[3]), torch.from_numpy(blocks[0].floats[3])
     assert actor.act(*seen, explore=True).action.shape == (8,)
+    actor.load_network(actor.network.state_dict() | {"guide.floor": torch.ones(())})
+    assert actor.act(*seen, explore=False).action.shape == (8,)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn"])

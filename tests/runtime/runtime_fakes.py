@@ -136,9 +136,6 @@ class FakeActor:
     def set_moment(self, moment: Moment) -> None:
         self._env_steps = moment.env_steps
 
-    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
-        raise AssertionError
-
     def state_dict(self) -> dict[str, Any]:
         return {"generator": self._generator.bit_generator.state}
 

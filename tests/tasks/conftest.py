@@ -115,7 +115,6 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
         small_params.network,
         small_params.train,
         small_params.transfer,
-        small_params.algorithms,
         encoder_dir=pretrained[0],
         policy_dir=pretrained[1],
         out_dir=tmp_path / "agent_init",

@@ -47,7 +47,6 @@ def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, P
         *sections,
         params.train,
         params.transfer,
-        params.algorithms,
         encoder_dir=pretrained[0],
         policy_dir=pretrained[1],
         out_dir=folders.agent_init,

@@ -35,7 +35,6 @@ def run(params: Params, pretrained: Folders) -> Path:
         params.network,
         params.train,
         params.transfer,
-        params.algorithms,
         encoder_dir=encoder_dir,
         policy_dir=policy_dir,
         out_dir=out,
@@ -196,15 +195,18 @@ def test_values_are_never_cloned(small_params: Params, pretrained: Folders, part
 
 def test_iqn_carries_the_policy_that_drives_first(small_params: Params, pretrained: Folders) -> None:
     out = run(small_params, pretrained) / "compared" / "iqn"
-    policy, carried = load_artifact(pretrained[1], "policy"), load_artifact(out / "warmup_policy", "policy")
-    assert set(carried.tensors) == set(policy.tensors)
-    assert all(torch.equal(carried.tensors[name], tensor) for name, tensor in policy.tensors.items())
+    policy, carried = load_artifact(pretrained[1], "policy").tensors, load_artifact(out, "agent_init").tensors
+    guide = {name.removeprefix("guide.policy."): tensor for name, tensor in carried.items() if "guide." in name}
+    assert set(guide) == {*policy, "guide.floor"}
+    assert all(torch.equal(guide[name], tensor) for name, tensor in policy.items())
 
 
-def test_without_a_warm_up_no_policy_is_carried(small_params: Params, pretrained: Folders) -> None:
-    iqn = small_params.iqn.model_copy(update={"warmup_steps": 0})
-    out = run(small_params.model_copy(update={"iqn": iqn}), pretrained)
-    assert not list(out.rglob("warmup_policy"))
+def test_an_agent_without_a_guide_carries_no_policy(small_params: Params, pretrained: Folders) -> None:
+    sizes = small_params.network.model_copy(
+        update={"iqn": small_params.network.iqn.model_copy(update={"guided": False})}
+    )
+    out = run(small_params.model_copy(update={"network": sizes}), pretrained) / "compared" / "iqn"
+    assert not [name for name in load_artifact(out, "agent_init").tensors if name.startswith("guide.")]
 
 
 IMPALA = ImpalaConfig(kind="impala", width=1, adaptive_pool=2, spectral_norm=True)

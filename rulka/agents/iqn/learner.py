@@ -26,8 +26,8 @@ from rulka.agents.part_rates import PartRates
 from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.agents.spec import AgentSpec, Experience
 from rulka.buffers.experience import ExperienceBlock
-from rulka.buffers.sampler import Batch
-from rulka.device import CPU, Generators, state_on_host, weights_on_host
+from rulka.buffers.sampler import GUIDE, Batch
+from rulka.device import CPU, Generators, state_on_host, upload, weights_on_host
 from rulka.losses.quantile import SelfLoss, initial_self_loss, quantile_huber_loss, self_loss_weights
 from rulka.params import IqnParams, ResetParams
 from rulka.schedule import Moment
@@ -68,6 +68,8 @@ class IqnLearner:
             decoupled_weight_decay=True,
             foreach=True,
         )
+        if self.network.guide is not None and params.has_limits:
+            self.replay.keep(GUIDE, self._guide_log_probs)
         self._num_gradient_steps = 0
         self._num_resets = 0
         # `samples_per_insert` bounds how often the ring is learned from. It counts no demonstrations among the samples
@@ -128,6 +130,8 @@ class IqnLearner:
         self._keep_features_while_frozen()
         learning_rate = self._params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
+        if self.network.guide is not None:
+            self.network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
         for _ in range(self._params.gradient_steps_per_update):
             self._learn(self._draw(), means)
             self._test_when_due(means)
@@ -162,6 +166,13 @@ class IqnLearner:
             parts = [self.network.encode(part.to(self._device)) for part in image.split(self._params.batch_size)]
         self.network.train()
         return torch.cat(parts)
+
+    def _guide_log_probs(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Returns the log-probabilities [B, A] of the cloned policy, in float32 as evaluation has them."""
+        assert self.network.guide is not None
+        parts = zip(image.split(self._params.batch_size), floats.split(self._params.batch_size), strict=True)
+        with torch.no_grad():
+            return torch.cat([self.network.guide.log_probs(*upload(part, self._device)) for part in parts])
 
     def _draw(self) -> Batch:
         batch = self.replay.draw(self.moment)
@@ -217,7 +228,8 @@ class IqnLearner:
         if self._num_gradient_steps % self._params.target_every:
             return
         for target, online in zip(self.target.parameters(), self.network.parameters(), strict=True):
-            target.lerp_(online, self._params.target_tau)
+            if online.requires_grad:
+                target.lerp_(online, self._params.target_tau)
 
     def _reset_when_due(self) -> None:
         """Mixes fresh weights in once for each `every_env_steps`; the target follows by itself."""

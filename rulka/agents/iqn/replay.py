@@ -86,7 +86,8 @@ class IqnReplay:
         self._split = RaceSplit(params.held_out_share, seed)
         self._rule = ClockRule(MINI_RACE_ACTIONS, params.oversample_long_term, params.oversample_max_term)
         size, num_floats = (spec.observation.height, spec.observation.width), len(spec.normalisation.mean)
-        self._memory = BatchMemory(size, num_floats, params.batch_size, spec.chunk_shape, device)
+        num_guided = spec.num_actions if params.has_limits else 0
+        self._memory = BatchMemory(size, num_floats, params.batch_size, spec.chunk_shape, device, num_guided)
         self._own: _Source | None = None
         self._held_out: _Source | None = None
         self._demonstrations: _Source | None = None

@@ -11,6 +11,7 @@ Dimensions: M decisions of one update, T decisions of a block, N cars, F floats,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.actor_critic import PolicyAndValue
+from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.metrics import MetricMeans, inspect_training
 from rulka.agents.part_rates import PartRates
 from rulka.agents.ppo.network import PARTS, fresh_network
@@ -60,6 +61,7 @@ class PpoLearner:
         params: PpoParams = spec.settings
         self._params = params
         self._device, self._generators = device, Generators(device, seed)
+        self._first: ActorCritic | None = None  # the policy it began as, while the loss holds on to it
         self._rates = PartRates(self.network, PARTS, params.rate_of)
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._pending: dict[int, Segment] = {}  # by the number of the block
@@ -74,6 +76,7 @@ class PpoLearner:
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights."""
         self.network.load_state_dict(dict(tensors))
+        self._first = copy.deepcopy(self.network).requires_grad_(False) if self._params.holds_on else None
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies what is learned from in a block."""
@@ -129,6 +132,7 @@ class PpoLearner:
             **self._generators.state_dict(),
             "version": self.version,
             "num_env_steps": self.num_env_steps,
+            "first": {} if self._first is None else weights_on_host(self._first),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -137,6 +141,8 @@ class PpoLearner:
         self._optimizer.load_state_dict(state["optimizer"])
         self._generators.load_state_dict(state)
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
+        if self._first is not None:
+            self._first.load_state_dict(state["first"])
 
     def experience(self) -> Experience:
         """Blocks that wait for the next update; see `rulka.agents.spec.Learner`."""
@@ -202,6 +208,8 @@ class PpoLearner:
         rollout = self._evaluate(segment, decided)
         advantage = rollout.advantage
         standard = rollout._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
+        if self._clone_weight() > 0.0:
+            standard = standard._replace(clone_log_probs=self._first_log_probs(rollout))
         # What is behind the encoder comes first: until the encoder moves, its features need no other pass.
         features = standard._replace(image=encoded[:-1][~segment.is_reset])
         is_encoder_frozen = self._rates.factor("encoder", self.moment) == 0.0
@@ -251,6 +259,10 @@ class PpoLearner:
         entropy = entropy_of(decided.logits).mean()
         moved = divergence(part.first_log_probs, decided.logits.detach())
         loss = policy.loss + params.value_weight * value.loss - params.entropy_weight.at(self.moment) * entropy
+        if len(part.clone_log_probs):
+            clone_kl = divergence(part.clone_log_probs, decided.logits)
+            loss = loss + self._clone_weight() * clone_kl
+            means.add(clone_kl=clone_kl)
         means.add(
             loss=loss,
             policy_loss=policy.loss,
@@ -291,6 +303,18 @@ class PpoLearner:
             computed = torch.cat([compute(*part) for part in rows]).unflatten(0, lead)
         self.network.train()
         return computed
+
+    def _clone_weight(self) -> float:
+        return 0.0 if self._first is None else self._params.clone_weight.at(self.moment)
+
+    def _first_log_probs(self, rollout: Rollout) -> Tensor:
+        """Returns what the policy that it began as thinks of all actions, [M, A]."""
+        first = self._first
+        assert first is not None
+        logits = self._in_chunks(
+            lambda image, floats: first.decide(first.encode(image), floats).logits, rollout.image, rollout.floats
+        )
+        return logits.log_softmax(dim=1)
 
     def _set_learning_rate(self) -> None:
         self._rates.apply(self._optimizer, self._params.learning_rate.at(self.moment), self.moment)
