@@ -168,6 +168,11 @@ class Learner(Protocol):
         ...
 
     @property
+    def racer(self) -> nn.Module:
+        """The network that drives the greedy races and becomes the agent: `network`, or an average of its weights."""
+        ...
+
+    @property
     def num_env_steps(self) -> int:
         """Decisions inserted so far (resets included); after a resume, the count to go on from."""
         ...

@@ -304,7 +304,7 @@ class LearnerLoop:
         """
         if self._learner.version == self.state.checked_version:
             return
-        tensors = weights_on_host(self._learner.network)
+        tensors = weights_on_host(self._learner.racer)
         result = self._check.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
         self.best.offer(self.state.env_steps, result, tensors)
         self.records.offer(self._check, tensors, self.state.env_steps, result)

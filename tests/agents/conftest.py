@@ -75,6 +75,7 @@ IQN = IqnParams(
     boltzmann_epsilon=constant(0.0),
     boltzmann_noise=0.01,
     target_tau=0.1,
+    races_averaged=False,
     target_every=1,
     resets=None,
     prioritised=None,

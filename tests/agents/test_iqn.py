@@ -81,6 +81,23 @@ def test_the_best_action_within_the_limits_of_the_guide_is_taken(lab, floor, all
     np.testing.assert_allclose(actor.action_values(*views(50)).value, value, rtol=1e-5, atol=1e-6)
 
 
+def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
+    """With a floor of 1 only the clone's likeliest action is left, and its value is what a target bootstraps from."""
+    always = {"interpolation": "linear", "points": [[0, 1.0]]}
+    learner = make_learner(lab.spec("iqn", {"guided": True}, guide_floor=always, gradient_steps_per_update=1), seed=0)
+    learner.load_network(with_clone(learner.network, [0.2, 0.5, 0.3]))
+    actor = make_actor(lab.spec("iqn"), 1)
+    while learner.update() is None:
+        learner.insert(races.drive(actor), 0, 0)
+    assert float(learner.network.guide.floor) == 1.0
+    batch = learner.replay.batch
+    torch.testing.assert_close(batch.next_guide.exp(), torch.tensor([0.2, 0.5, 0.3]).expand(len(batch.reward), -1))
+    targets, tau = learner._targets(batch)
+    with torch.no_grad():
+        following = learner.target(batch.next_image, batch.next_floats, tau).value[:, :, 1]
+    torch.testing.assert_close(targets, batch.reward[:, None] + batch.discount[:, None] * following)
+
+
 def test_target_moves_softly_towards_the_new_weights(lab, races):
     learner = filled_learner(lab.spec("iqn", target_tau=0.25, gradient_steps_per_update=1), races)
     before = weights(learner.target)

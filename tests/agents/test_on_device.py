@@ -19,6 +19,7 @@ from rulka.buffers.storage import BlockBuffer
 from rulka.device import CPU, Generators, make_generator, state_on_host
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
+from rulka.schedule import Moment
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -197,7 +198,7 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
         ring: BlockBuffer = learner.replay._own.blocks
         ring.check_valid()
         assert bool(ring.on_device) == (free_bytes == stand_in.FREE_BYTES)
-        batch = learner.replay.draw(0)
+        batch = learner.replay.draw(Moment(0))
         batches.append([column.cpu().clone() for column in batch])
     for other in batches[1:]:
         assert all(torch.equal(one, two) for one, two in zip(batches[0], other, strict=True))

@@ -164,6 +164,11 @@ class FakeLearner:
         self.seen: list[float] = []
         self.collectors: list[int] = []
         self.staleness: list[int] = []
+        self.budget_shares: list[float] = []
+
+    @property
+    def racer(self) -> FakeNetwork:
+        return self.network
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         self.network.load_state_dict(dict(tensors))
@@ -178,6 +183,9 @@ class FakeLearner:
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
         raise AssertionError
+
+    def set_budget_share(self, share: float) -> None:
+        self.budget_shares.append(share)
 
     def num_allowed_env_steps(self) -> int:
         if self._fault == "stall":

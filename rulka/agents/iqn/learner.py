@@ -83,6 +83,11 @@ class IqnLearner:
         if self.precision == "measured":
             self.precision = self._measure()
 
+    @property
+    def racer(self) -> IqnNetwork:
+        """The network itself, or the target network, whose weights are a running average of its."""
+        return self.target if self._params.races_averaged else self.network
+
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights for the online and the target network."""
         self.network.load_state_dict(dict(tensors))
@@ -130,8 +135,9 @@ class IqnLearner:
         self._keep_features_while_frozen()
         learning_rate = self._params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
-        if self.network.guide is not None:
-            self.network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
+        for network in (self.network, self.target):
+            if network.guide is not None:
+                network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
         for _ in range(self._params.gradient_steps_per_update):
             self._learn(self._draw(), means)
             self._test_when_due(means)

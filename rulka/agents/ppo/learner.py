@@ -73,6 +73,11 @@ class PpoLearner:
         if self.precision == "measured":
             self.precision = self._measure(spec)
 
+    @property
+    def racer(self) -> ActorCritic:
+        """The network itself."""
+        return self.network
+
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights."""
         self.network.load_state_dict(dict(tensors))
