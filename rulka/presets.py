@@ -165,7 +165,7 @@ def differences(
 
 def _is_whole(base: dict[str, Any], value: dict[str, Any]) -> bool:
     """Whether a mapping takes the place of another, as a schedule does, and a section of another kind."""
-    return "points" in value or value.get("kind", base.get("kind")) != base.get("kind")
+    return "points" in value or "shares" in value or value.get("kind", base.get("kind")) != base.get("kind")
 
 
 def _short(value: Any) -> str:

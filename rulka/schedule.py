@@ -1,4 +1,7 @@
-"""Values that change while training: one type, points in environment steps or in shares of the budget."""
+"""Values that change while training: one type, points in environment steps or in shares of the budget.
+
+A schedule over the budget ends where it should however fast a machine is.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Place = Annotated[int, Field(le=10**12)] | float
-Point = Annotated[tuple[Place, float], Field(strict=False)]
+Step = Annotated[int, Field(le=10**12)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Point = Annotated[tuple[Step, float], Field(strict=False)]
 """A list in YAML; what is in it is checked strictly all the same."""
+SharePoint = Annotated[tuple[Share, float], Field(strict=False)]
 
 
 class Moment(NamedTuple):
@@ -33,39 +38,45 @@ class Schedule(BaseModel):
     interpolation: Literal["linear", "exponential", "staircase"] = Field(
         description="between two points: straight, straight in the logarithm, or the earlier value"
     )
-    over: Literal["env_steps", "budget"] = Field(
-        default="env_steps", description="what points are given in: environment steps, or shares of the budget, 0 to 1"
+    points: tuple[Point, ...] | None = Field(
+        default=None, min_length=1, strict=False, description="[environment step, value], steps rising, values finite"
     )
-    points: tuple[Point, ...] = Field(
-        min_length=1, strict=False, description="[environment step or share, value], rising, values finite"
+    shares: tuple[SharePoint, ...] | None = Field(
+        default=None, min_length=1, strict=False, description="in their place: [share of the budget from 0 to 1, value]"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
-        places = [place for place, _ in self.points]
+        if (self.points is None) == (self.shares is None):
+            message = "a schedule has either points in environment steps or shares of the budget"
+            raise ValueError(message)
+        places = [place for place, _ in self._places]
         if places != sorted(set(places)) or places[0] < 0:
-            message = f"the points of a schedule must rise from 0 or more, got {places}"
+            message = f"the {'steps' if self.points else 'shares'} of a schedule must rise from 0 or more, got {places}"
             raise ValueError(message)
-        if self.over == "budget" and places[-1] > 1:
-            message = f"over the budget, points lie from 0 to 1, got {places}"
-            raise ValueError(message)
-        if self.over == "env_steps" and any(isinstance(place, float) for place in places):
-            message = f"environment steps are whole numbers, got {places}; `over: budget` takes shares"
-            raise ValueError(message)
-        if self.interpolation == "exponential" and any(value <= 0 for _, value in self.points):
+        if self.interpolation == "exponential" and any(value <= 0 for value in self.values):
             message = "an exponential schedule needs positive values"
             raise ValueError(message)
         return self
 
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values at all points."""
+        return tuple(value for _, value in self._places)
+
+    @property
+    def _places(self) -> tuple[tuple[float, float], ...]:
+        return self.points or self.shares or ()
+
     def at(self, moment: Moment) -> float:
         """Returns the value when a run has come so far."""
-        here = moment.share if self.over == "budget" else moment.env_steps
-        after = bisect.bisect_right([point[0] for point in self.points], here)
+        here, places = moment.env_steps if self.points else moment.share, self._places
+        after = bisect.bisect_right([place for place, _ in places], here)
         if after == 0:
-            return self.points[0][1]
-        if after == len(self.points) or self.interpolation == "staircase":
-            return self.points[after - 1][1]
-        (left_place, left), (right_place, right) = self.points[after - 1], self.points[after]
+            return places[0][1]
+        if after == len(places) or self.interpolation == "staircase":
+            return places[after - 1][1]
+        (left_place, left), (right_place, right) = places[after - 1], places[after]
         share = (here - left_place) / (right_place - left_place)
         if self.interpolation == "exponential":
             return math.exp((1 - share) * math.log(left) + share * math.log(right))

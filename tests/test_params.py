@@ -34,6 +34,7 @@ OPTIONAL = {
         "min_actions_left": 40,
     },
     "iqn.use_double_dqn": False,
+    "iqn.guide_floor": {"interpolation": "linear", "points": [[0, 0.0]]},
     "encoder": IMPALA,
     "pretrain.objective": SIMCLR,
 }
@@ -77,7 +78,8 @@ def test_everything_set_is_valid() -> None:
 @pytest.mark.parametrize("key", [key for key, _ in numbers(FULL)])
 def test_every_number_is_finite_bounded_and_a_number(key: str) -> None:
     for value in (float("nan"), float("inf"), float("-inf"), 1e30, -1e30, 10**30, -(10**30), True, "1"):
-        with pytest.raises(ParamsError, match=key.partition(".points")[0].replace(".", r"\.")):
+        schedule = key.partition(".points")[0].partition(".shares")[0]  # its values are checked together
+        with pytest.raises(ParamsError, match=schedule.replace(".", r"\.")):
             checked_params(with_keys(OPTIONAL | {key: value}), "wrong")
 
 
@@ -161,6 +163,7 @@ def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
 
 def test_action_chunks_need_a_float_head_of_their_own() -> None:
     chunks = {"network.iqn.actions_per_decision": 5, "iqn.warmup_steps": 0, "iqn.demonstration_share": 0.0}
+    chunks |= {"network.iqn.guided": False, "iqn.guide_floor": {"interpolation": "linear", "points": [[0, 0.0]]}}
     with pytest.raises(ParamsError, match=r"set transfer.iqn.float_head to fresh"):
         checked_params(with_keys(chunks), "wrong")
     checked_params(with_keys(chunks | {"transfer.iqn.float_head": "fresh"}), "wrong")

@@ -15,14 +15,12 @@ def schedule(**fields: Any) -> Schedule:
 
 
 @pytest.mark.parametrize(("interpolation", "middle"), [("linear", 0.55), ("exponential", 10**-0.5), ("staircase", 1.0)])
-@pytest.mark.parametrize(("over", "last"), [("env_steps", 200), ("budget", 0.5)])
+@pytest.mark.parametrize(("over", "last"), [("points", 200), ("shares", 0.5)])
 def test_values_between_beside_and_at_the_points(interpolation: str, middle: float, over: str, last: float) -> None:
-    points = [[0, 1.0], [last, 0.1]]
-    found = schedule(interpolation=interpolation, over=over, points=points)
+    found = schedule(**{"interpolation": interpolation, over: [[0, 1.0], [last, 0.1]]})
 
-    def moment(share_of_last: float) -> Moment:
-        place = share_of_last * last
-        return Moment(int(place), 0.9) if over == "env_steps" else Moment(10**9, place)
+    def moment(part: float) -> Moment:
+        return Moment(int(part * last), 0.9) if over == "points" else Moment(10**9, part * last)
 
     assert found.at(moment(0.0)) == 1.0
     assert found.at(moment(0.5)) == pytest.approx(middle)
@@ -32,12 +30,13 @@ def test_values_between_beside_and_at_the_points(interpolation: str, middle: flo
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"points": [[0, 1.0], [0.5, 2.0]]}, "environment steps are whole numbers.*`over: budget` takes shares"),
-        ({"over": "budget", "points": [[0, 1.0], [2, 2.0]]}, "from 0 to 1"),
-        ({"over": "budget", "points": [[0.5, 1.0], [0.2, 2.0]]}, "must rise"),
-        ({"points": [[-1, 1.0]]}, "must rise from 0"),
-        ({"interpolation": "exponential", "points": [[0, 0.0]]}, "positive values"),
-        ({"over": "races", "points": [[0, 0.0]]}, "over"),
+        ({"points": [[0, 1.0], [0.5, 2.0]]}, "valid integer"),
+        ({"shares": [[0, 1.0], [2, 2.0]]}, "less than or equal to 1"),
+        ({"shares": [[0.5, 1.0], [0.2, 2.0]]}, "shares of a schedule must rise"),
+        ({"points": [[-1, 1.0]]}, "steps of a schedule must rise from 0"),
+        ({"points": [[0, 1.0]], "shares": [[0, 1.0]]}, "either points in environment steps or shares"),
+        ({}, "either points in environment steps or shares"),
+        ({"interpolation": "exponential", "shares": [[0, 0.0]]}, "positive values"),
     ],
 )
 def test_what_cannot_be_a_schedule_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -26,7 +26,7 @@ class PartRates:
             parts: how the names of its tensors begin, for each part; see `rulka.agents.algorithms`.
             factors: of the learning rate, by part.
         """
-        self._factors = factors
+        self._factors = factors.by_part()
         named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         self.groups: list[dict[str, Any]] = [
             {"part": part, "params": [parameter for name, parameter in named if name.startswith(beginnings)]}
@@ -36,7 +36,7 @@ class PartRates:
 
     def factor(self, part: str, moment: Moment) -> float:
         """Returns what the learning rate of a part is multiplied with."""
-        return getattr(self._factors, part).at(moment)
+        return self._factors[part].at(moment)
 
     def apply(self, optimizer: torch.optim.Optimizer, learning_rate: float, moment: Moment) -> None:
         """Sets the rates of an optimizer that was made with `groups`, and freezes or unfreezes each part."""

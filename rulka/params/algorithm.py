@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rulka.params.base import Algorithm, NotNegativeSchedule, Section
 from rulka.params.networks import NetworkParams, PartsParams
+from rulka.schedule import Schedule
 
 ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
 
@@ -19,6 +20,10 @@ class PartRateParams(Section):
     float_head: NotNegativeSchedule = Field(description="of the floats")
     trunk: NotNegativeSchedule = Field(description="between both and the heads")
     heads: NotNegativeSchedule = Field(description="that end in logits or values")
+
+    def by_part(self) -> dict[str, Schedule]:
+        """Returns the factor of every part, by the name of the part."""
+        return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
 
 
 class AlgorithmParams(Section):

@@ -118,7 +118,7 @@ class IqnParams(AlgorithmParams):
     @property
     def has_limits(self) -> bool:
         """Whether the cloned policy ever limits what actions are taken."""
-        return any(value > 0.0 for _, value in self.guide_floor.points)
+        return any(value > 0.0 for value in self.guide_floor.values)
 
     @model_validator(mode="after")
     def _check(self) -> IqnParams:

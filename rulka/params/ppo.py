@@ -57,7 +57,7 @@ class PpoParams(AlgorithmParams):
     @property
     def holds_on(self) -> bool:
         """Whether the loss ever holds on to the policy that it began as."""
-        return any(value > 0.0 for _, value in self.clone_weight.points)
+        return any(value > 0.0 for value in self.clone_weight.values)
 
     @model_validator(mode="after")
     def _check(self) -> PpoParams:

@@ -86,6 +86,7 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
     always = {"interpolation": "linear", "points": [[0, 1.0]]}
     learner = make_learner(lab.spec("iqn", {"guided": True}, guide_floor=always, gradient_steps_per_update=1), seed=0)
     learner.load_network(with_clone(learner.network, [0.2, 0.5, 0.3]))
+    assert float(learner.network.guide.floor) == 1.0, "from the first decision on"
     actor = make_actor(lab.spec("iqn"), 1)
     while learner.update() is None:
         learner.insert(races.drive(actor), 0, 0)

@@ -92,6 +92,7 @@ class IqnLearner:
         """Takes initial weights for the online and the target network."""
         self.network.load_state_dict(dict(tensors))
         self.target.load_state_dict(dict(tensors))
+        self._set_limits()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
@@ -135,9 +136,7 @@ class IqnLearner:
         self._keep_features_while_frozen()
         learning_rate = self._params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
-        for network in (self.network, self.target):
-            if network.guide is not None:
-                network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
+        self._set_limits()
         for _ in range(self._params.gradient_steps_per_update):
             self._learn(self._draw(), means)
             self._test_when_due(means)
@@ -153,6 +152,12 @@ class IqnLearner:
             "num_resets": float(self._num_resets),
             "num_samples": float(self._params.batch_size * self._params.gradient_steps_per_update),
         }
+
+    def _set_limits(self) -> None:
+        """Sets what the guides leave to the agent to what is due now."""
+        for network in (self.network, self.target):
+            if network.guide is not None:
+                network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
 
     def _keep_features_while_frozen(self) -> None:
         """Has the ring keep image features until the encoder learns for the first time."""
