@@ -204,7 +204,7 @@ def captured(seen: Seen, car: int, rewards: RewardParams) -> tuple[np.ndarray, n
     """Rewards [T - 1] without progress and time, and potentials [T], from the floats that a car has seen."""
     floats, array = seen.floats[:, car], np.zeros(formulas.NUM_RULES)
     formulas.set_rewards(array, rewards)
-    formulas.set_engineered(array, rewards, 100)
+    formulas.set_engineered(array, rewards, Moment(100))
     ways = FLOATS["waypoints"]
     parts = [FLOATS["velocity"], FLOATS["has_contact"], slice(ways.start, ways.start + 6)]
     views = [np.ascontiguousarray(floats[:, part]) for part in parts]
@@ -281,7 +281,7 @@ def test_the_weights_by_hand() -> None:
     rewards = weights(per_metre=0.05, speed_as_seconds=2.0, neo_slide=0.5)
     array = formulas.rule_array(read_settings(None, {"rewards": rewards}, ()), 100.0)
     assert (array[formulas.PER_GAINED_MPS], array[formulas.NEO_SLIDE], array[formulas.PAYS_DRIVING]) == (0.1, 0.0, 1.0)
-    formulas.set_engineered(array, rewards, 50)
+    formulas.set_engineered(array, rewards, Moment(50))
     assert array[formulas.NEO_SLIDE] == 0.25
     assert formulas.rule_array(read_settings(None, {}, ()), 100.0)[formulas.PAYS_DRIVING] == 0.0
 

@@ -50,10 +50,10 @@ def test_cells_are_variants_times_seeds_with_their_parameters(tmp_path: Path) ->
 
 
 def test_cells_share_the_stages_that_do_not_differ(tmp_path: Path) -> None:
-    """`transfer` reads section `ppo`, and `train` too, as every one of its cells does: its seed lies there."""
+    """`transfer` reads section `train`, as every one of its cells does: its seed lies there; and no algorithm's."""
     jobs = [job.stage for job in read(tmp_path).jobs().values()]
     counts = {stage: jobs.count(stage) for stage in dict.fromkeys(jobs)}
-    assert counts == {"races": 1, "capture": 2, "pretrain": 2, "clone": 3, "transfer": 8, "train": 8, "evaluate": 8}
+    assert counts == {"races": 1, "capture": 2, "pretrain": 2, "clone": 3, "transfer": 6, "train": 8, "evaluate": 8}
 
 
 def test_a_job_reads_what_the_jobs_before_it_made(tmp_path: Path) -> None:

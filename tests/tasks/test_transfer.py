@@ -90,7 +90,7 @@ def test_iqn_takes_only_what_sees(small_params: Params, pretrained: Folders) -> 
     assert refused == HEADS_OF_POLICY
     kept = {name.split(".")[0] for name, action in actions.items() if action == "kept"}
     assert kept == {"tau_embed", "advantage_head", "value_head", "guide"}
-    assert "| tau_embed.0.weight | 528 x 8 | kept |" in (out / "report.md").read_text()
+    assert "| tau_embed.0.weight | 32 x 8 | kept |" in (out / "report.md").read_text()
 
 
 WISHES = [

@@ -131,12 +131,12 @@ class IqnLearner:
         num_samples_due = num_inserts * self._params.samples_per_insert + self._num_reset_samples
         if self.replay.num_rows < self._params.start_steps or self._num_learned > num_samples_due:
             return None
-        self._reset_when_due()
-        means = MetricMeans()
         self._keep_features_while_frozen()
         learning_rate = self._params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
         self._set_limits()
+        self._reset_when_due()  # frozen parts are known by now
+        means = MetricMeans()
         for _ in range(self._params.gradient_steps_per_update):
             self._learn(self._draw(), means)
             self._test_when_due(means)
