@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from rulka.evaluation.statistics import Interval
 from rulka.experiments.plan import ExperimentFile, Plan
@@ -148,6 +148,7 @@ def _curves(results: Results, theme: Theme) -> Figure:
             _draw_curves(axes, results.curves, axis, name, theme)
     for (_, label), axes in zip(AXES, places[-1], strict=True):
         axes.set_xlabel(label)
+        axes.xaxis.set_major_formatter(EngFormatter())
     places[0, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
     places[0, 0].legend(loc="best", fontsize=8.5)
     return figure

@@ -113,3 +113,11 @@ def test_what_cannot_be_is_named_before_anything_runs(tmp_path: Path, changes: d
         read(tmp_path, **changes)
     assert message in str(raised.value)
     assert "test.yaml" in str(raised.value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_that_ships_can_be_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    plan = read_plan(path)
+    assert plan.cells
+    assert plan.file.cost
