@@ -89,6 +89,9 @@ def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
     parts = []
     if iqn.get("warmup_steps"):
         parts.append(f"The first {iqn['warmup_steps']:,} decisions of IQN are those of the frozen cloned policy.")
+    limits = iqn.get("guide_floor") or {}
+    if any(value > 0.0 for _, value in limits.get("shares") or limits.get("points") or ()):
+        parts.append("The cloned policy limits which actions IQN may take while `iqn.guide_floor` is above 0.")
     if iqn.get("demonstration_share"):
         parts.append(f"{iqn['demonstration_share']:.0%} of every batch of IQN comes from demonstrations.")
     return " ".join(parts)
