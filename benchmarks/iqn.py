@@ -45,6 +45,7 @@ from rulka.datasets.frames import FrameDataset
 from rulka.device import DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS
 from rulka.params import NetworkParams, ObservationParams, Params, read_params
+from rulka.schedule import Moment
 
 BATCH, NUM_QUANTILES, NUM_QUANTILES_ACTING = 512, 8, 32
 REFERENCE_HIDDEN = 1024
@@ -82,11 +83,11 @@ def update_variants(params: Params) -> Variants:
             learner.insert(block, 0, 0)
     first = learners["float32"]
     iqn = params.iqn.model_copy(update=settings)
-    twin = NaiveIqn(first.network, iqn, iqn.learning_rate.at(0))
+    twin = NaiveIqn(first.network, iqn, iqn.learning_rate.at(Moment(0)))
     generator = torch.Generator().manual_seed(0)
 
     def naive() -> object:
-        batch = first.replay.draw(0)
+        batch = first.replay.draw(Moment(0))
         fractions = [draw_fractions(BATCH, NUM_QUANTILES, generator) for _ in range(3)]
         return twin.learn(batch, fractions[0], fractions[1], fractions[2])
 

@@ -47,10 +47,11 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.inference import Inference, InferenceSpec
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
-from rulka.runtime.parts import block_spec, build_actor, build_cars
+from rulka.runtime.parts import block_spec, build_cars
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.weights import SharedWeights, layout_of
+from rulka.schedule import Moment
 from rulka.tracks.generate import generate_track
 
 NUM_ACTIONS = 12
@@ -119,7 +120,7 @@ def _central_rate(
         names, ends = tuple(each.name for each in slots), tuple(end for _, end in pipes)
         make = partial(make_actor, spec)
         place = InferenceSpec(make, 0, device, slot, names, shared.name, shared.layout, ends)
-        inference, requests = Inference(place, theirs), {index: Request(0, 0) for index in range(len(slots))}
+        inference, requests = Inference(place, theirs), {index: Request(0, Moment(0)) for index in range(len(slots))}
 
         def answer() -> None:
             inference.respond(requests)
@@ -175,7 +176,7 @@ def act(actor: Actor, image: torch.Tensor, floats: torch.Tensor) -> int:
 
 def collect(collector: Collector, block: ExperienceBlock) -> int:
     """Fills a block and returns how many decisions that took."""
-    collector.fill(block, 0)
+    collector.fill(block, Moment(0))
     return block.reward.size
 
 
@@ -208,7 +209,7 @@ def run_for(
             "num_collectors": num_collectors,
             "max_env_steps": NEVER,
             "max_minutes": (seconds + (STARTUP_S if num_collectors else 0.0)) / 60.0,
-            "check_env_steps": NEVER,
+            "num_checks": 1,
             "checkpoint_s": 1e9,
             "check_races": 1,
             "final_check_races": 1,
@@ -256,7 +257,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
     spec = agent_spec(params, algorithm)
     return RunSpec(
         make_cars=partial(build_cars, track, race_settings(params)),
-        make_actor=partial(build_actor, spec, None),
+        make_actor=partial(make_actor, spec),
         make_learner=partial(make_learner, spec, 0, device),
         block=block_spec(params.observation, params.train),
         train=params.train,

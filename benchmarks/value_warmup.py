@@ -21,6 +21,7 @@ from torch import Tensor
 
 from models.actor_critic import ActorCritic
 from rulka.actions import action_table
+from rulka.agents.algorithms import make_actor
 from rulka.agents.ppo.rollout import Segment, join_segments, keep_block
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
@@ -35,8 +36,9 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.acting import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.runtime.greedy_check import CheckResult, GreedyCheck
-from rulka.runtime.parts import block_spec, build_actor, build_cars, build_learner
+from rulka.runtime.parts import block_spec, build_cars, build_learner
 from rulka.runtime.specs import MakeCars
+from rulka.schedule import Moment
 
 CHECK_SEED = 4711
 SHOWN = ("explained_variance", "value_loss", "approx_kl", "update_kl", "gradient_steps", "entropy")
@@ -99,13 +101,13 @@ def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:
     """Trains from the clone with one seed and returns a row for each greedy check, that of the clone first."""
     spec, block = setting.agent(), new_block(setting.block)
     learner = build_learner(spec, setting.initial, seed, [])
-    actor = LocalActor(build_actor(spec, None, seed))
+    actor = LocalActor(make_actor(spec, seed))
     actor.load(learner.version, learner.network.state_dict())
     cars = setting.make_cars(block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
     collector = Collector(0, cars, actor, block.spec, seed)
     races = setting.make_cars(budget.num_races, start_anywhere=0.0)
     wide = BlockSpec(1, budget.num_races, block.spec.height, block.spec.width, block.spec.num_floats)
-    check = GreedyCheck(races, build_actor(spec, None, seed), wide, lambda: None)
+    check = GreedyCheck(races, make_actor(spec, seed), wide, lambda: None)
     rows, updates, next_check, update_s, began_s = [], [], 0, 0.0, time.process_time()
     while True:
         if learner.num_env_steps >= next_check:
@@ -117,7 +119,7 @@ def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:
             if learner.num_env_steps >= budget.env_steps:
                 break
         while learner.num_env_steps < learner.num_allowed_env_steps():
-            collector.fill(block, learner.num_env_steps)
+            collector.fill(block, Moment(learner.num_env_steps))
             learner.insert(block, 0, learner.version)
             started_s = time.process_time()
             metrics = learner.update()
@@ -148,13 +150,13 @@ def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
     spec, block, params = setting.agent(), new_block(setting.block), setting.params.ppo
     network = build_learner(spec, setting.initial, 1, []).network
     assert isinstance(network, ActorCritic)
-    actor = LocalActor(build_actor(spec, None, 1))
+    actor = LocalActor(make_actor(spec, 1))
     actor.load(0, network.state_dict())
     cars = setting.make_cars(block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
     collector = Collector(0, cars, actor, block.spec, 1)
     seen, hidden = [], []
     for _ in range(max(FIT_BLOCKS) + TEST_BLOCKS):
-        collector.fill(block, 0)
+        collector.fill(block, Moment(0))
         seen.append(keep_block(block, params.gamma))
         steps = zip(seen[-1].image, seen[-1].floats, strict=True)
         with torch.no_grad():

@@ -2,18 +2,23 @@
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; Wang et al. 2016 (duelling), arXiv:1511.06581. The embedding counts
 cosines from i = 1, as Linesight does (the paper from 0, whose first cosine is a constant).
-Dimensions: B batch, T quantile fractions, A actions, D state, H x W pixels, F floats, C cosines.
+The paper multiplies an embedded fraction into the state, so that all behind it is computed for each fraction. Where it
+is multiplied into the hidden units of both heads instead, only their output layers are: what a transition costs behind
+the encoder falls to a quarter, and the mean over fractions, which acting takes, costs no more than one of them.
+Dimensions: B batch, T quantile fractions, A actions, E image features, D state, G hidden units of both heads, H x W
+pixels, F floats, C cosines.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
+from models.guide import Guide
 from models.iqn_fused import HeadWeights, quantiles_of_action
 from models.layers import (
     HAS_KERNELS,
@@ -28,9 +33,11 @@ from models.layers import (
 from models.noisy import NoisyLinear
 from models.torso import InputShape, Torso
 
+EmbeddingPlace = Literal["state", "hidden"]
+
 
 class IqnSizes(NamedTuple):
-    """What an `IqnNetwork` is behind its encoder; the last two are of BTR, Clark et al. 2024, arXiv:2411.03820.
+    """What an `IqnNetwork` is behind its encoder; layer norm and noise are of BTR, Clark et al. 2024, arXiv:2411.03820.
 
     Attributes:
         float_hidden: width of the float head; 256 in the reference.
@@ -38,6 +45,7 @@ class IqnSizes(NamedTuple):
         tau_embedding: cosines of the quantile embedding; 128 in the reference.
         layer_norm: between the linear layers and activations of the float head and of both heads.
         noisy_sigma: sigma_0 of the noisy layers of both heads; 0 for plain ones.
+        embedding_at: what the embedded fractions are multiplied into.
     """
 
     float_hidden: int
@@ -45,6 +53,7 @@ class IqnSizes(NamedTuple):
     tau_embedding: int
     layer_norm: bool = False
     noisy_sigma: float = 0.0
+    embedding_at: EmbeddingPlace = "state"
 
 
 class Quantiles(NamedTuple):
@@ -57,7 +66,10 @@ class Quantiles(NamedTuple):
 class IqnNetwork(Torso):
     """Return distribution of every action at quantile fractions chosen by the caller.
 
-    1,051,805 parameters for 64 x 64 images, 184 floats, 12 actions and the reference sizes.
+    1,051,805 parameters for 64 x 64 images, 184 floats, 12 actions and the reference sizes, a guide not counted.
+
+    Attributes:
+        guide: limits which actions are taken; None where there is none. Values and advantages are those of all actions.
     """
 
     frequency: Tensor
@@ -66,48 +78,50 @@ class IqnNetwork(Torso):
         super().__init__(inputs, encoder, sizes.float_hidden, layer_norm=sizes.layer_norm)
         frequency = math.pi * torch.arange(1, sizes.tau_embedding + 1, dtype=torch.float32)
         self.register_buffer("frequency", frequency, persistent=False)
+        self.embedding_at: EmbeddingPlace = sizes.embedding_at
+        num_factors = self.num_state if sizes.embedding_at == "state" else 2 * (sizes.dense_hidden // 2)
         self.tau_embed = nn.Sequential(
-            nn.Linear(sizes.tau_embedding, self.num_state), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)
+            nn.Linear(sizes.tau_embedding, num_factors), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)
         )
         self.advantage_head = _head(self.num_state, num_actions, sizes)
         self.value_head = _head(self.num_state, 1, sizes)
         initialise(_linear(self.tau_embed, "0"), TAU_GAIN)
+        self.guide: Guide | None = None
 
     def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
         """Maps raw observations and fractions to returns.
 
         Args:
-            image: [B, 1, H, W] uint8.
+            image: [B, 1, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1).
         """
         return Quantiles(self._values(self.state(image, floats), tau), tau)
 
-    def state(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to the state [B, D]."""
-        return self.join(self.encode(image), floats)
-
     def advantages(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Mean advantage of every action, all that choosing one takes; the value head is never run.
 
         Args:
-            image: [B, 1, H, W] uint8.
+            image: [B, 1, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
             tau: [T] fractions, the same for all rows, see `fixed_fractions`.
 
         Returns:
             [B, A] float32; differs from the mean Q-values by one number for each row.
         """
-        mixed = self.state(image, floats)[:, None, :] * self.embed(tau)
+        state, factors = self.state(image, floats), self.embed(tau)
         # The output layer is linear: the mean over fractions may be taken before it.
-        hidden = _hidden(self.advantage_head, mixed).mean(dim=1)
+        if self.embedding_at == "hidden":
+            hidden = _hidden(self.advantage_head, state) * self.of_advantage(factors).mean(dim=0)
+        else:
+            hidden = _hidden(self.advantage_head, state[:, None, :] * factors).mean(dim=1)
         return output(_linear(self.advantage_head, "2"), hidden)
 
     def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """Return distribution of one action for each observation, all that learning takes.
 
         Args:
-            image: [B, 1, H, W] uint8.
+            image: [B, 1, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1).
             action: [B] int64.
@@ -116,21 +130,27 @@ class IqnNetwork(Torso):
             [B, T] float32, the part of `forward(...).value` that belongs to the actions.
         """
         state = self.state(image, floats)
-        if not self._has_fused_heads(state):
+        if not self._has_plain_outputs() or (self.embedding_at == "state" and not self._has_fused_heads(state)):
             value_bta = self._values(state, tau)
             return value_bta.gather(2, action[:, None, None].expand(-1, tau.shape[1], 1))[:, :, 0]
+        # V + A(a) - mean A is one scalar product with the hidden units of both heads.
         advantage, value = self.output_layers()
-        hidden = [_linear(head, "0") for head in (self.value_head, self.advantage_head)]
-        embed = _linear(self.tau_embed, "0")
         relative = advantage.weight - advantage.weight.mean(dim=0)
         out = torch.cat([value.weight.expand(len(action), -1), relative.index_select(0, action)], dim=1)
+        out_bias = value.bias + advantage.bias[action] - advantage.bias.mean()
+        if self.embedding_at == "hidden":
+            units, factors = self._units(state), self.embed(tau)
+            with torch.autocast(state.device.type, enabled=False):
+                return (factors.float() @ (units.float() * out)[:, :, None])[:, :, 0] + out_bias[:, None]
+        hidden = [_linear(head, "0") for head in (self.value_head, self.advantage_head)]
+        embed = _linear(self.tau_embed, "0")
         weights = HeadWeights(
             embed.weight,
             embed.bias,
             torch.cat([layer.weight for layer in hidden]),
             torch.cat([layer.bias for layer in hidden]),
             out,
-            value.bias + advantage.bias[action] - advantage.bias.mean(),
+            out_bias,
         )
         return quantiles_of_action(state, self._cosines(tau), weights)
 
@@ -139,20 +159,37 @@ class IqnNetwork(Torso):
         return _linear(self.advantage_head, "2"), _linear(self.value_head, "2")
 
     def _values(self, state: Tensor, tau: Tensor) -> Tensor:
-        mixed = state[:, None, :] * self.embed(tau)
-        advantage, value = (_apply_head(head, mixed) for head in (self.advantage_head, self.value_head))
+        factors = self.embed(tau)
+        if self.embedding_at == "hidden":
+            of_value, of_advantage = (self._units(state)[:, None, :] * factors).tensor_split(2, dim=2)
+        else:
+            mixed = state[:, None, :] * factors
+            of_value, of_advantage = _hidden(self.value_head, mixed), _hidden(self.advantage_head, mixed)
+        advantage = output(_linear(self.advantage_head, "2"), of_advantage)
+        value = output(_linear(self.value_head, "2"), of_value)
         return value + advantage - advantage.mean(dim=2, keepdim=True)
 
     def embed(self, tau: Tensor) -> Tensor:
-        """Maps fractions [...] to factors [..., D] of the state."""
+        """Maps fractions [...] to factors: [..., D] of the state, or [..., G] of the hidden units."""
         return hidden_layers(self.tau_embed.children(), self._cosines(tau))
+
+    def of_advantage(self, factors: Tensor) -> Tensor:
+        """Returns those [..., G / 2] of the factors [..., G] that belong to the units of the advantage head."""
+        return factors.tensor_split(2, dim=-1)[1]
+
+    def _units(self, state: Tensor) -> Tensor:
+        """Maps states [B, D] to the hidden units [B, G] of the value head, then of the advantage head."""
+        return torch.cat([_hidden(self.value_head, state), _hidden(self.advantage_head, state)], dim=1)
 
     def _cosines(self, tau: Tensor) -> Tensor:
         return torch.cos(tau[..., None] * self.frequency).to(self._compute_dtype())
 
+    def _has_plain_outputs(self) -> bool:
+        return all(type(layer) is nn.Linear for layer in self.output_layers())
+
     def _has_fused_heads(self, state: Tensor) -> bool:
-        is_plain = all(type(layer) is nn.Linear for layer in self.output_layers()) and len(self.value_head) == 3
-        return is_plain and HAS_KERNELS and state.device.type == "cpu" and state.dtype == torch.bfloat16
+        has_plain_heads = len(self.value_head) == 3
+        return has_plain_heads and HAS_KERNELS and state.device.type == "cpu" and state.dtype == torch.bfloat16
 
 
 def draw_fractions(batch: int, num_fractions: int, generator: torch.Generator) -> Tensor:
@@ -202,10 +239,6 @@ def _head(num_inputs: int, num_outputs: int, sizes: IqnSizes) -> nn.Sequential:
 
 def _layer(num_inputs: int, num_outputs: int, noisy_sigma: float) -> nn.Linear:
     return NoisyLinear(num_inputs, num_outputs, noisy_sigma) if noisy_sigma else nn.Linear(num_inputs, num_outputs)
-
-
-def _apply_head(head: nn.Sequential, mixed: Tensor) -> Tensor:
-    return output(_linear(head, "2"), _hidden(head, mixed))
 
 
 def _hidden(head: nn.Sequential, mixed: Tensor) -> Tensor:

@@ -59,8 +59,12 @@ class PreparedAdvantages:
             self._convolutions.append((weight, layer.bias.detach().to(dtype), stride))  # pyright: ignore[reportOptionalMemberAccess]
         self._floats = [_packed(layer, dtype, 1) for layer in network.float_head if isinstance(layer, nn.Linear)]
         self._mean, self._std = network.float_mean.detach().clone(), network.float_std.detach().clone()
-        self._embedded = network.embed(tau).detach().to(dtype)
-        self._hidden = _packed(network.advantage_head[0], dtype, len(tau))
+        factors = network.embed(tau).detach()
+        self._is_at_hidden = network.embedding_at == "hidden"
+        if self._is_at_hidden:
+            factors = network.of_advantage(factors).mean(dim=0)
+        self._factors = factors.to(dtype)
+        self._hidden = _packed(network.advantage_head[0], dtype, 1 if self._is_at_hidden else len(tau))
         self._output = _parameters(network.advantage_head[2], torch.float32)
 
     def __call__(self, image: Tensor, floats: Tensor) -> Tensor:
@@ -79,8 +83,10 @@ class PreparedAdvantages:
         for weight, bias in self._floats:
             hidden = linear(hidden, weight, bias, *POST_OP)
         state = torch.cat([features.flatten(1), hidden], dim=1)
-        mixed = state[:, None, :] * self._embedded
-        mean = linear(mixed, *self._hidden, *POST_OP).mean(dim=1)
+        if self._is_at_hidden:
+            mean = linear(state, *self._hidden, *POST_OP) * self._factors
+        else:
+            mean = linear(state[:, None, :] * self._factors, *self._hidden, *POST_OP).mean(dim=1)
         return nn.functional.linear(mean.float(), *self._output)
 
 

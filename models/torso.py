@@ -68,6 +68,10 @@ class Torso(nn.Module):
         """Maps raw images [B, 1, H, W] uint8 to image features [B, E]."""
         return self.encoder(normalise_image(image, self._compute_dtype()))
 
+    def state(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Maps raw images [B, 1, H, W] uint8, or what `encode` made of them [B, E], and raw floats [B, F] to [B, D]."""
+        return self.join(image if image.is_floating_point() else self.encode(image), floats)
+
     def join(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Joins image features [B, E] and raw floats [B, F] to the state [B, D]."""
         normalised = ((floats - self.float_mean) / self.float_std).to(self._compute_dtype())
@@ -79,11 +83,14 @@ class Torso(nn.Module):
 
     def to_bfloat16(self) -> None:
         """Stores and computes everything but the output layers in bfloat16; for acting only, in place."""
-        outputs = {id(parameter) for layer in self.output_layers() for parameter in layer.parameters()}
+        torsos = [module for module in self.modules() if isinstance(module, Torso)]  # one may carry another
+        layers = [layer for torso in torsos for layer in torso.output_layers()]
+        outputs = {id(parameter) for layer in layers for parameter in layer.parameters()}
         for parameter in self.parameters():
             if id(parameter) not in outputs:
                 parameter.data = parameter.data.to(torch.bfloat16)
-        self._stored_dtype = torch.bfloat16
+        for torso in torsos:
+            torso._stored_dtype = torch.bfloat16
 
     def _compute_dtype(self) -> torch.dtype:
         device = self.float_mean.device.type

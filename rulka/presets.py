@@ -84,7 +84,7 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
     overlay, base = read_sections(folder / f"{name}.yaml", PresetError), read_sections(params_file)
     values, merged = {}, copy.deepcopy(base)
     changes: list[str] = []
-    for keys, old, new in _differences(base, overlay, (), name):
+    for keys, old, new in differences(base, overlay, f"preset {name!r}", PresetError):
         values[keys] = reduce(getitem, keys[:-1], merged)[keys[-1]] = new
         changes.append(f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}")
     params = checked_params(merged, f"preset {name!r} does not fit {params_file}")
@@ -133,28 +133,39 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _differences(
-    base: dict[str, Any], overlay: dict[str, Any], inside: tuple[str, ...], name: str
+def differences(
+    base: dict[str, Any],
+    overlay: dict[str, Any],
+    whose: str,
+    error_class: type[UserError],
+    inside: tuple[str, ...] = (),
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yields what a preset changes: the keys that lead to a value, what it is and what it becomes.
+    """Yields what sections laid over others change: the keys that lead to a value, what it is and what it becomes.
 
     A section that is null in `base` is taken as it is, and so is a schedule or a section of another kind: half of one
     makes no sense.
+
+    Args:
+        base: the sections below.
+        overlay: what is laid over them; it may leave out whatever stays.
+        whose: begins the message of an error.
+        error_class: what is raised where `overlay` has a key that `base` has not.
+        inside: the keys that lead to both.
     """
     for key, value in overlay.items():
         keys = (*inside, key)
         if key not in base:
-            message = f"preset {name!r} has the unknown key {'.'.join(keys)}{did_you_mean(key, base)}"
-            raise PresetError(message)
+            message = f"{whose} has the unknown key {'.'.join(keys)}{did_you_mean(key, base)}"
+            raise error_class(message)
         if isinstance(base[key], dict) and isinstance(value, dict) and not _is_whole(base[key], value):
-            yield from _differences(base[key], value, keys, name)
+            yield from differences(base[key], value, whose, error_class, keys)
         elif base[key] != value:
             yield keys, base[key], value
 
 
 def _is_whole(base: dict[str, Any], value: dict[str, Any]) -> bool:
     """Whether a mapping takes the place of another, as a schedule does, and a section of another kind."""
-    return "points" in value or value.get("kind", base.get("kind")) != base.get("kind")
+    return "points" in value or "shares" in value or value.get("kind", base.get("kind")) != base.get("kind")
 
 
 def _short(value: Any) -> str:

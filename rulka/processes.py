@@ -55,6 +55,17 @@ def _wait_for_parent() -> None:
         os._exit(1)
 
 
+def cpu_seconds() -> float:
+    """Returns the time that this process and all that it started, those that ended included, had on processors."""
+    process = psutil.Process()
+    total = 0.0
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it ended just now: from the next call on its parent counts it
+            times = one.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
     """Lets a process started in the block begin with interrupts blocked, where the system can do that.

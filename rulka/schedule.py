@@ -1,50 +1,83 @@
-"""Values that change while training: one type, points in environment steps, named interpolation."""
+"""Values that change while training: one type, points in environment steps or in shares of the budget.
+
+A schedule over the budget ends where it should however fast a machine is.
+"""
 
 from __future__ import annotations
 
 import bisect
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Step = Annotated[int, Field(le=10**12)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Point = Annotated[tuple[Step, float], Field(strict=False)]
 """A list in YAML; what is in it is checked strictly all the same."""
+SharePoint = Annotated[tuple[Share, float], Field(strict=False)]
+
+
+class Moment(NamedTuple):
+    """How far a run has come.
+
+    Attributes:
+        env_steps: decisions that all collectors have taken together.
+        share: of the budget that is used, 0 to 1; of several limits that of which most is used.
+    """
+
+    env_steps: int
+    share: float = 0.0
 
 
 class Schedule(BaseModel):
-    """A value as a function of environment steps, constant before the first and after the last point."""
+    """A value as a function of how far a run has come, constant before the first and after the last point."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     interpolation: Literal["linear", "exponential", "staircase"] = Field(
         description="between two points: straight, straight in the logarithm, or the earlier value"
     )
-    points: tuple[Point, ...] = Field(
-        min_length=1, strict=False, description="[environment step, value], steps rising, values finite"
+    points: tuple[Point, ...] | None = Field(
+        default=None, min_length=1, strict=False, description="[environment step, value], steps rising, values finite"
+    )
+    shares: tuple[SharePoint, ...] | None = Field(
+        default=None, min_length=1, strict=False, description="in their place: [share of the budget from 0 to 1, value]"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
-        steps = [step for step, _ in self.points]
-        if steps != sorted(set(steps)) or steps[0] < 0:
-            message = f"schedule steps must rise from 0 or more, got {steps}"
+        if (self.points is None) == (self.shares is None):
+            message = "a schedule has either points in environment steps or shares of the budget"
             raise ValueError(message)
-        if self.interpolation == "exponential" and any(value <= 0 for _, value in self.points):
+        places = [place for place, _ in self._places]
+        if places != sorted(set(places)) or places[0] < 0:
+            message = f"the {'steps' if self.points else 'shares'} of a schedule must rise from 0 or more, got {places}"
+            raise ValueError(message)
+        if self.interpolation == "exponential" and any(value <= 0 for value in self.values):
             message = "an exponential schedule needs positive values"
             raise ValueError(message)
         return self
 
-    def at(self, step: int) -> float:
-        """Returns the value at an environment step."""
-        after = bisect.bisect_right([point[0] for point in self.points], step)
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values at all points."""
+        return tuple(value for _, value in self._places)
+
+    @property
+    def _places(self) -> tuple[tuple[float, float], ...]:
+        return self.points or self.shares or ()
+
+    def at(self, moment: Moment) -> float:
+        """Returns the value when a run has come so far."""
+        here, places = moment.env_steps if self.points else moment.share, self._places
+        after = bisect.bisect_right([place for place, _ in places], here)
         if after == 0:
-            return self.points[0][1]
-        if after == len(self.points) or self.interpolation == "staircase":
-            return self.points[after - 1][1]
-        (left_step, left), (right_step, right) = self.points[after - 1], self.points[after]
-        share = (step - left_step) / (right_step - left_step)
+            return places[0][1]
+        if after == len(places) or self.interpolation == "staircase":
+            return places[after - 1][1]
+        (left_place, left), (right_place, right) = places[after - 1], places[after]
+        share = (here - left_place) / (right_place - left_place)
         if self.interpolation == "exponential":
             return math.exp((1 - share) * math.log(left) + share * math.log(right))
         return (1 - share) * left + share * right

@@ -5,7 +5,6 @@ Reads  data/encoder/        the encoder of Level 0
 Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorithm`, see rulka.artifacts
          report.json        what became of every tensor of the new network and of both sources: copied, kept or
                             refused, and why; report.md for people
-         warmup_policy/     the frozen cloned policy, where `iqn.warmup_steps` lets it make the first decisions
          compared/<algorithm>/   the same for each of `train.compared`
 
 Where each part comes from, `transfer` says for each algorithm: PPO can go on as the cloned policy, with a fresh value
@@ -17,19 +16,15 @@ normalisation that all networks share.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
-from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.initial_weights import check_agreement, initial_agent, report_json, report_text
 from rulka.artifacts import load_artifact, write_artifact
-from rulka.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT, WARMUP_POLICY
+from rulka.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
 from rulka.params import (
     ActionParams,
-    Algorithm,
-    AlgorithmParams,
     NetworkParams,
     ObservationParams,
     TrainParams,
@@ -49,7 +44,6 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     network: NetworkParams,
     train: TrainParams,
     transfer: TransferParams,
-    algorithms: Mapping[Algorithm, AlgorithmParams],
     *,
     encoder_dir: Path,
     policy_dir: Path,
@@ -85,9 +79,6 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
             content = json.dumps(report_json(algorithm, transfer.of(algorithm), report), indent=1)
             (inside / TRANSFER_REPORT).write_text(content + "\n", encoding="utf-8")
             (inside / READABLE_REPORT_FILE).write_text(report_text(algorithm, report), encoding="utf-8")
-            if ALGORITHMS[algorithm].needs(algorithms[algorithm]).policy:
-                (inside / WARMUP_POLICY).mkdir()
-                write_artifact(inside / WARMUP_POLICY, policy)
             write_artifact(inside, initial)
 
 
@@ -101,7 +92,6 @@ def main() -> None:
         params.network,
         params.train,
         params.transfer,
-        params.algorithms,
         encoder_dir=ENCODER,
         policy_dir=POLICY,
         out_dir=AGENT_INIT,

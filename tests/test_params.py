@@ -34,6 +34,7 @@ OPTIONAL = {
         "min_actions_left": 40,
     },
     "iqn.use_double_dqn": False,
+    "iqn.guide_floor": {"interpolation": "linear", "points": [[0, 0.0]]},
     "encoder": IMPALA,
     "pretrain.objective": SIMCLR,
 }
@@ -77,7 +78,8 @@ def test_everything_set_is_valid() -> None:
 @pytest.mark.parametrize("key", [key for key, _ in numbers(FULL)])
 def test_every_number_is_finite_bounded_and_a_number(key: str) -> None:
     for value in (float("nan"), float("inf"), float("-inf"), 1e30, -1e30, 10**30, -(10**30), True, "1"):
-        with pytest.raises(ParamsError, match=key.partition(".points")[0].replace(".", r"\.")):
+        schedule = key.partition(".points")[0].partition(".shares")[0]  # its values are checked together
+        with pytest.raises(ParamsError, match=schedule.replace(".", r"\.")):
             checked_params(with_keys(OPTIONAL | {key: value}), "wrong")
 
 
@@ -123,9 +125,9 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"encoder": {"kind": "impala"}}, "\n  encoder.width is missing\n"),
         ({"encoder.adaptive_pool": True}, r"encoder.adaptive_pool: must be a valid integer \(got True\)$"),
         ({"observation.height": MIN_PIXELS - 1}, "observation.height: must be greater than or equal to 34"),
-        ({"ppo.learning_rate.points": [[0, 0.0]]}, "ppo.learning_rate: values must be positive"),
-        ({"ppo.learning_rate.points": []}, "ppo.learning_rate.points is empty"),
-        ({"ppo.entropy_weight.points": [[0, -0.1]]}, "ppo.entropy_weight: values must be from 0 to"),
+        ({"ppo.learning_rate.shares": [[0, 0.0]]}, "ppo.learning_rate: values must be positive"),
+        ({"ppo.learning_rate.shares": []}, "ppo.learning_rate.shares is empty"),
+        ({"ppo.entropy_weight.shares": [[0, -0.1]]}, "ppo.entropy_weight: values must be from 0 to"),
         ({"ppo.steps_per_update": 1, "ppo.batch_size": 1}, "ppo.steps_per_update: must be greater than or equal to 2"),
         ({"races.driver.pace_low": 0.99}, "races.driver: pace_low 0.99 is greater than pace_high 0.98"),
         ({"races.select.min_race_s": 9.0, "races.select.max_race_s": 8.0}, "min_race_s 9.0 is greater than max_race_s"),
@@ -161,6 +163,7 @@ def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
 
 def test_action_chunks_need_a_float_head_of_their_own() -> None:
     chunks = {"network.iqn.actions_per_decision": 5, "iqn.warmup_steps": 0, "iqn.demonstration_share": 0.0}
+    chunks |= {"network.iqn.guided": False, "iqn.guide_floor": {"interpolation": "linear", "points": [[0, 0.0]]}}
     with pytest.raises(ParamsError, match=r"set transfer.iqn.float_head to fresh"):
         checked_params(with_keys(chunks), "wrong")
     checked_params(with_keys(chunks | {"transfer.iqn.float_head": "fresh"}), "wrong")
@@ -185,8 +188,8 @@ def test_a_message_holds_key_rule_and_value_alone() -> None:
 
 def test_a_wrong_item_of_a_list_is_named_once() -> None:
     with pytest.raises(ParamsError) as caught:
-        checked_params(changed(ppo__learning_rate__points=[[0, float("nan")]]), "wrong")
-    assert str(caught.value) == "wrong:\n  ppo.learning_rate.points.0.1: must be a finite number (got nan)"
+        checked_params(changed(ppo__learning_rate__shares=[[0, float("nan")]]), "wrong")
+    assert str(caught.value) == "wrong:\n  ppo.learning_rate.shares.0.1: must be a finite number (got nan)"
 
 
 @pytest.mark.parametrize(

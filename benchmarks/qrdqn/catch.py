@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.envs.results import StepResult
+from rulka.schedule import Moment
 
 GRID, CELL_PIXELS, NUM_BALLS, NUM_ACTIONS = 8, 8, 5, 3
 SIZE = GRID * CELL_PIXELS
@@ -145,7 +146,7 @@ class CatchCars:
             is_full_race=~none,
         )
 
-    def set_env_steps(self, env_steps: int) -> None:
+    def set_moment(self, moment: Moment) -> None:
         """Changes nothing: the rewards have no schedule."""
 
     def state_dict(self) -> None:

@@ -22,7 +22,7 @@ from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import IqnParams, NetworkParams, ObservationParams, reference_params
 from rulka.runtime.acting import LocalActor
 from rulka.runtime.collector import Collector
-from rulka.schedule import Schedule
+from rulka.schedule import Moment, Schedule
 
 BLOCK_STEPS = 4
 UPDATES_PER_CALL = 4
@@ -82,7 +82,7 @@ def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:
         if metrics is not None:
             actor.load(learner.version, learner.network.state_dict())
             continue
-        for race in collector.fill(block, learner.num_env_steps):
+        for race in collector.fill(block, Moment(learner.num_env_steps)):
             watch.note(Episode(race.total_reward, race.is_finished))
         steps += int(np.count_nonzero(~block.is_reset))
         acting_s, simulating_s = acting_s + collector.acting_s, simulating_s + collector.simulating_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,10 +16,13 @@ from torch import nn
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.iqn.actor import IqnActor
+from rulka.agents.iqn.network import PARTS as IQN_PARTS
 from rulka.agents.iqn.network import build_network as build_iqn
 from rulka.agents.iqn.network import greedy_preference as prefer_as_iqn
+from rulka.agents.networks import SEEING_PARTS
 from rulka.agents.ppo.actor import PpoActor
 from rulka.agents.ppo.learner import PpoLearner
+from rulka.agents.ppo.network import PARTS as PPO_PARTS
 from rulka.agents.ppo.network import build_network as build_ppo
 from rulka.agents.ppo.network import greedy_preference as prefer_as_ppo
 from rulka.agents.spec import Actor, AgentSpec, Learner, Preference
@@ -27,18 +30,6 @@ from rulka.artifacts import Artifact
 from rulka.device import CPU
 from rulka.observation import Normalisation
 from rulka.params import ActionParams, Algorithm, IqnParams, NetworkParams, ObservationParams
-
-
-class Needs(NamedTuple):
-    """What an agent is given besides its initial weights and its own experience.
-
-    Attributes:
-        policy: the cloned policy, which makes the first decisions.
-        demonstrations: captured races, which it learns from.
-    """
-
-    policy: bool = False
-    demonstrations: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +49,8 @@ class AlgorithmEntry:
             comes from.
         own_code: files that nothing but this algorithm's training runs, as patterns of paths; see
             `rulka.runtime.agent_run`.
-        needs: what its section of the parameters asks for.
+        needs_demonstrations: whether its section of the parameters has it learn from captured races.
+        clone_inside: how the names of those tensors begin that are all of the cloned policy, carried along; or nothing.
         actions_per_decision: how many actions the parameters have it take at once.
         given_besides: says for people, of its section as an artifact holds it, what it is given besides its weights.
     """
@@ -71,7 +63,8 @@ class AlgorithmEntry:
     parts: Mapping[str, tuple[str, ...]]
     without_source: tuple[str, ...]
     own_code: tuple[str, ...]
-    needs: Callable[[Any], Needs] = lambda _section: Needs()
+    needs_demonstrations: Callable[[Any], bool] = lambda _section: False
+    clone_inside: str = ""
     actions_per_decision: Callable[[NetworkParams], int] = lambda _network: 1
     given_besides: Callable[[Mapping[str, Any]], str] = lambda _section: ""
 
@@ -84,8 +77,8 @@ def _iqn_learner(spec: AgentSpec[IqnParams], seed: int, device: torch.device) ->
     return IqnLearner(spec, seed, device)
 
 
-def _iqn_needs(iqn: IqnParams) -> Needs:
-    return Needs(policy=iqn.warmup_steps > 0, demonstrations=iqn.demonstration_share > 0.0)
+def _iqn_needs_demonstrations(iqn: IqnParams) -> bool:
+    return iqn.demonstration_share > 0.0
 
 
 def _iqn_actions_per_decision(network: NetworkParams) -> int:
@@ -96,16 +89,13 @@ def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
     parts = []
     if iqn.get("warmup_steps"):
         parts.append(f"The first {iqn['warmup_steps']:,} decisions of IQN are those of the frozen cloned policy.")
+    limits = iqn.get("guide_floor") or {}
+    if any(value > 0.0 for _, value in limits.get("shares") or limits.get("points") or ()):
+        parts.append("The cloned policy limits which actions IQN may take while `iqn.guide_floor` is above 0.")
     if iqn.get("demonstration_share"):
         parts.append(f"{iqn['demonstration_share']:.0%} of every batch of IQN comes from demonstrations.")
     return " ".join(parts)
 
-
-SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
-    "encoder": ("encoder.",),
-    "float_head": ("float_head.", "float_mean", "float_std"),
-}
-"""How the names of tensors begin in the parts that all networks have in common, those of Levels 0 and 1 too."""
 
 CLONED_PARTS: Mapping[str, tuple[str, ...]] = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.",)}
 """The same for all parts of the cloned policy; the pretrained encoder is the first of them."""
@@ -117,7 +107,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         make_actor=PpoActor,
         make_learner=PpoLearner,
         greedy_preference=prefer_as_ppo,
-        parts={**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.", "value_head.")},
+        parts=PPO_PARTS,
         without_source=("value_head.",),
         own_code=(
             "rulka/agents/ppo/*.py",
@@ -132,8 +122,8 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         make_actor=IqnActor,
         make_learner=_iqn_learner,
         greedy_preference=prefer_as_iqn,
-        parts={**SEEING_PARTS, "trunk": ("tau_embed.",), "heads": ("advantage_head.", "value_head.")},
-        without_source=("tau_embed.", "advantage_head.", "value_head."),
+        parts=IQN_PARTS,
+        without_source=("tau_embed.", "advantage_head.", "value_head.", "guide.floor"),
         own_code=(
             "models/iqn*.py",
             "rulka/agents/iqn/*.py",
@@ -146,7 +136,8 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
             "rulka/losses/munchausen.py",
             "rulka/losses/quantile.py",
         ),
-        needs=_iqn_needs,
+        needs_demonstrations=_iqn_needs_demonstrations,
+        clone_inside="guide.policy.",
         actions_per_decision=_iqn_actions_per_decision,
         given_besides=_given_to_iqn,
     ),

@@ -153,13 +153,17 @@ def _fill(
     wishes: Mapping[str, str],
 ) -> TensorReport:
     """Fills one tensor of the new network, unless it starts fresh."""
-    part = part_of(ALGORITHMS[algorithm].parts, name)
+    entry, shape = ALGORITHMS[algorithm], list(tensor.shape)
+    if name.startswith(entry.without_source):
+        return TensorReport(NEW_NETWORK, name, "kept", shape, "initialised: no earlier stage has one")
+    if entry.clone_inside and name.startswith(entry.clone_inside):
+        tensor.copy_(offered["cloned"][name.removeprefix(entry.clone_inside)])
+        return TensorReport(NEW_NETWORK, name, "copied", shape, f"from the {LABELS['cloned']}, which it carries whole")
+    part = part_of(entry.parts, name)
     if part is None:
         message = f"tensor {name!r} belongs to no part of an {algorithm} agent that parameters know"
         raise TransferError(message)
-    wish, shape = wishes[part], list(tensor.shape)
-    if name.startswith(ALGORITHMS[algorithm].without_source):
-        return TensorReport(NEW_NETWORK, name, "kept", shape, "initialised: no earlier stage has one")
+    wish = wishes[part]
     if wish not in offered:
         return TensorReport(NEW_NETWORK, name, "kept", shape, f"initialised: transfer.{algorithm}.{part} is {wish}")
     hint = f"Run `dvc repro {STAGES[wish]}` again with the parameters of now."

@@ -37,6 +37,8 @@ def inspect_training(network: nn.Module, optimizer: torch.optim.Optimizer) -> di
     found: dict[str, Tensor] = {}
     settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
     for name, parameter in network.named_parameters():
+        if parameter not in settings:  # never learns
+            continue
         found[f"Network/weights/{name}/L2"] = parameter.norm()
         if parameter.grad is not None:
             found[f"Gradients/by_layer/{name}/L2"] = parameter.grad.norm()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -12,6 +12,12 @@ from models.encoders.config import EncoderConfig
 from models.torso import InputShape
 from rulka.observation import Normalisation
 from rulka.params import NetworkParams, ObservationParams
+
+SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
+    "encoder": ("encoder.",),
+    "float_head": ("float_head.", "float_mean", "float_std"),
+}
+"""How the names of tensors begin in the parts that all networks have in common, those of Levels 0 and 1 too."""
 
 
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:

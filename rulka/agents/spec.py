@@ -20,6 +20,7 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
 from rulka.observation import Normalisation
 from rulka.params import Algorithm, AlgorithmParams, NetworkParams, ObservationParams
+from rulka.schedule import Moment
 
 
 class AgentError(UserError):
@@ -47,7 +48,6 @@ class AgentSpec(Generic[SettingsT]):
         num_actions: A, entries of the action table.
         normalisation: of the floats; becomes part of the network.
         actions_per_decision: K, actions of one decision.
-        has_policy_network: the actor has the cloned policy too, which makes the first decisions.
         precision: in which the body of the networks computes; "measured" times both at start and takes the faster.
     """
 
@@ -59,7 +59,6 @@ class AgentSpec(Generic[SettingsT]):
     num_actions: int
     normalisation: Normalisation
     actions_per_decision: int = 1
-    has_policy_network: bool = False
     precision: Precision = "measured"
 
     @property
@@ -141,12 +140,8 @@ class Actor(Protocol):
         """Returns what it thinks of every action in N situations, as `act` sees them; changes nothing."""
         ...
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions all collectors have taken together, for schedules."""
-        ...
-
-    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes the weights of the cloned policy, where the spec has `has_policy_network`; else an error."""
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come, for schedules."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -173,6 +168,11 @@ class Learner(Protocol):
         ...
 
     @property
+    def racer(self) -> nn.Module:
+        """The network that drives the greedy races and becomes the agent: `network`, or an average of its weights."""
+        ...
+
+    @property
     def num_env_steps(self) -> int:
         """Decisions inserted so far (resets included); after a resume, the count to go on from."""
         ...
@@ -192,6 +192,10 @@ class Learner(Protocol):
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
         """Takes in demonstrations; an error where the algorithm has no use for them."""
+        ...
+
+    def set_budget_share(self, share: float) -> None:
+        """Tells which share of the run's budget is used, 0 to 1, for schedules; none is before the first call."""
         ...
 
     def num_allowed_env_steps(self) -> int:

@@ -19,21 +19,26 @@ from rulka.device import CPU, Copies, staging, upload, upload_copy
 from rulka.observation import FLOATS
 
 _CLOCK = FLOATS["clock"].start
-_SEEN = ("image", "floats", "next_image", "next_floats")
+_SEEN = ("image", "floats", "next_image", "next_floats", "next_guide")
+
+FEATURES, GUIDE = "features", "guide"
+"""What buffers may keep beside observations: features [E] of the image, log-probabilities [A] of the cloned policy."""
 
 
 class Batch(NamedTuple):
     """Transitions to learn from; memory that the next batch overwrites.
 
     Attributes:
-        image: [B, 1, H, W] uint8.
+        image: [B, 1, H, W] uint8; or features [B, E] of the images, where the buffers keep `FEATURES`.
         floats: [B, F] float32, raw, with the clock of the mini-race.
         action: [B] int64; [B, K] chunks of actions.
         reward: [B] float32, discounted over the decisions of the transition, with shaping.
         discount: [B] float32 factor of the value of the next observation; 0 where nothing follows.
-        next_image: [B, 1, H, W] uint8.
+        next_image: as `image`.
         next_floats: [B, F] float32, raw, with the clock.
         weight: [B] float32 importance of each transition; 1 where all are drawn alike.
+        next_guide: [B, A] float32 log-probabilities of the cloned policy at the next observation, where the buffers
+            keep `GUIDE`; else [B, 0].
     """
 
     image: Tensor
@@ -44,6 +49,7 @@ class Batch(NamedTuple):
     next_image: Tensor
     next_floats: Tensor
     weight: Tensor
+    next_guide: Tensor
 
 
 def draw_rows(
@@ -85,11 +91,24 @@ class BatchMemory:
         batch_size: int,
         chunk_shape: tuple[int, ...] = (),
         device: torch.device = CPU,
+        num_guided: int = 0,
     ) -> None:
         self.size = batch_size
-        self._host = empty_batch(image_size, num_floats, batch_size, chunk_shape, device)
+        self._host = empty_batch(image_size, num_floats, batch_size, chunk_shape, device, num_guided)
         self.batch = upload(self._host, device)
-        self._copies = Copies(device)
+        self._copies, self._device = Copies(device), device
+
+    def reshape(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Makes place for other images, or for their features, in batches to come.
+
+        Args:
+            shape: of one of them.
+            dtype: uint8 for images.
+        """
+        self._copies.wait()
+        seen = {name: staging((self.size, *shape), dtype, self._device) for name in ("image", "next_image")}
+        self._host = self._host._replace(**seen)
+        self.batch = upload(self._host, self._device)
 
     def begin(self) -> None:
         """Waits until the last batch has left main memory, which is then written over."""
@@ -107,7 +126,7 @@ class BatchMemory:
 
     def send(self, rows: slice, *, is_on_device: bool) -> None:
         """Copies rows that were filled to the device, but for what is there already."""
-        if self.batch is self._host:
+        if self.batch is self._host:  # there is no other device
             return
         for name, here, there in zip(Batch._fields, self._host, self.batch, strict=True):
             if not (is_on_device and name in _SEEN):
@@ -121,6 +140,7 @@ def empty_batch(
     batch_size: int,
     chunk_shape: tuple[int, ...] = (),
     device: torch.device = CPU,
+    num_guided: int = 0,
 ) -> Batch:
     """Reserves main memory for a batch.
 
@@ -130,6 +150,7 @@ def empty_batch(
         batch_size: B.
         chunk_shape: [K] where decisions are chunks of K actions.
         device: where the batch will be copied.
+        num_guided: A where the likelihoods of actions are part of it, else 0.
     """
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -144,6 +165,7 @@ def empty_batch(
         next_image=empty(batch_size, 1, *image_size, dtype=torch.uint8),
         next_floats=empty(batch_size, num_floats),
         weight=empty(batch_size).fill_(1.0),
+        next_guide=empty(batch_size, num_guided),
     )
 
 
@@ -171,6 +193,8 @@ def collate(
     race = place_in_mini_races(found, clock, discount, horizon)
     _observe(buffer, found.observation, race.clock, part.image, part.floats)
     _observe(buffer, found.next_observation, race.next_clock, part.next_image, part.next_floats)
+    if part.next_guide.shape[1]:
+        buffer.gather(GUIDE, found.next_observation, part.next_guide)
     part.action.numpy()[:] = found.action
     part.reward.numpy()[:] = race.reward
     part.discount.numpy()[:] = race.discount
@@ -180,7 +204,8 @@ def _observe(
     buffer: BlockBuffer, index: NDArray[np.int64], clock: NDArray[np.float32], image: Tensor, floats: Tensor
 ) -> None:
     """Writes observations [B] and the clocks of their mini-races [B] into a part of a batch."""
-    buffer.gather(index, image, floats)
+    buffer.gather(FEATURES if image.is_floating_point() else "image", index, image)
+    buffer.gather("floats", index, floats)
     if floats.device.type == "cpu":
         floats.numpy()[:, _CLOCK] = clock
     else:

@@ -3,13 +3,15 @@
 A block is kept as it came, with its last observation, so a frame costs (T + 1) / T of its size. Blocks of one stream
 are linked, so that transitions of several decisions run across them. Written in arrival order, the oldest block is
 the next to be overwritten.
-Dimensions: S slots, T decisions, N cars, H x W pixels, F floats. A *row* is the flat index of a decision,
-(slot T + step) N + car.
+What a network that stands still makes of an observation can be kept beside it (`derived`), so that it is computed once
+and not whenever the observation is drawn.
+Dimensions: S slots, T decisions, N cars, H x W pixels, F floats, E image features, A actions, B of a batch. A *row* is
+the flat index of a decision, (slot T + step) N + car.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,6 +83,10 @@ def place_of_ring(spec: BlockSpec, num_slots: int, device: torch.device) -> tupl
     return CPU, f"experience lies in main memory: its {needed / 1e9:.1f} GB are more than {limit}"
 
 
+Derive = Callable[[Tensor, Tensor], Tensor]
+"""Maps images [B, 1, H, W] uint8 and raw floats [B, F] to something [B, ...] that is kept of each observation."""
+
+
 class BlockBuffer:
     """A ring of experience blocks.
 
@@ -88,6 +94,7 @@ class BlockBuffer:
         spec: shape of every block.
         arrays: what is stored in main memory.
         on_device: images [S, T + 1, N, H W] and floats [S, T + 1, N, F] by name, where they lie on a device.
+        derived: [S, T + 1, N, ...] what is kept of every observation beside it, by name; lies where the images do.
         num_inserted: blocks inserted so far, overwritten ones included.
     """
 
@@ -120,6 +127,8 @@ class BlockBuffer:
         is_held_out = np.zeros((num_slots, *layout["is_reset"][0]), np.bool_)
         self.arrays = Storage(**arrays, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
         self._newest: dict[int, int] = {}
+        self.derived: dict[str, Tensor] = {}
+        self._derive: dict[str, Derive] = {}
 
     @property
     def num_blocks(self) -> int:
@@ -166,11 +175,28 @@ class BlockBuffer:
             self.arrays.next_slot[before] = slot
         for name in _FIELDS:
             self._write(name, slot, getattr(block, name))
+        self._derive_slot(slot)
         self.arrays.is_held_out[slot] = False if is_held_out is None else is_held_out
         self.arrays.next_slot[slot] = NO_SLOT
         self._newest[stream] = slot
         self.num_inserted += 1
         return slot
+
+    def keep(self, name: str, derive: Derive) -> None:
+        """Keeps what a function makes of every observation from now on, and of those that are stored.
+
+        Args:
+            name: of what is kept.
+            derive: maps images [B, 1, H, W] uint8 and raw floats [B, F] to [B, ...]; has to stay the same function.
+        """
+        self.drop(name)
+        self._derive[name] = derive
+        self._derive_all()
+
+    def drop(self, name: str) -> None:
+        """Lets go of what is kept by a name, as what made it is about to change."""
+        self._derive.pop(name, None)
+        self.derived.pop(name, None)
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -200,6 +226,7 @@ class BlockBuffer:
                 array[: len(stored)] = stored
         self.num_inserted = int(state["num_inserted"])
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
+        self._derive_all()
 
     def ring_state(self) -> dict[str, Any]:
         """Returns where the ring stands: all but what blocks hold."""
@@ -235,24 +262,38 @@ class BlockBuffer:
                 self._write(name, number % self.num_slots, arrays[name])
         self.arrays.next_slot[: self.num_blocks] = state["next_slot"].numpy()
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
+        self._derive_all()
 
-    def gather(self, index: NDArray[np.int64], image: Tensor, floats: Tensor) -> None:
-        """Copies observations out of the blocks.
+    def gather(self, name: str, index: NDArray[np.int64], out: Tensor) -> None:
+        """Copies a part of observations out of the blocks.
 
         Args:
+            name: "image", "floats" or what is kept beside them.
             index: [B] flat indices of observations, as in `rulka.buffers.transitions.Transitions`.
-            image: [B, 1, H, W] uint8, overwritten; contiguous, and where the buffer's images lie.
-            floats: [B, F] float32, likewise.
+            out: [B, ...] of the dtype of what is copied, overwritten; contiguous, and where the buffer's images lie.
         """
-        if not self.on_device:
-            pixels = self.arrays.image.reshape(-1, self.arrays.image.shape[-1])
-            numbers = self.arrays.floats.reshape(-1, self.arrays.floats.shape[-1])
-            np.take(pixels, index, axis=0, out=image.flatten(1).numpy(), mode="clip")
-            np.take(numbers, index, axis=0, out=floats.numpy(), mode="clip")
+        stored = self.derived.get(name, self.on_device.get(name))
+        if stored is None:
+            array = getattr(self.arrays, name)
+            np.take(array.reshape(-1, array.shape[-1]), index, axis=0, out=out.flatten(1).numpy(), mode="clip")
             return
-        (rows,) = upload_copy((torch.from_numpy(index),), floats.device)
-        image.copy_(self.on_device["image"].flatten(0, 2).index_select(0, rows).view(image.shape))
-        floats.copy_(self.on_device["floats"].flatten(0, 2).index_select(0, rows))
+        (rows,) = upload_copy((torch.from_numpy(index),), out.device)
+        torch.index_select(stored.flatten(0, 2), 0, rows, out=out.flatten(1))
+
+    def _derive_all(self) -> None:
+        for slot in range(self.num_blocks):
+            self._derive_slot(slot)
+
+    def _derive_slot(self, slot: int) -> None:
+        stored = self.on_device or {name: torch.from_numpy(getattr(self.arrays, name)) for name in _SEEN}
+        seen = [stored[name][slot] for name in _SEEN]
+        image, floats = (column.flatten(0, 1) for column in seen)
+        for name, derive in self._derive.items():
+            made = derive(image.view(-1, 1, self.spec.height, self.spec.width), floats).to(image.device)
+            if name not in self.derived:
+                shape = (self.num_slots, *seen[0].shape[:2], *made.shape[1:])
+                self.derived[name] = torch.empty(shape, dtype=made.dtype, device=made.device)
+            self.derived[name][slot] = made.unflatten(0, seen[0].shape[:2])
 
     def _write(self, name: str, slot: int, values: NDArray) -> None:
         """Writes one field of a slot."""

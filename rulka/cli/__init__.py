@@ -10,7 +10,7 @@ from difflib import get_close_matches
 import tyro
 
 from rulka.cli.game import game_check, serve_game
-from rulka.cli.pipeline import bench, doctor, preset, run, up
+from rulka.cli.pipeline import bench, doctor, experiment, preset, run, up
 from rulka.cli.races import evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect
 from rulka.disk import disk_error_of
@@ -37,6 +37,7 @@ COMMANDS = {
     "serve-game": serve_game,
     "game-check": game_check,
     "preset": preset,
+    "experiment": experiment,
 }
 
 

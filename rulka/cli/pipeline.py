@@ -58,6 +58,20 @@ def preset(name: OneName, /) -> None:
         say(f"note: {remark}")
 
 
+def experiment(file: Path, cells: Names = (), /, processes: int = 1, page: Path | None = None) -> None:
+    """Run an experiment: variants of the parameters times seeds, through the stages; what is done is not done again.
+
+    Args:
+        file: of the experiment, from experiments/.
+        cells: run these only, each VARIANT/SEED; all when left out.
+        processes: stages that may run at once.
+        page: Markdown file to write, with a table, curves and every run.
+    """
+    from rulka.experiments.command import run_experiment
+
+    say(run_experiment(file, cells, processes, page, say))
+
+
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine and say what to do where something is wrong.
 

@@ -17,6 +17,7 @@ from rulka.game.link import GameLink
 from rulka.game.protocol import BASE_PORT
 from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
+from rulka.schedule import Moment
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
@@ -105,9 +106,9 @@ class GameEnv(gymnasium.Env[Any, Any]):
         observation, info = self._observe()
         return observation, float(result.reward[0]), bool(result.terminated[0]), bool(result.truncated[0]), info
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions the whole run has taken, for rewards by schedule."""
-        self.race.scores.set_env_steps(env_steps)
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the whole run has come, for rewards by schedule."""
+        self.race.scores.set_moment(moment)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns the agent's grey image as a picture [H, W, 3], or None without a render mode."""
@@ -142,9 +143,9 @@ class GameCars:
         self.race.begin()
         self.race.observe(image_out, floats_out, potential_out)
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions the whole run has taken, for rewards by schedule."""
-        self.race.scores.set_env_steps(env_steps)
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the whole run has come, for rewards by schedule."""
+        self.race.scores.set_moment(moment)
 
     def step_into(
         self,

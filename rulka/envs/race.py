@@ -27,6 +27,7 @@ from rulka.envs.settings import (
 )
 from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
+from rulka.schedule import Moment
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
@@ -125,9 +126,9 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         }
         return observation, measures[REWARD], flags[TERMINATED], flags[TRUNCATED], info
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions the whole run has taken, for rewards by schedule; see `Scores`."""
-        self.batch.scores.set_env_steps(env_steps)
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
+        self.batch.scores.set_moment(moment)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns a picture [480, 640, 3] of the car with speed, time and inputs, or None without a render mode."""

@@ -16,6 +16,7 @@ import numpy as np
 from rulka.observation import NUM_WHEELS
 from rulka.params import RewardParams
 from rulka.race_settings import RaceSettings
+from rulka.schedule import Moment
 from rulka.simulator.compiling import Array, inlined_kernel
 from rulka.simulator.race_end import NUM_LIMITS, limit_array
 
@@ -56,14 +57,14 @@ def set_rewards(rules: Array, rewards: RewardParams) -> None:
     rules[PER_GAINED_MPS] = rewards.per_metre * rewards.speed_as_seconds
     rules[[NEO_MPS, ENGINEERED_NEAR_M, SLIDE_STEP_KMH]] = NEO_SLIDE_MPS, ENGINEERED_MIN_DISTANCE_M, SLIDE_SPEED_KMH[1]
     rules[SLIDE_TABLE:] = SLIDE_START
-    set_engineered(rules, rewards, env_steps=0)
+    set_engineered(rules, rewards, Moment(0))
 
 
-def set_engineered(rules: Array, rewards: RewardParams, env_steps: int) -> None:
-    """Sets the weights of the engineered rewards to those at an environment step of the run."""
+def set_engineered(rules: Array, rewards: RewardParams, moment: Moment) -> None:
+    """Sets the weights of the engineered rewards to those at a moment of the run."""
     weights = rewards.engineered
-    rules[SPEED_SLIDE], rules[NEO_SLIDE] = weights.speed_slide.at(env_steps), weights.neo_slide.at(env_steps)
-    rules[KAMIKAZE], rules[LINE_DISTANCE] = weights.kamikaze.at(env_steps), weights.line_distance.at(env_steps)
+    rules[SPEED_SLIDE], rules[NEO_SLIDE] = weights.speed_slide.at(moment), weights.neo_slide.at(moment)
+    rules[KAMIKAZE], rules[LINE_DISTANCE] = weights.kamikaze.at(moment), weights.line_distance.at(moment)
     rules[PAYS_DRIVING] = float(rules[PER_GAINED_MPS] != 0.0 or rules[SPEED_SLIDE : LINE_DISTANCE + 1].any())
 
 

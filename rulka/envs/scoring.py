@@ -24,6 +24,7 @@ from rulka.envs.rewards import (
 )
 from rulka.observation import CAR, NUM_WHEELS, WAYPOINT_STRIDE
 from rulka.race_settings import RaceSettings
+from rulka.schedule import Moment
 from rulka.simulator.car.columns import R_CONTACT, R_POSITION, R_ROTATION, R_VELOCITY
 from rulka.simulator.compiling import Array, cached_kernel, inlined_kernel
 from rulka.simulator.physics import (
@@ -273,13 +274,13 @@ class Scores:
             written[:] = 0
         self.num_over = 0
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions the whole run has taken: the engineered rewards' weights are those of that step.
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the whole run has come: the engineered rewards' weights are those of that moment.
 
-        They stay so until the next call; before the first they are those of step 0.
+        They stay so until the next call; before the first they are those of the beginning.
         """
         if self._settings.rewards is not None:
-            set_engineered(self._rules, self._settings.rewards, env_steps)
+            set_engineered(self._rules, self._settings.rewards, moment)
 
     @property
     def is_over(self) -> NDArray[np.bool_]:

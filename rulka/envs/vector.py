@@ -30,6 +30,7 @@ from rulka.envs.settings import (
 )
 from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
+from rulka.schedule import Moment
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
@@ -150,9 +151,9 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         self.batch.reset(self._generators(_car_seeds(seed, self.num_envs), None))
         self.batch.observe(image_out, floats_out, potential_out)
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions the whole run has taken, for rewards by schedule; see `Scores`."""
-        self.batch.scores.set_env_steps(env_steps)
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the whole run has come, for rewards by schedule; see `Scores`."""
+        self.batch.scores.set_moment(moment)
 
     def step_into(
         self,

@@ -164,12 +164,14 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
     Returns:
         Entries `agent`, `cloned`, `random` as far as they took part, `demonstrations`, `algorithms` (every trained
         algorithm, the agent's included) and `track`. Where there is a reference lap also `reference`, with `medals` in
-        ms, and in each contestant's entry `times_reference`, its median time as a multiple of it.
+        ms, and in each contestant's entry `times_reference`, its median time as a multiple of it, and `lap_share`, the
+        mean over its races of the lap's time over theirs, 0 for a race that did not finish.
     """
     entries = {c.key: races_entry(c.races, evaluation.demonstrations, seed) for c in evaluation.contestants}
     reference = reference_entry(evaluation, seed)
     if reference:
-        entries = {key: entry | _times_reference(entry, evaluation) for key, entry in entries.items()}
+        races = {contestant.key: contestant.races for contestant in evaluation.contestants}
+        entries = {key: entry | _beside_reference(entry, races[key], evaluation) for key, entry in entries.items()}
     metrics: Json = {key: entries[key] for key in FIXED if key in entries} | reference
     if "agent" in metrics:
         metrics["agent"] = metrics["agent"] | {"algorithm": agent_algorithm}
@@ -207,9 +209,11 @@ def reference_entry(evaluation: Evaluation, seed: int) -> Json:
     return {"reference": summarise([lap], seed).to_json() | {"medals": medals_of(lap.time_ms)._asdict()}}
 
 
-def _times_reference(entry: Json, evaluation: Evaluation) -> Json:
+def _beside_reference(entry: Json, races: Sequence[RaceResult], evaluation: Evaluation) -> Json:
     ratio = evaluation.ratio_to_reference(entry["median_time_s"])
-    return {"times_reference": None if ratio is None else round(ratio, 4)}
+    ratios = [evaluation.ratio_to_reference(race.time_s) for race in races]
+    shares = [0.0 if one is None else 1.0 / one for one in ratios]
+    return {"times_reference": _rounded(ratio), "lap_share": _rounded(float(np.mean(shares)))}
 
 
 def format_metrics(metrics: Json) -> str:

@@ -7,7 +7,7 @@ by its own name: no stage writes parameters.
 
 from __future__ import annotations
 
-from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
+from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams, PartRateParams
 from rulka.params.base import (
     MOST_START_MPS,
     Algorithm,
@@ -87,6 +87,7 @@ __all__ = [
     "ObservationParams",
     "Params",
     "ParamsError",
+    "PartRateParams",
     "PartsParams",
     "PhysicsParams",
     "PpoParams",

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from typing import get_args
 
-from rulka.params.base import Algorithm, Section
+from pydantic import Field
+
+from rulka.params.base import Algorithm, NotNegativeSchedule, Section
 from rulka.params.networks import NetworkParams, PartsParams
+from rulka.schedule import Schedule
 
 ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
+class PartRateParams(Section):
+    """What the learning rate of each part of a network is multiplied with; 0 freezes the part."""
+
+    encoder: NotNegativeSchedule = Field(description="of images")
+    float_head: NotNegativeSchedule = Field(description="of the floats")
+    trunk: NotNegativeSchedule = Field(description="between both and the heads")
+    heads: NotNegativeSchedule = Field(description="that end in logits or values")
+
+    def by_part(self) -> dict[str, Schedule]:
+        """Returns the factor of every part, by the name of the part."""
+        return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
+
+
 class AlgorithmParams(Section):
     """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
+
+    rate_of: PartRateParams = Field(description="factors of the learning rate, by part of the network")
 
     def impossible(self, network: NetworkParams, parts: PartsParams, *, is_trained: bool) -> list[tuple[bool, str]]:
         """Returns for each combination with other sections that cannot be whether it is there, and what is wrong.

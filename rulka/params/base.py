@@ -43,7 +43,7 @@ def _within(least: float, most: float) -> AfterValidator:
     """Returns the check that all values of a schedule lie in a range, ends included."""
 
     def check(schedule: Schedule) -> Schedule:
-        wrong = [value for _, value in schedule.points if not least <= value <= most]
+        wrong = [value for value in schedule.values if not least <= value <= most]
         if wrong:
             message = f"values must be from {least:g} to {most:g}, got {wrong}"
             raise ValueError(message)
@@ -53,7 +53,7 @@ def _within(least: float, most: float) -> AfterValidator:
 
 
 def _positive(schedule: Schedule) -> Schedule:
-    wrong = [value for _, value in schedule.points if value <= 0.0]
+    wrong = [value for value in schedule.values if value <= 0.0]
     if wrong:
         message = f"values must be positive, got {wrong}"
         raise ValueError(message)

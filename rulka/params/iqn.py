@@ -70,6 +70,7 @@ class IqnParams(AlgorithmParams):
     boltzmann_epsilon: ShareSchedule = Field(description="further share of actions, the best after adding noise")
     boltzmann_noise: Positive = Field(description="standard deviation of that noise, in units of returns")
     target_tau: float = Field(gt=0, le=1, description="step of the target network toward the online one; 1 copies it")
+    races_averaged: bool = Field(description="the target network, an average, races greedily and becomes the agent")
     target_every: Count = Field(description="gradient steps between two such steps")
     resets: ResetParams | None = Field(description="null: never")
     buffer_steps: Count = Field(description="decisions kept")
@@ -79,6 +80,9 @@ class IqnParams(AlgorithmParams):
     samples_per_insert: Positive = Field(description="how often each decision is learned from on average")
     demonstration_share: Share = Field(description="share of every batch drawn from demonstrations")
     warmup_steps: Whole = Field(description="first environment steps driven by the cloned policy")
+    guide_floor: ShareSchedule = Field(
+        description="least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any"
+    )
     gradient_steps_per_update: Count = Field(description="gradient steps between two versions of the weights")
     oversample_long_term: Whole = Field(
         description="draws of the mini-race clock, see rulka.buffers.mini_race.ClockRule"
@@ -99,12 +103,22 @@ class IqnParams(AlgorithmParams):
                 "set it to 1, or name iqn in train.algorithm or train.compared",
             ),
             (
-                count > 1 and bool(self.warmup_steps or self.demonstration_share),
-                "the cloned policy and demonstrations know decisions of one action: with a larger "
-                "network.iqn.actions_per_decision, set iqn.warmup_steps and iqn.demonstration_share to 0",
+                count > 1 and bool(self.demonstration_share),
+                "demonstrations know decisions of one action: with a larger network.iqn.actions_per_decision, "
+                "set iqn.demonstration_share to 0",
+            ),
+            (
+                (self.warmup_steps > 0 or self.has_limits) and not network.iqn.guided,
+                "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
+                "or both to 0",
             ),
             *super().impossible(network, parts, is_trained=is_trained),
         ]
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the cloned policy ever limits what actions are taken."""
+        return any(value > 0.0 for value in self.guide_floor.values)
 
     @model_validator(mode="after")
     def _check(self) -> IqnParams:
@@ -140,5 +154,9 @@ class IqnParams(AlgorithmParams):
             (
                 self.munchausen is not None and self.use_double_dqn,
                 "munchausen targets weigh all next actions: set use_double_dqn to false",
+            ),
+            (
+                self.has_limits and not self.use_double_dqn,
+                "guide_floor limits which next action is chosen: set use_double_dqn to true",
             ),
         ]

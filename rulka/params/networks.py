@@ -13,10 +13,14 @@ class IqnNetworkParams(Section):
     """What IQN's network has beyond that of the cloned policy and PPO; see `models.iqn.IqnSizes`."""
 
     tau_embedding: Size = Field(description="cosines in the quantile embedding")
+    embedding_at: Literal["state", "hidden"] = Field(
+        description="what embedded fractions are multiplied into; state is the paper's, hidden costs a quarter"
+    )
     layer_norm: bool = Field(description="in the float head and both heads")
     actions_per_decision: Count = Field(
         description="actions that share a decision's ticks; a later peer has 5, of 10 ms each"
     )
+    guided: bool = Field(description="carries the cloned policy, which may drive first and limit actions")
     noisy_sigma: float = Field(
         ge=0, le=10, description="size of the noise of noisy heads at the start; 0 for plain ones"
     )
@@ -72,6 +76,11 @@ def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams) -> list[t
     no_values = "the cloned policy's logits, and what leads to them, are no values of actions: set it to fresh"
     has_cloned_floats, count = parts.float_head == "cloned", network.actions_per_decision
     return [
+        (
+            count > 1 and network.guided,
+            f"network.iqn.guided carries the cloned policy, which knows single actions: with actions_per_decision "
+            f"{count} set it to false",
+        ),
         (parts.trunk == "cloned", f"transfer.iqn.trunk is cloned, but {no_values}"),
         (parts.heads == "cloned", f"transfer.iqn.heads is cloned, but {no_values}"),
         (

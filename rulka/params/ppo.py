@@ -32,6 +32,9 @@ class PpoParams(AlgorithmParams):
     value_clip: Positive = Field(description="in units of the root mean square return")
     value_weight: NotNegative = Field(description="of the value loss, beside the policy loss")
     entropy_weight: NotNegativeSchedule = Field(description="of the policy's entropy, over environment steps")
+    clone_weight: NotNegativeSchedule = Field(
+        description="of the divergence from the policy that it began as, which holds on to it; 0 lets go"
+    )
     max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
     max_versions_behind: Whole = Field(description="how many weight versions experience may lag the learner")
     value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")
@@ -50,6 +53,11 @@ class PpoParams(AlgorithmParams):
                 "fresh: set ppo.value_warmup_steps to 0",
             ),
         ]
+
+    @property
+    def holds_on(self) -> bool:
+        """Whether the loss ever holds on to the policy that it began as."""
+        return any(value > 0.0 for value in self.clone_weight.values)
 
     @model_validator(mode="after")
     def _check(self) -> PpoParams:

@@ -77,7 +77,10 @@ class TrainParams(Section):
     compared: tuple[Algorithm, ...] = Field(strict=False, description="also trained, for the report's comparison")
     seed: Seed = Field(description="of starts, exploration and the order of learning")
     max_env_steps: Count = Field(description="environment steps after which training ends")
-    max_minutes: Positive = Field(description="wall minutes after which training ends, if that comes first")
+    max_minutes: Positive | None = Field(
+        description="wall minutes after which training ends, if that comes first; null: none"
+    )
+    max_cpu_minutes: Positive | None = Field(description="the same of all processes together on processors; null: none")
     num_collectors: Processes = Field(description="collector processes; 0 runs everything in this process")
     inference: Literal["local", "central"] = Field(description="central lets one process act for all collectors")
     cars_per_collector: Several = Field(description="cars that one collector drives side by side")
@@ -89,7 +92,9 @@ class TrainParams(Section):
     randomisation: RandomisationParams = Field(description="how training races differ from each other")
     checkpoint_s: Positive = Field(description="seconds between live checkpoints")
     experience: Literal["saved", "rebuilt"] = Field(description="of a run that goes on: with its checkpoints, or anew")
-    check_env_steps: Count = Field(description="environment steps between greedy checks of the weights")
+    num_checks: Count = Field(
+        description="greedy checks of the weights, evenly over the budget, beside one at the start"
+    )
     check_races: Several = Field(description="races of one greedy check, side by side")
     check_candidates: Several = Field(description="weights that take part in the last choice")
     final_check_races: Several = Field(description="races of each candidate in the last choice")

@@ -226,8 +226,9 @@ def _choice(parameters: Json, training: Json) -> str:
         return ""
     taken = training.get("weights_of_env_steps")
     return (
-        f"Every {train['check_env_steps']:,} env steps the weights drive {_count(train['check_races'], 'greedy race')} "
-        f"on this track; of the best {train['check_candidates']} those are taken that do best in "
+        f"At {_count(train['num_checks'], 'time')} evenly over the budget, and before, the weights drive "
+        f"{_count(train['check_races'], 'greedy race')} on this track; of the best "
+        f"{train['check_candidates']} those are taken that do best in "
         f"{_count(train['final_check_races'], 'further race')}. Their starts are not those of this evaluation."
         + (f" Taken: those after {taken:,} env steps." if taken is not None else "")
     )

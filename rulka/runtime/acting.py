@@ -19,6 +19,7 @@ from rulka.runtime.messages import Request, Response
 from rulka.runtime.process import HEARTBEAT_S
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsLayout
+from rulka.schedule import Moment
 
 
 class LocalActor:
@@ -26,7 +27,7 @@ class LocalActor:
 
     def __init__(self, actor: Actor) -> None:
         self.version = NO_VERSION
-        self.act, self.set_env_steps, self._load_network = actor.act, actor.set_env_steps, actor.load_network
+        self.act, self.set_moment, self._load_network = actor.act, actor.set_moment, actor.load_network
         self.state_dict, self.load_state_dict = actor.state_dict, actor.load_state_dict
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
@@ -84,16 +85,16 @@ class InferenceClient:
         """
         self._memory = SharedBlocks.attach(place.slot_name, replace(block, num_steps=1), 1)
         self._slot, self._connection, self._on_wait = self._memory[0], place.connection, on_wait
-        self._number, self._env_steps = place.first_request, 0
+        self._number, self._moment = place.first_request, Moment(0)
         self.version = NO_VERSION
 
     def begin_block(self) -> None:
         """Forgets which weights acted in earlier blocks."""
         self.version = NO_VERSION
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions all collectors have taken together, for schedules."""
-        self._env_steps = env_steps
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come, for schedules."""
+        self._moment = moment
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Requests actions and waits for them; see `rulka.agents.spec.Actor`. Only exploring is known there."""
@@ -109,7 +110,7 @@ class InferenceClient:
 
     def _wait_for_response(self) -> int:
         """Sends the request, again if need be, and returns the version of the weights that acted."""
-        request = Request(self._number, self._env_steps)
+        request = Request(self._number, self._moment)
         self._connection.send(request)
         give_up_s = time.monotonic() + HEARTBEAT_S
         while True:

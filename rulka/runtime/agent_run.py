@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable
-from rulka.agents.algorithms import ALGORITHMS, agent_table
+from rulka.agents.algorithms import ALGORITHMS, agent_table, make_actor
 from rulka.agents.spec import AgentSpec
 from rulka.artifacts import (
     META_FILE,
@@ -36,7 +36,7 @@ from rulka.datasets.races import load_races, track_path
 from rulka.datasets.races import read_meta as read_races_meta
 from rulka.device import CPU
 from rulka.errors import UserError
-from rulka.folders import COMPARED, TRAINING_LOG, WARMUP_POLICY
+from rulka.folders import COMPARED, TRAINING_LOG
 from rulka.game.link import GameLink
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
@@ -65,7 +65,6 @@ from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.parts import (
     agent_config,
     block_spec,
-    build_actor,
     build_cars,
     build_game_cars,
     build_learner,
@@ -147,7 +146,7 @@ class AgentRun:
         self._device = device
         self._sections, self._folders = sections, folders
         self._table: ActionTable = agent_table(algorithm, sections.actions, sections.network)
-        self._needs = ALGORITHMS[algorithm].needs(sections.algorithms[algorithm])
+        self._needs_demonstrations = ALGORITHMS[algorithm].needs_demonstrations(sections.algorithms[algorithm])
         is_main = algorithm == sections.train.algorithm
         self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED / algorithm
         require(self._init_dir / META_FILE, "transfer")
@@ -215,9 +214,7 @@ class AgentRun:
         """Returns hashes of the inputs that the training of this algorithm reads."""
         meta = read_meta(self._init_dir)
         inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
-        if self._needs.policy:
-            inputs["warmup"] = read_meta(require(self._init_dir / WARMUP_POLICY, "transfer"))["weights_sha256"]
-        if self._needs.demonstrations:
+        if self._needs_demonstrations:
             inputs["frames"] = hash_path(require(self._folders.frames, "capture"))
             inputs["races"] = hash_path(self._folders.races)
         return inputs
@@ -249,10 +246,9 @@ class AgentRun:
     def _run_spec(self, initial: Artifact) -> RunSpec:
         sections = self._sections
         spec = self._agent_spec(initial)
-        warmup_dir = self._init_dir / WARMUP_POLICY if spec.has_policy_network else None
         return RunSpec(
             make_cars=partial(build_cars, self._track, self._race_settings()),
-            make_actor=partial(build_actor, spec, warmup_dir),
+            make_actor=partial(make_actor, spec),
             make_learner=lambda: build_learner(
                 spec, initial, sections.train.seed, self._demonstrations(), self._device
             ),
@@ -280,13 +276,12 @@ class AgentRun:
             num_actions=self._table.num_actions,
             normalisation=initial.normalisation,
             actions_per_decision=self._table.actions_per_decision,
-            has_policy_network=self._needs.policy,
             precision=sections.train.precision,
         )
 
     def _demonstrations(self) -> list[ExperienceBlock]:
         """Returns what the agent is shown; nothing where its algorithm learns from its own experience alone."""
-        if not self._needs.demonstrations:
+        if not self._needs_demonstrations:
             return []
         require(self._folders.frames, "capture")
         return demonstration_blocks(self._folders.frames, load_races(self._folders.races), self._sections.rewards)
@@ -311,6 +306,7 @@ def _training(outcome: Outcome, train: TrainParams) -> dict[str, Any]:
         "env_steps": outcome.state.env_steps,
         "gradient_steps": outcome.state.gradient_steps,
         "minutes": round(outcome.state.seconds / 60.0, 3),
+        "cpu_minutes": round(outcome.state.cpu_seconds / 60.0, 3),
         "num_starts": outcome.state.num_starts,
         "ended_by": outcome.ended_by,
         "record_s": outcome.record_s,

@@ -19,6 +19,7 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.envs.results import StepResult
 from rulka.observation import FROM_END
 from rulka.runtime.messages import RaceEnd
+from rulka.schedule import Moment
 
 
 class CarBatch(Protocol):
@@ -44,8 +45,8 @@ class CarBatch(Protocol):
         """Takes one decision for every car; a car whose race has ended is reset by the next one instead."""
         ...
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions all collectors have taken together, for rewards whose weights follow schedules."""
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come, for rewards whose weights follow schedules."""
         ...
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -73,8 +74,8 @@ class ActingPolicy(Protocol):
         """Decides for N cars."""
         ...
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions all collectors have taken together, for schedules."""
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come, for schedules."""
         ...
 
 
@@ -113,20 +114,20 @@ class Collector:
         environment.reset_into(self._image, self._floats, self._potential, seed)
 
     def fill(
-        self, block: ExperienceBlock, env_steps: int, on_step: Callable[[], None] = _nothing
+        self, block: ExperienceBlock, moment: Moment, on_step: Callable[[], None] = _nothing
     ) -> tuple[RaceEnd, ...]:
         """Fills a whole block; frames are written by the environment straight into it.
 
         Args:
             block: of this collector's shape; every array is overwritten.
-            env_steps: decisions of all collectors before this block, for the schedules of policy and rewards.
+            moment: how far the run has come, for the schedules of policy and rewards.
             on_step: called after every decision of the batch.
 
         Returns:
             The races that ended in the block.
         """
-        self._policy.set_env_steps(env_steps)
-        self._environment.set_env_steps(env_steps)
+        self._policy.set_moment(moment)
+        self._environment.set_moment(moment)
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         races: list[RaceEnd] = []
         self.acting_s = self.simulating_s = 0.0

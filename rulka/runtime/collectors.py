@@ -29,6 +29,7 @@ from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
 from rulka.runtime.weights import SharedWeights, WeightsLayout, layout_of, memory_bytes
 from rulka.runtime.worker import WorkerSpec, run_worker
+from rulka.schedule import Moment
 
 SLOTS_PER_COLLECTOR = 3
 """One being filled, one waiting to be filled, one being read."""
@@ -65,12 +66,13 @@ class Collectors(Protocol):
         """Gives weights to all collectors; they take them at the beginning of their next block."""
         ...
 
-    def collect(self, num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
+    def collect(self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0) -> list[Delivery]:
         """Gives out permission for blocks and returns those that have been filled.
 
         Args:
             num_allowed_env_steps: a block may be begun while fewer environment steps have been given out.
             timeout_s: how long to wait for a block; 0 takes only what is there.
+            budget_share: how much of the run's budget is used, for the schedules of blocks that are begun now.
         """
         ...
 
@@ -123,12 +125,12 @@ class SerialCollectors:
         """Copies weights into the collector's actor."""
         self._actor.load(version, tensors)
 
-    def collect(self, num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
+    def collect(self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0) -> list[Delivery]:
         """Fills one block if it is allowed; never waits."""
         del timeout_s
         if self._env_steps >= num_allowed_env_steps:
             return []
-        races = self._collector.fill(self._block, self._env_steps)
+        races = self._collector.fill(self._block, Moment(self._env_steps, budget_share))
         self._env_steps += self._block.reward.size
         cars = self._collector.cars.copy()
         spent = CollectorTimes(0.0, 0.0, self._collector.acting_s, self._collector.simulating_s)
@@ -224,9 +226,9 @@ class CollectorProcesses:
         """Writes weights into shared memory."""
         self._weights.publish(version, tensors)
 
-    def collect(self, num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
+    def collect(self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0) -> list[Delivery]:
         """Gives out blocks, waits for a filled one, and returns those whose turn it is."""
-        self._give_out(num_allowed_env_steps)
+        self._give_out(num_allowed_env_steps, budget_share)
         if self._inference is not None:
             self._inference.look_after()
         for index, facts in self._supervisor.receive(timeout_s):
@@ -235,7 +237,7 @@ class CollectorProcesses:
             self._filled[index, facts.slot] = facts
         self._supervisor.replace_dead()  # after noting what they had finished
         deliveries = list(self._in_turn())
-        self._give_out(num_allowed_env_steps)
+        self._give_out(num_allowed_env_steps, budget_share)
         return deliveries
 
     def release(self, delivery: Delivery) -> None:
@@ -267,7 +269,7 @@ class CollectorProcesses:
             self._weights.close()
             remove_left_memory(self._spec.folder)
 
-    def _give_out(self, num_allowed_env_steps: int) -> None:
+    def _give_out(self, num_allowed_env_steps: int, budget_share: float) -> None:
         while self._env_steps < num_allowed_env_steps:
             able = [index for index, free in enumerate(self._free) if free]
             if not able:
@@ -278,7 +280,7 @@ class CollectorProcesses:
             self._free[index].remove(slot)
             self._under_way[index].add(slot)
             self._given_out.append((index, slot))
-            self._supervisor.send(index, Fill(slot, self._env_steps))
+            self._supervisor.send(index, Fill(slot, Moment(self._env_steps, budget_share)))
             self._env_steps += self._block_env_steps
 
     def _in_turn(self) -> Iterator[Delivery]:

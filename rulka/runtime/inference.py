@@ -113,7 +113,7 @@ class Inference:
             self._version = weights.version
         loaded_s = time.monotonic()
         slots = [self._slots[index] for index in requests]
-        self._actor.set_env_steps(max(request.env_steps for request in requests.values()))
+        self._actor.set_moment(max(request.moment for request in requests.values()))
         image, floats = _join(slots, "image", self._image), _join(slots, "floats", self._floats)
         decision = self._actor.act(image, floats, explore=True)
         _write(slots, decision)

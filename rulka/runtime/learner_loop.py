@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ import torch
 from rulka.agents.spec import Learner
 from rulka.device import weights_on_host
 from rulka.errors import UserError
+from rulka.processes import cpu_seconds
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import Collectors
@@ -31,7 +33,7 @@ REPORT_S = 2.0
 CHECK_SEED, CHOICE_SEED = 1, 2
 """Added to the run's seed, shifted: starts of the greedy checks and of the last choice."""
 
-EndedBy = Literal["max_env_steps", "max_minutes"]
+EndedBy = Literal["max_env_steps", "max_minutes", "max_cpu_minutes"]
 
 
 class DivergedError(UserError):
@@ -51,16 +53,18 @@ class RunState:
         gradient_steps: optimizer steps.
         seconds: of training, checks included; not the time until the first experience of each start, in which
             collectors import, compile and connect.
+        cpu_seconds: the same as `seconds`, of all processes of the run on processors.
         num_starts: how often the run was started.
-        next_check_env_steps: when the next greedy check is due.
+        num_checks: greedy checks that were due so far.
         checked_version: of the weights that raced in the last greedy check; -1 before the first.
     """
 
     env_steps: int = 0
     gradient_steps: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     num_starts: int = 0
-    next_check_env_steps: int = 0
+    num_checks: int = 0
     checked_version: int = -1
 
 
@@ -115,6 +119,7 @@ class LearnerLoop:
         self._has_begun = False
         self._last_check: dict[str, float | None] = {}
         self._clock_s = self._reported_s = self._saved_s = time.monotonic()
+        self._cpu_s = 0.0
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what earlier starts of the run have measured and chosen."""
@@ -164,18 +169,27 @@ class LearnerLoop:
         return ended_by
 
     def _ended_by(self) -> EndedBy | None:
-        if self.state.env_steps >= self.spec.train.max_env_steps:
-            return "max_env_steps"
-        if self.state.seconds >= 60.0 * self.spec.train.max_minutes:
-            return "max_minutes"
-        return None
+        limit, share = max(self._shares_used().items(), key=lambda used: used[1])
+        return limit if share >= 1.0 else None
+
+    def _shares_used(self) -> dict[EndedBy, float]:
+        """Returns which share of each limit is used."""
+        train, state = self.spec.train, self.state
+        return {
+            "max_env_steps": state.env_steps / train.max_env_steps,
+            "max_minutes": state.seconds / (60.0 * (train.max_minutes or math.inf)),
+            "max_cpu_minutes": state.cpu_seconds / (60.0 * (train.max_cpu_minutes or math.inf)),
+        }
+
+    def _budget_share(self) -> float:
+        return min(1.0, max(self._shares_used().values()))
 
     def _take_experience(self) -> int:
         """Inserts all blocks that are there, waiting a moment if there is nothing else to do; returns env steps."""
         allowed = min(self._learner.num_allowed_env_steps(), self.spec.train.max_env_steps)
         env_steps_before = self.state.env_steps
         with self._shares.spending("waiting"):
-            deliveries = self._collectors.collect(allowed, 0.0 if self._has_work else WAIT_S)
+            deliveries = self._collectors.collect(allowed, 0.0 if self._has_work else WAIT_S, self._budget_share())
         self._shares.add_deliveries(len(deliveries))
         for delivery in deliveries:
             with self._shares.spending("inserting"):
@@ -189,6 +203,7 @@ class LearnerLoop:
         return self.state.env_steps - env_steps_before
 
     def _learn(self) -> None:
+        self._learner.set_budget_share(self._budget_share())
         with self._shares.spending("updating"):
             values = self._learner.update()
         self._has_work = values is not None
@@ -224,7 +239,8 @@ class LearnerLoop:
     def _tick(self, bar: Progress, num_taken: int) -> None:
         """Moves the clock and does what is due by it."""
         now_s = time.monotonic()
-        self._has_begun |= num_taken > 0
+        if num_taken and not self._has_begun:
+            self._has_begun, self._cpu_s = True, cpu_seconds()
         if self._has_begun:
             self.state.seconds += now_s - self._clock_s
         self._clock_s = now_s
@@ -236,10 +252,8 @@ class LearnerLoop:
                 self._save()
 
     def _show(self, bar: Progress, num_taken: int) -> None:
-        left_s = max(0.0, 60.0 * self.spec.train.max_minutes - self.state.seconds)
-        if self.state.env_steps and self.state.seconds:  # whichever limit comes first
-            rate = self.state.env_steps / self.state.seconds
-            bar.total = min(self.spec.train.max_env_steps, self.state.env_steps + rate * left_s)
+        if self.state.env_steps:  # whichever limit comes first
+            bar.total = min(self.spec.train.max_env_steps, self.state.env_steps / self._budget_share())
             bar.is_estimate = bar.total < self.spec.train.max_env_steps
         values = self.races.values() | {"record_s": self.records.time_s}
         facts = {name: value for name, value in values.items() if value is not None}
@@ -252,9 +266,14 @@ class LearnerLoop:
 
     def _report(self) -> None:
         self._reported_s = time.monotonic()
+        if self._has_begun:
+            cpu_s = cpu_seconds()
+            self.state.cpu_seconds += cpu_s - self._cpu_s
+            self._cpu_s = cpu_s
         values = {
             "gradient_steps": self.state.gradient_steps,
             "minutes": self.state.seconds / 60.0,
+            "cpu_minutes": self.state.cpu_seconds / 60.0,
             "version": self._learner.version,
             "blocks_under_way": self._collectors.num_under_way,
             "num_restarts": self._collectors.num_restarts,
@@ -270,10 +289,12 @@ class LearnerLoop:
             self._live.write()
 
     def _check_when_due(self) -> None:
-        if self.state.env_steps >= self.state.next_check_env_steps:
+        """Checks at the beginning, and then whenever another of `num_checks` equal shares of the budget is used."""
+        num_due = 1 + int(self._budget_share() * self.spec.train.num_checks)
+        if num_due > self.state.num_checks:
             with self._shares.spending("checking"):
                 self._check_weights()
-            self.state.next_check_env_steps = self.state.env_steps + self.spec.train.check_env_steps
+            self.state.num_checks = num_due
 
     def _check_weights(self) -> None:
         """Lets the weights of now race greedily and remembers them if they are among the best.
@@ -283,7 +304,7 @@ class LearnerLoop:
         """
         if self._learner.version == self.state.checked_version:
             return
-        tensors = weights_on_host(self._learner.network)
+        tensors = weights_on_host(self._learner.racer)
         result = self._check.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
         self.best.offer(self.state.env_steps, result, tensors)
         self.records.offer(self._check, tensors, self.state.env_steps, result)

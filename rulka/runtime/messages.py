@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.schedule import Moment
+
 
 @dataclass(frozen=True)
 class RaceEnd:
@@ -40,12 +42,12 @@ class Fill:
 
     Attributes:
         slot: which block of its shared memory.
-        env_steps: environment steps given out before this block, by all collectors; drives the schedules of
-            exploration and of the engineered rewards, whose values hold for the whole block.
+        moment: how far the run has come, environment steps given out before this block among them; drives the
+            schedules of exploration and of the engineered rewards, whose values hold for the whole block.
     """
 
     slot: int
-    env_steps: int
+    moment: Moment
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,11 @@ class Request:
 
     Attributes:
         number: of the request, rising.
-        env_steps: see `Fill`.
+        moment: see `Fill`.
     """
 
     number: int
-    env_steps: int
+    moment: Moment
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from rulka.actions import ActionTable
-from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.spec import Actor, AgentSpec, Learner
-from rulka.artifacts import Artifact, load_artifact
+from rulka.agents.algorithms import make_learner
+from rulka.agents.spec import AgentSpec, Learner
+from rulka.artifacts import Artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import CPU
 from rulka.envs.game import GameCars
@@ -48,21 +48,6 @@ def build_game_cars(
 def num_games(train: TrainParams) -> int:
     """Returns how many games a run needs: one for each collector, and a last one for the greedy checks."""
     return max(1, train.num_collectors) + 1
-
-
-def build_actor(spec: AgentSpec, warmup_dir: Path | None, seed: int, device: torch.device = CPU) -> Actor:
-    """Builds an actor, with the frozen cloned policy where it has one.
-
-    Args:
-        spec: of the agent.
-        warmup_dir: artifact of the cloned policy; None where the spec has no policy network.
-        seed: of its exploration.
-        device: where its networks are.
-    """
-    actor = make_actor(spec, seed, device)
-    if warmup_dir is not None:
-        actor.load_policy(load_artifact(warmup_dir, "policy", observation=spec.observation).tensors)
-    return actor
 
 
 def build_learner(

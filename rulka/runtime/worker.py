@@ -76,7 +76,7 @@ class _Worker:
             permitted_s = time.monotonic()
             self._policy.begin_block()
             loaded_s = time.monotonic()
-            races = self._collector.fill(self._blocks[message.slot], message.env_steps, self._beat_when_due)
+            races = self._collector.fill(self._blocks[message.slot], message.moment, self._beat_when_due)
             filled = BlockFilled(
                 slot=message.slot,
                 version=self._policy.version,

@@ -18,8 +18,16 @@ from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
 from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.observation import Normalisation
-from rulka.params import Algorithm, IqnNetworkParams, IqnParams, NetworkParams, ObservationParams, PpoParams
-from rulka.schedule import Schedule
+from rulka.params import (
+    Algorithm,
+    IqnNetworkParams,
+    IqnParams,
+    NetworkParams,
+    ObservationParams,
+    PartRateParams,
+    PpoParams,
+)
+from rulka.schedule import Moment, Schedule
 
 NUM_FLOATS = 4
 SIZE = 34
@@ -30,18 +38,21 @@ def constant(value: float) -> Schedule:
     return Schedule(interpolation="linear", points=((0, value),))
 
 
+ALL_ALIKE = PartRateParams(**dict.fromkeys(PartRateParams.model_fields, constant(1.0)))
 PPO = PpoParams(
     steps_per_update=256,
     epochs=4,
     encoder_epochs=1,
     batch_size=64,
     learning_rate=constant(0.001),
+    rate_of=ALL_ALIKE,
     gamma=0.5,
     gae_lambda=0.9,
     clip=0.2,
     value_clip=10.0,
     value_weight=0.5,
     entropy_weight=constant(0.003),
+    clone_weight=constant(0.0),
     max_grad_norm=0.5,
     max_versions_behind=0,
     value_warmup_steps=0,
@@ -57,12 +68,14 @@ IQN = IqnParams(
     use_double_dqn=True,
     batch_size=16,
     learning_rate=constant(0.003),
+    rate_of=ALL_ALIKE,
     gamma=constant(0.5),
     epsilon=constant(0.3),
     munchausen=None,
     boltzmann_epsilon=constant(0.0),
     boltzmann_noise=0.01,
     target_tau=0.1,
+    races_averaged=False,
     target_every=1,
     resets=None,
     prioritised=None,
@@ -72,6 +85,7 @@ IQN = IqnParams(
     samples_per_insert=8.0,
     demonstration_share=0.25,
     warmup_steps=0,
+    guide_floor=constant(0.0),
     gradient_steps_per_update=8,
     oversample_long_term=40,
     oversample_max_term=5,
@@ -83,6 +97,8 @@ IQN = IqnParams(
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PLAIN = IqnNetworkParams(
     tau_embedding=16,
+    embedding_at="state",
+    guided=False,
     layer_norm=False,
     actions_per_decision=1,
     noisy_sigma=0.0,
@@ -182,7 +198,7 @@ def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
     while learner.version < num_updates:
         before = learner.num_env_steps, learner.version
         if learner.num_env_steps < learner.num_allowed_env_steps():
-            actor.set_env_steps(learner.num_env_steps)
+            actor.set_moment(Moment(learner.num_env_steps))
             learner.insert(races.drive(actor), 0, learner.version)
         latest = learner.update()
         if latest is not None:

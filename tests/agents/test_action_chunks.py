@@ -64,6 +64,8 @@ def test_values_are_those_of_all_chunks() -> None:
 class Outputs:
     """Stands for a network that answers from tables."""
 
+    guide = None
+
     def __init__(self, value: torch.Tensor, mean: torch.Tensor) -> None:
         self._value, self._mean = value, mean
 

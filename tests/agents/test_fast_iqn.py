@@ -30,6 +30,7 @@ def random_batch() -> Batch:
         next_image=images[1],
         next_floats=floats[1],
         weight=torch.rand(BATCH, generator=generator),
+        next_guide=torch.zeros(BATCH, 0),
     )
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.networks import build_clone_policy
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.sampler import Batch
+from rulka.schedule import Moment
 
 
 @pytest.fixture
@@ -25,6 +24,14 @@ def races(lab, step):
 
 def weights(network) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def with_clone(network: torch.nn.Module, probabilities: list[float]) -> dict[str, torch.Tensor]:
+    """Returns the weights of a guided network whose cloned policy gives actions the same probabilities everywhere."""
+    tensors = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    tensors["guide.policy.policy_head.weight"].zero_()
+    tensors["guide.policy.policy_head.bias"].copy_(torch.tensor(probabilities).log())
+    return tensors
 
 
 def views(num_cars: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,7 +51,7 @@ def test_epsilon_is_the_share_of_random_actions(lab):
     actor = make_actor(spec, seed=0)
     greedy = int(actor.act(*views(1), explore=False).action[0])
     for env_steps, epsilon in ((0, 1.0), (500, 0.65), (10_000, 0.3)):
-        actor.set_env_steps(env_steps)
+        actor.set_moment(Moment(env_steps))
         decision = actor.act(*views(3000), explore=True)
         assert float((decision.action != greedy).mean()) == pytest.approx(epsilon * 2 / 3, abs=0.03)
         np.testing.assert_array_equal(decision.is_greedy, decision.action == greedy)
@@ -52,26 +59,44 @@ def test_epsilon_is_the_share_of_random_actions(lab):
 
 
 def test_cloned_policy_drives_during_the_warm_up_only(lab):
-    spec = replace(lab.spec("iqn", warmup_steps=100, epsilon=lab.constant(0.0)), has_policy_network=True)
-    policy = build_clone_policy(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_actions)
-    torch.nn.init.zeros_(policy.policy_head.weight)
-    with torch.no_grad():
-        policy.policy_head.bias.copy_(torch.tensor([0.2, 0.5, 0.3]).log())
-    actor = make_actor(spec, seed=0)
-    with pytest.raises(AgentError, match="load_policy"):
-        actor.act(*views(1), explore=True)
-    actor.load_policy(policy.state_dict())
+    actor = make_actor(lab.spec("iqn", {"guided": True}, warmup_steps=100, epsilon=lab.constant(0.0)), seed=0)
+    actor.load_network(with_clone(actor.network, [0.2, 0.5, 0.3]))
     decision = actor.act(*views(4000), explore=True)
     np.testing.assert_allclose(np.bincount(decision.action) / 4000, [0.2, 0.5, 0.3], atol=0.03)
     np.testing.assert_array_equal(decision.is_greedy, decision.action == 1)
     own = actor.act(*views(4), explore=False).action
-    actor.set_env_steps(100)
+    actor.set_moment(Moment(100))
     np.testing.assert_array_equal(actor.act(*views(4), explore=True).action, own)
 
 
-def test_without_a_policy_network_none_is_loaded(lab):
-    with pytest.raises(AgentError, match="has_policy_network"):
-        make_actor(lab.spec("iqn"), 0).load_policy({})
+@pytest.mark.parametrize(("floor", "allowed"), [(1.0, [1]), (0.6, [1, 2]), (0.39, [0, 1, 2]), (0.0, [0, 1, 2])])
+def test_the_best_action_within_the_limits_of_the_guide_is_taken(lab, floor, allowed):
+    """Probabilities 0.2, 0.5 and 0.3 are 0.4, 1 and 0.6 of the likeliest one's."""
+    actor = make_actor(lab.spec("iqn", {"guided": True}), seed=0)
+    free = make_actor(lab.spec("iqn"), seed=0)
+    actor.load_network(with_clone(actor.network, [0.2, 0.5, 0.3]) | {"guide.floor": torch.tensor(floor)})
+    value = free.action_values(*views(50)).value
+    left = np.where(np.isin(np.arange(3), allowed), value, -np.inf)
+    np.testing.assert_array_equal(actor.act(*views(50), explore=False).action, left.argmax(axis=1))
+    np.testing.assert_allclose(actor.action_values(*views(50)).value, value, rtol=1e-5, atol=1e-6)
+
+
+def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
+    """With a floor of 1 only the clone's likeliest action is left, and its value is what a target bootstraps from."""
+    always = {"interpolation": "linear", "points": [[0, 1.0]]}
+    learner = make_learner(lab.spec("iqn", {"guided": True}, guide_floor=always, gradient_steps_per_update=1), seed=0)
+    learner.load_network(with_clone(learner.network, [0.2, 0.5, 0.3]))
+    assert float(learner.network.guide.floor) == 1.0, "from the first decision on"
+    actor = make_actor(lab.spec("iqn"), 1)
+    while learner.update() is None:
+        learner.insert(races.drive(actor), 0, 0)
+    assert float(learner.network.guide.floor) == 1.0
+    batch = learner.replay.batch
+    torch.testing.assert_close(batch.next_guide.exp(), torch.tensor([0.2, 0.5, 0.3]).expand(len(batch.reward), -1))
+    targets, tau = learner._targets(batch)
+    with torch.no_grad():
+        following = learner.target(batch.next_image, batch.next_floats, tau).value[:, :, 1]
+    torch.testing.assert_close(targets, batch.reward[:, None] + batch.discount[:, None] * following)
 
 
 def test_target_moves_softly_towards_the_new_weights(lab, races):
@@ -109,6 +134,7 @@ def test_targets_by_their_formula(lab, use_double_dqn):
         next_image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
         next_floats=torch.randn(6, 4, generator=generator),
         weight=torch.ones(6),
+        next_guide=torch.zeros(6, 0),
     )
     targets, tau = learner._targets(batch)
     with torch.no_grad():

@@ -37,11 +37,12 @@ def views(num_cars: int, width: int = 34) -> tuple[torch.Tensor, torch.Tensor]:
     return image, torch.randn(num_cars, 4, generator=generator)
 
 
+@pytest.mark.parametrize("sizes", [PLAIN, PLAIN._replace(embedding_at="hidden")])
 @pytest.mark.parametrize("width", [34, 35])
 @pytest.mark.parametrize("num_cars", [1, 40])
-def test_prepared_advantages_are_the_networks(width: int, num_cars: int):
+def test_prepared_advantages_are_the_networks(width: int, num_cars: int, sizes: IqnSizes):
     """An odd width cannot be folded into channels."""
-    network, observed = network_for(width), views(num_cars, width)
+    network, observed = network_for(width, sizes=sizes), views(num_cars, width)
     expected = network.advantages(*observed, TAU)
     torch.testing.assert_close(
         PreparedAdvantages(network, TAU, torch.float32)(*observed), expected, rtol=1e-5, atol=1e-6
@@ -51,11 +52,12 @@ def test_prepared_advantages_are_the_networks(width: int, num_cars: int):
     torch.testing.assert_close(rounded, expected, rtol=0, atol=0.02 * float(expected.std()) + 0.01)
 
 
+@pytest.mark.parametrize("sizes", [PLAIN, PLAIN._replace(embedding_at="hidden")])
 @pytest.mark.parametrize("num_cars", [1, 40])
-def test_onnx_runtime_agrees(num_cars: int):
+def test_onnx_runtime_agrees(num_cars: int, sizes: IqnSizes):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    network, observed = network_for(), views(num_cars)
+    network, observed = network_for(sizes=sizes), views(num_cars)
     advantage = OnnxAdvantages(network, TAU)(*observed)
     torch.testing.assert_close(advantage, network.advantages(*observed, TAU), rtol=1e-5, atol=1e-6)
 

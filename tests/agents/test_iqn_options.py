@@ -17,6 +17,7 @@ from rulka.buffers.sampler import Batch
 from rulka.losses.munchausen import munchausen_bonus, soft_value
 from rulka.observation import MINI_RACE_ACTIONS
 from rulka.params import ResetParams
+from rulka.schedule import Moment
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -85,6 +86,55 @@ def test_a_noisy_learner_draws_new_noise_for_each_step(lab, races):
     assert not any("noise" in name for name in learner.network.state_dict())
 
 
+def test_the_average_races_where_it_is_asked_to(lab, races):
+    """What races is the target network, and its limits are those of now."""
+    floor = {"interpolation": "linear", "points": [[0, 0.5]]}
+    spec = lab.spec("iqn", {"guided": True}, races_averaged=True, guide_floor=floor, gradient_steps_per_update=1)
+    learner = filled(spec, races)
+    learner.update()
+    assert learner.racer is learner.target
+    assert float(learner.racer.guide.floor) == 0.5
+    averaged, online = learner.racer.state_dict(), learner.network.state_dict()
+    assert set(averaged) == set(online), "an actor takes either"
+    assert not torch.equal(averaged["value_head.0.weight"], online["value_head.0.weight"])
+    assert filled(lab.spec("iqn"), races).racer is not learner.target
+
+
+def frozen_encoder(lab) -> dict[str, object]:
+    """Factors of the learning rate under which the encoder learns from 600 environment steps on."""
+    late = {"interpolation": "staircase", "points": [[0, 0.0], [600, 1.0]]}
+    return {"rate_of": lab.spec("iqn").settings.rate_of.model_dump() | {"encoder": late}}
+
+
+def test_a_frozen_encoder_sees_each_image_once_and_every_image_again_when_it_learns(lab, races):
+    """Batches hold the features of the images that were drawn; when the encoder learns they hold the images."""
+    spec = lab.spec("iqn", gradient_steps_per_update=1, weight_decay=0.1, **frozen_encoder(lab))
+    learner, actor, rng = make_learner(spec, 0), make_actor(spec, 1), np.random.default_rng(0)
+    before = weights(learner.network)
+
+    def insert() -> None:
+        block = races.drive(actor)
+        block.image[...] = rng.integers(0, 256, block.image.shape)
+        learner.insert(block, 0, 0)
+
+    while learner.update() is None:
+        insert()
+    ring, batch = learner.replay._own.blocks, learner.replay.batch
+    with torch.no_grad():
+        images = torch.from_numpy(ring.arrays.image[: ring.num_blocks]).view(-1, 1, 34, 34)
+        every = learner.network.encode(images)
+    distance = (batch.image[:, None] - every).abs().amax(dim=2).amin(dim=1)
+    assert distance.max() < 1e-5, "each row is the features of some stored image"
+    assert len(batch.image.unique(dim=0)) > 1
+    kept = {name for name, tensor in weights(learner.network).items() if torch.equal(tensor, before[name])}
+    assert kept == {name for name in before if name.startswith(("encoder.", "float_mean", "float_std"))}
+    while learner.num_env_steps < 600:
+        insert()
+    learner.update()
+    assert learner.replay.batch.image.dtype == torch.uint8
+    assert not torch.equal(weights(learner.network)["encoder.layers.0.weight"], before["encoder.layers.0.weight"])
+
+
 def test_target_waits_for_its_period(lab, races):
     """A hard update in every third gradient step: the target is the online network then, and stands still between."""
     learner = filled(lab.spec("iqn", target_tau=1.0, target_every=3, gradient_steps_per_update=1), races)
@@ -143,7 +193,7 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     """
     learner = filled(lab.spec("iqn", prioritised=PRIORITISED, gradient_steps_per_update=1, batch_size=128), races)
     replay = learner.replay
-    batch = replay.draw(0)
+    batch = replay.draw(Moment(0))
     before = replay._priorities.tree.weights.copy()
     errors = np.linspace(0.1, 5.0, 128).astype(np.float32)
     errors[7] = np.nan
@@ -192,7 +242,7 @@ def test_held_out_races_are_tested_and_not_learned_from(lab, races):
     for _ in range(20):
         learner._draw()
         assert not held_out[learner.replay._own.index].any()
-    learner.replay.draw_held_out(0)
+    learner.replay.draw_held_out(Moment(0))
     assert held_out[learner.replay._held_out.index].all()
 
 
@@ -208,6 +258,7 @@ def test_munchausen_targets_by_their_formula(lab):
         next_image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
         next_floats=torch.randn(6, 4, generator=generator),
         weight=torch.ones(6),
+        next_guide=torch.zeros(6, 0),
     )
     targets, tau = learner._targets(batch)
     with torch.no_grad():

@@ -19,6 +19,7 @@ from rulka.buffers.storage import BlockBuffer
 from rulka.device import CPU, Generators, make_generator, state_on_host
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
+from rulka.schedule import Moment
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -114,14 +115,11 @@ def test_acting_there_is_acting_here(lab, blocks, device: torch.device, algorith
 
 
 def test_an_actor_that_is_driven_by_the_clone_acts_there(lab, blocks, device: torch.device) -> None:
-    from rulka.agents.networks import build_clone_policy
-
-    spec = replace(lab.spec("iqn", warmup_steps=100), has_policy_network=True)
-    actor = make_actor(spec, 1, device)
-    policy = build_clone_policy(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_actions)
-    actor.load_policy(policy.state_dict())
+    actor = make_actor(lab.spec("iqn", {"guided": True}, warmup_steps=100), 1, device)
     seen = torch.from_numpy(blocks[0].image[3]), torch.from_numpy(blocks[0].floats[3])
     assert actor.act(*seen, explore=True).action.shape == (8,)
+    actor.load_network(actor.network.state_dict() | {"guide.floor": torch.ones(())})
+    assert actor.act(*seen, explore=False).action.shape == (8,)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
@@ -200,7 +198,7 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
         ring: BlockBuffer = learner.replay._own.blocks
         ring.check_valid()
         assert bool(ring.on_device) == (free_bytes == stand_in.FREE_BYTES)
-        batch = learner.replay.draw(0)
+        batch = learner.replay.draw(Moment(0))
         batches.append([column.cpu().clone() for column in batch])
     for other in batches[1:]:
         assert all(torch.equal(one, two) for one, two in zip(batches[0], other, strict=True))

@@ -297,12 +297,32 @@ def test_block_evaluation_by_hand():
     torch.testing.assert_close(rollout.first_log_probs.exp(), torch.full((2, 2), 0.5))
 
 
+def test_the_loss_holds_on_to_the_policy_that_it_began_as(lab, coin_races):
+    """The same experience with a large weight moves the policy less, and what it holds on to survives a resume."""
+    moved = {}
+    for weight in (0.0, 100.0):
+        schedule = {"interpolation": "linear", "points": [[0, weight]]}
+        learner, actor = learner_and_actor(lab.spec("ppo", clone_weight=schedule, entropy_weight=lab.constant(0.0)))
+        learner.load_network(learner.network.state_dict())
+        coin_races.rng = np.random.default_rng(0)
+        while learner.update() is None:
+            learner.insert(coin_races.drive(actor), 0, 0)
+        image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.zeros(1, 4)
+        with torch.no_grad():
+            here, first = (net(image, floats).logits.log_softmax(dim=1) for net in (learner.network, actor.network))
+        moved[weight] = float((first.exp() * (first - here)).sum())
+    assert 0.0 <= moved[100.0] < 0.2 * moved[0.0]
+    resumed = make_learner(lab.spec("ppo", clone_weight=schedule), seed=5)
+    resumed.load_network(resumed.network.state_dict())
+    resumed.load_state_dict(learner.state_dict())
+    for name, tensor in actor.network.state_dict().items():
+        assert torch.equal(resumed._first.state_dict()[name], tensor), name
+
+
 def test_ppo_refuses_what_it_has_no_use_for(lab):
-    learner, actor = learner_and_actor(lab.spec("ppo"))
+    learner, _ = learner_and_actor(lab.spec("ppo"))
     with pytest.raises(AgentError, match="demonstrations"):
         learner.insert_demonstrations([])
-    with pytest.raises(AgentError, match="no separate policy"):
-        actor.load_policy({})
 
 
 @pytest.mark.parametrize("changes", [{"encoder_epochs": 5}, {"batch_size": 257}])

@@ -197,7 +197,8 @@ def test_gathered_observations_are_those_pointed_at(make_stream: MakeStream):
     found: Transitions = find_transitions(buffer.arrays, every_row(buffer), 2)
     image = torch.zeros((len(found.action), 1, 2, 2), dtype=torch.uint8)
     floats = torch.zeros((len(found.action), 4))
-    buffer.gather(found.next_observation, image, floats)
+    buffer.gather("image", found.next_observation, image)
+    buffer.gather("floats", found.next_observation, floats)
     np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
     np.testing.assert_array_equal(floats[:, 1], names(buffer, found.next_observation))
 

@@ -107,6 +107,7 @@ ROWS = (
     Row("preset", "preset chunks", lambda text, _: read_params().network.iqn.actions_per_decision == 5, "params.yaml"),
 )
 ELSEWHERE = {
+    "experiment": "tests/experiments/test_work.py",  # with stages that take no time
     "run": "tests/flows/test_pipeline.py",  # needs Prefect
     "up": "tests/flows/test_stack.py",
     "doctor": "test_doctor_ends_with_a_verdict",

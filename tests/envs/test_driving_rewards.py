@@ -24,6 +24,7 @@ from rulka.envs.settings import read_settings
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import CAR, FLOATS, NUM_FLOATS
 from rulka.params import EngineeredRewardParams, RewardParams, reference_params
+from rulka.schedule import Moment
 from rulka.tracks.track import Track
 
 NUM_CARS, NUM_STEPS = 9, 400
@@ -78,7 +79,7 @@ def some_actions() -> np.ndarray:
 
 def drive(track: Track, rewards: RewardParams, env_steps: int = 100) -> Seen:
     batch = RaceBatch(track, read_settings(None, fast_and_askew(rewards), ()), NUM_CARS)
-    batch.scores.set_env_steps(env_steps)
+    batch.scores.set_moment(Moment(env_steps))
     batch.reset(car_generators(4, NUM_CARS))
     first, rows = batch.simulator.cars.copy(), []
     image, floats = np.empty((NUM_CARS, 1, 64, 64), np.uint8), np.empty((NUM_CARS, NUM_FLOATS), np.float32)
@@ -203,7 +204,7 @@ def captured(seen: Seen, car: int, rewards: RewardParams) -> tuple[np.ndarray, n
     """Rewards [T - 1] without progress and time, and potentials [T], from the floats that a car has seen."""
     floats, array = seen.floats[:, car], np.zeros(formulas.NUM_RULES)
     formulas.set_rewards(array, rewards)
-    formulas.set_engineered(array, rewards, 100)
+    formulas.set_engineered(array, rewards, Moment(100))
     ways = FLOATS["waypoints"]
     parts = [FLOATS["velocity"], FLOATS["has_contact"], slice(ways.start, ways.start + 6)]
     views = [np.ascontiguousarray(floats[:, part]) for part in parts]
@@ -251,8 +252,8 @@ def test_one_car_is_paid_as_among_others(straight) -> None:
     for car in (0, 5):
         options: Any = fast_and_askew(rewards)
         env, vector = RaceEnv(straight, **options), RaceVectorEnv(2, straight, **options)
-        env.set_env_steps(100)
-        vector.set_env_steps(100)
+        env.set_moment(Moment(100))
+        vector.set_moment(Moment(100))
         env.reset(seed=4 + car)
         vector.reset(seed=4 + car)
         has_ended = False
@@ -280,7 +281,7 @@ def test_the_weights_by_hand() -> None:
     rewards = weights(per_metre=0.05, speed_as_seconds=2.0, neo_slide=0.5)
     array = formulas.rule_array(read_settings(None, {"rewards": rewards}, ()), 100.0)
     assert (array[formulas.PER_GAINED_MPS], array[formulas.NEO_SLIDE], array[formulas.PAYS_DRIVING]) == (0.1, 0.0, 1.0)
-    formulas.set_engineered(array, rewards, 50)
+    formulas.set_engineered(array, rewards, Moment(50))
     assert array[formulas.NEO_SLIDE] == 0.25
     assert formulas.rule_array(read_settings(None, {}, ()), 100.0)[formulas.PAYS_DRIVING] == 0.0
 

@@ -6,6 +6,7 @@ from numba import njit
 
 from rulka.envs import rewards as formulas
 from rulka.params import EngineeredRewardParams, RewardParams
+from rulka.schedule import Moment
 
 NOTHING = {"interpolation": "linear", "points": [[0, 0.0]]}
 OFF = dict.fromkeys(("speed_slide", "neo_slide", "kamikaze", "line_distance"), NOTHING)
@@ -57,7 +58,7 @@ def direction_potential(cosine: np.float32, rules: np.ndarray) -> np.float32:
 def rules_of(rewards: RewardParams, env_steps: int = 0) -> np.ndarray:
     rules = np.zeros(formulas.NUM_RULES)
     formulas.set_rewards(rules, rewards)
-    formulas.set_engineered(rules, rewards, env_steps)
+    formulas.set_engineered(rules, rewards, Moment(env_steps))
     return rules
 
 

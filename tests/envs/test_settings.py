@@ -15,6 +15,7 @@ from rulka.envs.settings import SettingsError, UnknownKeywordError, read_setting
 from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, read_params, reference_params
 from rulka.race_settings import ALIKE, RaceSettings
+from rulka.schedule import Moment
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import TrackError
 
@@ -125,7 +126,7 @@ def test_nobody_is_paid_without_rewards(straight) -> None:
     params = reference_params()
     sections = params.observation, params.actions, params.simulator, params.evaluate, params.race_end
     env = RaceEnv(straight, settings=RaceSettings.for_evaluation(*sections))
-    env.set_env_steps(10)
+    env.set_moment(Moment(10))
     env.reset(seed=0)
     assert [env.step(0)[1] for _ in range(10)] == [0.0] * 10
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from models.actor_critic import ActorCritic, ClonePolicy
 from models.encoders.config import ConvConfig
-from models.iqn import IqnNetwork, IqnSizes, draw_fractions, fixed_fractions
+from models.iqn import EmbeddingPlace, IqnNetwork, IqnSizes, draw_fractions, fixed_fractions
 from models.torso import InputShape, Torso
 
 SMALL = InputShape(34, 34, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0]))
@@ -24,9 +24,9 @@ def reference_inputs(height: int = 64, width: int = 64) -> InputShape:
     return InputShape(height, width, torch.zeros(184), torch.ones(184))
 
 
-def small_iqn() -> IqnNetwork:
+def small_iqn(embedding_at: EmbeddingPlace = "state") -> IqnNetwork:
     torch.manual_seed(0)
-    return IqnNetwork(SMALL, CONV, IqnSizes(8, 16, 4), num_actions=3)
+    return IqnNetwork(SMALL, CONV, IqnSizes(8, 16, 4, embedding_at=embedding_at), num_actions=3)
 
 
 def observations(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,8 +82,35 @@ def test_iqn_is_its_formula():
     assert result.tau is tau
 
 
-def test_fast_path_prefers_the_same_actions():
-    network = small_iqn()
+def test_fractions_at_the_hidden_units_follow_the_formula_to_the_letter():
+    network = small_iqn("hidden")
+    image, floats = observations(2)
+    tau = torch.tensor([[0.2, 0.7], [0.4, 0.9]])
+    result = network(image, floats, tau)
+    state = network.state(image, floats)
+    for row in range(2):
+        for column in range(2):
+            factor = network.embed(tau[row, column])
+            of_value, of_advantage = (head[0](state[row]) for head in (network.value_head, network.advantage_head))
+            value = network.value_head[2](functional.leaky_relu(of_value) * factor[:8])
+            advantage = network.advantage_head[2](functional.leaky_relu(of_advantage) * factor[8:])
+            torch.testing.assert_close(result.value[row, column], value + advantage - advantage.mean())
+
+
+@pytest.mark.parametrize("embedding_at", ["state", "hidden"])
+def test_values_of_single_actions_and_of_features_are_those_of_images(embedding_at: EmbeddingPlace):
+    network = small_iqn(embedding_at)
+    image, floats = observations(5)
+    tau, action = torch.rand(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    value = network(image, floats, tau).value
+    expected = value.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
+    torch.testing.assert_close(network.of_action(image, floats, tau, action), expected)
+    torch.testing.assert_close(network.of_action(network.encode(image), floats, tau, action), expected)
+
+
+@pytest.mark.parametrize("embedding_at", ["state", "hidden"])
+def test_fast_path_prefers_the_same_actions(embedding_at: EmbeddingPlace):
+    network = small_iqn(embedding_at)
     image, floats = observations(7)
     tau = fixed_fractions(8)
     slow = network(image, floats, tau.expand(7, -1)).value.mean(dim=1)

@@ -106,7 +106,7 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track) ->
     train = params.train.model_dump(mode="json") | {"algorithm": "iqn", "start_anywhere": 0.25}
     training = {"env_steps": 123456, "gradient_steps": 10, "minutes": 2.0, "precision": "float32", "num_collectors": 0}
     sections = {"train": train, "iqn": {"demonstration_share": 0.5, "warmup_steps": 1000}}
-    sections["train"] |= {"check_env_steps": 5000, "check_races": 4, "check_candidates": 3, "final_check_races": 9}
+    sections["train"] |= {"num_checks": 8, "check_races": 4, "check_candidates": 3, "final_check_races": 9}
     agent = {"provenance": {"parameters": sections, "training": training}, "config": {"algorithm": "iqn"}}
     other = agent | {"config": {"algorithm": "ppo"}}
     known = {

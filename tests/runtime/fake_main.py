@@ -58,6 +58,7 @@ def main(folder: str, num_collectors: str, moment: str = "") -> None:
         num_collectors=int(num_collectors),
         max_env_steps=10**9,
         max_minutes=60.0,
+        num_checks=2_000_000,  # every 500 steps
         cars={"step_s": 0.002},
         checkpoint_s=0.2,
     )

@@ -22,6 +22,7 @@ from rulka.envs.results import StepResult
 from rulka.params import TrainParams, read_params
 from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER
 from rulka.runtime.specs import RunSpec
+from rulka.schedule import Moment
 
 HEIGHT, WIDTH, NUM_FLOATS, NUM_ACTIONS = 6, 10, 4, 5
 RACE_STEPS = 7
@@ -69,8 +70,8 @@ class FakeCars:
             race_time_ms=self._race_steps * 50 + np.arange(self._num_cars),
         )
 
-    def set_env_steps(self, env_steps: int) -> None:
-        self.env_steps = env_steps
+    def set_moment(self, moment: Moment) -> None:
+        self.env_steps = moment.env_steps
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self._count, "seed": self._seed, "race_steps": self._race_steps, "has_ended": self._has_ended}
@@ -132,11 +133,8 @@ class FakeActor:
         value = np.eye(NUM_ACTIONS, dtype=np.float32)[1] + floats.numpy()[:, 3:]
         return ActionValues("q_value", value)
 
-    def set_env_steps(self, env_steps: int) -> None:
-        self._env_steps = env_steps
-
-    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
-        raise AssertionError
+    def set_moment(self, moment: Moment) -> None:
+        self._env_steps = moment.env_steps
 
     def state_dict(self) -> dict[str, Any]:
         return {"generator": self._generator.bit_generator.state}
@@ -166,6 +164,11 @@ class FakeLearner:
         self.seen: list[float] = []
         self.collectors: list[int] = []
         self.staleness: list[int] = []
+        self.budget_shares: list[float] = []
+
+    @property
+    def racer(self) -> FakeNetwork:
+        return self.network
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         self.network.load_state_dict(dict(tensors))
@@ -180,6 +183,9 @@ class FakeLearner:
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
         raise AssertionError
+
+    def set_budget_share(self, share: float) -> None:
+        self.budget_shares.append(share)
 
     def num_allowed_env_steps(self) -> int:
         if self._fault == "stall":
@@ -258,7 +264,7 @@ def fake_train(**changes: object) -> TrainParams:
         "block_steps": SPEC.num_steps,
         "max_env_steps": 20 * BLOCK_STEPS,
         "max_minutes": 2.0,
-        "check_env_steps": 8 * BLOCK_STEPS,
+        "num_checks": 2,
         "check_races": 2,
         "check_candidates": 2,
         "final_check_races": 4,

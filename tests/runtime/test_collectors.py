@@ -72,8 +72,14 @@ def test_permission_ends_at_the_limit_and_is_shared_evenly(collectors: Collector
     collectors.collect(1000 + 3 * BLOCK_STEPS + BLOCK_STEPS // 2, 0.0)
     fills = _script(collectors).fills
     assert [index for index, _ in fills] == [0, 1, 2, 0]
-    assert [fill.env_steps for _, fill in fills] == [1000 + k * BLOCK_STEPS for k in range(4)]
+    assert [fill.moment.env_steps for _, fill in fills] == [1000 + k * BLOCK_STEPS for k in range(4)]
     assert collectors.num_under_way == 4
+
+
+def test_blocks_are_driven_by_the_schedules_of_the_moment_they_were_given_out(collectors: CollectorProcesses) -> None:
+    collectors.collect(1000 + BLOCK_STEPS, 0.0, 0.25)
+    collectors.collect(1000 + 2 * BLOCK_STEPS, 0.0, 0.5)
+    assert [fill.moment.share for _, fill in _script(collectors).fills] == [0.25, 0.5]
 
 
 def test_who_waited_longest_is_next_when_few_blocks_are_allowed(collectors: CollectorProcesses) -> None:
@@ -115,7 +121,7 @@ def test_permission_of_the_dead_is_given_out_again(collectors: CollectorProcesse
     deliveries = collectors.collect(1000 + 5 * BLOCK_STEPS, 0.0)
     assert [delivery.collector for delivery in deliveries] == [0, 1]
     again = script.fills[5:]
-    assert [(index, fill.env_steps) for index, fill in again] == [(1, 1000 + 4 * BLOCK_STEPS)]
+    assert [(index, fill.moment.env_steps) for index, fill in again] == [(1, 1000 + 4 * BLOCK_STEPS)]
     assert np.isnan(collectors._blocks[1][again[0][1].slot].reward).all()
     for number in (2, 3, 5):
         script.fill(number)

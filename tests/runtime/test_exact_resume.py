@@ -50,7 +50,7 @@ def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
         "block_steps": 8,
         "max_env_steps": 720,
         "checkpoint_s": 1e-9,
-        "check_env_steps": 240,
+        "num_checks": 3,
         "check_races": 2,
         "check_candidates": 2,
         "final_check_races": 2,

@@ -48,7 +48,7 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
         "block_steps": 32,
         "max_env_steps": ENV_STEPS[algorithm],
         "max_minutes": 30.0,
-        "check_env_steps": ENV_STEPS[algorithm] // 8,
+        "num_checks": 8,
         "check_races": 8,
         "check_candidates": 2,
         "final_check_races": 16,

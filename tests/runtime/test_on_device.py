@@ -36,7 +36,7 @@ def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_step
         "cars_per_collector": 3,
         "block_steps": 8,
         "max_env_steps": max_env_steps,
-        "check_env_steps": 48,
+        "num_checks": 2,
         "check_races": 2,
         "check_candidates": 2,
         "final_check_races": 2,

@@ -83,7 +83,7 @@ def test_race_statistics_survive(tmp_path: Path) -> None:
 
 
 def test_a_run_stopped_in_its_last_choice_offers_its_weights_once(tmp_path: Path) -> None:
-    """Four places for the weights of 0, 8, 16 and 20 blocks, however often the choice is broken off."""
+    """Four places for the weights of 0, 10 and 20 blocks, however often the choice is broken off."""
     spec = fake_run(tmp_path, check_candidates=4)
     offered = []
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_a_run_stopped_in_its_last_choice_offers_its_weights_once(tmp_path: Path
         saved = Checkpoints(tmp_path).load_newest()
         assert saved is not None
         offered.append(sorted(candidate["env_steps"] for candidate in saved["best"]))
-    assert offered == [[blocks * BLOCK_STEPS for blocks in (0, 8, 16, 20)]] * 3
+    assert offered == [[blocks * BLOCK_STEPS for blocks in (0, 10, 20)]] * 3
 
 
 def test_time_until_the_first_experience_is_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,11 +108,11 @@ def test_time_until_the_first_experience_is_no_training(tmp_path: Path, monkeypa
     with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:
         collect, num_calls = loop._collectors.collect, 0
 
-        def late(num_allowed_env_steps: int, timeout_s: float) -> list[Delivery]:
+        def late(num_allowed_env_steps: int, timeout_s: float, budget_share: float) -> list[Delivery]:
             nonlocal now_s, num_calls
             num_calls += 1
             now_s += 60.0 if num_calls <= 10 else 1.0
-            return collect(num_allowed_env_steps, timeout_s) if num_calls > 10 else []
+            return collect(num_allowed_env_steps, timeout_s, budget_share) if num_calls > 10 else []
 
         loop._collectors.collect = late  # type: ignore[method-assign]
         outcome = loop.run()

@@ -27,6 +27,7 @@ from rulka.runtime.learner_loop import DivergedError, StalledError
 from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.records import RECORD_FILE, read_record
 from rulka.runtime.stop import StopSignals
+from rulka.schedule import Moment
 
 
 def _train(spec, during=lambda loop: None):
@@ -40,11 +41,11 @@ def test_blocks_follow_each_other() -> None:
     """The first observation of a block is the last one of the block before, and nothing is overwritten in between."""
     collector = Collector(0, FakeCars(SPEC.num_cars, start_anywhere=0.5), LocalActor(FakeActor(1)), SPEC, seed=5)
     first, second = new_block(SPEC), new_block(SPEC)
-    collector.fill(first, 0)
+    collector.fill(first, Moment(0))
     kept = first.image[-1].copy(), first.floats[-1].copy(), first.potential[-1].copy()
     for name in ("image", "floats", "potential"):
         getattr(first, name)[:] = 99  # the slot is given to somebody else
-    collector.fill(second, BLOCK_STEPS)
+    collector.fill(second, Moment(BLOCK_STEPS))
     for name, value in zip(("image", "floats", "potential"), kept, strict=True):
         np.testing.assert_array_equal(getattr(second, name)[0], value)
     check_intact(second, version=0)
@@ -57,7 +58,7 @@ def test_races_by_hand() -> None:
     actor.load(3, FakeNetwork().state_dict())
     collector = Collector(4, FakeCars(SPEC.num_cars, start_anywhere=0.0), actor, SPEC, seed=5)
     block = new_block(SPEC)
-    races = collector.fill(block, 0)
+    races = collector.fill(block, Moment(0))
     assert len(races) == 6
     assert [race.is_finished for race in races] == [True, False, True] * 2
     assert {race.time_ms for race in races[:3]} == {350, 351, 352}

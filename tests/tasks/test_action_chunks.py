@@ -17,21 +17,24 @@ from rulka.evaluation.dataset import race_of_result
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.params import Params, ParamsError, read_params
 from rulka.runtime.agent_run import Folders, Sections
+from rulka.schedule import Schedule
 from rulka.simulator.simulator import Simulator
 from tasks.train import train
 from tasks.transfer import transfer
 
 ROOT = Path(__file__).resolve().parents[2]
+OWN_ALONE = {"warmup_steps": 0, "demonstration_share": 0.0}
+NO_LIMIT = Schedule(interpolation="linear", points=((0, 0.0),))
 
 
 @pytest.fixture
 def params(small_params: Params) -> Params:
     """IQN alone; its races go over few metres, so that it finishes some of them by chance."""
-    body = small_params.network.iqn.model_copy(update={"actions_per_decision": 5})
+    body = small_params.network.iqn.model_copy(update={"actions_per_decision": 5, "guided": False})
     changes = {
         "network": small_params.network.model_copy(update={"iqn": body}),
         "train": small_params.train.model_copy(update={"algorithm": "iqn", "compared": ()}),
-        "iqn": small_params.iqn.model_copy(update={"warmup_steps": 0, "demonstration_share": 0.0}),
+        "iqn": small_params.iqn.model_copy(update=OWN_ALONE | {"guide_floor": NO_LIMIT}),
         "transfer": small_params.transfer.model_copy(
             update={"iqn": small_params.transfer.iqn.model_copy(update={"float_head": "fresh"})}
         ),
@@ -47,7 +50,6 @@ def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, P
         *sections,
         params.train,
         params.transfer,
-        params.algorithms,
         encoder_dir=pretrained[0],
         policy_dir=pretrained[1],
         out_dir=folders.agent_init,
@@ -116,13 +118,13 @@ def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: F
     [
         ("actions", {"ticks_per_action": 4}, "5 must divide actions.ticks_per_action 4"),
         ("iqn", {"demonstration_share": 0.25}, "iqn.demonstration_share to 0"),
-        ("iqn", {"warmup_steps": 1}, "set iqn.warmup_steps"),
+        ("iqn", {"warmup_steps": 1}, "set network.iqn.guided to true, or both to 0"),
     ],
 )
 def test_impossible_blocks_are_refused(tmp_path: Path, section: str, changes: dict[str, object], message: str) -> None:
     data = yaml.safe_load((ROOT / "params.yaml").read_text())
-    data["network"]["iqn"]["actions_per_decision"] = 5
-    data["iqn"] |= {"demonstration_share": 0.0, "warmup_steps": 0}
+    data["network"]["iqn"] |= {"actions_per_decision": 5, "guided": False}
+    data["iqn"] |= OWN_ALONE | {"guide_floor": NO_LIMIT.model_dump(mode="json", exclude_none=True)}
     data["transfer"]["iqn"]["float_head"] = "fresh"
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(data))

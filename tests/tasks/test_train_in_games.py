@@ -58,7 +58,6 @@ def folders(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
         params.network,
         params.train,
         params.transfer,
-        params.algorithms,
         encoder_dir=pretrained[0],
         policy_dir=pretrained[1],
         out_dir=tmp_path / "agent_init",

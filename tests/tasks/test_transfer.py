@@ -35,7 +35,6 @@ def run(params: Params, pretrained: Folders) -> Path:
         params.network,
         params.train,
         params.transfer,
-        params.algorithms,
         encoder_dir=encoder_dir,
         policy_dir=policy_dir,
         out_dir=out,
@@ -83,15 +82,15 @@ def test_iqn_takes_only_what_sees(small_params: Params, pretrained: Folders) -> 
     out = run(small_params, pretrained) / "compared" / "iqn"
     policy, agent = load_artifact(pretrained[1], "policy"), load_artifact(out, "agent_init")
     actions = actions_of(out)
-    copied = {name for name, action in actions.items() if action == "copied"}
+    copied = {name for name, action in actions.items() if action == "copied" and not name.startswith("guide.")}
     assert copied == set(policy.tensors) - HEADS_OF_POLICY
     for name in copied:
         assert torch.equal(agent.tensors[name], policy.tensors[name]), name
     refused = {name for name, action in actions_of(out, "cloned policy").items() if action == "refused"}
     assert refused == HEADS_OF_POLICY
     kept = {name.split(".")[0] for name, action in actions.items() if action == "kept"}
-    assert kept == {"tau_embed", "advantage_head", "value_head"}
-    assert "| tau_embed.0.weight | 528 x 8 | kept |" in (out / "report.md").read_text()
+    assert kept == {"tau_embed", "advantage_head", "value_head", "guide"}
+    assert "| tau_embed.0.weight | 32 x 8 | kept |" in (out / "report.md").read_text()
 
 
 WISHES = [
@@ -148,7 +147,8 @@ def test_the_report_leaves_no_tensor_out(
         assert set(rows) == set(load_artifact(*place).tensors)
         assert all(reason for _, reason in rows.values())
     taken = [n for w in list(places)[1:] for n, action in actions_of(out, w).items() if action == "copied"]
-    assert sorted(taken) == sorted(name for name, action in actions_of(out).items() if action == "copied")
+    copied = [name for name, action in actions_of(out).items() if action == "copied"]
+    assert sorted(taken) == sorted(name for name in copied if not name.startswith("guide."))
 
 
 @pytest.mark.parametrize(
@@ -196,15 +196,18 @@ def test_values_are_never_cloned(small_params: Params, pretrained: Folders, part
 
 def test_iqn_carries_the_policy_that_drives_first(small_params: Params, pretrained: Folders) -> None:
     out = run(small_params, pretrained) / "compared" / "iqn"
-    policy, carried = load_artifact(pretrained[1], "policy"), load_artifact(out / "warmup_policy", "policy")
-    assert set(carried.tensors) == set(policy.tensors)
-    assert all(torch.equal(carried.tensors[name], tensor) for name, tensor in policy.tensors.items())
+    policy, carried = load_artifact(pretrained[1], "policy").tensors, load_artifact(out, "agent_init").tensors
+    guide = {name.removeprefix("guide.policy."): tensor for name, tensor in carried.items() if "guide." in name}
+    assert set(guide) == {*policy, "guide.floor"}
+    assert all(torch.equal(guide[name], tensor) for name, tensor in policy.items())
 
 
-def test_without_a_warm_up_no_policy_is_carried(small_params: Params, pretrained: Folders) -> None:
-    iqn = small_params.iqn.model_copy(update={"warmup_steps": 0})
-    out = run(small_params.model_copy(update={"iqn": iqn}), pretrained)
-    assert not list(out.rglob("warmup_policy"))
+def test_an_agent_without_a_guide_carries_no_policy(small_params: Params, pretrained: Folders) -> None:
+    sizes = small_params.network.model_copy(
+        update={"iqn": small_params.network.iqn.model_copy(update={"guided": False})}
+    )
+    out = run(small_params.model_copy(update={"network": sizes}), pretrained) / "compared" / "iqn"
+    assert not [name for name in load_artifact(out, "agent_init").tensors if name.startswith("guide.")]
 
 
 IMPALA = ImpalaConfig(kind="impala", width=1, adaptive_pool=2, spectral_norm=True)

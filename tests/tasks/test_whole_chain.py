@@ -55,7 +55,7 @@ def run_stages(params: Params, races: Path, folder: Path) -> None:
     capture(*seen, params.simulator, params.capture, races_dir=races, out_dir=folder / "frames")
     pretrain(*seen, params.encoder, params.pretrain, frames_dir=folder / "frames", out_dir=encoder)
     clone(*seen, *network, params.clone, frames_dir=folder / "frames", encoder_dir=encoder, out_dir=policy)
-    sections = (*seen, *network, params.train, params.transfer, params.algorithms)
+    sections = (*seen, *network, params.train, params.transfer)
     transfer(*sections, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     folders = Folders(initial, races, folder / "frames", folder / "runs", folder / "agent")
     train(Sections.of_params(params), folders=folders)

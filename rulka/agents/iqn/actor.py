@@ -22,10 +22,10 @@ from rulka.agents.acting import ActingNetwork
 from rulka.agents.iqn.action_chunks import by_place
 from rulka.agents.iqn.engines import ActingIqn
 from rulka.agents.iqn.network import fresh_network
-from rulka.agents.networks import build_clone_policy
-from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
+from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import IqnParams
+from rulka.schedule import Moment
 
 
 class IqnActor:
@@ -34,20 +34,14 @@ class IqnActor:
     def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
         params: IqnParams = spec.settings
         self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
-        self._policy = None
-        if spec.has_policy_network:
-            policy = build_clone_policy(
-                spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_actions
-            )
-            self._policy = ActingNetwork(policy.to(device), spec.precision)
-        self._has_policy_weights = False
+        self._floor = 0.0
         self._params = params
         self._num_actions, self._chunk_shape = spec.num_actions, spec.chunk_shape
         self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
         is_plain = can_prepare(self._acting.network)  # with BTR's extras it acts as it learns
         self._fast = ActingIqn(self._acting.network, self._tau, spec.precision) if is_plain else None
         self._device, self._generators = device, Generators(device, seed)
-        self._env_steps = 0
+        self._moment = Moment(0)
 
     @property
     def network(self) -> IqnNetwork:
@@ -57,6 +51,7 @@ class IqnActor:
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes weights to act with, from the next decision on."""
         self._acting.load(tensors)
+        self._floor = 0.0 if self.network.guide is None else float(self.network.guide.floor)
         if self._fast is not None:
             self._fast.forget()
 
@@ -66,11 +61,11 @@ class IqnActor:
         With noisy layers the noise is redrawn for every batch of decisions that explores, and an action counts as
         greedy if it is the best through that noise.
         """
-        if explore and self._policy is not None and self._env_steps < self._params.warmup_steps:
-            return self._drive_as_cloned(self._policy, *upload((image, floats), self._device))
-
         image, floats = upload((image, floats), self._device)
-        advantage = by_place(self._advantages(image, floats, explore=explore), self._chunk_shape)
+        if explore and self._moment.env_steps < self._params.warmup_steps:
+            return self._drive_as_cloned(image, floats)
+
+        advantage = by_place(self._limited(image, floats, explore=explore), self._chunk_shape)
         greedy = advantage.argmax(dim=-1)
         return _decision(self._explore(advantage, greedy) if explore else greedy, greedy)
 
@@ -95,21 +90,9 @@ class IqnActor:
             state = state[:, None]
         return ActionValues("q_value", (centred + state[:, None]).cpu().numpy())
 
-    def set_env_steps(self, env_steps: int) -> None:
-        """Tells how many decisions all collectors have taken together: for schedules, and the end of the warm-up."""
-        self._env_steps = env_steps
-
-    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes the weights of the cloned policy that drives during the warm-up.
-
-        Raises:
-            AgentError: if the spec has no policy network.
-        """
-        if self._policy is None:
-            message = "this actor was built without a policy network: set `has_policy_network` in its spec"
-            raise AgentError(message)
-        self._policy.load(tensors)
-        self._has_policy_weights = True
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come: for schedules, and the end of the warm-up."""
+        self._moment = moment
 
     def state_dict(self) -> dict[str, Any]:
         """Its random numbers."""
@@ -118,6 +101,23 @@ class IqnActor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
         self._generators.load_state_dict(state)
+
+    def _limited(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
+        """Returns advantages, minus infinity for actions outside the limits of the guide."""
+        advantage = self._advantages(image, floats, explore=explore)
+        if self._floor == 0.0:
+            return advantage
+        assert self.network.guide is not None
+        return self.network.guide.limit(advantage, self._cloned(image, floats))
+
+    def _cloned(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Returns the log-probabilities [N, A] of the cloned policy."""
+
+        def log_probs(network: IqnNetwork) -> Tensor:
+            assert network.guide is not None, "parameters make sure of that"
+            return network.guide.log_probs(image, floats)
+
+        return self._acting.run(log_probs, len(floats))[0]
 
     def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
         if self._fast is not None:
@@ -141,23 +141,20 @@ class IqnActor:
         is_whole = self._chunk_shape and self._params.explore_whole_chunks
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
         uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
-        epsilon = self._params.epsilon.at(self._env_steps)
+        epsilon = self._params.epsilon.at(self._moment)
         random = torch.randint(self._num_actions, greedy.shape, **draws)
         action = torch.where(uniform < epsilon, random, greedy)
-        boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._env_steps)
+        boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._moment)
         if boltzmann_epsilon > 0.0:
             noise = self._params.boltzmann_noise * torch.randn(advantage.shape, **draws)
             is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
             action = torch.where(is_noisy, (advantage + noise).argmax(dim=-1), action)
         return action
 
-    def _drive_as_cloned(self, policy: ActingNetwork[Any], image: Tensor, floats: Tensor) -> Decision:
-        if not self._has_policy_weights:
-            message = "the cloned policy should drive now but has no weights: call `load_policy` first"
-            raise AgentError(message)
-        (logits,) = policy.run(lambda network: network(image, floats), len(floats))
-        action = torch.multinomial(logits.softmax(dim=1), 1, generator=self._generators.device)[:, 0]
-        return _decision(action, logits.argmax(dim=1))
+    def _drive_as_cloned(self, image: Tensor, floats: Tensor) -> Decision:
+        log_probs = self._cloned(image, floats)
+        action = torch.multinomial(log_probs.exp(), 1, generator=self._generators.device)[:, 0]
+        return _decision(action, log_probs.argmax(dim=1))
 
 
 def _decision(action: Tensor, greedy: Tensor) -> Decision:

@@ -19,16 +19,18 @@ from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.iqn.inspection import inspect_priorities, inspect_values
 from rulka.agents.iqn.loss import Networks, quantiles_of, sampled_returns
-from rulka.agents.iqn.network import fresh_network
+from rulka.agents.iqn.network import PARTS, fresh_network
 from rulka.agents.iqn.replay import IqnReplay
 from rulka.agents.metrics import MetricMeans, inspect_training
+from rulka.agents.part_rates import PartRates
 from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.agents.spec import AgentSpec, Experience
 from rulka.buffers.experience import ExperienceBlock
-from rulka.buffers.sampler import Batch
-from rulka.device import CPU, Generators, state_on_host, weights_on_host
+from rulka.buffers.sampler import GUIDE, Batch
+from rulka.device import CPU, Generators, state_on_host, upload, weights_on_host
 from rulka.losses.quantile import SelfLoss, initial_self_loss, quantile_huber_loss, self_loss_weights
 from rulka.params import IqnParams, ResetParams
+from rulka.schedule import Moment
 
 RADAM_EPSILON = 1e-4
 
@@ -50,19 +52,24 @@ class IqnLearner:
         self.target = copy.deepcopy(self.network).requires_grad_(False)
         self.version = 0
         self.num_env_steps = 0
+        self._budget_share = 0.0
         self._spec, self._seed = spec, seed
         params: IqnParams = spec.settings
         self._params = params
         self._device, self._generators = device, Generators(device, seed)
         self.replay = IqnReplay(spec, seed, device, self._generators.host)
+        self._rates = PartRates(self.network, PARTS, params.rate_of)
+        self._is_encoder_as_given = True
         self._optimizer = torch.optim.RAdam(
-            self.network.parameters(),
+            self._rates.groups,
             lr=0.0,
             eps=RADAM_EPSILON,
             weight_decay=params.weight_decay,
             decoupled_weight_decay=True,
             foreach=True,
         )
+        if self.network.guide is not None and params.has_limits:
+            self.replay.keep(GUIDE, self._guide_log_probs)
         self._num_gradient_steps = 0
         self._num_resets = 0
         # `samples_per_insert` bounds how often the ring is learned from. It counts no demonstrations among the samples
@@ -76,14 +83,21 @@ class IqnLearner:
         if self.precision == "measured":
             self.precision = self._measure()
 
+    @property
+    def racer(self) -> IqnNetwork:
+        """The network itself, or the target network, whose weights are a running average of its."""
+        return self.target if self._params.races_averaged else self.network
+
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights for the online and the target network."""
         self.network.load_state_dict(dict(tensors))
         self.target.load_state_dict(dict(tensors))
+        self._set_limits()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
         del version
+        self._keep_features_while_frozen()
         self.replay.insert(block, collector, self.num_env_steps)
         self.num_env_steps += block.is_reset.size
 
@@ -94,7 +108,17 @@ class IqnLearner:
             AgentError: if they show something else than the agent sees.
             ValueError: if there are none.
         """
+        self._keep_features_while_frozen()
         self.replay.insert_demonstrations(blocks)
+
+    def set_budget_share(self, share: float) -> None:
+        """Tells which share of the run's budget is used, for schedules."""
+        self._budget_share = share
+
+    @property
+    def moment(self) -> Moment:
+        """How far learning has come."""
+        return Moment(self.num_env_steps, self._budget_share)
 
     def num_allowed_env_steps(self) -> int:
         """Decisions to start with, those that learning has kept up with, and as many ahead as there were to start."""
@@ -107,20 +131,21 @@ class IqnLearner:
         num_samples_due = num_inserts * self._params.samples_per_insert + self._num_reset_samples
         if self.replay.num_rows < self._params.start_steps or self._num_learned > num_samples_due:
             return None
-        self._reset_when_due()
+        self._keep_features_while_frozen()
+        learning_rate = self._params.learning_rate.at(self.moment)
+        self._rates.apply(self._optimizer, learning_rate, self.moment)
+        self._set_limits()
+        self._reset_when_due()  # frozen parts are known by now
         means = MetricMeans()
-        learning_rate = self._params.learning_rate.at(self.num_env_steps)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
         for _ in range(self._params.gradient_steps_per_update):
             self._learn(self._draw(), means)
             self._test_when_due(means)
         self.version += 1
         return means.result() | {
             "learning_rate": learning_rate,
-            "epsilon": self._params.epsilon.at(self.num_env_steps),
-            "boltzmann_epsilon": self._params.boltzmann_epsilon.at(self.num_env_steps),
-            "gamma": self._params.gamma.at(self.num_env_steps),
+            "epsilon": self._params.epsilon.at(self.moment),
+            "boltzmann_epsilon": self._params.boltzmann_epsilon.at(self.moment),
+            "gamma": self._params.gamma.at(self.moment),
             "buffer_decisions": float(self.replay.num_rows),
             "samples_per_insert": self._num_learned / max(1, num_inserts),
             "typical_self_loss": self._self_loss.typical,
@@ -128,8 +153,40 @@ class IqnLearner:
             "num_samples": float(self._params.batch_size * self._params.gradient_steps_per_update),
         }
 
+    def _set_limits(self) -> None:
+        """Sets what the guides leave to the agent to what is due now."""
+        for network in (self.network, self.target):
+            if network.guide is not None:
+                network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
+
+    def _keep_features_while_frozen(self) -> None:
+        """Has the ring keep image features until the encoder learns for the first time."""
+        self._is_encoder_as_given &= self._rates.factor("encoder", self.moment) == 0.0
+        if self._is_encoder_as_given == self.replay.has_features:
+            return
+        if self._is_encoder_as_given:
+            dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+            self.replay.keep_features(self._encode, self.network.encoder.num_features, dtype)
+        else:
+            self.replay.drop_features()
+
+    def _encode(self, image: Tensor, _floats: Tensor) -> Tensor:
+        """Maps images [B, 1, H, W] uint8 to features [B, E], as collectors see them."""
+        self.network.eval()  # spectral norms must not move on
+        with torch.no_grad(), autocast(self.precision, self._device):
+            parts = [self.network.encode(part.to(self._device)) for part in image.split(self._params.batch_size)]
+        self.network.train()
+        return torch.cat(parts)
+
+    def _guide_log_probs(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Returns the log-probabilities [B, A] of the cloned policy, in float32 as evaluation has them."""
+        assert self.network.guide is not None
+        parts = zip(image.split(self._params.batch_size), floats.split(self._params.batch_size), strict=True)
+        with torch.no_grad():
+            return torch.cat([self.network.guide.log_probs(*upload(part, self._device)) for part in parts])
+
     def _draw(self) -> Batch:
-        batch = self.replay.draw(self.num_env_steps)
+        batch = self.replay.draw(self.moment)
         self._num_learned += self.replay.num_own
         return batch
 
@@ -182,7 +239,8 @@ class IqnLearner:
         if self._num_gradient_steps % self._params.target_every:
             return
         for target, online in zip(self.target.parameters(), self.network.parameters(), strict=True):
-            target.lerp_(online, self._params.target_tau)
+            if online.requires_grad:
+                target.lerp_(online, self._params.target_tau)
 
     def _reset_when_due(self) -> None:
         """Mixes fresh weights in once for each `every_env_steps`; the target follows by itself."""
@@ -200,7 +258,7 @@ class IqnLearner:
         share, count = self._params.held_out_share, self._num_gradient_steps
         if int(share * count) == int(share * (count - 1)) or not self.replay.has_held_out():
             return
-        batch = self.replay.draw_held_out(self.num_env_steps)
+        batch = self.replay.draw_held_out(self.moment)
         for network in (self.network, self.target):
             clear_noise(network)
         tau = self._draw_fractions()
@@ -244,6 +302,7 @@ class IqnLearner:
             "num_learned": self._num_learned,
             "num_start_steps": self._num_start_steps,
             "num_reset_samples": self._num_reset_samples,
+            "is_encoder_as_given": self._is_encoder_as_given,
             "self_loss": list(self._self_loss),
         }
 
@@ -259,6 +318,7 @@ class IqnLearner:
         self._num_start_steps = int(state["num_start_steps"])
         self._num_reset_samples = int(state["num_reset_samples"])
         self._self_loss = SelfLoss(*state["self_loss"])
+        self._is_encoder_as_given = bool(state["is_encoder_as_given"])
 
     def experience(self) -> Experience:
         """What the ring holds; see `rulka.agents.spec.Learner`."""
@@ -266,6 +326,7 @@ class IqnLearner:
 
     def load_experience(self, experience: Experience) -> None:
         """Goes on with what `experience` returned."""
+        self._keep_features_while_frozen()
         self.replay.load_experience(experience)
 
     def forget_experience(self) -> None:
@@ -283,7 +344,7 @@ def reset_weights(network: IqnNetwork, fresh: IqnNetwork, resets: ResetParams) -
     mixture of both is Linesight's.
 
     Every parameter becomes (1 - fresh_share) of itself plus fresh_share of the fresh one; those of the last layers of
-    both heads after that last_layer_kept of themselves plus the rest of the fresh ones.
+    both heads after that last_layer_kept of themselves plus the rest of the fresh ones. Frozen parts stay as they are.
 
     Args:
         network: changed.
@@ -291,7 +352,8 @@ def reset_weights(network: IqnNetwork, fresh: IqnNetwork, resets: ResetParams) -
         resets: the shares.
     """
     for parameter, new in zip(network.parameters(), fresh.parameters(), strict=True):
-        parameter.lerp_(new, resets.fresh_share)
+        if parameter.requires_grad:
+            parameter.lerp_(new, resets.fresh_share)
     for parameter, new in zip(_last(network), _last(fresh), strict=True):
         parameter.lerp_(new, 1.0 - resets.last_layer_kept)
 

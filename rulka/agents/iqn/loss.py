@@ -37,7 +37,8 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
         batch: transitions.
         tau: [B, T] fractions of those values.
         tau_choosing: [T] fractions at which actions are compared.
-        params: which rule. Double DQN takes the action that the online network prefers, Munchausen the softmax over
+        params: which rule. Double DQN takes the action that the online network prefers within the limits of its guide,
+            Munchausen the softmax over
             the target network's values, and otherwise each quantile its own best action.
     """
     following = batch.next_image, batch.next_floats
@@ -51,6 +52,8 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
         next_value = _soft_value(networks.target(*following, tau).value, chunk_shape, temperature)
     elif params.use_double_dqn:
         advantage = networks.online.advantages(*following, tau_choosing)
+        if networks.online.guide is not None and batch.next_guide.shape[1]:
+            advantage = networks.online.guide.limit(advantage, batch.next_guide)
         action = by_place(advantage, chunk_shape).argmax(dim=-1)
         next_value = quantiles_of(networks.target, *following, tau, action)
     else:

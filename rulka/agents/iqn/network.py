@@ -5,14 +5,18 @@ from __future__ import annotations
 import torch
 
 from models.encoders.config import EncoderConfig
+from models.guide import Guide
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
 from rulka.agents.iqn.action_chunks import by_place
-from rulka.agents.networks import input_shape, seeded
+from rulka.agents.networks import SEEING_PARTS, build_clone_policy, input_shape, seeded
 from rulka.agents.spec import AgentSpec, Preference
 from rulka.artifacts import Artifact
 from rulka.observation import Normalisation
 from rulka.params import IqnParams, NetworkParams, ObservationParams
+
+PARTS = {**SEEING_PARTS, "trunk": ("tau_embed.",), "heads": ("advantage_head.", "value_head.")}
+"""How the names of its tensors begin, for each part that can be taken over or learn at a rate of its own."""
 
 
 def build_network(
@@ -24,8 +28,18 @@ def build_network(
 ) -> IqnNetwork:
     """Returns a network with fresh weights from torch's global generator; see `rulka.agents.algorithms`."""
     own = network.iqn
-    sizes = IqnSizes(network.float_hidden, network.dense_hidden, own.tau_embedding, own.layer_norm, own.noisy_sigma)
-    return IqnNetwork(input_shape(observation, normalisation), encoder, sizes, num_outputs)
+    sizes = IqnSizes(
+        network.float_hidden,
+        network.dense_hidden,
+        own.tau_embedding,
+        own.layer_norm,
+        own.noisy_sigma,
+        own.embedding_at,
+    )
+    iqn = IqnNetwork(input_shape(observation, normalisation), encoder, sizes, num_outputs)
+    if own.guided:  # last, so that the same seed makes the same weights with and without it
+        iqn.guide = Guide(build_clone_policy(observation, encoder, network, normalisation, num_outputs))
+    return iqn
 
 
 def fresh_network(spec: AgentSpec[IqnParams], seed: int) -> IqnNetwork:
@@ -35,13 +49,16 @@ def fresh_network(spec: AgentSpec[IqnParams], seed: int) -> IqnNetwork:
 
 
 def greedy_preference(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Preference:
-    """Returns the mean advantages of a trained network, at the fractions that it acted with in training."""
+    """Returns the mean advantages of a trained network at the fractions of acting, within the limits of its guide."""
     tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
     prepared = PreparedAdvantages(network, tau, torch.float32) if can_prepare(network) else None
-    decision_shape = artifact.actions.decision_shape
+    decision_shape, guide = artifact.actions.decision_shape, network.guide
+    is_limited = guide is not None and float(guide.floor) > 0.0
 
     def prefer(image: torch.Tensor, floats: torch.Tensor) -> torch.Tensor:
         advantage = prepared(image, floats) if prepared else network.advantages(image, floats, tau)
+        if guide is not None and is_limited:
+            advantage = guide.limit(advantage, guide.log_probs(image, floats))
         return by_place(advantage, decision_shape)
 
     return prefer

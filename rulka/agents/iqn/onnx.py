@@ -93,10 +93,14 @@ def _graph(network: IqnNetwork, tau: Tensor) -> Any:
             bias = bias - weight @ network.float_mean
         hidden = nodes.leaky(nodes.linear(weight, bias, hidden))
     state = nodes.node("Concat", nodes.node("Flatten", features), hidden, axis=1)
-    axis = nodes.constant(np.array([1]))
-    mixed = nodes.node("Mul", nodes.node("Unsqueeze", state, axis), nodes.constant(network.embed(tau)[None]))
+    axis, factors = nodes.constant(np.array([1])), network.embed(tau)
     first, last = (_parameters(network.advantage_head[index]) for index in (0, 2))
-    mean = nodes.node("ReduceMean", nodes.leaky(nodes.linear(*first, mixed)), axis, keepdims=0)
+    if network.embedding_at == "hidden":
+        mean_factor = nodes.constant(network.of_advantage(factors).mean(dim=0))
+        mean = nodes.node("Mul", nodes.leaky(nodes.linear(*first, state)), mean_factor)
+    else:
+        mixed = nodes.node("Mul", nodes.node("Unsqueeze", state, axis), nodes.constant(factors[None]))
+        mean = nodes.node("ReduceMean", nodes.leaky(nodes.linear(*first, mixed)), axis, keepdims=0)
     advantage = nodes.linear(*last, mean)
     make_info, types = nodes.helper.make_tensor_value_info, nodes.types
     inputs = [

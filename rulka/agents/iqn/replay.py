@@ -23,8 +23,8 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.mini_race import ClockRule
 from rulka.buffers.prioritised import Priorities
-from rulka.buffers.sampler import Batch, BatchMemory
-from rulka.buffers.storage import BlockBuffer, place_of_ring
+from rulka.buffers.sampler import FEATURES, Batch, BatchMemory
+from rulka.buffers.storage import BlockBuffer, Derive, place_of_ring
 from rulka.buffers.torchrl_parts import (
     BlockStorage,
     BlockWriter,
@@ -35,6 +35,7 @@ from rulka.buffers.torchrl_parts import (
 )
 from rulka.observation import MINI_RACE_ACTIONS
 from rulka.params import IqnParams
+from rulka.schedule import Moment
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -85,11 +86,14 @@ class IqnReplay:
         self._split = RaceSplit(params.held_out_share, seed)
         self._rule = ClockRule(MINI_RACE_ACTIONS, params.oversample_long_term, params.oversample_max_term)
         size, num_floats = (spec.observation.height, spec.observation.width), len(spec.normalisation.mean)
-        self._memory = BatchMemory(size, num_floats, params.batch_size, spec.chunk_shape, device)
+        num_guided = spec.num_actions if params.has_limits else 0
+        self._memory = BatchMemory(size, num_floats, params.batch_size, spec.chunk_shape, device, num_guided)
         self._own: _Source | None = None
         self._held_out: _Source | None = None
         self._demonstrations: _Source | None = None
         self._priorities: Priorities | None = None
+        self._kept: dict[str, Derive] = {}
+        self._image_shape = (1, *size)
         self.num_own = 0
 
     @property
@@ -101,6 +105,29 @@ class IqnReplay:
     def num_rows(self) -> int:
         """Decisions in the ring, resets and held-out races included."""
         return 0 if self._own is None else len(self._own.buffer)
+
+    def keep(self, name: str, derive: Derive) -> None:
+        """Keeps what a function makes of every observation beside it; see `BlockBuffer.keep`."""
+        self._kept[name] = derive
+        for blocks in self._buffers():
+            blocks.keep(name, derive)
+
+    def keep_features(self, derive: Derive, num_features: int, dtype: torch.dtype) -> None:
+        """Has batches hold features [B, E] of the images from now on, which are computed once."""
+        self.keep(FEATURES, derive)
+        self._memory.reshape((num_features,), dtype)
+
+    def drop_features(self) -> None:
+        """Has batches hold images again."""
+        del self._kept[FEATURES]
+        for blocks in self._buffers():
+            blocks.drop(FEATURES)
+        self._memory.reshape(self._image_shape, torch.uint8)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether batches hold features of the images."""
+        return FEATURES in self._kept
 
     def insert(self, block: ExperienceBlock, stream: int, num_env_steps: int) -> None:
         """Copies a block in; `num_env_steps` decisions came before it."""
@@ -115,18 +142,19 @@ class IqnReplay:
             AgentError: if they show something else than the agent sees.
             ValueError: if there are none.
         """
-        _, _, height, width = self.batch.image.shape
-        expected = (height, width, self.batch.floats.shape[1])
+        expected = (*self._image_shape[1:], self.batch.floats.shape[1])
         for block in blocks:
             found = (block.spec.height, block.spec.width, block.spec.num_floats)
             if found != expected:
                 message = f"demonstrations have (height, width, floats) {found}, the agent sees {expected}"
                 raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
         storage = BlockStorage(demonstration_buffer(blocks, self._device))
+        for name, derive in self._kept.items():
+            storage.blocks.keep(name, derive)
         self._demonstrations = self._source(storage, UniformRows())
 
-    def draw(self, num_env_steps: int) -> Batch:
-        """Draws a batch to learn from, with the settings at an environment step.
+    def draw(self, moment: Moment) -> Batch:
+        """Draws a batch to learn from, with the settings of a moment of the run.
 
         Raises:
             ValueError: if there is nothing to draw.
@@ -136,8 +164,8 @@ class IqnReplay:
         num_demonstrated = round(params.batch_size * share)
         self.num_own = params.batch_size - num_demonstrated
         if params.prioritised is not None and isinstance(own.sampler, PrioritisedRows):
-            own.sampler.beta = params.prioritised.beta.at(num_env_steps)
-        gamma = params.gamma.at(num_env_steps)
+            own.sampler.beta = params.prioritised.beta.at(moment)
+        gamma = params.gamma.at(moment)
         self._memory.begin()
         own.fill(slice(0, self.num_own), gamma)
         if self._demonstrations is not None:
@@ -164,14 +192,14 @@ class IqnReplay:
         stored = slice(0, blocks.num_blocks)
         return bool((blocks.arrays.is_held_out[stored] & ~blocks.arrays.is_reset[stored]).any())
 
-    def draw_held_out(self, num_env_steps: int) -> Batch:
+    def draw_held_out(self, moment: Moment) -> Batch:
         """Draws a batch of transitions of the races that are held out.
 
         Raises:
             ValueError: if there is none.
         """
         self._memory.begin()
-        self._filled(self._held_out).fill(slice(0, self._params.batch_size), self._params.gamma.at(num_env_steps))
+        self._filled(self._held_out).fill(slice(0, self._params.batch_size), self._params.gamma.at(moment))
         return self.batch
 
     def priorities(self) -> NDArray[np.float64]:
@@ -215,6 +243,8 @@ class IqnReplay:
         if remark:
             _LOGGER.warning(remark)
         storage = BlockStorage(BlockBuffer(spec, num_slots, place))
+        for name, derive in self._kept.items():
+            storage.blocks.keep(name, derive)
         sampler = UniformRows()
         if self._params.prioritised is not None:
             settings = self._params.prioritised
@@ -223,6 +253,9 @@ class IqnReplay:
         self._held_out = self._source(storage, UniformRows(from_held_out=True))
         self._own = self._source(storage, sampler)
         return self._own
+
+    def _buffers(self) -> list[BlockBuffer]:
+        return [source.blocks for source in (self._own, self._demonstrations) if source is not None]
 
     def _source(self, storage: BlockStorage, sampler: UniformRows) -> _Source:
         collate = MiniRaceCollate(storage, self._memory, self._rule, self._params.n_steps, self._generator)

@@ -14,9 +14,10 @@ from torch import Tensor
 from models.actor_critic import ActorCritic
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.ppo.network import fresh_network
-from rulka.agents.spec import ActionValues, AgentError, AgentSpec, Decision
+from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import PpoParams
+from rulka.schedule import Moment
 
 
 class PpoActor:
@@ -51,13 +52,8 @@ class PpoActor:
         logits, _ = self._decide(image, floats)
         return ActionValues("probability", logits.softmax(dim=1).cpu().numpy())
 
-    def set_env_steps(self, env_steps: int) -> None:
+    def set_moment(self, moment: Moment) -> None:
         """Has no effect: nothing in acting follows a schedule."""
-
-    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Refuses: PPO starts as the cloned policy instead of being driven by it."""
-        message = f"PPO has no separate policy network to load {len(tensors)} tensors into"
-        raise AgentError(message)
 
     def state_dict(self) -> dict[str, Any]:
         """Its random numbers."""

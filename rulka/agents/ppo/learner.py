@@ -11,6 +11,7 @@ Dimensions: M decisions of one update, T decisions of a block, N cars, F floats,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.actor_critic import PolicyAndValue
+from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.metrics import MetricMeans, inspect_training
-from rulka.agents.ppo.network import fresh_network
+from rulka.agents.part_rates import PartRates
+from rulka.agents.ppo.network import PARTS, fresh_network
 from rulka.agents.ppo.rollout import Rollout, Segment, join_segments, keep_block, return_scale, rollout_with_gae
 from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.agents.spec import AgentError, AgentSpec, Experience
@@ -37,6 +39,7 @@ from rulka.losses.ppo import (
     log_prob_of,
 )
 from rulka.params import PpoParams
+from rulka.schedule import Moment
 
 ADAM_EPSILON = 1e-5
 
@@ -54,10 +57,13 @@ class PpoLearner:
         self.network = fresh_network(spec, seed).to(device)
         self.version = 0
         self.num_env_steps = 0
+        self._budget_share = 0.0
         params: PpoParams = spec.settings
         self._params = params
         self._device, self._generators = device, Generators(device, seed)
-        self._optimizer = torch.optim.Adam(self.network.parameters(), lr=0.0, eps=ADAM_EPSILON, fused=True)
+        self._first: ActorCritic | None = None  # the policy it began as, while the loss holds on to it
+        self._rates = PartRates(self.network, PARTS, params.rate_of)
+        self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._pending: dict[int, Segment] = {}  # by the number of the block
         self._num_inserted = 0
         self._num_pending = 0
@@ -67,9 +73,15 @@ class PpoLearner:
         if self.precision == "measured":
             self.precision = self._measure(spec)
 
+    @property
+    def racer(self) -> ActorCritic:
+        """The network itself."""
+        return self.network
+
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights."""
         self.network.load_state_dict(dict(tensors))
+        self._first = copy.deepcopy(self.network).requires_grad_(False) if self._params.holds_on else None
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies what is learned from in a block."""
@@ -84,6 +96,15 @@ class PpoLearner:
         """Refuses: PPO learns only from what its own policy did."""
         message = f"PPO cannot learn from {len(blocks)} blocks of demonstrations; clone them instead"
         raise AgentError(message)
+
+    def set_budget_share(self, share: float) -> None:
+        """Tells which share of the run's budget is used, for schedules."""
+        self._budget_share = share
+
+    @property
+    def moment(self) -> Moment:
+        """How far learning has come."""
+        return Moment(self.num_env_steps, self._budget_share)
 
     def num_allowed_env_steps(self) -> int:
         """As many decisions as are used up, and those of the update to come and of `max_versions_behind` more."""
@@ -116,6 +137,7 @@ class PpoLearner:
             **self._generators.state_dict(),
             "version": self.version,
             "num_env_steps": self.num_env_steps,
+            "first": {} if self._first is None else weights_on_host(self._first),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -124,6 +146,8 @@ class PpoLearner:
         self._optimizer.load_state_dict(state["optimizer"])
         self._generators.load_state_dict(state)
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
+        if self._first is not None:
+            self._first.load_state_dict(state["first"])
 
     def experience(self) -> Experience:
         """Blocks that wait for the next update; see `rulka.agents.spec.Learner`."""
@@ -189,9 +213,12 @@ class PpoLearner:
         rollout = self._evaluate(segment, decided)
         advantage = rollout.advantage
         standard = rollout._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
+        if self._clone_weight() > 0.0:
+            standard = standard._replace(clone_log_probs=self._first_log_probs(rollout))
         # What is behind the encoder comes first: until the encoder moves, its features need no other pass.
         features = standard._replace(image=encoded[:-1][~segment.is_reset])
-        num_encoder_epochs = self._params.encoder_epochs
+        is_encoder_frozen = self._rates.factor("encoder", self.moment) == 0.0
+        num_encoder_epochs = 0 if is_encoder_frozen else self._params.encoder_epochs
         if not self._run_epochs(features, network.decide, self._params.epochs - num_encoder_epochs, means):
             self._run_epochs(standard, network, num_encoder_epochs, means)
         return rollout
@@ -236,7 +263,11 @@ class PpoLearner:
         value = clipped_value_loss(decided.value / scale, part.value / scale, part.returns / scale, params.value_clip)
         entropy = entropy_of(decided.logits).mean()
         moved = divergence(part.first_log_probs, decided.logits.detach())
-        loss = policy.loss + params.value_weight * value.loss - params.entropy_weight.at(self.num_env_steps) * entropy
+        loss = policy.loss + params.value_weight * value.loss - params.entropy_weight.at(self.moment) * entropy
+        if len(part.clone_log_probs):
+            clone_kl = divergence(part.clone_log_probs, decided.logits)
+            loss = loss + self._clone_weight() * clone_kl
+            means.add(clone_kl=clone_kl)
         means.add(
             loss=loss,
             policy_loss=policy.loss,
@@ -278,9 +309,20 @@ class PpoLearner:
         self.network.train()
         return computed
 
+    def _clone_weight(self) -> float:
+        return 0.0 if self._first is None else self._params.clone_weight.at(self.moment)
+
+    def _first_log_probs(self, rollout: Rollout) -> Tensor:
+        """Returns what the policy that it began as thinks of all actions, [M, A]."""
+        first = self._first
+        assert first is not None
+        logits = self._in_chunks(
+            lambda image, floats: first.decide(first.encode(image), floats).logits, rollout.image, rollout.floats
+        )
+        return logits.log_softmax(dim=1)
+
     def _set_learning_rate(self) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._params.learning_rate.at(self.num_env_steps)
+        self._rates.apply(self._optimizer, self._params.learning_rate.at(self.moment), self.moment)
 
     def _facts(self, rollout: Rollout) -> dict[str, float]:
         error = (rollout.value - rollout.returns) / return_scale(rollout.returns)
@@ -292,8 +334,8 @@ class PpoLearner:
             "advantage_std": float(rollout.advantage.std()),
             "num_decisions": float(len(rollout.action)),
             "versions_behind": float(np.mean(self._num_versions_behind)),
-            "learning_rate": self._params.learning_rate.at(self.num_env_steps),
-            "entropy_weight": self._params.entropy_weight.at(self.num_env_steps),
+            "learning_rate": self._params.learning_rate.at(self.moment),
+            "entropy_weight": self._params.entropy_weight.at(self.moment),
             "num_samples": float(self._num_samples),
         }
 

@@ -6,11 +6,14 @@ import torch
 
 from models.actor_critic import ActorCritic
 from models.encoders.config import EncoderConfig
-from rulka.agents.networks import input_shape, seeded
+from rulka.agents.networks import SEEING_PARTS, input_shape, seeded
 from rulka.agents.spec import AgentSpec, Preference
 from rulka.artifacts import Artifact
 from rulka.observation import Normalisation
 from rulka.params import NetworkParams, ObservationParams, PpoParams
+
+PARTS = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.", "value_head.")}
+"""How the names of its tensors begin, for each part that can be taken over or learn at a rate of its own."""
 
 
 def build_network(

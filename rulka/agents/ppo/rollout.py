@@ -65,6 +65,7 @@ class Rollout(NamedTuple):
         value: [M] float32 when the update began.
         advantage: [M] float32.
         returns: [M] float32 targets of the value.
+        clone_log_probs: [M, A] float32 of the policy that learning began with; [0] where nothing holds on to it.
     """
 
     image: Tensor
@@ -75,10 +76,11 @@ class Rollout(NamedTuple):
     value: Tensor
     advantage: Tensor
     returns: Tensor
+    clone_log_probs: Tensor
 
     def rows(self, index: Tensor) -> Rollout:
         """Returns the decisions at `index`."""
-        return Rollout(*(column[index] for column in self))
+        return Rollout(*(column[index] if len(column) else column for column in self))
 
 
 def keep_block(block: ExperienceBlock, discount: float, device: torch.device = CPU) -> Segment:
@@ -127,6 +129,7 @@ def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float,
         value=value[:-1][is_kept],
         advantage=estimate.advantage[is_kept],
         returns=estimate.returns[is_kept],
+        clone_log_probs=torch.empty(0, device=value.device),
     )
 
 

@@ -1,0 +1,50 @@
+"""What `rulka experiment` does: reads the file, does what is not done yet, writes the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rulka.errors import UserError
+from rulka.experiments.page import format_summaries, write_page
+from rulka.experiments.plan import read_plan
+from rulka.experiments.results import gather
+from rulka.experiments.work import Work
+from rulka.outputs import check_file
+
+
+class UnfinishedError(UserError):
+    """Some cells did not come to their end."""
+
+
+def run_experiment(
+    file: Path, cells: Sequence[str], num_processes: int, page: Path | None, say: Callable[[str], None]
+) -> str:
+    """Does what is left to do of an experiment, and returns its table.
+
+    Args:
+        file: of the experiment.
+        cells: names of those to run, `variant/seed`; all where none is named.
+        num_processes: stages that may run at once.
+        page: Markdown file to write with all that there is by then; None writes none.
+        say: gets lines for people while it lasts.
+
+    Raises:
+        UserError: if the file cannot be run, another process is at it, or the page cannot be written.
+        UnfinishedError: if cells failed; the others are done, and the page holds them.
+    """
+    whole = read_plan(file)
+    plan = whole.chosen(cells) if cells else whole
+    if page is not None:
+        check_file(page, ".md")
+    say(f"{whole.file.title}: {len(plan.cells)} cells, {len(plan.jobs())} stages. {whole.file.cost}")
+    work = Work(plan, num_processes, say)
+    work.do()
+    results = gather(whole, work)
+    if page is not None:
+        write_page(whole, results, page, f"rulka experiment {file.as_posix()}")
+    failed = [cell.name for cell in plan.cells if work.spent(cell.jobs[-1]) is None]
+    if failed:
+        message = f"{len(failed)} of {len(plan.cells)} cells did not come to their end: {', '.join(failed)}"
+        raise UnfinishedError(message, hint="The lines above say why. The same command tries those again, no others.")
+    return format_summaries(results.summaries(whole.file.baseline))

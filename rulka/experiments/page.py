@@ -1,0 +1,185 @@
+"""The page of an experiment: what was asked, what was run, a table, curves with bands, and who beats whom how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import yaml
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, PercentFormatter
+
+from rulka.evaluation.statistics import Interval
+from rulka.experiments.plan import ExperimentFile, Plan
+from rulka.experiments.results import SCORE, Results, Summary
+from rulka.experiments.statistics import performance_profile
+from rulka.outputs import new_file
+from rulka.provenance import current_commit, library_versions
+from rulka.report.theme import LIGHT, Theme, to_png
+
+CURVES = (("finish_rate", "training races finished"), ("check_mean_progress_m", "greedy checks: progress (m)"))
+AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes of training"))
+DASHES = ("-", "--", "-.", ":")
+NUM_POINTS = 60
+"""Points of a curve: runs log at times of their own, and are compared at common ones."""
+
+
+def write_page(plan: Plan, results: Results, page: Path, command: str) -> None:
+    """Writes the page and its two pictures beside it.
+
+    Args:
+        plan: what was to be done.
+        results: what came of it.
+        page: Markdown file; the pictures go to the folder `images` beside it.
+        command: that makes this page.
+
+    Raises:
+        OutputError: if one cannot be written.
+    """
+    pictures = {
+        f"{plan.name}-curves.png": to_png(lambda theme: _curves(results, theme), LIGHT),
+        f"{plan.name}-profile.png": to_png(lambda theme: _profile(results, theme), LIGHT),
+    }
+    for name, picture in pictures.items():
+        (page.parent / "images").mkdir(exist_ok=True)
+        with new_file(page.parent / "images" / name) as beside:
+            beside.write_bytes(picture or b"")
+    with new_file(page) as beside:
+        beside.write_text(_text(plan, results, command, list(pictures)), encoding="utf-8")
+
+
+def format_summaries(summaries: Sequence[Summary]) -> str:
+    """Returns the table of variants, as Markdown."""
+    rows = [
+        ["variant", "runs", "lap share (IQM)", "beats the baseline", "finished", "median time", "env steps", "CPU min"],
+    ]
+    rows += [
+        [
+            one.variant,
+            str(one.num_runs),
+            f"{one.score:.3f} ({_range(one.score_interval)})",
+            "" if one.improvement is None else f"{one.improvement:.2f} ({_range(one.improvement_interval)})",
+            f"{one.finish_rate:.0%}",
+            "-" if one.median_time_s is None else f"{one.median_time_s:.2f} s",
+            f"{one.env_steps:,.0f}",
+            f"{one.cpu_minutes:.1f}",
+        ]
+        for one in summaries
+    ]
+    return _table(rows)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def _range(interval: Interval | None) -> str:
+    return "" if interval is None else f"{interval.low:.3f} to {interval.high:.3f}"
+
+
+def _text(plan: Plan, results: Results, command: str, pictures: Sequence[str]) -> str:
+    file = plan.file
+    versions = ", ".join(f"{name} {version}" for name, version in library_versions().items() if version)
+    parts = [
+        f"# {file.title}",
+        file.question,
+        f"Made by `{command}` at commit {current_commit() or 'unknown'}; {versions}. {file.cost}",
+        "## Variants",
+        _variants(file),
+        "## Results",
+        format_summaries(results.summaries(file.baseline)),
+        "Lap share: mean over a run's races of the reference lap's time over theirs, 0 where the race was not finished;"
+        " over runs their interquartile mean. In brackets 95 % bootstrap intervals over runs, which few runs make wide."
+        f" *Beats the baseline*: the chance that a run has a higher lap share than one of `{file.baseline}`.",
+        *(
+            ["Not come to their end: " + ", ".join(f"`{name}`" for name in results.missing) + "."]
+            * bool(results.missing)
+        ),
+        *(f"![{plan.name}](images/{name})" for name in pictures),
+        "## Every run",
+        _runs(results.rows),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _variants(file: ExperimentFile) -> str:
+    shared = file.overrides | ({} if file.budget is None else {"budget": file.budget.model_dump(exclude_none=True)})
+    rows = [["variant", "what differs from `params.yaml`"], ["*all*", _inline(shared)]]
+    rows += [[name, _inline(overlay)] for name, overlay in file.variants.items()]
+    return _table(rows)
+
+
+def _inline(value: object) -> str:
+    return f"`{yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).strip()}`" if value else ""
+
+
+def _runs(rows: pd.DataFrame) -> str:
+    texts = [
+        [
+            row["variant"],
+            str(row["seed"]),
+            f"{row[SCORE]:.3f}",
+            f"{row['finish_rate']:.0%}",
+            "-" if pd.isna(row["median_time_s"]) else f"{row['median_time_s']:.2f} s",
+            f"{row['env_steps']:,}",
+            f"{row['gradient_steps']:,}",
+            f"{row['cpu_minutes']:.1f}",
+            f"{row['minutes']:.1f}",
+        ]
+        for row in rows.to_dict("records")
+    ]
+    head = ["variant", "seed", "lap share", "finished", "median", "env steps", "gradient steps", "CPU min", "minutes"]
+    return _table([head, *texts])
+
+
+def _curves(results: Results, theme: Theme) -> Figure:
+    figure, places = plt.subplots(
+        len(CURVES), len(AXES), figsize=(9.6, 0.7 + 2.4 * len(CURVES)), layout="constrained", sharex="col", sharey="row"
+    )
+    for (name, label), row in zip(CURVES, places, strict=True):
+        row[0].set_ylabel(label)
+        for (axis, _), axes in zip(AXES, row, strict=True):
+            _draw_curves(axes, results.curves, axis, name, theme)
+    for (_, label), axes in zip(AXES, places[-1], strict=True):
+        axes.set_xlabel(label)
+        axes.xaxis.set_major_formatter(EngFormatter())
+    places[0, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    places[0, 0].legend(loc="best", fontsize=8.5)
+    return figure
+
+
+def _draw_curves(axes: Axes, curves: pd.DataFrame, axis: str, name: str, theme: Theme) -> None:
+    """Draws the mean over seeds of each variant, and the range of its seeds as a band."""
+    if name not in curves:
+        return
+    known = curves.dropna(subset=[axis, name])
+    colours = cycle((theme.blue, theme.orange, theme.green, theme.pink, theme.muted))
+    for variant, colour, dash in zip(curves["variant"].unique(), colours, cycle(DASHES), strict=False):
+        runs = [run for _, run in known[known["variant"] == variant].groupby("seed") if len(run)]
+        if not runs:
+            continue
+        end = min(run[axis].max() for run in runs)
+        x = np.linspace(max(run[axis].min() for run in runs), end, NUM_POINTS)
+        y = np.stack([np.interp(x, run[axis], run[name]) for run in runs])
+        axes.plot(x, y.mean(axis=0), dash, color=colour, label=variant)
+        axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+
+
+def _profile(results: Results, theme: Theme) -> Figure:
+    figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+    thresholds = np.linspace(0.0, 1.0, 201)
+    colours = cycle((theme.blue, theme.orange, theme.green, theme.pink, theme.muted))
+    for variant, colour, dash in zip(results.rows["variant"].unique(), colours, cycle(DASHES), strict=False):
+        axes.step(
+            thresholds, performance_profile(results.scores(variant), thresholds), dash, color=colour, label=variant
+        )
+    axes.set(xlabel="lap share", ylabel="runs above it")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend(loc="best", fontsize=8.5)
+    return figure

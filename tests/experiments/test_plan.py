@@ -1,0 +1,123 @@
+"""What an experiment's file may say, and which work its cells share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rulka.errors import UserError
+from rulka.experiments.plan import Plan, read_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE: dict[str, Any] = {
+    "title": "A test",
+    "question": "Is it read?",
+    "cost": "Nothing.",
+    "budget": {"env_steps": 1000},
+    "seeds": [1, 2],
+    "baseline": "plain",
+    "overrides": {"train": {"compared": []}},
+    "variants": {
+        "plain": {},
+        "slow": {"ppo": {"gamma": 0.9}},
+        "narrow": {"network": {"dense_hidden": 64}},
+        "small eye": {"observation": {"height": 48, "width": 48}},
+    },
+}
+
+
+def read(tmp_path: Path, **changes: object) -> Plan:
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump(FILE | changes, sort_keys=False), encoding="utf-8")
+    return read_plan(path)
+
+
+@pytest.fixture(autouse=True)
+def _in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_cells_are_variants_times_seeds_with_their_parameters(tmp_path: Path) -> None:
+    plan = read(tmp_path)
+    assert plan.name == "test"
+    assert [cell.name for cell in plan.cells] == [f"{name}/{seed}" for name in FILE["variants"] for seed in (1, 2)]
+    assert [cell.params.train.seed for cell in plan.cells] == [1, 2] * 4
+    assert {cell.params.train.max_env_steps for cell in plan.cells} == {1000}
+    assert [cell.params.ppo.gamma for cell in plan.cells if cell.variant == "slow"] == [0.9, 0.9]
+
+
+def test_cells_share_the_stages_that_do_not_differ(tmp_path: Path) -> None:
+    """`transfer` reads section `train`, as every one of its cells does: its seed lies there; and no algorithm's."""
+    jobs = [job.stage for job in read(tmp_path).jobs().values()]
+    counts = {stage: jobs.count(stage) for stage in dict.fromkeys(jobs)}
+    assert counts == {"races": 1, "capture": 2, "pretrain": 2, "clone": 3, "transfer": 6, "train": 8, "evaluate": 8}
+
+
+def test_a_job_reads_what_the_jobs_before_it_made(tmp_path: Path) -> None:
+    cell = read(tmp_path).cells[0]
+    by_stage = {job.stage: job for job in cell.jobs}
+    assert by_stage["train"].inputs == {
+        "data/agent_init": (by_stage["transfer"].name, "data/agent_init"),
+        "data/frames": (by_stage["capture"].name, "data/frames"),
+        "data/races": (by_stage["races"].name, "data/races"),
+    }
+
+
+def test_every_seeded_parameter_takes_the_seed(tmp_path: Path) -> None:
+    plan = read(tmp_path, seeded=["pretrain.seed", "train.seed"], seeds=[7])
+    assert {(cell.params.pretrain.seed, cell.params.train.seed, cell.params.clone.seed) for cell in plan.cells} == {
+        (7, 7, 1)
+    }
+
+
+def test_a_budget_in_cpu_minutes_is_one_of_training(tmp_path: Path) -> None:
+    cell = read(tmp_path, budget={"cpu_minutes": 15}).cells[0]
+    assert cell.params.train.max_cpu_minutes == 15
+
+
+def test_some_cells_can_be_chosen(tmp_path: Path) -> None:
+    assert [cell.name for cell in read(tmp_path).chosen(["slow/2"]).cells] == ["slow/2"]
+    with pytest.raises(UserError, match="has no cell slow/3"):
+        read(tmp_path).chosen(["slow/3"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cots": "much"}, "cots"),
+        (
+            {"variants": {"plain": {}, "x": {"ppo": {"gama": 0.9}}}},
+            "variant x has the unknown key ppo.gama; did you mean gamma?",
+        ),
+        ({"variants": {"plain": {}, "x": {"ppo": {"gamma": 0.99}}}}, "the variant 'x' changes nothing"),
+        ({"variants": {"plain": {}, "x": {"ppo": {"gamma": 2}}}}, "ppo.gamma"),
+        (
+            {"variants": {"plain": {}, "x": {"ppo": {"clip": 0.1}}, "y": {"ppo": {"clip": 0.1}}}},
+            "'x' and 'y' are alike",
+        ),
+        ({"variants": {"plain": {}, "x": {"races": {"campaign": "no-such-track"}}}}, "campaign"),
+        ({"seeds": [1, 2, 1]}, "the seed 1 comes twice"),
+        ({"seeds": []}, "seeds"),
+        ({"seeded": ["train.sed"]}, "train.sed"),
+        ({"baseline": "plane"}, "the baseline 'plane' is none of the variants"),
+        ({"last_stage": "fly"}, "there is no stage 'fly'"),
+        ({"budget": {"env_steps": 5, "cpu_minutes": 5}}, "either env_steps or cpu_minutes"),
+        ({"budget": {"minutes": 5}}, "minutes"),
+    ],
+)
+def test_what_cannot_be_is_named_before_anything_runs(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        read(tmp_path, **changes)
+    assert message in str(raised.value)
+    assert "test.yaml" in str(raised.value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_that_ships_can_be_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    plan = read_plan(path)
+    assert plan.cells
+    assert plan.file.cost

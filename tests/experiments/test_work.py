@@ -1,0 +1,182 @@
+"""Work that is done once: killed, failed, interrupted, gone on with. The stages are made up and take no time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rulka.errors import UserError
+from rulka.experiments.command import UnfinishedError, run_experiment
+from rulka.experiments.plan import read_plan
+from rulka.experiments.work import EXPERIMENTS, Work
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+GRAPH = {
+    "stages": {
+        "train": {
+            "cmd": "python -m tasks.train",
+            "deps": ["tasks/train.py"],
+            "params": ["train", "ppo"],
+            "outs": ["data/agent"],
+        },
+        "evaluate": {
+            "cmd": "python -m tasks.evaluate",
+            "deps": ["data/agent", "tasks/evaluate.py"],
+            "params": ["evaluate"],
+            "outs": ["data/evaluation"],
+        },
+    }
+}
+TRAIN = """
+import json, os, time, yaml
+from pathlib import Path
+params = yaml.safe_load(open("params.yaml"))
+Path("runs").mkdir(exist_ok=True)
+with open("runs/starts", "a") as file:
+    file.write("x")
+if params["ppo"]["gamma"] == 0.5:
+    raise SystemExit("error: gamma is bad\\nand more")
+while params["ppo"]["gamma"] == 0.6 and len(open("runs/starts").read()) < 2:
+    time.sleep(0.05)
+Path("data/agent").mkdir()
+score = params["ppo"]["gamma"] + params["train"]["seed"] / 100
+steps = [{"env_steps": n, "cpu_minutes": n / 10, "minutes": n, "finish_rate": score, "score": score} for n in (1, 2)]
+Path("data/agent/training.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
+"""
+EVALUATE = """
+import json
+from pathlib import Path
+score = json.loads(Path("data/agent/training.jsonl").read_text().splitlines()[-1])["score"]
+agent = {"lap_share": score, "finish_rate": 1.0, "median_time_s": 10 / score, "mean_progress_m": 600.0}
+Path("data/evaluation").mkdir()
+Path("data/evaluation/metrics.json").write_text(json.dumps({"agent": agent}))
+"""
+FILE = {
+    "title": "A test",
+    "question": "Does it run?",
+    "cost": "A second.",
+    "seeds": [1, 2],
+    "baseline": "plain",
+    "variants": {"plain": {}, "low": {"ppo": {"gamma": 0.8}}},
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("tasks", "rulka", "models", "data"):
+        Path(folder).mkdir()
+    Path("dvc.yaml").write_text(yaml.safe_dump(GRAPH, sort_keys=False))
+    Path(".dvcignore").write_text("__pycache__/\n")
+    shutil.copy(ROOT / "params.yaml", "params.yaml")
+    Path("tasks/__init__.py").touch()  # else the project's own package would come first
+    Path("tasks/train.py").write_text(TRAIN)
+    Path("tasks/evaluate.py").write_text(EVALUATE)
+    return tmp_path
+
+
+def write(**changes: object) -> Path:
+    path = Path("test.yaml")
+    path.write_text(yaml.safe_dump(FILE | changes, sort_keys=False))
+    return path
+
+
+def starts(pattern: str) -> int:
+    return sum(len(path.read_text()) for path in EXPERIMENTS.glob(f"test/{pattern}/runs/starts"))
+
+
+@pytest.mark.usefixtures("project")
+def test_an_experiment_is_run_once_and_has_a_page() -> None:
+    said: list[str] = []
+    table = run_experiment(write(), (), 2, Path("page.md"), said.append)
+    assert said[0] == "A test: 4 cells, 8 stages. A second."
+    assert len([line for line in said if "is done" in line]) == 8
+    assert "| plain | 2 | 1.005 (1.000 to 1.010) |  | 100% | 9.95 s | 2 |" in table
+    assert "| low | 2 | 0.815 (0.810 to 0.820) | 0.00 (0.000 to 0.000) | 100% | 12.27 s | 2 |" in table
+    page = Path("page.md").read_text()
+    assert table in page
+    assert "| low | 2 | 0.820 | 100% | 12.20 s | 2 | 0 |" in page
+    assert Path("images/test-curves.png").stat().st_size > 10_000
+    assert Path("images/test-profile.png").stat().st_size > 5_000
+    said.clear()
+    assert run_experiment(write(), (), 1, None, said.append) == table
+    assert said[1:] == ["8 of 8 stages were done before"]
+
+
+@pytest.mark.usefixtures("project")
+def test_a_seed_more_runs_that_seed_alone() -> None:
+    run_experiment(write(), (), 2, None, lambda _: None)
+    said: list[str] = []
+    run_experiment(write(seeds=[1, 2, 3]), (), 2, None, said.append)
+    assert said[1] == "8 of 12 stages were done before"
+    Path("tasks/evaluate.py").write_text(EVALUATE + "# edited\n")
+    said.clear()
+    run_experiment(write(), (), 2, None, said.append)
+    assert said[1] == "4 of 8 stages were done before", "what was edited is done anew, what comes before it is not"
+
+
+@pytest.mark.usefixtures("project")
+def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
+    said: list[str] = []
+    path = write(variants={"plain": {}, "bad": {"ppo": {"gamma": 0.5}}, "low": {"ppo": {"gamma": 0.8}}})
+    with pytest.raises(UnfinishedError, match=r"2 of 6 cells .* bad/1, bad/2"):
+        run_experiment(path, (), 2, Path("page.md"), said.append)
+    failures = [line for line in said if "failed" in line]
+    assert len(failures) == 2
+    assert all("failed: gamma is bad; see runs/experiments/test/train-" in line for line in failures)
+    assert "Not come to their end: `bad/1`, `bad/2`." in Path("page.md").read_text()
+    Path("tasks/train.py").write_text(TRAIN.replace("== 0.5", "== 0.55"))
+    run_experiment(path, (), 2, None, lambda _: None)
+
+
+@pytest.mark.usefixtures("project")
+def test_one_cell_can_be_run_alone() -> None:
+    said: list[str] = []
+    table = run_experiment(write(), ("low/2",), 1, None, said.append)
+    assert said[0].startswith("A test: 1 cells, 2 stages.")
+    assert "| low | 1 | 0.820" in table
+    assert "plain" not in table
+
+
+@pytest.mark.usefixtures("project")
+def test_nothing_finished_is_said() -> None:
+    with pytest.raises(UserError, match="no cell of test has come to its end"):
+        run_experiment(write(variants={"plain": {"ppo": {"gamma": 0.5}}}), (), 1, None, lambda _: None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_killed_in_the_middle_it_goes_on_and_leaves_no_process(project: Path, number: signal.Signals) -> None:
+    """The training waits for its second start; its folder, where it would have a checkpoint, is as it left it."""
+    path = write(seeds=[1], variants={"plain": {"ppo": {"gamma": 0.6}}})
+    command = [sys.executable, "-m", "rulka.cli", "experiment", str(path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    shutil.rmtree("rulka")  # it would hide the package from the command; to the stages, links to it are nothing
+    first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    give_up_s = time.monotonic() + PATIENCE_S
+    while starts("train-*") < 1 and time.monotonic() < give_up_s:
+        time.sleep(0.05)
+    first.send_signal(number)
+    text, _ = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), text
+    assert starts("train-*") == 1
+    said: list[str] = []
+    run_experiment(path, (), 1, None, said.append)
+    assert len([line for line in said if "is done" in line]) == 2
+
+
+@pytest.mark.usefixtures("project")
+def test_two_processes_do_not_work_at_the_same_experiment() -> None:
+    plan = read_plan(write())
+    work = Work(plan, 1, lambda _: None)
+    work.folder.mkdir(parents=True)
+    with work._alone(), pytest.raises(UserError, match="another process is at the experiment"):
+        Work(plan, 1, lambda _: None).do()
