@@ -3,8 +3,8 @@
 Sources: Dabney et al. 2018, arXiv:1806.06923; Wang et al. 2016 (duelling), arXiv:1511.06581. The embedding counts
 cosines from i = 1, as Linesight does (the paper from 0, whose first cosine is a constant).
 The paper multiplies an embedded fraction into the state, so that all behind it is computed for each fraction. Where it
-is multiplied into the hidden units of both heads instead, only their output layers are: what a transition costs behind
-the encoder falls to a quarter, and the mean over fractions, which acting takes, costs no more than one of them.
+is multiplied into the hidden units of both heads instead, only their output layers are, and the mean over
+fractions, which acting takes, costs no more than one of them.
 Dimensions: B batch, T quantile fractions, A actions, E image features, D state, G hidden units of both heads, H x W
 pixels, F floats, C cosines.
 """

@@ -14,7 +14,7 @@ class IqnNetworkParams(Section):
 
     tau_embedding: Size = Field(description="cosines in the quantile embedding")
     embedding_at: Literal["state", "hidden"] = Field(
-        description="what embedded fractions are multiplied into; state is the paper's, hidden costs a quarter"
+        description="what embedded fractions are multiplied into; state is the paper's, hidden is cheaper"
     )
     layer_norm: bool = Field(description="in the float head and both heads")
     actions_per_decision: Count = Field(
