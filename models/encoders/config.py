@@ -34,8 +34,9 @@ class ImpalaConfig(_Config):
     spectral_norm: bool = Field(description="divides residual convolutions by their largest singular value")
 
 
-EncoderConfig = Annotated[ConvConfig | ImpalaConfig, Field(discriminator="kind")]
+AnyEncoder = ConvConfig | ImpalaConfig
+EncoderConfig = Annotated[AnyEncoder, Field(discriminator="kind")]
 """The configuration of any encoder, told apart by its `kind`."""
 
-ENCODER_CONFIG: TypeAdapter[ConvConfig | ImpalaConfig] = TypeAdapter(EncoderConfig)
+ENCODER_CONFIG: TypeAdapter[AnyEncoder] = TypeAdapter(EncoderConfig)
 """Reads one out of the plain JSON of an artifact."""

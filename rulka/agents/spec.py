@@ -108,7 +108,7 @@ class ActionValues(NamedTuple):
     """What an actor thinks of every action when it decides greedily.
 
     Attributes:
-        name: what the numbers are: "q_value", a mean return, or "probability". The largest is the greedy action's.
+        name: what the numbers are, one of `ACTION_VALUES`: "q_value", a mean return, or "probability". The largest is the greedy action's.
         value: [N, A] float32; [N, K, A] for chunks, of which all other actions are the greedy ones.
     """
 
@@ -203,7 +203,11 @@ class Learner(Protocol):
         ...
 
     def update(self) -> dict[str, float] | None:
-        """Learns for a moment and returns metrics by name, or None when more experience must come first."""
+        """Learns for a moment and returns metrics by name, or None when more experience must come first.
+
+        Of these the runtime reads `num_samples`, how many transitions were learned from, each as often as it was used,
+        and, if there is one, `gradient_steps`.
+        """
         ...
 
     def inspect(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ the time that is left and gamma may be 1. The rules are those of Linesight's col
 
 A race that ends by finishing *or by leaving the track* is over: no value and no potential follow. A race cut by a
 limit (too long, no progress) is not: its last observation still has a value.
-Dimensions: B transitions, K most decisions in a transition.
+Dimensions: B transitions, L most decisions in a transition.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ def draw_clocks(uniform: NDArray[np.float64], rule: ClockRule) -> NDArray[np.int
     return np.maximum(0, np.abs(x) - rule.max_term)
 
 
-def place_in_mini_races(transitions: Transitions, clock: NDArray[np.int64], discount: float, horizon: int) -> MiniRace:
+def place_in_mini_races(transitions: Transitions, clock: NDArray[np.int64], gamma: float, horizon: int) -> MiniRace:
     """Cuts transitions at the end of their mini-race and adds potential-based shaping.
 
     Ng et al. 1999: adding gamma phi(s') - phi(s), with phi = 0 where nothing follows, leaves the best policy as it is.
 
     Args:
-        transitions: B transitions of up to K decisions.
+        transitions: B transitions of up to L decisions.
         clock: [B] decisions since each mini-race began; 0 to horizon - 1.
-        discount: gamma of one decision, in [0, 1].
+        gamma: discount of one decision, in [0, 1].
         horizon: decisions in a mini-race.
     """
     batch, max_steps = transitions.reward.shape
     result = MiniRace(*(np.empty(batch, np.float32) for _ in MiniRace._fields))
-    powers = discount ** np.arange(max_steps + 1, dtype=np.float64)
+    powers = gamma ** np.arange(max_steps + 1, dtype=np.float64)
     _place(transitions, clock, powers, horizon, result)
     return result
 

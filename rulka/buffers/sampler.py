@@ -1,6 +1,6 @@
 """Batches for replay learning: their memory, rows drawn uniformly, and what rows become in it.
 
-Dimensions: B batch, H x W pixels, F floats, K most decisions in a transition.
+Dimensions: B batch, H x W pixels, F floats, A actions, K actions of a chunk, L most decisions in a transition.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Batch(NamedTuple):
     """Transitions to learn from; memory that the next batch overwrites.
 
     Attributes:
-        image: [B, 1, H, W] uint8; or features [B, E] of the images, where the buffers keep `FEATURES`.
+        image: [B, 1, H, W] uint8; or features [B, E] of the images, floating point, where the buffers keep `FEATURES`.
+            The type tells them apart.
         floats: [B, F] float32, raw, with the clock of the mini-race.
         action: [B] int64; [B, K] chunks of actions.
         reward: [B] float32, discounted over the decisions of the transition, with shaping.
@@ -175,7 +176,7 @@ def collate(
     rows: NDArray[np.int64],
     clock: NDArray[np.int64],
     max_steps: int,
-    discount: float,
+    gamma: float,
     horizon: int,
 ) -> None:
     """Fills all of a batch [B] but its weights.
@@ -185,12 +186,12 @@ def collate(
         buffer: where the transitions lie.
         rows: [B] that are transitions.
         clock: [B] decisions since the mini-race of each began.
-        max_steps: K.
-        discount: gamma of one decision.
+        max_steps: L.
+        gamma: discount of one decision.
         horizon: decisions in a mini-race.
     """
     found = find_transitions(buffer.arrays, rows, max_steps)
-    race = place_in_mini_races(found, clock, discount, horizon)
+    race = place_in_mini_races(found, clock, gamma, horizon)
     _observe(buffer, found.observation, race.clock, part.image, part.floats)
     _observe(buffer, found.next_observation, race.next_clock, part.next_image, part.next_floats)
     if part.next_guide.shape[1]:

@@ -246,7 +246,7 @@ class MiniRaceCollate:
         memory: where batches are written to.
         generator: source of the clocks.
         rows: of the batch in memory that the next call fills; other buffers may fill the rest.
-        discount: gamma of one decision, for the next batch.
+        gamma: discount of one decision, for the next batch.
         clock: [B] int64 decisions since the mini-race of each transition of the last batch began.
     """
 
@@ -269,7 +269,7 @@ class MiniRaceCollate:
         """
         self._storage, self.memory = storage, memory
         self._rule, self._max_steps, self.generator = rule, max_steps, generator
-        self.rows, self.discount = slice(0, memory.size), 1.0
+        self.rows, self.gamma = slice(0, memory.size), 1.0
         self.clock = np.zeros(0, np.int64)
 
     def __call__(self, rows: NDArray[np.int64]) -> Batch:
@@ -278,7 +278,7 @@ class MiniRaceCollate:
         part.weight.fill_(1.0)
         uniform = torch.rand(len(rows), generator=self.generator, dtype=torch.float64).numpy()
         self.clock = draw_clocks(uniform, self._rule)
-        collate(part, self._storage.blocks, rows, self.clock, self._max_steps, self.discount, self._rule.horizon)
+        collate(part, self._storage.blocks, rows, self.clock, self._max_steps, self.gamma, self._rule.horizon)
         return part
 
 

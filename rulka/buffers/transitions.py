@@ -1,6 +1,6 @@
 """Transitions of several decisions, read out of stored blocks by compiled loops.
 
-Dimensions: B transitions, K most decisions in a transition, H x W pixels, F floats.
+Dimensions: B transitions, L most decisions in a transition, K actions of a chunk.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Transitions(NamedTuple):
     """Where transitions start and end and what happened between.
 
     Attributes:
-        reward: [B, K] float32 reward of each decision, 0 after the last one.
-        num_steps: [B] int64 decisions in the transition, 1 to K.
+        reward: [B, L] float32 reward of each decision, 0 after the last one.
+        num_steps: [B] int64 decisions in the transition, 1 to L.
         is_terminal: [B] the race ended for good with the last decision.
         observation: [B] int64 flat index of the observation before the first decision.
         next_observation: [B] int64 flat index of the observation after the last one.
@@ -48,7 +48,7 @@ def find_transitions(storage: Storage, rows: NDArray[np.int64], max_steps: int) 
     Args:
         storage: the blocks.
         rows: [B] flat indices of decisions that are no resets.
-        max_steps: K, most decisions in a transition; positive.
+        max_steps: L, most decisions in a transition; positive.
     """
     batch = len(rows)
     found = Transitions(

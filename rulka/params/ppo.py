@@ -36,6 +36,9 @@ class PpoParams(AlgorithmParams):
         description="of the divergence from the policy that it began as, which holds on to it; 0 lets go"
     )
     max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
+    racer_tau: float = Field(
+        gt=0, le=1, description="share by which raced weights follow those that learn, once an update; 1 races the latter"
+    )
     max_versions_behind: Whole = Field(description="how many weight versions experience may lag the learner")
     value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")
     value_warmup_ridge: NotNegative = Field(

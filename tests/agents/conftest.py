@@ -54,6 +54,7 @@ PPO = PpoParams(
     entropy_weight=constant(0.003),
     clone_weight=constant(0.0),
     max_grad_norm=0.5,
+    racer_tau=1.0,
     max_versions_behind=0,
     value_warmup_steps=0,
     value_warmup_ridge=0.0,

@@ -13,7 +13,7 @@ import torch
 from models.iqn import IqnNetwork, fixed_fractions
 from rulka.agents.algorithms import make_actor
 from rulka.agents.iqn.action_chunks import chunk_values
-from rulka.agents.iqn.loss import Networks, sampled_returns
+from rulka.agents.iqn.targets import Networks, sampled_returns
 from rulka.buffers.experience import new_block
 from rulka.buffers.sampler import Batch, empty_batch
 

@@ -159,6 +159,19 @@ def test_reset_by_its_formula(lab):
         torch.testing.assert_close(value, expected)
 
 
+def test_a_reset_leaves_frozen_parts_alone(lab):
+    spec = lab.spec("iqn")
+    network = fresh_network(spec, 0)
+    before = weights(network)
+    for parameter in (*network.advantage_head.parameters(), *network.encoder.parameters()):
+        parameter.requires_grad_(False)
+    reset_weights(network, fresh_network(spec, 1), ResetParams.model_validate(RESETS))
+    kept = {name for name, tensor in weights(network).items() if torch.equal(tensor, before[name])}
+    frozen = {name for name in before if name.startswith(("advantage_head.", "encoder."))}
+    assert frozen <= kept
+    assert "value_head.2.weight" not in kept
+
+
 def test_resets_come_at_their_steps_and_owe_more_learning(lab, races):
     learner = filled(lab.spec("iqn", resets=RESETS, samples_per_insert=4.0), races, num_blocks=1)
     allowed = learner.num_allowed_env_steps()

@@ -297,6 +297,26 @@ def test_block_evaluation_by_hand():
     torch.testing.assert_close(rollout.first_log_probs.exp(), torch.full((2, 2), 0.5))
 
 
+def test_what_races_is_a_running_average_of_the_weights(lab, coin_races):
+    """After each update the average has moved by the share; a resumed learner goes on with the same."""
+    spec = lab.spec("ppo", racer_tau=0.25)
+    learner, actor = learner_and_actor(spec)
+    learner.load_network(make_learner(spec, seed=7).network.state_dict())
+    expected = weights(learner)
+    for _ in range(3):
+        while learner.update() is None:
+            learner.insert(coin_races.drive(actor), 0, 0)
+        expected = {name: was + 0.25 * (weights(learner)[name] - was) for name, was in expected.items()}
+    torch.testing.assert_close(dict(learner.racer.state_dict()), expected)
+    assert changed(expected, weights(learner)), "the average lags behind"
+    resumed = make_learner(spec, seed=5)
+    resumed.load_state_dict(learner.state_dict())
+    torch.testing.assert_close(resumed.racer.state_dict(), learner.racer.state_dict(), rtol=0, atol=0)
+    assert make_learner(lab.spec("ppo"), 0).racer is not learner.racer
+    plain = make_learner(lab.spec("ppo"), 0)
+    assert plain.racer is plain.network
+
+
 def test_the_loss_holds_on_to_the_policy_that_it_began_as(lab, coin_races):
     """The same experience with a large weight moves the policy less, and what it holds on to survives a resume."""
     moved = {}

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from rulka.params import ALGORITHM_NAMES
+
 PRIORITISED = {
     "alpha": 0.6,
     "beta": {"interpolation": "linear", "points": [[0, 0.4], [10000, 1.0]]},
     "epsilon": 0.002,
     "min_actions_left": 40,
 }
-ALGORITHMS = pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+ALGORITHMS = pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
 
 
 @ALGORITHMS

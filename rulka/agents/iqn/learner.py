@@ -3,7 +3,7 @@
 Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Linesight.
 Demonstrations may fill a part of every batch (Ball et al. 2023, arXiv:2302.02948). Logits of the cloned policy are
 never taken for Q-values. docs/agents.md compares all of it with Linesight, item by item.
-Dimensions: B batch, T quantile fractions.
+Dimensions: B batch, T quantile fractions, A actions, E image features, H x W pixels, F floats.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.iqn.inspection import inspect_priorities, inspect_values
-from rulka.agents.iqn.loss import Networks, quantiles_of, sampled_returns
+from rulka.agents.iqn.targets import Networks, quantiles_of, sampled_returns
 from rulka.agents.iqn.network import PARTS, fresh_network
 from rulka.agents.iqn.replay import IqnReplay
 from rulka.agents.metrics import MetricMeans, inspect_training
@@ -72,8 +72,9 @@ class IqnLearner:
             self.replay.keep(GUIDE, self._guide_log_probs)
         self._num_gradient_steps = 0
         self._num_resets = 0
-        # `samples_per_insert` bounds how often the ring is learned from. It counts no demonstrations among the samples
-        # and no decisions that fill an empty ring among the inserts; each reset allows some samples more.
+        # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps)
+        # + _num_reset_samples. Demonstrations are not counted as learned, nor the decisions that fill an empty ring as
+        # inserted; each reset allows some samples more.
         self._num_learned = 0
         self._num_start_steps = params.start_steps
         self._num_reset_samples = 0
@@ -135,7 +136,7 @@ class IqnLearner:
         learning_rate = self._params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
         self._set_limits()
-        self._reset_when_due()  # frozen parts are known by now
+        self._reset_when_due()  # after the rates, which say what is frozen
         means = MetricMeans()
         for _ in range(self._params.gradient_steps_per_update):
             self._learn(self._draw(), means)
@@ -196,13 +197,13 @@ class IqnLearner:
         for network in (self.network, self.target):
             draw_noise(network, self._generators.device)
         tau = self._draw_fractions()
-        target_bs, target_tau = self._targets(batch)
+        target_bt, target_tau = self._targets(batch)
         with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
-        loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
+        loss_b = quantile_huber_loss(quantile_bt, tau, target_bt, params.kappa)
         # A wide target costs even the network that predicts it exactly: its loss against itself says how much.
-        own_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
-        weight_b, self._self_loss = self_loss_weights(own_loss_b, self._self_loss, params.self_loss_clamp_ratio)
+        self_loss_b = quantile_huber_loss(target_bt, target_tau, target_bt, params.kappa)
+        weight_b, self._self_loss = self_loss_weights(self_loss_b, self._self_loss, params.self_loss_clamp_ratio)
         self._optimizer.zero_grad(set_to_none=True)
         # The sum over the batch, not its mean: learning rate and clip are those of Linesight, which sums.
         (loss_b * weight_b * batch.weight).sum().backward()
@@ -212,14 +213,14 @@ class IqnLearner:
         self._optimizer.step()
         self._num_gradient_steps += 1
         self._move_target()
-        error_b = (quantile_bt.detach().mean(dim=1) - target_bs.mean(dim=1)).abs()
-        self.replay.note_errors(error_b)
+        error_b = (quantile_bt.detach().mean(dim=1) - target_bt.mean(dim=1)).abs()
+        self.replay.note_errors(error_b)  # of the batch drawn last, which is this one
         means.add(
             loss=loss_b.mean(),
             weighted_loss=(loss_b * weight_b).mean(),
             td_error=error_b.mean(),
             q_mean=quantile_bt.mean(),
-            target_mean=target_bs.mean(),
+            target_mean=target_bt.mean(),
             importance=batch.weight.mean(),
             grad_norm=norm,
         )
@@ -262,10 +263,10 @@ class IqnLearner:
         for network in (self.network, self.target):
             clear_noise(network)
         tau = self._draw_fractions()
-        target_bs, _ = self._targets(batch)
+        target_bt, _ = self._targets(batch)
         with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
-        means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
+        means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bt, self._params.kappa).mean())
 
     def inspect(self) -> dict[str, float]:
         """Looks closer at gradients, weights, values and priorities; see `rulka.agents.iqn.inspection`."""
@@ -355,7 +356,8 @@ def reset_weights(network: IqnNetwork, fresh: IqnNetwork, resets: ResetParams) -
         if parameter.requires_grad:
             parameter.lerp_(new, resets.fresh_share)
     for parameter, new in zip(_last(network), _last(fresh), strict=True):
-        parameter.lerp_(new, 1.0 - resets.last_layer_kept)
+        if parameter.requires_grad:
+            parameter.lerp_(new, 1.0 - resets.last_layer_kept)
 
 
 def _last(network: IqnNetwork) -> list[Tensor]:

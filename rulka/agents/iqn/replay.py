@@ -63,9 +63,9 @@ class _Source:
         )
         self.index, self.clock = torch.zeros(0, dtype=torch.int64), collate.clock
 
-    def fill(self, rows: slice, discount: float) -> None:
-        """Draws as many transitions as `rows` of the batch hold; `discount` is the gamma of one decision."""
-        self._collate.rows, self._collate.discount = rows, discount
+    def fill(self, rows: slice, gamma: float) -> None:
+        """Draws as many transitions as `rows` of the batch hold; `gamma` is the discount of one decision."""
+        self._collate.rows, self._collate.gamma = rows, gamma
         part, info = self.buffer.sample(rows.stop - rows.start, return_info=True)
         if "_weight" in info:
             part.weight.copy_(info["_weight"])

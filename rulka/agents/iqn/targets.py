@@ -38,8 +38,7 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
         tau: [B, T] fractions of those values.
         tau_choosing: [T] fractions at which actions are compared.
         params: which rule. Double DQN takes the action that the online network prefers within the limits of its guide,
-            Munchausen the softmax over
-            the target network's values, and otherwise each quantile its own best action.
+            Munchausen the softmax over the target network's values, and otherwise each quantile its own best action.
     """
     following = batch.next_image, batch.next_floats
     chunk_shape = tuple(batch.action.shape[1:])
