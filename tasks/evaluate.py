@@ -31,10 +31,11 @@ from rulka.agents.algorithms import label_of
 from rulka.artifacts import META_FILE
 from rulka.datasets.races import Race, load_races
 from rulka.device import use_device
-from rulka.evaluation.contest import drivers, race_all
+from rulka.evaluation.by_track import entries_by_track, format_tracks
+from rulka.evaluation.contest import Driver, drivers, race_all, trained_tracks
 from rulka.evaluation.dataset import demonstration_results, export_result
 from rulka.evaluation.metrics import format_metrics, metrics_of, scores_of
-from rulka.evaluation.race import EvaluationRaces, find_reference_race
+from rulka.evaluation.race import EvaluationRaces, RandomPolicy, find_reference_race
 from rulka.evaluation.results import Evaluation, best_race
 from rulka.folders import (
     AGENT,
@@ -66,6 +67,7 @@ from rulka.report.figures import draw_figures, save_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Report, render_report
 from rulka.stage import output_folder, require, run_stage
+from rulka.tracks.chosen import chosen_tracks
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, write_video
 
@@ -117,6 +119,7 @@ def evaluate(
     dataset = load_races(inputs.races)
     demonstrations = dataset.on_main_track()
     races = EvaluationRaces.of(dataset.main_track, observation, actions, simulator, evaluate, race_end)
+    further = [track for track in chosen_tracks(evaluate.tracks, races.track) if track.uid != races.track.uid]
     entries = drivers(inputs.agent, inputs.policy, races, use_device())
     evaluation = race_all(
         entries,
@@ -124,7 +127,11 @@ def evaluate(
         demonstration_results(demonstrations, races.track),
         find_reference_race(inputs.races, races),
     )
-    metrics = metrics_of(evaluation, evaluate.seed, getattr(entries[0].policy, "algorithm", "agent"))
+    by_track = [evaluation, *(_on_another_track(entries, replace(races, track=track), inputs) for track in further)]
+    tracks = entries_by_track(by_track, trained_tracks(inputs.agent), evaluate.seed)
+    metrics = {"tracks": tracks} | metrics_of(
+        evaluation, evaluate.seed, getattr(entries[0].policy, "algorithm", "agent")
+    )
     with output_folder(out_dir) as folder:
         _write_json(folder / METRICS_FILE, metrics)
         _write_json(folder / SCORES_FILE, scores_of(metrics))
@@ -136,9 +143,15 @@ def evaluate(
         durations = [stage for stage in read_durations(inputs.durations) if stage.stage != "evaluate"]
         report = _draw(folder, evaluation, demonstrations, races, {"evaluate": evaluate, "race_end": race_end}, inputs)
         durations.append(StageDuration("evaluate", time.monotonic() - started_s, None, ""))
-        page = render_report(replace(report, video_caption=caption, durations=durations))
+        page = render_report(replace(report, video_caption=caption, durations=durations, tracks=tracks))
         (folder / REPORT_PAGE).write_text(page, encoding="utf-8")
     _say_where(out_dir, metrics)
+
+
+def _on_another_track(entries: list[Driver], races: EvaluationRaces, inputs: Inputs) -> Evaluation:
+    """Races everybody but random actions, without demonstrations."""
+    able = [entry for entry in entries if not isinstance(entry.policy, RandomPolicy)]
+    return race_all(able, races, [], find_reference_race(inputs.races, races), label=races.track.name)
 
 
 def _film(path: Path, evaluation: Evaluation, settings: RaceSettings, evaluate: EvaluateParams) -> str:
@@ -181,6 +194,7 @@ def _draw(
         durations=[],
         is_from_game=any(race.source == "recording" for race in demonstrations),
         parameters=yaml.safe_dump(parameters, sort_keys=False),
+        tracks=[],
     )
 
 
@@ -208,6 +222,7 @@ def _say_where(out_dir: Path, metrics: dict[str, Any]) -> None:
         "",
         format_metrics(metrics),
         "",
+        *([format_tracks(metrics["tracks"]), ""] if len(metrics["tracks"]) > 1 else []),
         f"report  {(out_dir / REPORT_PAGE).as_posix()}",
         f"plots   {(out_dir / PLOTS).as_posix()}",
         f"video   {(out_dir / VIDEO_FILE).as_posix()}",

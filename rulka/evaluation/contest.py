@@ -10,7 +10,7 @@ from typing import TextIO
 import torch
 
 from rulka.agents.load import load_policy
-from rulka.artifacts import META_FILE
+from rulka.artifacts import META_FILE, read_meta
 from rulka.evaluation.race import EvaluationRaces, Policy, RandomPolicy, race
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.folders import COMPARED
@@ -58,12 +58,18 @@ def drivers(agent_dir: Path, policy_dir: Path, races: EvaluationRaces, device: t
     return found
 
 
+def trained_tracks(agent_dir: Path) -> list[str]:
+    """Returns the UIDs of the tracks that an agent was trained on; none where its metadata does not say."""
+    return list(read_meta(agent_dir).get("provenance", {}).get("training", {}).get("tracks", ()))
+
+
 def race_all(
     entries: Sequence[Driver],
     races: EvaluationRaces,
     demonstrations: list[RaceResult],
     reference: RaceResult | None = None,
     stream: TextIO | None = None,
+    label: str = "evaluate",
 ) -> Evaluation:
     """Lets everybody drive all races, and shows how far it is.
 
@@ -75,12 +81,13 @@ def race_all(
         demonstrations: on the same track.
         reference: the reference lap of the track.
         stream: where progress is shown; standard output when None.
+        label: of the progress.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     contestants = []
     try:
-        with Progress("evaluate", len(entries) * len(races.seeds), "races", stream=stream) as bar:
+        with Progress(label, len(entries) * len(races.seeds), "races", stream=stream) as bar:
             for entry in entries:
                 results = race(
                     entry.policy, races, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label)

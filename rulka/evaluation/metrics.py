@@ -171,7 +171,7 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
     reference = reference_entry(evaluation, seed)
     if reference:
         races = {contestant.key: contestant.races for contestant in evaluation.contestants}
-        entries = {key: entry | _beside_reference(entry, races[key], evaluation) for key, entry in entries.items()}
+        entries = {key: entry | versus_reference(entry, races[key], evaluation) for key, entry in entries.items()}
     metrics: Json = {key: entries[key] for key in FIXED if key in entries} | reference
     if "agent" in metrics:
         metrics["agent"] = metrics["agent"] | {"algorithm": agent_algorithm}
@@ -209,7 +209,8 @@ def reference_entry(evaluation: Evaluation, seed: int) -> Json:
     return {"reference": summarise([lap], seed).to_json() | {"medals": medals_of(lap.time_ms)._asdict()}}
 
 
-def _beside_reference(entry: Json, races: Sequence[RaceResult], evaluation: Evaluation) -> Json:
+def versus_reference(entry: Json, races: Sequence[RaceResult], evaluation: Evaluation) -> Json:
+    """Returns what the reference lap, which has to be there, adds to the entry of some races; see `metrics_of`."""
     ratio = evaluation.ratio_to_reference(entry["median_time_s"])
     ratios = [evaluation.ratio_to_reference(race.time_s) for race in races]
     shares = [0.0 if one is None else 1.0 / one for one in ratios]

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
+from rulka.evaluation.by_track import HEAD
 from rulka.evaluation.statistics import Interval
 from rulka.experiments.plan import ExperimentFile, Plan
 from rulka.experiments.results import SCORE, Results, Summary
@@ -55,9 +56,8 @@ def write_page(plan: Plan, results: Results, page: Path, command: str) -> None:
 
 def format_summaries(summaries: Sequence[Summary]) -> str:
     """Returns the table of variants, as Markdown."""
-    rows = [
-        ["variant", "runs", "lap share (IQM)", "beats the baseline", "finished", "median time", "env steps", "CPU min"],
-    ]
+    head = "variant, runs, lap share (IQM), beats the baseline, finished, median time, kept, env steps, CPU min"
+    rows = [head.split(", ")]
     rows += [
         [
             one.variant,
@@ -66,6 +66,7 @@ def format_summaries(summaries: Sequence[Summary]) -> str:
             "" if one.improvement is None else f"{one.improvement:.2f} ({_range(one.improvement_interval)})",
             f"{one.finish_rate:.0%}",
             "-" if one.median_time_s is None else f"{one.median_time_s:.2f} s",
+            "-" if one.kept is None else f"{one.kept:.2f}",
             f"{one.env_steps:,.0f}",
             f"{one.cpu_minutes:.1f}",
         ]
@@ -96,7 +97,9 @@ def _text(plan: Plan, results: Results, command: str, pictures: Sequence[str]) -
         format_summaries(results.summaries(file.baseline)),
         "Lap share: mean over a run's races of the reference lap's time over theirs, 0 where the race was not finished;"
         " over runs their interquartile mean. In brackets 95 % bootstrap intervals over runs, which few runs make wide."
-        f" *Beats the baseline*: the chance that a run has a higher lap share than one of `{file.baseline}`.",
+        f" *Beats the baseline*: the chance that a run has a higher lap share than one of `{file.baseline}`. *Kept*:"
+        " the lowest finish rate of the greedy checks in the first tenth of training, in units of that of the weights"
+        " that it began with; the least of the runs.",
         *(
             ["Not come to their end: " + ", ".join(f"`{name}`" for name in results.missing) + "."]
             * bool(results.missing)
@@ -104,8 +107,17 @@ def _text(plan: Plan, results: Results, command: str, pictures: Sequence[str]) -
         *(f"![{plan.name}](images/{name})" for name in pictures),
         "## Every run",
         _runs(results.rows),
+        *_by_track(results.tracks),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _by_track(rows: pd.DataFrame) -> list[str]:
+    """Returns the part about tracks; nothing where there is but one."""
+    if len(set(rows["track"].tolist())) < 2:
+        return []
+    names = ["variant", "seed", *HEAD]
+    return ["## By track", _table([names, *(list(map(str, row)) for row in rows[names].to_numpy().tolist())])]
 
 
 def _variants(file: ExperimentFile) -> str:
@@ -127,6 +139,7 @@ def _runs(rows: pd.DataFrame) -> str:
             f"{row[SCORE]:.3f}",
             f"{row['finish_rate']:.0%}",
             "-" if pd.isna(row["median_time_s"]) else f"{row['median_time_s']:.2f} s",
+            "-" if pd.isna(row["kept"]) else f"{row['kept']:.2f}",
             f"{row['env_steps']:,}",
             f"{row['gradient_steps']:,}",
             f"{row['cpu_minutes']:.1f}",
@@ -134,8 +147,8 @@ def _runs(rows: pd.DataFrame) -> str:
         ]
         for row in rows.to_dict("records")
     ]
-    head = ["variant", "seed", "lap share", "finished", "median", "env steps", "gradient steps", "CPU min", "minutes"]
-    return _table([head, *texts])
+    head = "variant, seed, lap share, finished, median, kept, env steps, gradient steps, CPU min, minutes"
+    return _table([head.split(", "), *texts])
 
 
 def _curves(results: Results, theme: Theme) -> Figure:

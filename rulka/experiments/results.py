@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rulka.errors import UserError
+from rulka.evaluation.by_track import HEAD, track_rows
 from rulka.evaluation.statistics import Interval
 from rulka.experiments.plan import Cell, Plan
 from rulka.experiments.statistics import (
@@ -30,6 +32,7 @@ COLUMNS = (
     SCORE,
     "finish_rate",
     "median_time_s",
+    "kept",
     "env_steps",
     "gradient_steps",
     "cpu_minutes",
@@ -47,6 +50,7 @@ class Summary(NamedTuple):
     Attributes:
         score: interquartile mean of the score, and its 95 % interval.
         improvement: chance that a run scores higher than one of the baseline, and its interval; None for the baseline.
+        kept: the least of its runs, see `kept_of_start`.
     """
 
     variant: str
@@ -57,6 +61,7 @@ class Summary(NamedTuple):
     improvement_interval: Interval | None
     finish_rate: float
     median_time_s: float | None
+    kept: float | None
     env_steps: float
     cpu_minutes: float
 
@@ -68,11 +73,13 @@ class Results:
     Attributes:
         rows: one for each, with `COLUMNS`.
         curves: the log of training of each, with `variant` and `seed`.
+        tracks: how the agent of each did on each track, in words, with `variant` and `seed`.
         missing: names of the cells that did not come to their end.
     """
 
     rows: pd.DataFrame
     curves: pd.DataFrame
+    tracks: pd.DataFrame
     missing: tuple[str, ...]
 
     def scores(self, variant: str) -> Scores:
@@ -98,6 +105,7 @@ class Results:
             stratified_interval(probability_of_improvement, scores, others) if is_compared else None,
             float(numbers["finish_rate"].mean()),
             float(np.median(times_s)) if len(times_s) else None,
+            float(numbers["kept"].min()) if np.isfinite(numbers["kept"]).all() else None,
             float(numbers["env_steps"].mean()),
             float(numbers["cpu_minutes"].mean()),
         )
@@ -115,8 +123,9 @@ def gather(plan: Plan, work: Work) -> Results:
         raise NoResultsError(message, hint=f"Look at the logs in {work.folder.as_posix()}.")
     rows = pd.DataFrame([_row(cell, work) for cell in finished], columns=list(COLUMNS))
     curves = pd.concat([_curve(cell, work) for cell in finished], ignore_index=True)
+    tracks = pd.concat([_tracks(cell, work) for cell in finished], ignore_index=True)
     missing = tuple(cell.name for cell in plan.cells if cell not in finished)
-    return Results(rows, curves, missing)
+    return Results(rows, curves, tracks, missing)
 
 
 def _folder(cell: Cell, stage: str, work: Work) -> Path:
@@ -124,19 +133,42 @@ def _folder(cell: Cell, stage: str, work: Work) -> Path:
 
 
 def _row(cell: Cell, work: Work) -> dict[str, Any]:
-    agent = _json(_folder(cell, "evaluate", work) / EVALUATION / METRICS_FILE)["agent"]
-    last = _lines(_folder(cell, "train", work) / AGENT / TRAINING_LOG)[-1]
+    agent = _metrics(cell, work)["agent"]
+    lines = _lines(_folder(cell, "train", work) / AGENT / TRAINING_LOG)
+    last = lines[-1]
     return {
         "variant": cell.variant,
         "seed": cell.seed,
         SCORE: agent[SCORE],
         "finish_rate": agent["finish_rate"],
         "median_time_s": agent["median_time_s"],
+        "kept": kept_of_start(lines),
         "env_steps": last["env_steps"],
         "gradient_steps": last.get("gradient_steps", 0),
         "cpu_minutes": last["cpu_minutes"],
         "minutes": last["minutes"],
     }
+
+
+def kept_of_start(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """Returns how much is kept in the first tenth of a training, as its log has it.
+
+    That is the lowest finish rate of the greedy checks in the first tenth of all environment steps, in units of the
+    first check's, which is of the weights that training began with. None where these finished nowhere.
+    """
+    checks = [line for line in lines if line.get("check_finish_rate") is not None]
+    early = [check["check_finish_rate"] for check in checks if check["env_steps"] <= 0.1 * lines[-1]["env_steps"]]
+    return min(early) / early[0] if early and early[0] > 0.0 else None
+
+
+def _metrics(cell: Cell, work: Work) -> dict[str, Any]:
+    return _json(_folder(cell, "evaluate", work) / EVALUATION / METRICS_FILE)
+
+
+def _tracks(cell: Cell, work: Work) -> pd.DataFrame:
+    entries = _metrics(cell, work)["tracks"]
+    rows = pd.DataFrame(track_rows(entries), columns=list(HEAD))
+    return rows.assign(variant=cell.variant, seed=cell.seed)
 
 
 def _curve(cell: Cell, work: Work) -> pd.DataFrame:

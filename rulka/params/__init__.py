@@ -26,13 +26,17 @@ from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, 
 from rulka.params.ppo import PpoParams
 from rulka.params.problems import problems_of
 from rulka.params.races import (
+    CampaignTracksParams,
     CaptureParams,
     DriverParams,
     EvaluateParams,
+    GeneratedTracksParams,
+    MainTrackParams,
     RaceEndParams,
     RaceParams,
     SelectParams,
     TrackParams,
+    TracksParams,
 )
 from rulka.params.reader import PARAMS_FILE, ParamsError, checked_params, read_params, read_sections, reference_params
 from rulka.params.sections import Params, keys_of
@@ -70,6 +74,7 @@ __all__ = [
     "AutoencoderParams",
     "Backend",
     "CameraParams",
+    "CampaignTracksParams",
     "CaptureParams",
     "CloneParams",
     "Count",
@@ -77,9 +82,11 @@ __all__ = [
     "EngineeredRewardParams",
     "EvaluateParams",
     "FitParams",
+    "GeneratedTracksParams",
     "IqnNetworkParams",
     "IqnParams",
     "LateralM",
+    "MainTrackParams",
     "MunchausenParams",
     "NetworkParams",
     "NotNegative",
@@ -107,6 +114,7 @@ __all__ = [
     "StartSpeedMps",
     "Ticks",
     "TrackParams",
+    "TracksParams",
     "TrainParams",
     "TransferParams",
     "VaeParams",

@@ -37,7 +37,9 @@ class PpoParams(AlgorithmParams):
     )
     max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
     racer_tau: float = Field(
-        gt=0, le=1, description="share by which raced weights follow those that learn, once an update; 1 races the latter"
+        gt=0,
+        le=1,
+        description="how far raced weights follow those that learn, once an update; 1 races these",
     )
     max_versions_behind: Whole = Field(description="how many weight versions experience may lag the learner")
     value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")

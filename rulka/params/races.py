@@ -1,11 +1,11 @@
 """Where races come from, how they end and are raced for evaluation.
 
-Sections `race_end`, `track`, `races`, `capture` and `evaluate`.
+Sections `race_end`, `track`, `races`, `capture` and `evaluate`, and sets of tracks, which `train` reads too.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,40 @@ class TrackParams(Section):
     max_slope: float = Field(ge=0, lt=0.5, description="steepest rise or fall, metres for each metre driven")
     gate_spacing_m: float = Field(ge=5, le=10_000, description="about this far apart are the checkpoints")
     difficulty: Literal["easy", "medium", "hard", "expert"] = Field(description="see `rulka.tracks.difficulty`")
+
+
+class MainTrackParams(Section):
+    """The track of `data/races`, of which the demonstrations are."""
+
+    kind: Literal["main"] = Field(description="the track of data/races")
+
+    @property
+    def count(self) -> int:
+        """How many tracks they are."""
+        return 1
+
+
+class CampaignTracksParams(Section):
+    """Some tracks of the campaign."""
+
+    kind: Literal["campaign"] = Field(description="tracks of the campaign")
+    slugs: tuple[CampaignSlug, ...] = Field(strict=False, min_length=1, description="which, as `rulka track list` says")
+
+    @property
+    def count(self) -> int:
+        """How many tracks they are."""
+        return len(self.slugs)
+
+
+class GeneratedTracksParams(TrackParams):
+    """Tracks generated from one seed after another; a seed that makes no track is passed over."""
+
+    kind: Literal["generated"] = Field(description="generated tracks, from `seed` on")
+    count: Several = Field(description="how many")
+
+
+TracksParams = Annotated[MainTrackParams | CampaignTracksParams | GeneratedTracksParams, Field(discriminator="kind")]
+"""Some tracks, told apart by their `kind`; see `rulka.tracks.chosen`."""
 
 
 class DriverParams(Section):
@@ -112,6 +146,7 @@ class CaptureParams(Section):
 class EvaluateParams(Section):
     """Stage `evaluate`: greedy races from fixed seeds."""
 
+    tracks: tuple[TracksParams, ...] = Field(strict=False, description="raced on too, beside the track of data/races")
     num_races: Several = Field(description="races of each contestant")
     seed: Seed = Field(description="start k of a race is drawn from seed + k")
     start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")

@@ -24,6 +24,7 @@ from rulka.params.base import (
     Weight,
     WeightSchedule,
 )
+from rulka.params.races import TracksParams
 
 
 class EngineeredRewardParams(Section):
@@ -86,6 +87,9 @@ class TrainParams(Section):
     cars_per_collector: Several = Field(description="cars that one collector drives side by side")
     block_steps: Several = Field(description="decisions of every car in one block of experience")
     precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster at start")
+    tracks: tuple[TracksParams, ...] = Field(
+        strict=False, min_length=1, description="what is raced on; cars of one batch race on different ones"
+    )
     start_anywhere: Share = Field(description="share of training races that start anywhere on the track")
     start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")
     start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
@@ -114,13 +118,28 @@ class TrainParams(Section):
             raise ValueError(message)
         if self.environment == "game":
             self._check_game()
+        if self.num_tracks > self.num_cars:
+            message = f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
+            raise ValueError(message)
         return self
+
+    @property
+    def num_tracks(self) -> int:
+        """How many tracks are raced on."""
+        return sum(some.count for some in self.tracks)
+
+    @property
+    def num_cars(self) -> int:
+        """Cars of all collectors together."""
+        return max(1, self.num_collectors) * self.cars_per_collector
 
     def _check_game(self) -> None:
         """Refuses what one car in a real game cannot do."""
         one = {"cars_per_collector": 1, "check_races": 1}
         nought = {"start_anywhere": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
         wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
+        if [some.kind for some in self.tracks] != ["main"]:
+            wrong.append("tracks must be the main one alone")
         if wrong:
             message = f"a game has one car, which begins at the start line: {', '.join(wrong)}"
             raise ValueError(message)

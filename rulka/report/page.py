@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rulka.evaluation.metrics import Comparison, Summary, compare, summarise
+from rulka.evaluation.by_track import HEAD, track_rows
+from rulka.evaluation.metrics import Comparison, Json, Summary, compare, summarise
 from rulka.evaluation.results import Contestant, Evaluation, finish_times_s
 from rulka.evaluation.statistics import Interval
 from rulka.reference.medals import medal_won, medals_of
@@ -43,6 +44,7 @@ class Report:
         durations: of the stages, may be empty.
         is_from_game: whether demonstrations were driven in the game, not in the simulator.
         parameters: all parameters as text, may be empty.
+        tracks: the agent's results by track, of `rulka.evaluation.by_track`; shown where there are several.
     """
 
     evaluation: Evaluation
@@ -54,6 +56,7 @@ class Report:
     durations: list[StageDuration]
     is_from_game: bool
     parameters: str
+    tracks: list[Json]
 
 
 class Tile(NamedTuple):
@@ -106,6 +109,8 @@ def render_report(report: Report) -> str:
         headline=headline(evaluation, report.seed),
         tiles=_tiles(evaluation, report.seed),
         results=result_rows(evaluation, report.seed),
+        track_head=HEAD,
+        track_rows=track_rows(report.tracks) if len(report.tracks) > 1 else [],
         video_source=_video_source(report.video),
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )

@@ -66,6 +66,7 @@ from rulka.runtime.parts import (
     agent_config,
     block_spec,
     build_cars,
+    build_cars_on_tracks,
     build_game_cars,
     build_learner,
     num_games,
@@ -74,8 +75,12 @@ from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
 from rulka.runtime.specs import RunSpec
 from rulka.stage import require
+from rulka.tracks.chosen import chosen_tracks
+from rulka.tracks.track import Track, load_track
 
 _LOGGER = logging.getLogger(__name__)
+TRACKS_FOLDER = "tracks"
+"""The tracks of a run, in its folder: `0.npz` and so on."""
 
 
 class TrainInputError(UserError):
@@ -151,6 +156,7 @@ class AgentRun:
         self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED / algorithm
         require(self._init_dir / META_FILE, "transfer")
         self._track = track_path(folders.races, read_races_meta(folders.races)["main_track"])
+        self._tracks: list[Track] = []  # that are raced on, as soon as the run is under way
         self.folder = folders.runs / f"{algorithm}-{self._fingerprint()[:16]}"
         self.final_dir = self.folder / FINAL_FOLDER
 
@@ -166,7 +172,6 @@ class AgentRun:
             return
         initial = self._initial()
         self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(self._track, self.folder / TRACK_FILE)
         if self._sections.train.environment == "game":
             with running_games(read_game_settings(), num_games(self._sections.train)) as link:
                 outcome = train_run(self._in_games(self._run_spec(initial), link))
@@ -243,11 +248,39 @@ class AgentRun:
             make_collector_cars=lambda index: partial(make_cars, first.instance(index)),
         )
 
+    def _lay_tracks(self) -> list[Path]:
+        """Writes the tracks that are raced on where the run's processes, and the live page, look for them."""
+        folder = self.folder / TRACKS_FOLDER
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._tracks = chosen_tracks(self._sections.train.tracks, load_track(self._track))
+        files = [folder / f"{number}.npz" for number in range(len(self._tracks))]
+        for track, file in zip(self._tracks, files, strict=True):
+            track.save(file)
+        if len(files) == 1:  # the page shows cars on the one track that there is
+            shutil.copyfile(files[0], self.folder / TRACK_FILE)
+        return files
+
+    def _make_cars(self) -> dict[str, Any]:
+        """Returns what builds environments, as `RunSpec` takes it."""
+        settings, train = self._race_settings(), self._sections.train
+        files = self._lay_tracks()
+        if len(files) == 1:
+            return {"make_cars": partial(build_cars, files[0], settings)}
+        # Every collector races on tracks of its own where there are enough.
+        num_shares = min(max(1, train.num_collectors), len(files))
+        make_cars = [partial(build_cars_on_tracks, files[share::num_shares], settings) for share in range(num_shares)]
+        return {
+            "make_cars": partial(build_cars_on_tracks, files, settings),
+            "make_collector_cars": lambda index: make_cars[index % num_shares],
+            "num_tracks": len(files),
+        }
+
     def _run_spec(self, initial: Artifact) -> RunSpec:
         sections = self._sections
         spec = self._agent_spec(initial)
         return RunSpec(
-            make_cars=partial(build_cars, self._track, self._race_settings()),
+            **self._make_cars(),
             make_actor=partial(make_actor, spec),
             make_learner=lambda: build_learner(
                 spec, initial, sections.train.seed, self._demonstrations(), self._device
@@ -296,26 +329,27 @@ class AgentRun:
             observation=observation_contract(self._sections.observation, self._table.actions_per_decision),
             actions=self._table,
             normalisation=initial.normalisation,
-            provenance=origin | {"training": _training(outcome, self._sections.train)},
+            provenance=origin | {"training": self._training(outcome)},
         )
 
-
-def _training(outcome: Outcome, train: TrainParams) -> dict[str, Any]:
-    """Returns what a report needs to say honestly what was done."""
-    return {
-        "env_steps": outcome.state.env_steps,
-        "gradient_steps": outcome.state.gradient_steps,
-        "minutes": round(outcome.state.seconds / 60.0, 3),
-        "cpu_minutes": round(outcome.state.cpu_seconds / 60.0, 3),
-        "num_starts": outcome.state.num_starts,
-        "ended_by": outcome.ended_by,
-        "record_s": outcome.record_s,
-        "weights_of_env_steps": outcome.best.env_steps,
-        "last_check": asdict(outcome.best.result),
-        "precision": {"bfloat16": "bf16"}.get(outcome.precision, outcome.precision),
-        "num_collectors": train.num_collectors,
-        "cars": max(1, train.num_collectors) * train.cars_per_collector,
-    }
+    def _training(self, outcome: Outcome) -> dict[str, Any]:
+        """Returns what a report needs to say honestly what was done."""
+        train = self._sections.train
+        return {
+            "env_steps": outcome.state.env_steps,
+            "gradient_steps": outcome.state.gradient_steps,
+            "minutes": round(outcome.state.seconds / 60.0, 3),
+            "cpu_minutes": round(outcome.state.cpu_seconds / 60.0, 3),
+            "num_starts": outcome.state.num_starts,
+            "ended_by": outcome.ended_by,
+            "record_s": outcome.record_s,
+            "weights_of_env_steps": outcome.best.env_steps,
+            "last_check": asdict(outcome.best.result),
+            "precision": {"bfloat16": "bf16"}.get(outcome.precision, outcome.precision),
+            "num_collectors": train.num_collectors,
+            "cars": train.num_cars,
+            "tracks": [track.uid for track in self._tracks],
+        }
 
 
 def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = "") -> dict[str, Any]:

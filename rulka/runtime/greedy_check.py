@@ -44,6 +44,7 @@ class CheckResult:
         num_races: how many.
         finish_rate: share that finished.
         mean_time_s: of those that finished; None where none did.
+        mean_pace: seconds for each metre of the same; on one track, in the order of the mean times.
         mean_progress_m: furthest progress of all.
         fastest: the finished race with the best time; None where none finished.
     """
@@ -51,13 +52,14 @@ class CheckResult:
     num_races: int
     finish_rate: float
     mean_time_s: float | None
+    mean_pace: float | None
     mean_progress_m: float
     fastest: RaceKey | None
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Larger is better: first the finish rate, then the mean time, or the progress where nobody finished."""
-        return self.finish_rate, self.mean_progress_m if self.mean_time_s is None else -self.mean_time_s
+        """Larger is better: first the finish rate, then the mean pace, or the progress where nobody finished."""
+        return self.finish_rate, self.mean_progress_m if self.mean_pace is None else -self.mean_pace
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class GreedyCheck:
             num_races=len(finished),
             finish_rate=float(finished.mean()),
             mean_time_s=float(time_ms[finished].mean()) / 1000.0 if finished.any() else None,
+            mean_pace=float(time_ms[finished].sum() / progress_m[finished].sum()) / 1000.0 if finished.any() else None,
             mean_progress_m=float(progress_m.mean()),
             fastest=self._fastest(seeds, finished, time_ms),
         )

@@ -15,6 +15,7 @@ from rulka.artifacts import Artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import CPU
 from rulka.envs.game import GameCars
+from rulka.envs.several import CarsOnTracks
 from rulka.envs.vector import RaceVectorEnv
 from rulka.errors import UserError
 from rulka.game.link import GameLink
@@ -28,6 +29,14 @@ def build_cars(track: Path, settings: RaceSettings, num_cars: int, *, start_anyw
     """Builds an environment; see `rulka.runtime.specs.MakeCars`."""
     chosen = settings.model_copy(update={"start_anywhere": start_anywhere})
     return RaceVectorEnv(num_cars, track, settings=chosen)
+
+
+def build_cars_on_tracks(
+    tracks: Sequence[Path], settings: RaceSettings, num_cars: int, *, start_anywhere: float
+) -> CarsOnTracks:
+    """Builds an environment whose cars race on different tracks; see `rulka.runtime.specs.MakeCars`."""
+    chosen = settings.model_copy(update={"start_anywhere": start_anywhere})
+    return CarsOnTracks(num_cars, tracks, chosen)
 
 
 def build_game_cars(

@@ -50,7 +50,8 @@ class RunSpec:
         folder: where live checkpoints and metrics go.
         label: for the progress display.
         make_collector_cars: returns what builds the environment of the collector of a number, where each has a place
-            of its own, as in a game; None lets `make_cars` build them all.
+            of its own, as in a game or on several tracks; None lets `make_cars` build them all.
+        num_tracks: how many are raced on; the fastest race is kept where there is one.
         device: where central inference and the greedy checks run; collectors that choose actions themselves stay on
             the CPU.
     """
@@ -63,6 +64,7 @@ class RunSpec:
     folder: Path
     label: str
     make_collector_cars: Callable[[int], MakeCars] | None = None
+    num_tracks: int = 1
     device: torch.device = CPU
 
     def cars_of(self, collector: int) -> MakeCars:

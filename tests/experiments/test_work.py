@@ -50,6 +50,8 @@ while params["ppo"]["gamma"] == 0.6 and len(open("runs/starts").read()) < 2:
 Path("data/agent").mkdir()
 score = params["ppo"]["gamma"] + params["train"]["seed"] / 100
 steps = [{"env_steps": n, "cpu_minutes": n / 10, "minutes": n, "finish_rate": score, "score": score} for n in (1, 2)]
+checks = [{"env_steps": n / 100, "check_finish_rate": rate} for n, rate in ((0, 0.8), (10, 0.6), (19, 0.9), (30, 0.1))]
+steps = [{"cpu_minutes": 0, "minutes": 0, "finish_rate": None} | check for check in checks] + steps
 Path("data/agent/training.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
 """
 EVALUATE = """
@@ -58,7 +60,12 @@ from pathlib import Path
 score = json.loads(Path("data/agent/training.jsonl").read_text().splitlines()[-1])["score"]
 agent = {"lap_share": score, "finish_rate": 1.0, "median_time_s": 10 / score, "mean_progress_m": 600.0}
 Path("data/evaluation").mkdir()
-Path("data/evaluation/metrics.json").write_text(json.dumps({"agent": agent}))
+driver = {"races": 2, "finished": 2, "median_time_s": 10 / score, "times_reference": 1 / score, "medal": "gold"}
+names = ["here", "there"] if score < 0.9 else ["here"]
+tracks = [
+    {"name": name, "length_m": 600.0, "trained_on": name == "here", "drivers": {"agent": driver}} for name in names
+]
+Path("data/evaluation/metrics.json").write_text(json.dumps({"agent": agent, "tracks": tracks}))
 """
 FILE = {
     "title": "A test",
@@ -100,11 +107,13 @@ def test_an_experiment_is_run_once_and_has_a_page() -> None:
     table = run_experiment(write(), (), 2, Path("page.md"), said.append)
     assert said[0] == "A test: 4 cells, 8 stages. A second."
     assert len([line for line in said if "is done" in line]) == 8
-    assert "| plain | 2 | 1.005 (1.000 to 1.010) |  | 100% | 9.95 s | 2 |" in table
-    assert "| low | 2 | 0.815 (0.810 to 0.820) | 0.00 (0.000 to 0.000) | 100% | 12.27 s | 2 |" in table
+    assert "| plain | 2 | 1.005 (1.000 to 1.010) |  | 100% | 9.95 s | 0.75 | 2 |" in table
+    assert "| low | 2 | 0.815 (0.810 to 0.820) | 0.00 (0.000 to 0.000) | 100% | 12.27 s | 0.75 | 2 |" in table
     page = Path("page.md").read_text()
     assert table in page
-    assert "| low | 2 | 0.820 | 100% | 12.20 s | 2 | 0 |" in page
+    assert "| low | 2 | 0.820 | 100% | 12.20 s | 0.75 | 2 | 0 |" in page
+    assert "| low | 2 | there | 600 m | no | 2 of 2 | 12.20 s | 1.220 | gold |" in page
+    assert "| plain | 1 | here | 600 m | yes |" in page
     assert Path("images/test-curves.png").stat().st_size > 10_000
     assert Path("images/test-profile.png").stat().st_size > 5_000
     said.clear()

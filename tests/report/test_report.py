@@ -59,6 +59,7 @@ def make_report(evaluation: Evaluation, video: Path | None = None) -> Report:
         durations=[StageDuration("train", 75.0, 1500.0, "now")],
         is_from_game=False,
         parameters="seed: 1 <2>",
+        tracks=[],
     )
 
 

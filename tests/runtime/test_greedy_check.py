@@ -27,12 +27,12 @@ def _tensors(value: float) -> dict[str, torch.Tensor]:
     [
         # Finishing counts more than speed.
         (
-            CheckResult(8, 1.0, 30.0, 600.0, None),
-            CheckResult(8, 0.875, 20.0, 580.0, None),
+            CheckResult(8, 1.0, 30.0, 0.05, 600.0, None),
+            CheckResult(8, 0.875, 20.0, 0.04, 580.0, None),
         ),
-        (CheckResult(8, 1.0, 29.9, 600.0, None), CheckResult(8, 1.0, 30.0, 600.0, None)),
-        (CheckResult(8, 0.125, 50.0, 90.0, None), CheckResult(8, 0.0, None, 500.0, None)),
-        (CheckResult(8, 0.0, None, 120.0, None), CheckResult(8, 0.0, None, 100.0, None)),
+        (CheckResult(8, 1.0, 30.1, 0.0498, 600.0, None), CheckResult(8, 1.0, 30.0, 0.05, 600.0, None)),
+        (CheckResult(8, 0.125, 50.0, 0.5, 90.0, None), CheckResult(8, 0.0, None, None, 500.0, None)),
+        (CheckResult(8, 0.0, None, None, 120.0, None), CheckResult(8, 0.0, None, None, 100.0, None)),
     ],
 )
 def test_rank(better: CheckResult, worse: CheckResult) -> None:
@@ -55,7 +55,7 @@ def test_best_are_kept_as_copies_and_race_once_more() -> None:
     best, weights = BestWeights(num_kept=2), _tensors(0.0)
     for env_steps, finish_rate in [(0, 0.5), (100, 0.25), (200, 0.75)]:
         weights["weight"].fill_(env_steps)
-        best.offer(env_steps, CheckResult(4, finish_rate, 20.0, 50.0, None), weights)
+        best.offer(env_steps, CheckResult(4, finish_rate, 20.0, 0.4, 50.0, None), weights)
     saved = best.state_dict()
     assert [(c["env_steps"], float(c["tensors"]["weight"][0])) for c in saved] == [(200, 200.0), (0, 0.0)]
     again = BestWeights(num_kept=2)
@@ -67,7 +67,7 @@ def test_best_are_kept_as_copies_and_race_once_more() -> None:
 def test_newer_of_equals_is_taken() -> None:
     best = BestWeights(num_kept=1)
     for env_steps in (0, 100):
-        best.offer(env_steps, CheckResult(4, 0.5, 20.0, 50.0, None), _tensors(0.0))
+        best.offer(env_steps, CheckResult(4, 0.5, 20.0, 0.4, 50.0, None), _tensors(0.0))
     assert best.state_dict()[0]["env_steps"] == 100
 
 
@@ -80,7 +80,7 @@ def test_records_are_faster_ones_only_and_survive(tmp_path: Path) -> None:
     result = check.run(_tensors(1.0), seed=1, num_races=3)
     for env_steps in (10, 20):  # the second is no faster
         records.offer(check, _tensors(1.0), env_steps, result)
-    records.offer(check, _tensors(1.0), 30, CheckResult(3, 0.0, None, 9.0, None))
+    records.offer(check, _tensors(1.0), 30, CheckResult(3, 0.0, None, None, 9.0, None))
     found = read_record(tmp_path / RECORD_FILE)
     assert found is not None
     assert (found.env_steps, found.time_s, records.time_s) == (10, 0.35, 0.35)

@@ -23,7 +23,7 @@ from rulka.cli.evaluation import evaluate_agent, format_evaluation
 from rulka.datasets.races import Race, RaceDataset, track_path, write_races
 from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
-from rulka.params import NetworkParams, Params, read_params, reference_params
+from rulka.params import CampaignTracksParams, MainTrackParams, NetworkParams, Params, read_params, reference_params
 from rulka.stage import StageInputError
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
@@ -88,6 +88,7 @@ def save_driver(folder: Path, kind: str, algorithm: str, favourite: int) -> None
     contract = observation_contract(params.observation)
     sections = {"train": params.train.model_dump(mode="json")}
     training = {"env_steps": 1000, "gradient_steps": 10, "minutes": 0.5, "precision": "bf16", "num_collectors": 2}
+    training["tracks"] = ["tiny"]
     provenance = {"parameters": sections, "training": training, "commit": None}
     save_artifact(folder, Artifact(kind, network.state_dict(), config, contract, TABLE, normalisation, provenance))
 
@@ -161,6 +162,29 @@ def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
     with av.open(str(out_dir / "race.mp4")) as video:
         assert (video.streams.video[0].width, video.streams.video[0].height) == (160, 90)
     assert all((out_dir / name).as_posix() in evaluated.said for name in ("report.html", "plots", "race.mp4"))
+
+
+def test_an_agent_races_on_further_tracks_too(inputs: Inputs, tmp_path: Path, capsys) -> None:
+    """Beside the 60 m straight the oval of the campaign: full throttle gets round it along the walls, for no medal."""
+    params = small_params()
+    further = CampaignTracksParams(kind="campaign", slugs=("copper-oval",))
+    evaluated = params.evaluate.model_copy(update={"tracks": (further, MainTrackParams(kind="main"))})
+    sections = params.observation, params.actions, params.simulator, evaluated, params.race_end
+    evaluate(*sections, inputs=inputs, out_dir=tmp_path / "out")
+    entries = json.loads((tmp_path / "out" / "metrics.json").read_text())["tracks"]
+    assert [(entry["uid"], entry["trained_on"]) for entry in entries] == [
+        ("tiny", True),
+        ("campaign-copper-oval", False),
+    ]
+    assert entries[0]["drivers"]["agent"]["finish_rate"] == 1.0
+    oval = entries[1]
+    assert oval["reference_s"] == pytest.approx(9.0, abs=3.0)
+    assert set(oval["drivers"]) == {"agent", "iqn", "cloned"}
+    agent = oval["drivers"]["agent"]
+    assert (agent["finished"], agent["medal"], oval["drivers"]["iqn"]["lap_share"]) == (2, None, 0.0)
+    assert agent["times_reference"] == pytest.approx(agent["median_time_s"] / oval["reference_s"], abs=1e-4)
+    assert "Copper Oval" in (tmp_path / "out" / "report.html").read_text()
+    assert "Copper Oval" in capsys.readouterr().out
 
 
 def test_same_seed_same_metrics(evaluated: Evaluated, tmp_path: Path) -> None:

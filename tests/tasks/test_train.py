@@ -57,6 +57,23 @@ def test_both_agents_are_trained_and_documented(small_params: Params, folders: F
     assert not list(folders.runs.rglob("experience")), "the most of it is not kept until DVC has recorded the output"
 
 
+def test_an_agent_is_trained_on_several_tracks(small_params: Params, folders: Folders) -> None:
+    """One batch of cars on three tracks; the fastest of them makes no record, and no car is drawn on a track."""
+    shape = small_params.track.model_dump() | {"seed": 90}
+    sets = ({"kind": "main"}, {"kind": "generated", "count": 2, **shape})
+    values = small_params.model_dump()
+    values["train"] |= {"tracks": sets, "compared": [], "max_env_steps": 256}
+    params = Params.model_validate(values)
+    run(params, folders)
+    uids = load_artifact(folders.out, "agent").provenance["training"]["tracks"]
+    assert len(uids) == len(set(uids)) == 3
+    assert uids[1:] == ["generated-90-150", "generated-91-150"]
+    run_folder = next(folders.runs.glob("ppo-*"))
+    assert sorted(path.name for path in (run_folder / "tracks").iterdir()) == ["0.npz", "1.npz", "2.npz"]
+    assert not (run_folder / "track.npz").exists()
+    assert not list(folders.runs.rglob("record.npz"))
+
+
 def test_serial_training_repeats_bit_by_bit(small_params: Params, folders: Folders, tmp_path: Path) -> None:
     params = changed(small_params, "train", check_candidates=1, max_env_steps=256)
     results = []

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.iqn.inspection import inspect_priorities, inspect_values
-from rulka.agents.iqn.targets import Networks, quantiles_of, sampled_returns
 from rulka.agents.iqn.network import PARTS, fresh_network
 from rulka.agents.iqn.replay import IqnReplay
+from rulka.agents.iqn.targets import Networks, quantiles_of, sampled_returns
 from rulka.agents.metrics import MetricMeans, inspect_training
 from rulka.agents.part_rates import PartRates
 from rulka.agents.precision import Precision, autocast, faster_precision

@@ -1,0 +1,80 @@
+"""Sets of tracks, as parameters name them."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from rulka.params import TracksParams, reference_params
+from rulka.tracks.chosen import TracksAlikeError, chosen_tracks
+from rulka.tracks.generate import generate_track
+from rulka.tracks.track import TrackError
+
+SETS: TypeAdapter[tuple[TracksParams, ...]] = TypeAdapter(tuple[TracksParams, ...])
+SHAPE = {"length_m": 300.0, "width_m": 16.0, "max_slope": 0.1, "gate_spacing_m": 100.0, "difficulty": "easy"}
+
+
+def read(*sets: dict[str, object]) -> tuple[TracksParams, ...]:
+    return SETS.validate_python(sets)
+
+
+@pytest.fixture(scope="module")
+def main():
+    return generate_track(**dict(reference_params().track))
+
+
+def test_all_kinds_together_in_their_order(main) -> None:
+    wanted = read(
+        {"kind": "campaign", "slugs": ["sidewinder", "copper-oval"]},
+        {"kind": "main"},
+        {"kind": "generated", "count": 3, "seed": 40, **SHAPE},
+    )
+    assert sum(some.count for some in wanted) == 6
+    found = [track.uid for track in chosen_tracks(wanted, main)]
+    assert found[:3] == ["campaign-sidewinder", "campaign-copper-oval", main.uid]
+    assert found[3:] == [f"generated-{seed}-300-easy" for seed in (40, 41, 42)]
+
+
+def test_seeds_that_make_no_track_are_passed_over(main, monkeypatch) -> None:
+    tried = []
+
+    def generate(seed, **shape):
+        tried.append(seed)
+        if seed in (5, 7, 8):
+            raise TrackError("no")
+        return generate_track(seed, **shape)
+
+    monkeypatch.setattr("rulka.tracks.chosen.generate_track", generate)
+    found = chosen_tracks(read({"kind": "generated", "count": 2, "seed": 5, **SHAPE}), main)
+    assert [track.uid for track in found] == ["generated-6-300-easy", "generated-9-300-easy"]
+    assert tried == [5, 6, 7, 8, 9]
+
+
+def test_settings_of_which_no_seed_makes_a_track_end_with_the_reason(main, monkeypatch) -> None:
+    def refuse(seed, **_):
+        raise TrackError(f"no track of seed {seed}")
+
+    monkeypatch.setattr("rulka.tracks.chosen.generate_track", refuse)
+    with pytest.raises(TrackError, match="no track of seed"):
+        chosen_tracks(read({"kind": "generated", "count": 2, "seed": 5, **SHAPE}), main)
+
+
+def test_a_track_that_comes_twice_is_named(main) -> None:
+    twice = {"kind": "campaign", "slugs": ["sidewinder"]}
+    with pytest.raises(TracksAlikeError, match="campaign-sidewinder"):
+        chosen_tracks(read(twice, twice), main)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "campaign", "slugs": []},
+        {"kind": "campaign", "slugs": ["copper-ovl"]},
+        {"kind": "generated", "count": 0, "seed": 1, **SHAPE},
+        {"kind": "main", "count": 1},
+        {"kind": "other"},
+    ],
+)
+def test_what_is_no_set_is_refused(wrong) -> None:
+    with pytest.raises(ValidationError):
+        read(wrong)
