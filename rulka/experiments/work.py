@@ -5,7 +5,7 @@ to the outputs of the jobs before it, its parameters its own. A finished job has
 killed is gone on with in the way of its stage, a training from its last checkpoint. A job that fails is told of by
 name, and those that need it are left out; all others go on.
 
-    runs/experiments/<experiment>/<stage>-<key>/    params.yaml, log.txt, data/<output>/, and done.json at the end
+    runs/experiments/<stage>-<key>/    params.yaml, log.txt, data/<output>/, and done.json at the end
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOOK_S = 0.5
 
 
 class WorkInUseError(UserError):
-    """The experiment is under way in another process."""
+    """An experiment is under way in another process."""
 
 
 class Spent(NamedTuple):
@@ -74,11 +74,11 @@ class Work:
         plan: whose jobs.
         num_processes: how many jobs may run at once.
         say: gets a line for people when a job begins or ends.
-        folder: where all experiments lie.
+        folder: where the work of all experiments lies; what they have in common is done once.
     """
 
     def __init__(self, plan: Plan, num_processes: int, say: Callable[[str], None], folder: Path = EXPERIMENTS) -> None:
-        self.folder = folder / plan.name
+        self.folder = folder
         self.failures: dict[str, Failure] = {}
         self._jobs, self._num_processes, self._say = plan.jobs(), num_processes, say
         self._leaders: dict[str, Leader] = {}
@@ -180,7 +180,7 @@ class Work:
         try:
             lock.acquire(timeout=0.0)
         except filelock.Timeout as error:
-            message = f"another process is at the experiment in {self.folder.as_posix()}"
+            message = f"another process is at an experiment in {self.folder.as_posix()}"
             raise WorkInUseError(message, hint="Wait until it has ended, or end it.") from error
         try:
             yield

@@ -32,11 +32,12 @@ from rulka.agents.spec import Experience, Learner
 from rulka.device import weights_on_host
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
+from rulka.params import TrainParams
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.collectors import CollectorProcesses, SerialCollectors
 from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.runtime.learner_loop import Files, LearnerLoop, Outcome, RunState
+from rulka.runtime.learner_loop import Checks, Files, LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
@@ -78,19 +79,29 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
         else:
             collectors = SerialCollectors(spec, state.env_steps, state.num_starts)
             stack.callback(collectors.stop)
-        check_block = replace(spec.block, num_cars=spec.train.check_races)
-        check_cars = spec.make_cars(check_block.num_cars, start_anywhere=0.0)
-        check = GreedyCheck(check_cars, spec.make_actor(spec.train.seed, spec.device), check_block, stop.check)
-        stack.callback(check.close)
+        checks = Checks(*(_greedy_check(spec, num_cars, stop) for num_cars in _check_sizes(spec.train)))
+        for check in checks:
+            stack.callback(check.close)
         num_bytes = saved["metrics_bytes"] if saved else 0
         metrics = MetricsLog(spec.folder, env_steps=state.env_steps, num_bytes=num_bytes)
         stack.callback(metrics.close)
-        loop = LearnerLoop(spec, learner, collectors, check, Files(metrics, checkpoints, experience), stop, state)
+        loop = LearnerLoop(spec, learner, collectors, checks, Files(metrics, checkpoints, experience), stop, state)
         if saved:
             loop.load_state(saved)
         else:
             loop.records.clear()
         yield loop
+
+
+def _check_sizes(train: TrainParams) -> tuple[int, int]:
+    """Returns how many cars race side by side in the greedy checks, and in the last choice; a game has one."""
+    return train.check_races, train.check_races if train.environment == "game" else train.final_check_races
+
+
+def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals) -> GreedyCheck:
+    cars = spec.make_cars(num_cars, start_anywhere=0.0)
+    actor = spec.make_actor(spec.train.seed, spec.device)
+    return GreedyCheck(cars, actor, replace(spec.block, num_cars=num_cars), stop.check)
 
 
 def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> None:

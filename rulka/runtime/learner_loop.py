@@ -87,6 +87,13 @@ class Outcome:
     precision: str
 
 
+class Checks(NamedTuple):
+    """Greedy races: of the weights of a moment while the run lasts, and of the best of these at its end."""
+
+    now: GreedyCheck
+    last: GreedyCheck
+
+
 class Files(NamedTuple):
     """Where a run writes."""
 
@@ -103,14 +110,14 @@ class LearnerLoop:
         spec: RunSpec,
         learner: Learner,
         collectors: Collectors,
-        check: GreedyCheck,
+        checks: Checks,
         files: Files,
         stop: StopSignals,
         state: RunState,
     ) -> None:
         self.spec, self.state = spec, state
         self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
-        self._learner, self._collectors, self._check = learner, collectors, check
+        self._learner, self._collectors, self._checks = learner, collectors, checks
         self._files, self._stop = files, stop
         self._shares, self._learning, self._live = TimeShares(), LearningMeans(), LiveCars(spec.folder)
         self.records = Records(spec.folder)
@@ -150,7 +157,7 @@ class LearnerLoop:
                 raise
             self._save()
             self._collectors.stop()  # the last races need the processor more
-            best = self.best.choose(self._check, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
+            best = self.best.choose(self._checks.last, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
         self._report()
         return Outcome(best, ended_by, self.state, self.records.time_s, self._learner.precision)
 
@@ -305,10 +312,10 @@ class LearnerLoop:
         if self._learner.version == self.state.checked_version:
             return
         tensors = weights_on_host(self._learner.racer)
-        result = self._check.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
+        result = self._checks.now.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
         self.best.offer(self.state.env_steps, result, tensors)
         if self.spec.num_tracks == 1:  # on several, the fastest race is but one on the shortest
-            self.records.offer(self._check, tensors, self.state.env_steps, result)
+            self.records.offer(self._checks.now, tensors, self.state.env_steps, result)
         self.state.checked_version = self._learner.version
         self._last_check = _named_check(result)
 

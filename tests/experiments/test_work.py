@@ -98,7 +98,7 @@ def write(**changes: object) -> Path:
 
 
 def starts(pattern: str) -> int:
-    return sum(len(path.read_text()) for path in EXPERIMENTS.glob(f"test/{pattern}/runs/starts"))
+    return sum(len(path.read_text()) for path in EXPERIMENTS.glob(f"{pattern}/runs/starts"))
 
 
 @pytest.mark.usefixtures("project")
@@ -134,6 +134,17 @@ def test_a_seed_more_runs_that_seed_alone() -> None:
 
 
 @pytest.mark.usefixtures("project")
+def test_what_another_experiment_has_done_is_not_done_again() -> None:
+    run_experiment(write(), (), 2, None, lambda _: None)
+    other, said = Path("other.yaml"), []
+    other.write_text(
+        yaml.safe_dump(FILE | {"variants": {"as it is": {}, "high": {"ppo": {"gamma": 0.9}}}, "baseline": "as it is"})
+    )
+    run_experiment(other, (), 2, None, said.append)
+    assert said[1] == "4 of 8 stages were done before"
+
+
+@pytest.mark.usefixtures("project")
 def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
     said: list[str] = []
     path = write(variants={"plain": {}, "bad": {"ppo": {"gamma": 0.5}}, "low": {"ppo": {"gamma": 0.8}}})
@@ -141,7 +152,7 @@ def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
         run_experiment(path, (), 2, Path("page.md"), said.append)
     failures = [line for line in said if "failed" in line]
     assert len(failures) == 2
-    assert all("failed: gamma is bad; see runs/experiments/test/train-" in line for line in failures)
+    assert all("failed: gamma is bad; see runs/experiments/train-" in line for line in failures)
     assert "Not come to their end: `bad/1`, `bad/2`." in Path("page.md").read_text()
     Path("tasks/train.py").write_text(TRAIN.replace("== 0.5", "== 0.55"))
     run_experiment(path, (), 2, None, lambda _: None)
@@ -183,9 +194,9 @@ def test_killed_in_the_middle_it_goes_on_and_leaves_no_process(project: Path, nu
 
 
 @pytest.mark.usefixtures("project")
-def test_two_processes_do_not_work_at_the_same_experiment() -> None:
+def test_two_processes_do_not_work_at_experiments() -> None:
     plan = read_plan(write())
     work = Work(plan, 1, lambda _: None)
     work.folder.mkdir(parents=True)
-    with work._alone(), pytest.raises(UserError, match="another process is at the experiment"):
+    with work._alone(), pytest.raises(UserError, match="another process is at an experiment"):
         Work(plan, 1, lambda _: None).do()
