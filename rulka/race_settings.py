@@ -78,7 +78,7 @@ class RaceSettings(RaceEndParams):
             start_anywhere=train.start_anywhere,
             start_lateral_m=train.start_lateral_m,
             start_heading_deg=train.start_heading_deg,
-            start_speed_mps=0.0,
+            start_speed_mps=train.start_speed_mps,
             randomisation=train.randomisation,
         )
 

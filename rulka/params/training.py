@@ -21,6 +21,7 @@ from rulka.params.base import (
     Seed,
     Several,
     Share,
+    StartSpeedMps,
     Weight,
     WeightSchedule,
 )
@@ -91,6 +92,7 @@ class TrainParams(Section):
         strict=False, min_length=1, description="what is raced on; cars of one batch race on different ones"
     )
     start_anywhere: Share = Field(description="share of training races that start anywhere on the track")
+    start_speed_mps: StartSpeedMps = Field(description="speed at which those start that start anywhere")
     start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")
     start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
     randomisation: RandomisationParams = Field(description="how training races differ from each other")

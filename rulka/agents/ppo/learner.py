@@ -196,7 +196,7 @@ class PpoLearner:
     def _solve_value(self, segment: Segment) -> Rollout:
         """Solves for the value head, on frozen features; the policy does not change."""
         params, network = self._params, self.network
-        hidden = self._in_chunks(
+        hidden = self._in_parts(
             lambda image, floats: network.hidden(network.encode(image), floats).float(), segment.image, segment.floats
         )
         # In main memory: the sums are float64, which is slow on many GPUs and unknown to others.
@@ -312,9 +312,9 @@ class PpoLearner:
 
     def _encode(self, image: Tensor, floats: Tensor) -> Tensor:
         """Returns image features [..., E] of images [..., 1, H, W]; there are as many floats [..., F]."""
-        return self._in_chunks(lambda part, _: self.network.encode(part), image, floats)
+        return self._in_parts(lambda part, _: self.network.encode(part), image, floats)
 
-    def _in_chunks(self, compute: Callable[[Tensor, Tensor], Tensor], image: Tensor, floats: Tensor) -> Tensor:
+    def _in_parts(self, compute: Callable[[Tensor, Tensor], Tensor], image: Tensor, floats: Tensor) -> Tensor:
         """Applies `compute` to images [..., 1, H, W] and floats [..., F], some rows at a time and without gradients."""
         size, lead = self._params.batch_size, floats.shape[:-1]
         rows = zip(image.flatten(0, -4).split(size), floats.flatten(0, -2).split(size), strict=True)
@@ -332,7 +332,7 @@ class PpoLearner:
         """Returns what the policy that it began as thinks of all actions, [M, A]."""
         first = self._first
         assert first is not None
-        logits = self._in_chunks(
+        logits = self._in_parts(
             lambda image, floats: first.decide(first.encode(image), floats).logits, rollout.image, rollout.floats
         )
         return logits.log_softmax(dim=1)
