@@ -9,7 +9,7 @@ import pytest
 
 from models.encoders.config import ImpalaConfig
 from rulka.outputs import OutputError
-from rulka.params import ParamsError, read_params
+from rulka.params import ALGORITHM_NAMES, ParamsError, read_params
 from rulka.presets import PresetError, apply_preset, preset_lines, preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,7 +72,7 @@ def test_btr_has_all_extras(params_file: Path):
 def test_scratch_takes_nothing_over_and_waits_for_no_clone(params_file: Path):
     apply_preset("scratch", params_file, ROOT / "presets")
     params = read_params(params_file)
-    for parts in (params.transfer.ppo, params.transfer.iqn):
+    for parts in map(params.transfer.of, ALGORITHM_NAMES):
         assert set(parts.model_dump().values()) == {"fresh"}
     assert params.ppo.value_warmup_steps == 0
     assert params.iqn.warmup_steps == 0

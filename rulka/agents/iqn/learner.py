@@ -3,6 +3,11 @@
 Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Linesight.
 Demonstrations may fill a part of every batch (Ball et al. 2023, arXiv:2302.02948). Logits of the cloned policy are
 never taken for Q-values. docs/agents.md compares all of it with Linesight, item by item.
+
+Two things go through all files here. While the encoder is frozen as it was given, the ring keeps image features, and a
+batch's `image` holds these; from its first update on the ring keeps images alone. Where the network carries a guide,
+the cloned policy, `_set_limits` writes the floor of the moment into its weights: actors read it with them, `targets`
+choose next actions within it by the likelihoods that the ring keeps (`Batch.next_guide`).
 Dimensions: B batch, T quantile fractions, A actions, E image features, H x W pixels, F floats.
 """
 

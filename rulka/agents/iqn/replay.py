@@ -1,7 +1,9 @@
 """The experience of an IQN learner: its own ring, its priorities, races held out, and demonstrations.
 
 Each is a `ReplayBuffer` of torchrl with the parts of `rulka.buffers.torchrl_parts` inside; all write into the memory of
-one batch. Dimensions: B batch.
+one batch. How a transition gets into it: `IqnReplay.draw` asks each source to fill its rows; torchrl's buffer has the
+sampler draw rows of the ring, and the collate (`rulka.buffers.sampler.collate`) follow each for some decisions
+(`transitions`), lay a mini-race over it (`mini_race`) and copy what was seen. Dimensions: B batch.
 """
 
 from __future__ import annotations
