@@ -70,7 +70,9 @@ class IqnParams(AlgorithmParams):
     boltzmann_epsilon: ShareSchedule = Field(description="further share of actions, the best after adding noise")
     boltzmann_noise: Positive = Field(description="standard deviation of that noise, in units of returns")
     target_tau: float = Field(gt=0, le=1, description="step of the target network toward the online one; 1 copies it")
-    races_averaged: bool = Field(description="the target network, an average, races greedily and becomes the agent")
+    racer_tau: float = Field(
+        gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"
+    )
     target_every: Count = Field(description="gradient steps between two such steps")
     resets: ResetParams | None = Field(description="null: never")
     buffer_steps: Count = Field(description="decisions kept")

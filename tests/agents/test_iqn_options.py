@@ -87,17 +87,25 @@ def test_a_noisy_learner_draws_new_noise_for_each_step(lab, races):
 
 
 def test_the_average_races_where_it_is_asked_to(lab, races):
-    """What races is the target network, and its limits are those of now."""
+    """After each update the average has moved by its share, and its limits are those of now; so after a resume."""
     floor = {"interpolation": "linear", "points": [[0, 0.5]]}
-    spec = lab.spec("iqn", {"guided": True}, races_averaged=True, guide_floor=floor, gradient_steps_per_update=1)
+    spec = lab.spec("iqn", {"guided": True}, racer_tau=0.25, guide_floor=floor, gradient_steps_per_update=2)
     learner = filled(spec, races)
-    learner.update()
-    assert learner.racer is learner.target
+    name = "value_head.0.weight"
+    expected = weights(learner.network)[name]
+    for _ in range(3):
+        learner.update()
+        expected = expected + 0.25 * (weights(learner.network)[name] - expected)
+    averaged = learner.racer.state_dict()
+    torch.testing.assert_close(averaged[name], expected)
+    assert not torch.equal(averaged[name], learner.network.state_dict()[name])
     assert float(learner.racer.guide.floor) == 0.5
-    averaged, online = learner.racer.state_dict(), learner.network.state_dict()
-    assert set(averaged) == set(online), "an actor takes either"
-    assert not torch.equal(averaged["value_head.0.weight"], online["value_head.0.weight"])
-    assert filled(lab.spec("iqn"), races).racer is not learner.target
+    assert set(averaged) == set(learner.network.state_dict()), "an actor takes either"
+    resumed = make_learner(spec, seed=5)
+    resumed.load_state_dict(learner.state_dict())
+    assert torch.equal(resumed.racer.state_dict()[name], averaged[name])
+    plain = filled(lab.spec("iqn"), races)
+    assert plain.racer is plain.network
 
 
 def frozen_encoder(lab) -> dict[str, object]:

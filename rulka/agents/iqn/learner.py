@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
+from rulka.agents.averaging import RunningAverage
 from rulka.agents.iqn.inspection import inspect_priorities, inspect_values
 from rulka.agents.iqn.network import PARTS, fresh_network
 from rulka.agents.iqn.replay import IqnReplay
@@ -61,6 +62,7 @@ class IqnLearner:
         self._spec, self._seed = spec, seed
         params: IqnParams = spec.settings
         self._params = params
+        self._average = RunningAverage(self.network, params.racer_tau)
         self._device, self._generators = device, Generators(device, seed)
         self.replay = IqnReplay(spec, seed, device, self._generators.host)
         self._rates = PartRates(self.network, PARTS, params.rate_of)
@@ -91,14 +93,15 @@ class IqnLearner:
 
     @property
     def racer(self) -> IqnNetwork:
-        """The network itself, or the target network, whose weights are a running average of its."""
-        return self.target if self._params.races_averaged else self.network
+        """The network itself, or a running average of its weights."""
+        return self._average.network
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights for the online and the target network."""
         self.network.load_state_dict(dict(tensors))
         self.target.load_state_dict(dict(tensors))
         self._set_limits()
+        self._average.begin()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
@@ -146,6 +149,7 @@ class IqnLearner:
         for _ in range(self._params.gradient_steps_per_update):
             self._learn(self._draw(), means)
             self._test_when_due(means)
+        self._average.move()
         self.version += 1
         return means.result() | {
             "learning_rate": learning_rate,
@@ -299,6 +303,7 @@ class IqnLearner:
         return {
             "network": weights_on_host(self.network),
             "target": weights_on_host(self.target),
+            "average": self._average.state_dict(),
             "optimizer": state_on_host(self._optimizer.state_dict()),
             **self._generators.state_dict(),
             "version": self.version,
@@ -316,6 +321,7 @@ class IqnLearner:
         """Goes on from what `state_dict` returned; `load_experience` or `forget_experience` has to follow."""
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
+        self._average.load_state_dict(state["average"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._generators.load_state_dict(state)
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic, PolicyAndValue
+from rulka.agents.averaging import RunningAverage
 from rulka.agents.metrics import MetricMeans, inspect_training
 from rulka.agents.part_rates import PartRates
 from rulka.agents.ppo.network import PARTS, fresh_network
@@ -62,7 +63,7 @@ class PpoLearner:
         self._params = params
         self._device, self._generators = device, Generators(device, seed)
         self._first: ActorCritic | None = None  # the policy it began as, while the loss holds on to it
-        self._average = copy.deepcopy(self.network).requires_grad_(False) if params.racer_tau < 1.0 else None
+        self._average = RunningAverage(self.network, params.racer_tau)
         self._rates = PartRates(self.network, PARTS, params.rate_of)
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._pending: dict[int, Segment] = {}  # by the number of the block
@@ -77,14 +78,13 @@ class PpoLearner:
     @property
     def racer(self) -> ActorCritic:
         """The network itself, or a running average of its weights."""
-        return self.network if self._average is None else self._average
+        return self._average.network
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights."""
         self.network.load_state_dict(dict(tensors))
         self._first = copy.deepcopy(self.network).requires_grad_(False) if self._params.holds_on else None
-        if self._average is not None:
-            self._average.load_state_dict(dict(tensors))
+        self._average.begin()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies what is learned from in a block."""
@@ -123,7 +123,7 @@ class PpoLearner:
         self._num_samples = 0
         self._set_learning_rate()
         rollout = self._solve_value(segment) if self._is_warming_up() else self._fit_policy(segment, means)
-        self._move_average()
+        self._average.move()
         self.version += 1
         metrics = self._facts(rollout) | means.result()
         self._drop_pending()
@@ -142,7 +142,7 @@ class PpoLearner:
             "version": self.version,
             "num_env_steps": self.num_env_steps,
             "first": {} if self._first is None else weights_on_host(self._first),
-            "average": {} if self._average is None else weights_on_host(self._average),
+            "average": self._average.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -153,8 +153,7 @@ class PpoLearner:
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
         if self._first is not None:
             self._first.load_state_dict(state["first"])
-        if self._average is not None:
-            self._average.load_state_dict(state["average"])
+        self._average.load_state_dict(state["average"])
 
     def experience(self) -> Experience:
         """Blocks that wait for the next update; see `rulka.agents.spec.Learner`."""
@@ -287,15 +286,6 @@ class PpoLearner:
             grad_norm=self._step(loss),
         )
         return float(moved) > params.max_kl
-
-    @torch.no_grad()
-    def _move_average(self) -> None:
-        if self._average is None:
-            return
-        for average, parameter in zip(self._average.parameters(), self.network.parameters(), strict=True):
-            average.lerp_(parameter, self._params.racer_tau)
-        for kept, buffer in zip(self._average.buffers(), self.network.buffers(), strict=True):
-            kept.copy_(buffer)  # power iterations of spectral norms are no weights to average
 
     def _step(self, loss: Tensor) -> Tensor:
         self._optimizer.zero_grad(set_to_none=True)
