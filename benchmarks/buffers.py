@@ -66,7 +66,7 @@ def our_variants(blocks: BlockBuffer) -> Variants:
 
     def replay(sampler: UniformRows) -> ReplayBuffer:
         collate = MiniRaceCollate(storage, memory, RULE, 3, generator)
-        collate.discount = 0.99
+        collate.gamma = 0.99
         parts: dict[str, Any] = {"sampler": sampler, "writer": BlockWriter(), "collate_fn": collate}
         return ReplayBuffer(storage=storage, batch_size=BATCH, generator=generator, **parts)
 
