@@ -32,12 +32,12 @@ from rulka.buffers.prioritised import Priorities
 from rulka.buffers.sampler import BatchMemory
 from rulka.buffers.storage import BlockBuffer
 from rulka.buffers.torchrl_parts import BlockStorage, BlockWriter, MiniRaceCollate, PrioritisedRows, UniformRows
-from rulka.observation import MINI_RACE_ACTIONS, NUM_FLOATS
+from rulka.observation import NUM_FLOATS
 
 BATCH = 512
 NUM_DECISIONS = 20_480
 SPEC = BlockSpec(num_steps=64, num_cars=32, height=64, width=64, num_floats=NUM_FLOATS)
-RULE = ClockRule(MINI_RACE_ACTIONS, 40, 5)
+RULE = ClockRule(140, 40, 5)
 NUM_ROUNDS = 40
 
 Variants = dict[str, Callable[[], object]]

@@ -27,8 +27,6 @@ NUM_WAYPOINTS = 40
 WAYPOINT_STRIDE = 20
 ZONE_SPACING_M = 0.5
 """Distance between zone centres along the track; waypoints are every 20th, hence 10 m apart."""
-MINI_RACE_ACTIONS = 140
-"""Actions in a mini-race of 7 s, the range of the clock in float 0."""
 MAX_MARGIN_M = 700.0
 """The distance to the finish is capped here."""
 NUM_MATERIAL_GROUPS = 4

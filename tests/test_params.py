@@ -18,6 +18,12 @@ from rulka.tracks.campaign import CAMPAIGN
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE: dict[str, Any] = read_sections(ROOT / "params.yaml")
+PRIORITISED = {
+    "alpha": 0.6,
+    "beta": {"interpolation": "linear", "points": [[0, 0.4]]},
+    "epsilon": 0.002,
+    "min_actions_left": 40,
+}
 SIMCLR = {"kind": "simclr", "projection": 128, "temperature": 0.5, "crop_pixels": 8.0, "brightness": 0.2}
 IMPALA = {"kind": "impala", "width": 2, "adaptive_pool": 6, "spectral_norm": True}
 OPTIONAL = {
@@ -27,12 +33,7 @@ OPTIONAL = {
     "iqn.max_grad_value": 1000.0,
     "iqn.munchausen": {"alpha": 0.9, "temperature": 0.03, "floor": -1.0},
     "iqn.resets": {"every_env_steps": 1000, "fresh_share": 0.2, "last_layer_kept": 0.5, "further_samples": 0},
-    "iqn.prioritised": {
-        "alpha": 0.2,
-        "beta": {"interpolation": "linear", "points": [[0, 0.4]]},
-        "epsilon": 0.002,
-        "min_actions_left": 40,
-    },
+    "iqn.prioritised": PRIORITISED,
     "iqn.use_double_dqn": False,
     "iqn.guide_floor": {"interpolation": "linear", "points": [[0, 0.0]]},
     "encoder": IMPALA,
@@ -143,6 +144,12 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"transfer.iqn.heads": "cloned"}, "transfer.iqn.heads is cloned, but .* no values of actions"),
         ({"transfer.ppo.trunk": "pretrained"}, "transfer.ppo.trunk: must be 'fresh' or 'cloned'"),
         ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
+        ({"iqn.mini_race_ms": 49.0}, "iqn.mini_race_ms 49 has 0 decisions of 50 ms: set at least 50"),
+        ({"iqn.mini_race_ms": 100.0}, "100 has 2 decisions of 50 ms, fewer than iqn.n_steps 3"),
+        ({"iqn.n_steps": 141}, "7000 has 140 decisions of 50 ms, fewer than iqn.n_steps 141"),
+        ({"iqn.oversample_long_term": 4}, "at least oversample_max_term"),
+        ({"iqn.oversample_long_term": 150}, "less than 140 above twice of it"),
+        ({"iqn.prioritised": PRIORITISED | {"min_actions_left": 140}}, "min_actions_left leaves none"),
         ({"pretrain.objective": SIMCLR | {"crop_pixels": 64.0}}, "crop_pixels must be less than 64"),
         ({"pretrain.objective": SIMCLR, "pretrain.batch_size": 1}, "batch_size must be at least 2"),
         (

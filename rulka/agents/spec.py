@@ -48,6 +48,7 @@ class AgentSpec(Generic[SettingsT]):
         num_actions: A, entries of the action table.
         normalisation: of the floats; becomes part of the network.
         actions_per_decision: K, actions of one decision.
+        decision_ms: how long a decision lasts.
         precision: in which the body of the networks computes; "measured" times both at start and takes the faster.
     """
 
@@ -59,6 +60,7 @@ class AgentSpec(Generic[SettingsT]):
     num_actions: int
     normalisation: Normalisation
     actions_per_decision: int = 1
+    decision_ms: int = 50
     precision: Precision = "measured"
 
     @property

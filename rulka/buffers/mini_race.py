@@ -1,7 +1,7 @@
-"""Mini-races: every transition is seen as part of a race of 7 s that began some random time before it.
+"""Mini-races: every transition is seen as part of a short race that began some random time before it.
 
 Each sample draws a clock, the number of decisions since the mini-race began, which the network sees as float 0. The
-mini-race ends after `MINI_RACE_ACTIONS` decisions, whatever happens on the track, so a Q-value is the best return in
+mini-race ends after `iqn.mini_race_ms`, whatever happens on the track, so a Q-value is the best return in
 the time that is left and gamma may be 1. The rules are those of Linesight's collate function.
 
 A race that ends by finishing *or by leaving the track* is over: no value and no potential follow. A race cut by a

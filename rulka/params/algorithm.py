@@ -31,12 +31,15 @@ class AlgorithmParams(Section):
 
     rate_of: PartRateParams = Field(description="factors of the learning rate, by part of the network")
 
-    def impossible(self, network: NetworkParams, parts: PartsParams, *, is_trained: bool) -> list[tuple[bool, str]]:
+    def impossible(
+        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
+    ) -> list[tuple[bool, str]]:
         """Returns for each combination with other sections that cannot be whether it is there, and what is wrong.
 
         Args:
             network: sizes of networks.
             parts: what its network takes over.
+            decision_ms: how long a decision lasts.
             is_trained: whether the algorithm takes part.
         """
         return parts.impossible(network) if is_trained else []

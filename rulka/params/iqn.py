@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from rulka.observation import MINI_RACE_ACTIONS
 from rulka.params.algorithm import AlgorithmParams
 from rulka.params.base import (
     MOST,
@@ -29,10 +28,8 @@ class PrioritisedParams(Section):
     alpha: Share = Field(description="exponent of the priorities; 0 draws all transitions alike")
     beta: ShareSchedule = Field(description="exponent of the importance weights; 1 undoes the preference wholly")
     epsilon: Positive = Field(description="added to every error, so that no transition is forgotten")
-    min_actions_left: int = Field(
-        ge=0,
-        lt=MINI_RACE_ACTIONS,
-        description="errors of transitions nearer to the end of their mini-race do not count",
+    min_actions_left: Whole = Field(
+        description="errors of transitions nearer to the end of their mini-race do not count"
     )
 
 
@@ -60,7 +57,8 @@ class IqnParams(AlgorithmParams):
     num_quantiles: Several = Field(description="fractions for each state while training; even")
     num_quantiles_acting: Several = Field(description="fractions for each state while acting; even")
     kappa: Positive = Field(description="errors beyond this count linearly, smaller ones squared; in units of returns")
-    n_steps: int = Field(ge=1, le=MINI_RACE_ACTIONS, description="most decisions in a transition")
+    n_steps: Count = Field(description="most decisions in a transition")
+    mini_race_ms: Positive = Field(description="of driving that a value looks ahead; 7000 in the reference")
     use_double_dqn: bool = Field(description="the online network chooses the next action, the target network rates it")
     munchausen: MunchausenParams | None = Field(description="null: plain Q-learning targets")
     batch_size: BatchSize = Field(description="transitions of one gradient step")
@@ -95,10 +93,28 @@ class IqnParams(AlgorithmParams):
     max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
     max_grad_value: Positive | None = Field(description="bound of each number of the gradient after that; or null")
 
-    def impossible(self, network: NetworkParams, parts: PartsParams, *, is_trained: bool) -> list[tuple[bool, str]]:
+    def impossible(
+        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
+    ) -> list[tuple[bool, str]]:
         """Returns what cannot be together; see `AlgorithmParams`."""
         count = network.iqn.actions_per_decision
+        horizon, first_clock = (
+            self.mini_race_decisions(decision_ms),
+            self.oversample_max_term - self.oversample_long_term,
+        )
+        race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {decision_ms} ms"
         return [
+            (horizon < 1, f"{race}: set at least {decision_ms}"),
+            (self.n_steps > horizon, f"{race}, fewer than iqn.n_steps {self.n_steps}"),
+            (
+                self.prioritised is not None and self.prioritised.min_actions_left >= horizon,
+                f"{race}, of which iqn.prioritised.min_actions_left leaves none",
+            ),
+            (
+                first_clock > 0 or -first_clock - self.oversample_max_term >= horizon,
+                f"iqn.oversample_long_term {self.oversample_long_term} must be at least oversample_max_term "
+                f"{self.oversample_max_term}, and less than {horizon} above twice of it, as {race}",
+            ),
             (
                 count > 1 and not is_trained,
                 f"network.iqn.actions_per_decision {count} acts on IQN, which is not trained: "
@@ -114,8 +130,12 @@ class IqnParams(AlgorithmParams):
                 "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
                 "or both to 0",
             ),
-            *super().impossible(network, parts, is_trained=is_trained),
+            *super().impossible(network, parts, decision_ms, is_trained=is_trained),
         ]
+
+    def mini_race_decisions(self, decision_ms: int) -> int:
+        """Returns how many decisions of so many ms a mini-race has."""
+        return int(self.mini_race_ms // decision_ms)
 
     @property
     def has_limits(self) -> bool:
@@ -130,7 +150,6 @@ class IqnParams(AlgorithmParams):
     def _impossible(self) -> list[tuple[bool, str]]:
         """Returns for each impossible combination whether it is there, and what is wrong with it."""
         num_shown = round(self.batch_size * self.demonstration_share)
-        first_clock = self.oversample_max_term - self.oversample_long_term
         return [
             (
                 bool(self.num_quantiles % 2 or self.num_quantiles_acting % 2),
@@ -147,11 +166,6 @@ class IqnParams(AlgorithmParams):
             (
                 num_shown == self.batch_size,
                 f"demonstration_share {self.demonstration_share} leaves no place in a batch of {self.batch_size}",
-            ),
-            (
-                first_clock > 0 or -first_clock - self.oversample_max_term >= MINI_RACE_ACTIONS,
-                f"oversample_long_term {self.oversample_long_term} must be at least oversample_max_term "
-                f"{self.oversample_max_term}, and less than {MINI_RACE_ACTIONS} above twice of it",
             ),
             (
                 self.munchausen is not None and self.use_double_dqn,

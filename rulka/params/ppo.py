@@ -48,10 +48,12 @@ class PpoParams(AlgorithmParams):
     )
     max_kl: Positive = Field(description="an update ends when it has moved the policy this far, in nats")
 
-    def impossible(self, network: NetworkParams, parts: PartsParams, *, is_trained: bool) -> list[tuple[bool, str]]:
+    def impossible(
+        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
+    ) -> list[tuple[bool, str]]:
         """Returns what cannot be together; see `AlgorithmParams`."""
         return [
-            *super().impossible(network, parts, is_trained=is_trained),
+            *super().impossible(network, parts, decision_ms, is_trained=is_trained),
             (
                 is_trained and parts.heads == "fresh" and self.value_warmup_steps > 0,
                 f"ppo.value_warmup_steps {self.value_warmup_steps} spares a cloned policy, and transfer.ppo.heads is "

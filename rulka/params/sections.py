@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from models.encoders.config import EncoderConfig
+from rulka.actions import TICK_MS
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
 from rulka.params.base import Algorithm, Section, refuse_impossible
 from rulka.params.iqn import IqnParams
@@ -60,7 +61,10 @@ class Params(Section):
                 problem
                 for name, section in self.algorithms.items()
                 for problem in section.impossible(
-                    self.network, self.transfer.of(name), is_trained=name in self.train.algorithms
+                    self.network,
+                    self.transfer.of(name),
+                    ticks * TICK_MS,
+                    is_trained=name in self.train.algorithms,
                 )
             ),
             (

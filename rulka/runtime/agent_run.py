@@ -309,6 +309,7 @@ class AgentRun:
             num_actions=self._table.num_actions,
             normalisation=initial.normalisation,
             actions_per_decision=self._table.actions_per_decision,
+            decision_ms=self._table.duration_ms,
             precision=sections.train.precision,
         )
 

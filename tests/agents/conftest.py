@@ -66,6 +66,7 @@ IQN = IqnParams(
     num_quantiles_acting=8,
     kappa=0.005,
     n_steps=1,
+    mini_race_ms=7000.0,
     use_double_dqn=True,
     batch_size=16,
     learning_rate=constant(0.003),

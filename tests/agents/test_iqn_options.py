@@ -15,7 +15,6 @@ from rulka.agents.iqn.network import fresh_network
 from rulka.agents.spec import Experience
 from rulka.buffers.sampler import Batch
 from rulka.losses.munchausen import munchausen_bonus, soft_value
-from rulka.observation import MINI_RACE_ACTIONS
 from rulka.params import ResetParams
 from rulka.schedule import Moment
 
@@ -207,6 +206,17 @@ def test_value_clip_bounds_each_number(lab, races):
     assert max(sizes) == pytest.approx(1e-3)
 
 
+def test_a_mini_race_lasts_as_long_as_the_parameter_says(lab, races):
+    """No clock reaches 1,000 ms of 50 ms each, and nothing follows a transition that ends there."""
+    changes = {"mini_race_ms": 1000.0, "oversample_long_term": 5, "batch_size": 128}
+    batch = filled(lab.spec("iqn", **changes), races).replay.draw(Moment(0))
+    clock = batch.floats[:, 0].numpy()
+    assert 10 < clock.max() < 20
+    at_end = batch.next_floats[:, 0].numpy() >= 20
+    assert at_end.any()
+    assert not batch.discount.numpy()[at_end].any()
+
+
 def test_priorities_are_the_errors_where_time_is_left(lab, races):
     """Only transitions with at least 40 decisions left in their mini-race get |error| + epsilon.
 
@@ -220,7 +230,7 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     errors[7] = np.nan
     replay.note_errors(torch.from_numpy(errors))
     clock, rows = batch.floats[:, 0].numpy(), replay._own.index.numpy()
-    has_time = clock < MINI_RACE_ACTIONS - 40
+    has_time = clock < 100
     assert 0 < has_time.sum() < 128
     counted = {rows[b]: float(errors[b]) + 0.002 for b in np.flatnonzero(has_time & np.isfinite(errors))}
     expected = np.where(before > 0.0, max(counted.values()) ** 0.6, 0.0)
@@ -326,17 +336,14 @@ def test_resume_is_exact_with_everything_on(lab, races):
         ({"batch_size": 512}, "start_steps"),
         ({"start_steps": 2048}, "buffer_steps"),
         ({"n_steps": 0}, "greater than or equal to 1"),
-        ({"n_steps": 141}, "less than or equal to 140"),
         ({"demonstration_share": 1.0}, "leaves no place"),
         ({"munchausen": MUNCHAUSEN}, "use_double_dqn"),
-        ({"oversample_long_term": 4}, "at least oversample_max_term"),
-        ({"oversample_long_term": 150}, "less than 140"),
         ({"target_tau": 0.0}, "greater than 0"),
         ({"held_out_share": 1.0}, "less than 1"),
         ({"epsilon": {"interpolation": "linear", "points": [[0, 1.5]]}}, "from 0 to 1"),
         ({"gamma": {"interpolation": "linear", "points": [[0, 1.01]]}}, "from 0 to 1"),
         ({"learning_rate": {"interpolation": "linear", "points": [[0, 0.0]]}}, "positive"),
-        ({"prioritised": PRIORITISED | {"min_actions_left": 140}}, "less than 140"),
+        ({"mini_race_ms": 0.0}, "greater than 0"),
         ({"prioritised": PRIORITISED | {"epsilon": 0.0}}, "greater than 0"),
     ],
 )

@@ -32,7 +32,7 @@ def filled(make_stream: MakeStream, num_blocks: int = 4, stream: int = 0) -> Blo
 def drawn(
     buffer: BlockBuffer,
     size: int,
-    discount: float,
+    gamma: float,
     generator: torch.Generator,
     memory: BatchMemory | None = None,
     rows=None,
@@ -40,7 +40,7 @@ def drawn(
     """A batch of transitions of up to three decisions; or some rows of one in a memory."""
     storage = BlockStorage(buffer)
     collate = MiniRaceCollate(storage, memory or BatchMemory((2, 2), 4, size), RULE, 3, generator)
-    collate.discount, collate.rows = discount, rows or collate.rows
+    collate.gamma, collate.rows = gamma, rows or collate.rows
     parts = {"sampler": UniformRows(), "writer": BlockWriter(), "collate_fn": collate, "generator": generator}
     return ReplayBuffer(storage=storage, **parts).sample(size)
 

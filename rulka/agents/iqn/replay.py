@@ -35,7 +35,6 @@ from rulka.buffers.torchrl_parts import (
     StreamedBlock,
     UniformRows,
 )
-from rulka.observation import MINI_RACE_ACTIONS
 from rulka.params import IqnParams
 from rulka.schedule import Moment
 
@@ -86,7 +85,8 @@ class IqnReplay:
         params: IqnParams = spec.settings
         self._params, self._device, self._generator = params, device, generator
         self._split = RaceSplit(params.held_out_share, seed)
-        self._rule = ClockRule(MINI_RACE_ACTIONS, params.oversample_long_term, params.oversample_max_term)
+        self._horizon = params.mini_race_decisions(spec.decision_ms)
+        self._rule = ClockRule(self._horizon, params.oversample_long_term, params.oversample_max_term)
         size, num_floats = (spec.observation.height, spec.observation.width), len(spec.normalisation.mean)
         num_guided = spec.num_actions if params.has_limits else 0
         self._memory = BatchMemory(size, num_floats, params.batch_size, spec.chunk_shape, device, num_guided)
@@ -184,7 +184,7 @@ class IqnReplay:
         if self._own is None or self._params.prioritised is None:
             return
         errors = error[: self.num_own].cpu()
-        is_early = self._own.clock < MINI_RACE_ACTIONS - self._params.prioritised.min_actions_left
+        is_early = self._own.clock < self._horizon - self._params.prioritised.min_actions_left
         counts = torch.from_numpy(is_early) & errors.isfinite()
         self._own.buffer.update_priority(self._own.index[counts], errors[counts])
 
