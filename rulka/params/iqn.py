@@ -65,6 +65,9 @@ class IqnParams(AlgorithmParams):
     learning_rate: LearningRateSchedule = Field(description="of RAdam, over environment steps")
     gamma: ShareSchedule = Field(description="discount of one decision, over environment steps")
     epsilon: ShareSchedule = Field(description="share of random actions")
+    epsilon_spread: NotNegative = Field(
+        description="a car explores with epsilon to the power of 1, the next ones up to 1 + this; 0: all cars alike"
+    )
     boltzmann_epsilon: ShareSchedule = Field(description="further share of actions, the best after adding noise")
     boltzmann_noise: Positive = Field(description="standard deviation of that noise, in units of returns")
     target_tau: float = Field(gt=0, le=1, description="step of the target network toward the online one; 1 copies it")

@@ -74,6 +74,7 @@ IQN = IqnParams(
     gamma=constant(0.5),
     epsilon=constant(0.3),
     munchausen=None,
+    epsilon_spread=0.0,
     boltzmann_epsilon=constant(0.0),
     boltzmann_noise=0.01,
     target_tau=0.1,

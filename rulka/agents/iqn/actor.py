@@ -1,8 +1,9 @@
 """How an IQN agent acts: greedily, by chance, after Boltzmann noise, through noisy weights, or as the cloned policy.
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
-Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Zhou et al. 2024 (a policy that drives first),
-arXiv:2412.07762. Decisions of K actions: see `rulka.agents.iqn.action_chunks`.
+Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Horgan et al. 2018 (an epsilon for each car), arXiv:1803.00933;
+Zhou et al. 2024 (a policy that drives first), arXiv:2412.07762. Decisions of K
+actions: see `rulka.agents.iqn.action_chunks`.
 Dimensions: N cars, K actions of a decision, A actions.
 """
 
@@ -141,7 +142,7 @@ class IqnActor:
         is_whole = self._chunk_shape and self._params.explore_whole_chunks
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
         uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
-        epsilon = self._params.epsilon.at(self._moment)
+        epsilon = self._epsilon(len(greedy)).view(-1, *(1,) * (greedy.dim() - 1))
         random = torch.randint(self._num_actions, greedy.shape, **draws)
         action = torch.where(uniform < epsilon, random, greedy)
         boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._moment)
@@ -150,6 +151,11 @@ class IqnActor:
             is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
             action = torch.where(is_noisy, (advantage + noise).argmax(dim=-1), action)
         return action
+
+    def _epsilon(self, num_cars: int) -> Tensor:
+        """Returns the share of random actions of each car [N]: those further behind in the batch explore less."""
+        place = torch.linspace(0.0, 1.0, num_cars, device=self._device)
+        return self._params.epsilon.at(self._moment) ** (1.0 + self._params.epsilon_spread * place)
 
     def _drive_as_cloned(self, image: Tensor, floats: Tensor) -> Decision:
         log_probs = self._cloned(image, floats)
