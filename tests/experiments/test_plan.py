@@ -19,7 +19,7 @@ FILE: dict[str, Any] = {
     "budget": {"env_steps": 1000},
     "seeds": [1, 2],
     "baseline": "plain",
-    "overrides": {"train": {"compared": []}},
+    "overrides": {"train": {"compared": []}, "ppo": {"gamma": 0.99}},
     "variants": {
         "plain": {},
         "slow": {"ppo": {"gamma": 0.9}},

@@ -73,6 +73,7 @@ FILE = {
     "cost": "A second.",
     "seeds": [1, 2],
     "baseline": "plain",
+    "overrides": {"ppo": {"gamma": 0.99}},
     "variants": {"plain": {}, "low": {"ppo": {"gamma": 0.8}}},
 }
 
