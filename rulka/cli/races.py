@@ -9,7 +9,7 @@ import tyro
 
 from rulka.cli.options import AsJson, DeviceName, Flag, OneTrack, Paths, TrackName, say, say_json
 from rulka.errors import UserError
-from rulka.folders import AGENT, TRAINING_RUNS
+from rulka.folders import AGENT, RACES, TRAINING_RUNS
 from rulka.outputs import check_file
 
 
@@ -120,32 +120,40 @@ def reference(
     track: OneTrack = None,
     /,
     seed: int = 1,
+    searches: int = 1,
     budget: int | None = None,
+    agent: Path | None = None,
     out: Path | None = None,
     campaign: Flag = False,
 ) -> None:
-    """Search a lap near the fastest possible and write it as an input script.
+    """Search a lap near the fastest possible, or take over an agent's faster one; write it as an input script.
 
     Args:
         track: campaign slug or file of the track.
-        seed: of the search.
+        seed: of the first search.
+        searches: how many, each with the next seed; the fastest lap is taken, and the times of all are kept with it.
         budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
             whatever it costs.
-        out: file to write; <uid>.reference.txt here when left out.
-        campaign: all tracks of the campaign that have no valid lap yet, into the package.
+        agent: folder of one, which drives instead, twice; its lap is taken over if it is faster than the one there is.
+        out: file to write; <uid>.reference.txt here when left out, or the package's for an agent on the campaign.
+        campaign: all tracks of the campaign that have no valid lap of so many searches yet, into the package.
     """
     from rulka.params import read_params
-    from rulka.reference.command import find_for_campaign, find_for_track
+    from rulka.reference.command import Searches, find_for_campaign, find_for_track
 
-    if (track is None) != campaign or (campaign and out is not None):
-        message = "`rulka reference` needs a track or --campaign, not both; --out goes with a track"
+    if (track is None) != campaign or (campaign and (out is not None or agent is not None)):
+        message = "`rulka reference` needs a track or --campaign, not both; --out and --agent go with a track"
         raise UserError(message)
     if out is not None:
         check_file(out)
     if track is None:
-        find_for_campaign(read_params(), seed, budget, say)
+        find_for_campaign(read_params(), Searches(seed, searches, budget), say)
+    elif agent is not None:
+        from rulka.evaluation.faster_lap import take_over
+
+        take_over(track, agent, read_params(), RACES, out, say)
     else:
-        find_for_track(track, read_params(), seed, budget, out, say)
+        find_for_track(track, read_params(), Searches(seed, searches, budget), out, say)
 
 
 def _serve_page(folder: Path, port: int) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rulka.actions import action_table
 from rulka.errors import UserError
 from rulka.folders import TRACKS
 from rulka.outputs import new_file
 from rulka.params import Params
-from rulka.reference.lap import LAPS_DIR, Reference, StaleReferenceError, load_reference, store_reference
+from rulka.reference.lap import LAPS_DIR, SEARCH, Reference, StaleReferenceError, load_reference, store_reference
 from rulka.reference.medals import medals_of
 from rulka.reference.search import default_budget, search_with_progress
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
@@ -24,18 +26,34 @@ class NoReferenceError(UserError):
     """A search that did not reach the finish."""
 
 
-def find_for_track(name: str, params: Params, seed: int, budget: int | None, out: Path | None, say: Say) -> None:
+class Searches(NamedTuple):
+    """How to search.
+
+    Attributes:
+        seed: of the first; each further one takes the next.
+        count: how many, of which the fastest lap is taken.
+        budget: decisions that each simulates; None for the default of a track.
+    """
+
+    seed: int = 1
+    count: int = 1
+    budget: int | None = None
+
+
+def find_for_track(name: str, params: Params, searches: Searches, out: Path | None, say: Say) -> None:
     """Finds the reference lap of one track and writes it to `out`, `<uid>.reference.txt` when None.
 
     Raises:
         NoReferenceError: if no lap reaches the finish.
     """
     track = find_track(name, TRACKS)
-    _find(track, params, seed, budget, out or Path(f"{track.uid}.reference.txt"), say)
+    _find(track, params, searches, out or Path(f"{track.uid}.reference.txt"), say)
 
 
-def find_for_campaign(params: Params, seed: int, budget: int | None, say: Say) -> None:
-    """Finds the laps of the campaign's tracks that have none, or a stale one, and writes each as soon as it is found.
+def find_for_campaign(params: Params, searches: Searches, say: Say) -> None:
+    """Finds the laps of the campaign's tracks, and writes each as soon as it is found.
+
+    A lap that is valid stays where as many searches have been made already, or where an agent drove it.
 
     Raises:
         NoReferenceError: if no lap reaches the finish.
@@ -49,34 +67,45 @@ def find_for_campaign(params: Params, seed: int, budget: int | None, say: Say) -
             except StaleReferenceError as error:
                 say(str(error))
             else:
-                say(_line(track, valid))
-                continue
-        _find(track, params, seed, budget, path, say)
+                if len(valid.searched_ms) >= searches.count or valid.driver != SEARCH:
+                    say(describe(track, valid))
+                    continue
+        _find(track, params, searches, path, say)
 
 
-def _find(track: Track, params: Params, seed: int, budget: int | None, path: Path, say: Say) -> None:
+def _find(track: Track, params: Params, searches: Searches, path: Path, say: Say) -> None:
     table = action_table(params.actions.ticks_per_action)
-    spent = default_budget(track) if budget is None else budget
-    if spent < 1:
-        message = f"the budget must be at least one decision, got {spent}"
-        raise UserError(message)
-    if seed < 0:
-        message = f"a seed is a whole number from 0, got {seed}"
-        raise UserError(message)
-    reference = search_with_progress(track, params.simulator, table, seed, spent)
-    if reference is None:
+    budget = default_budget(track) if searches.budget is None else searches.budget
+    wrong = {
+        f"the budget must be at least one decision, got {budget}": budget < 1,
+        f"a seed is a whole number from 0, got {searches.seed}": searches.seed < 0,
+        f"at least one search is needed, got {searches.count}": searches.count < 1,
+    }
+    for message, is_wrong in wrong.items():
+        if is_wrong:
+            raise UserError(message)
+    seeds = range(searches.seed, searches.seed + searches.count)
+    laps = [search_with_progress(track, params.simulator, table, seed, budget) for seed in seeds]
+    found = [lap for lap in laps if lap is not None]
+    if not found:
         message = f"none of the cars that the search begins with reached the finish of {track.name!r}"
         hint = "A greater --budget does not help, as it goes into improving a lap; try another --seed."
         raise NoReferenceError(message, hint=hint)
+    fastest = min(found, key=lambda lap: lap.time_ms)
+    reference = replace(fastest, searched_ms=tuple(sorted(lap.time_ms for lap in found)))
     with new_file(path) as beside:
         store_reference(reference, table, beside)
-    say(_line(track, reference))
+    say(describe(track, reference))
     say(f"written to {path}")
 
 
-def _line(track: Track, reference: Reference) -> str:
+def describe(track: Track, reference: Reference) -> str:
+    """Returns the medals of a track in a line, who drove the first, and how far searches lie apart."""
     medals = medals_of(reference.time_ms)
     times = ", ".join(
         f"{name.removesuffix('_ms')} {ms / 1000:.3f} s" for name, ms in zip(medals._fields, medals, strict=True)
     )
-    return f"{track.name}: {times}"
+    searched = [ms / 1000.0 for ms in reference.searched_ms]
+    spread = f", {searched[0]:.3f} to {searched[-1]:.3f} s in {len(searched)} searches" if len(searched) > 1 else ""
+    driver = "" if reference.driver == SEARCH else f", driven by {reference.driver}"
+    return f"{track.name}: {times}{spread}{driver}"

@@ -1,4 +1,4 @@
-"""A reference lap as a file: an input script whose head says on what, how fast and by which search it was driven.
+"""A reference lap as a file: an input script whose head says on what, how fast and by whom it was driven.
 
 A lap means something only on the track and the physics that it was found on. Loading it drives it again; where it does
 not arrive at exactly the stated millisecond, it is refused.
@@ -27,6 +27,7 @@ LAPS_DIR = Path(__file__).parent / "laps"
 """Laps of the campaign's tracks, one `<slug>.txt` each."""
 NUMBERS = ("time_ms", "ticks_per_action", "seed", "budget")
 TEXTS = ("track", "geometry", "physics")
+SEARCH = "search"
 
 
 class ReferenceLapError(UserError):
@@ -47,8 +48,11 @@ class Reference:
         physics: hash of the physics.
         ticks_per_action: ticks of 10 ms in a decision.
         time_ms: time at the finish.
-        seed, budget: of the search.
+        seed, budget: of the search; 0 where an agent drove it.
         actions: [T] decisions.
+        searched_ms: what all searches with this budget found, each with a seed of its own; how far they lie apart says
+            how near the fastest is to the best there is.
+        driver: "search", or the agent that was faster.
     """
 
     track_uid: str
@@ -59,6 +63,8 @@ class Reference:
     seed: int
     budget: int
     actions: NDArray[np.int64]
+    searched_ms: tuple[int, ...] = ()
+    driver: str = SEARCH
 
 
 def geometry_hash(track: Track) -> str:
@@ -95,6 +101,8 @@ def write_reference(reference: Reference, table: ActionTable) -> str:
         "physics": reference.physics,
         **{name: getattr(reference, name) for name in NUMBERS},
         "decisions": len(reference.actions),
+        "searches": " ".join(map(str, reference.searched_ms)) or "none",
+        "driver": reference.driver,
     }
     return write_script(controls, tuple(f"{name}: {value}" for name, value in facts.items()))
 
@@ -145,6 +153,8 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         numbers = {name: int(facts[name]) for name in NUMBERS}
         texts = {name: facts[name] for name in TEXTS}
         num_decisions = int(facts["decisions"])
+        searched_ms = tuple(int(time_ms) for time_ms in facts["searches"].split() if time_ms != "none")
+        driver = facts["driver"]
         num_ticks = num_decisions * numbers["ticks_per_action"]
         if not (num_decisions > 0 and 0 < num_ticks <= MAX_TICKS):
             message = f"{path} is no reference lap: it states {num_decisions} decisions of {num_ticks} ticks in all"
@@ -165,6 +175,8 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         geometry=texts["geometry"],
         physics=texts["physics"],
         actions=table.index_of(gas, brake, steer, 0.5),
+        searched_ms=searched_ms,
+        driver=driver,
         **numbers,
     )
 

@@ -71,6 +71,7 @@ def find_reference(
         seed=seed,
         budget=budget,
         actions=lap.actions,
+        searched_ms=(lap.finish_ms,),
     )
 
 

@@ -10,7 +10,7 @@ from rulka.actions import action_table
 from rulka.errors import UserError
 from rulka.params import read_params
 from rulka.race_settings import RaceSettings
-from rulka.reference.command import find_for_track
+from rulka.reference.command import Searches, find_for_track
 from rulka.reference.lap import (
     LAPS_DIR,
     Reference,
@@ -137,10 +137,28 @@ def test_a_budget_below_the_first_lap_is_said(capsys: pytest.CaptureFixture[str]
     assert "50,372/50,372 decisions" in shown
 
 
-@pytest.mark.parametrize(("seed", "budget", "message"), [(-1, None, "a seed is a whole"), (1, 0, "the budget must be")])
-def test_numbers_out_of_range_are_named(tmp_path: Path, seed: int, budget: int | None, message: str):
+@pytest.mark.parametrize(
+    ("searches", "message"),
+    [
+        (Searches(seed=-1), "a seed is a whole"),
+        (Searches(budget=0), "the budget must be"),
+        (Searches(count=0), "at least one search"),
+    ],
+)
+def test_numbers_out_of_range_are_named(tmp_path: Path, searches: Searches, message: str):
     with pytest.raises(UserError, match=message):
-        find_for_track("copper-oval", PARAMS, seed, budget, tmp_path / "a.txt", print)
+        find_for_track("copper-oval", PARAMS, searches, tmp_path / "a.txt", print)
+
+
+def test_the_fastest_of_several_searches_is_taken_and_says_how_far_they_lie_apart(tmp_path: Path):
+    track, said = campaign_track("copper-oval"), []
+    find_for_track("copper-oval", PARAMS, Searches(seed=1, count=3, budget=1), tmp_path / "a.txt", said.append)
+    lap = load_reference(tmp_path / "a.txt", track, SIMULATOR, TABLE)
+    alone = [find_reference(track, SIMULATOR, TABLE, seed, 1) for seed in (1, 2, 3)]
+    times_ms = sorted(one.time_ms for one in alone if one is not None)
+    assert lap.searched_ms == tuple(times_ms)
+    assert lap.time_ms == times_ms[0] < times_ms[2]
+    assert f"{times_ms[0] / 1000:.3f} to {times_ms[2] / 1000:.3f} s in 3 searches" in said[0]
 
 
 def test_missing_lap(tmp_path: Path):

@@ -1,0 +1,83 @@
+"""An agent's lap becomes the reference where it is faster, and is refused by name where it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.actions import action_table
+from rulka.evaluation import faster_lap
+from rulka.evaluation.contest import Driver
+from rulka.evaluation.faster_lap import NoFasterLapError, take_over
+from rulka.params import read_params
+from rulka.reference.lap import LAPS_DIR, load_reference, reference_path, store_reference
+from rulka.reference.search import find_reference
+from rulka.tracks.campaign import campaign_track
+
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
+TABLE = action_table(PARAMS.actions.ticks_per_action)
+TRACK = campaign_track("copper-oval")
+
+
+class Replay:
+    """Drives given laps, one after the other."""
+
+    def __init__(self, *laps: Sequence[int]) -> None:
+        self._actions = iter([action for lap in laps for action in lap])
+
+    def __call__(self, image: np.ndarray, floats: np.ndarray) -> np.ndarray:
+        return np.array([next(self._actions)])
+
+
+@pytest.fixture
+def fast() -> list[int]:
+    return load_reference(LAPS_DIR / "copper-oval.txt", TRACK, PARAMS.simulator, TABLE).actions.tolist()
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> list[int]:
+    """A lap of a short search, which is the reference of the dataset in `tmp_path`."""
+    lap = find_reference(TRACK, PARAMS.simulator, TABLE, 1, 1)
+    assert lap is not None
+    store_reference(lap, TABLE, reference_path(tmp_path, TRACK.uid))
+    return lap.actions.tolist()
+
+
+@pytest.fixture
+def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def run(policy: Replay) -> list[str]:
+        monkeypatch.setattr(faster_lap, "agent_driver", lambda *_: Driver("agent", "Agent (PPO)", policy))
+        said: list[str] = []
+        take_over("copper-oval", tmp_path / "agent", PARAMS, tmp_path, tmp_path / "out.txt", said.append)
+        return said
+
+    return run
+
+
+def test_a_faster_lap_is_taken_over(drive, fast, slow, tmp_path: Path):
+    said = drive(Replay(fast, fast))
+    lap = load_reference(tmp_path / "out.txt", TRACK, PARAMS.simulator, TABLE)
+    np.testing.assert_array_equal(lap.actions, fast)
+    assert lap.driver == "Agent (PPO)"
+    assert f"author {lap.time_ms / 1000:.3f} s" in said[0]
+    assert "driven by Agent (PPO)" in said[0]
+
+
+def test_a_lap_that_is_no_faster_changes_nothing(drive, slow, tmp_path: Path):
+    with pytest.raises(NoFasterLapError, match=r"drove \d+ ms on .*, and the reference lap \d+ ms"):
+        drive(Replay(slow, slow))
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_a_lap_that_is_not_driven_again_is_refused(drive, fast, slow, tmp_path: Path):
+    with pytest.raises(NoFasterLapError, match="not the same lap again"):
+        drive(Replay(fast, slow))
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_a_race_that_does_not_finish_is_refused(drive, slow):
+    with pytest.raises(NoFasterLapError, match="cannot be a reference: it stood still"):
+        drive(Replay([3] * 2000))  # neither gas nor brake
