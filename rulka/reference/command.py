@@ -31,12 +31,12 @@ class Searches(NamedTuple):
 
     Attributes:
         seed: of the first; each further one takes the next.
-        count: how many, of which the fastest lap is taken.
+        num_laps: how many, of which the fastest lap is taken.
         budget: decisions that each simulates; None for the default of a track.
     """
 
     seed: int = 1
-    count: int = 1
+    num_laps: int = 1
     budget: int | None = None
 
 
@@ -67,7 +67,7 @@ def find_for_campaign(params: Params, searches: Searches, say: Say) -> None:
             except StaleReferenceError as error:
                 say(str(error))
             else:
-                if len(valid.searched_ms) >= searches.count or valid.driver != SEARCH:
+                if len(valid.searched_ms) >= searches.num_laps or valid.driver != SEARCH:
                     say(describe(track, valid))
                     continue
         _find(track, params, searches, path, say)
@@ -79,12 +79,12 @@ def _find(track: Track, params: Params, searches: Searches, path: Path, say: Say
     wrong = {
         f"the budget must be at least one decision, got {budget}": budget < 1,
         f"a seed is a whole number from 0, got {searches.seed}": searches.seed < 0,
-        f"at least one search is needed, got {searches.count}": searches.count < 1,
+        f"at least one search is needed, got {searches.num_laps}": searches.num_laps < 1,
     }
     for message, is_wrong in wrong.items():
         if is_wrong:
             raise UserError(message)
-    seeds = range(searches.seed, searches.seed + searches.count)
+    seeds = range(searches.seed, searches.seed + searches.num_laps)
     laps = [search_with_progress(track, params.simulator, table, seed, budget) for seed in seeds]
     found = [lap for lap in laps if lap is not None]
     if not found:

@@ -142,7 +142,7 @@ def test_a_budget_below_the_first_lap_is_said(capsys: pytest.CaptureFixture[str]
     [
         (Searches(seed=-1), "a seed is a whole"),
         (Searches(budget=0), "the budget must be"),
-        (Searches(count=0), "at least one search"),
+        (Searches(num_laps=0), "at least one search"),
     ],
 )
 def test_numbers_out_of_range_are_named(tmp_path: Path, searches: Searches, message: str):
@@ -152,7 +152,7 @@ def test_numbers_out_of_range_are_named(tmp_path: Path, searches: Searches, mess
 
 def test_the_fastest_of_several_searches_is_taken_and_says_how_far_they_lie_apart(tmp_path: Path):
     track, said = campaign_track("copper-oval"), []
-    find_for_track("copper-oval", PARAMS, Searches(seed=1, count=3, budget=1), tmp_path / "a.txt", said.append)
+    find_for_track("copper-oval", PARAMS, Searches(seed=1, num_laps=3, budget=1), tmp_path / "a.txt", said.append)
     lap = load_reference(tmp_path / "a.txt", track, SIMULATOR, TABLE)
     alone = [find_reference(track, SIMULATOR, TABLE, seed, 1) for seed in (1, 2, 3)]
     times_ms = sorted(one.time_ms for one in alone if one is not None)
