@@ -153,8 +153,9 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         numbers = {name: int(facts[name]) for name in NUMBERS}
         texts = {name: facts[name] for name in TEXTS}
         num_decisions = int(facts["decisions"])
-        searched_ms = tuple(int(time_ms) for time_ms in facts["searches"].split() if time_ms != "none")
-        driver = facts["driver"]
+        # Laps of earlier versions have neither.
+        searched_ms = tuple(int(time_ms) for time_ms in facts.get("searches", "").split() if time_ms != "none")
+        driver = facts.get("driver", SEARCH)
         num_ticks = num_decisions * numbers["ticks_per_action"]
         if not (num_decisions > 0 and 0 < num_ticks <= MAX_TICKS):
             message = f"{path} is no reference lap: it states {num_decisions} decisions of {num_ticks} ticks in all"
