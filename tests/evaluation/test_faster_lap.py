@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,15 +10,18 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
+from rulka.cli import main
 from rulka.evaluation import faster_lap
 from rulka.evaluation.contest import Driver
 from rulka.evaluation.faster_lap import NoFasterLapError, take_over
+from rulka.folders import RACES
 from rulka.params import read_params
 from rulka.reference.lap import LAPS_DIR, load_reference, reference_path, store_reference
 from rulka.reference.search import find_reference
 from rulka.tracks.campaign import campaign_track
 
-PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
+ROOT = Path(__file__).parents[2]
+PARAMS = read_params(ROOT / "params.yaml")
 TABLE = action_table(PARAMS.actions.ticks_per_action)
 TRACK = campaign_track("copper-oval")
 
@@ -64,6 +68,21 @@ def test_a_faster_lap_is_taken_over(drive, fast, slow, tmp_path: Path):
     assert lap.driver == "Agent (PPO)"
     assert f"author {lap.time_ms / 1000:.3f} s" in said[0]
     assert "driven by Agent (PPO)" in said[0]
+
+
+def test_the_command_takes_it_over(fast, slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    """Run in a project whose dataset holds the slow lap."""
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    there = reference_path(tmp_path / RACES, TRACK.uid)
+    there.parent.mkdir(parents=True)
+    reference_path(tmp_path, TRACK.uid).rename(there)
+    policy = Replay(fast, fast)
+    monkeypatch.setattr(faster_lap, "agent_driver", lambda *_: Driver("agent", "Agent (PPO)", policy))
+    monkeypatch.setattr("sys.argv", ["rulka", "reference", "copper-oval", "--agent", "data/agent", "--out", "out.txt"])
+    monkeypatch.chdir(tmp_path)
+    main()
+    assert "written to out.txt" in capsys.readouterr().out
+    assert load_reference(tmp_path / "out.txt", TRACK, PARAMS.simulator, TABLE).driver == "Agent (PPO)"
 
 
 def test_a_lap_that_is_no_faster_changes_nothing(drive, slow, tmp_path: Path):
