@@ -10,12 +10,13 @@ import numpy as np
 from rulka.device import CPU
 from rulka.errors import UserError
 from rulka.evaluation.contest import agent_driver
-from rulka.evaluation.dataset import track_and_demonstrations
 from rulka.evaluation.race import EvaluationRaces, find_reference_race, race
+from rulka.folders import TRACKS
 from rulka.outputs import new_file
 from rulka.params import Params
 from rulka.reference.command import describe
 from rulka.reference.lap import Reference, geometry_hash, load_reference, physics_hash, shipped_lap, store_reference
+from rulka.tracks.find import find_track
 
 
 class NoFasterLapError(UserError):
@@ -28,10 +29,10 @@ def take_over(
     """Lets an agent drive twice from where reference laps start, and writes its lap if it is faster than the one there.
 
     Args:
-        name: a slug of the campaign, a track file, or the UID of a track in `races_dir`.
+        name: a slug of the campaign, a track file, or the UID of a track in `data/races`.
         agent_dir: its artifact.
         params: physics, and when races end.
-        races_dir: the race dataset, for its tracks and their reference laps.
+        races_dir: the race dataset, for the reference laps of its tracks.
         out: file to write; None: that of the campaign, or `<uid>.reference.txt` here for other tracks.
         say: takes what happened.
 
@@ -39,7 +40,7 @@ def take_over(
         NoFasterLapError: if it does not finish, drives another time or otherwise the second time, or is not faster.
         UserError: if the agent or the track is missing or damaged.
     """
-    track, _ = track_and_demonstrations(name, races_dir)
+    track = find_track(name, TRACKS)
     straight = {"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
     evaluate = params.evaluate.model_copy(update=straight)
     races = EvaluationRaces.of(track, params.observation, params.actions, params.simulator, evaluate, params.race_end)

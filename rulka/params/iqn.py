@@ -101,10 +101,8 @@ class IqnParams(AlgorithmParams):
     ) -> list[tuple[bool, str]]:
         """Returns what cannot be together; see `AlgorithmParams`."""
         count = network.iqn.actions_per_decision
-        horizon, first_clock = (
-            self.mini_race_decisions(decision_ms),
-            self.oversample_max_term - self.oversample_long_term,
-        )
+        horizon = self.mini_race_decisions(decision_ms)
+        first_clock = self.oversample_max_term - self.oversample_long_term
         race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {decision_ms} ms"
         return [
             (horizon < 1, f"{race}: set at least {decision_ms}"),

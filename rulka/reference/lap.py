@@ -101,9 +101,10 @@ def write_reference(reference: Reference, table: ActionTable) -> str:
         "physics": reference.physics,
         **{name: getattr(reference, name) for name in NUMBERS},
         "decisions": len(reference.actions),
-        "searches": " ".join(map(str, reference.searched_ms)) or "none",
         "driver": reference.driver,
     }
+    if reference.searched_ms:
+        facts["searches"] = " ".join(map(str, reference.searched_ms))
     return write_script(controls, tuple(f"{name}: {value}" for name, value in facts.items()))
 
 
@@ -153,9 +154,8 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         numbers = {name: int(facts[name]) for name in NUMBERS}
         texts = {name: facts[name] for name in TEXTS}
         num_decisions = int(facts["decisions"])
-        # Laps of earlier versions have neither.
-        searched_ms = tuple(int(time_ms) for time_ms in facts.get("searches", "").split() if time_ms != "none")
-        driver = facts.get("driver", SEARCH)
+        searched_ms = tuple(map(int, facts.get("searches", "").split()))  # an agent's lap has none
+        driver = facts.get("driver", SEARCH)  # laps of earlier versions do not say
         num_ticks = num_decisions * numbers["ticks_per_action"]
         if not (num_decisions > 0 and 0 < num_ticks <= MAX_TICKS):
             message = f"{path} is no reference lap: it states {num_decisions} decisions of {num_ticks} ticks in all"

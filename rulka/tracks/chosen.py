@@ -49,12 +49,11 @@ def _tracks_of(some: TracksParams, main: Track) -> Iterator[Track]:
 
 def _generated(some: GeneratedTracksParams) -> Iterator[Track]:
     shape = some.model_dump(exclude={"kind", "count", "seed"})
-    seed = some.seed
+    seeds = count(some.seed)
     for _ in range(some.count):
-        for fruitless in count():
-            seed += 1
+        for fruitless, seed in enumerate(seeds):
             try:
-                yield generate_track(seed - 1, **shape)
+                yield generate_track(seed, **shape)
                 break
             except TrackError:  # no layout of this seed keeps clear of itself
                 if fruitless == MOST_FRUITLESS:

@@ -2,8 +2,8 @@
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
 Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Horgan et al. 2018 (an epsilon for each car), arXiv:1803.00933;
-Zhou et al. 2024 (a policy that drives first), arXiv:2412.07762. Decisions of K
-actions: see `rulka.agents.iqn.action_chunks`.
+Zhou et al. 2024 (a policy that drives first), arXiv:2412.07762.
+Decisions of K actions: see `rulka.agents.iqn.action_chunks`.
 Dimensions: N cars, K actions of a decision, A actions.
 """
 
