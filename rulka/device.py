@@ -192,6 +192,12 @@ def device_of(network: nn.Module) -> torch.device:
     return next(network.parameters()).device
 
 
+def use_cores() -> None:
+    """Has torch compute on every core, hyperthreads too, unless OMP_NUM_THREADS says how many threads it may take."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(os.cpu_count() or 1)
+
+
 def wait_for(device: torch.device) -> None:
     """Waits until a device has done all that it was told to; the CPU always has."""
     if device.type != "cpu":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from rulka.agents.networks import build_clone_policy
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
-from rulka.device import device_of, make_generator, upload, use_device
+from rulka.device import device_of, make_generator, upload, use_cores, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE, POLICY
 from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, read_params
 from rulka.pretraining.cloning import (
@@ -206,7 +205,7 @@ def action_names(table: ActionTable) -> list[str]:
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
-    torch.set_num_threads(os.cpu_count() or 1)
+    use_cores()
     raise_malloc_thresholds()
     clone(
         params.observation,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from rulka.actions import action_table
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
-from rulka.device import device_of, make_generator, upload_ahead, use_device
+from rulka.device import device_of, make_generator, upload_ahead, use_cores, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE
 from rulka.observation import reference_normalisation
 from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
@@ -208,7 +207,7 @@ def _spread_frames(frames: FrameDataset, num_frames: int) -> torch.Tensor:
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     params = read_params()
-    torch.set_num_threads(os.cpu_count() or 1)
+    use_cores()
     raise_malloc_thresholds()
     pretrain(
         params.observation,
