@@ -23,9 +23,11 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS, reference_normalisation
 from rulka.params import Algorithm, Params, read_params
+from rulka.schedule import Moment
 
 NUM_ACTIONS = 12
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+AFTER_WARMUP = Moment(10**9)
 CARS, CARS_ON_DEVICE = (1, 32, 64), (1, 64, 256, 1024, 4096)
 
 
@@ -102,6 +104,7 @@ def act_variants(params: Params, num_cars: int, device: torch.device = CPU) -> d
     for algorithm in ("ppo", "iqn"):
         for precision in PRECISIONS:
             actor = make_actor(agent_spec(params, algorithm, precision), 0, device)
+            actor.set_moment(AFTER_WARMUP)
 
             def act(actor=actor) -> int:  # noqa: ANN001
                 actor.act(image, floats, explore=True)

@@ -10,7 +10,8 @@ One thread, 64 x 64 images, 184 floats, 12 actions, the reference network of 1,0
 Variants are interleaved; medians of CPU time are given, and the ratio to the naive variant of the same run.
 
 - update: batch 512, 8 x 8 quantiles, double DQN; the naive one is `benchmarks._naive_iqn`. Beside it stands the rate at
-  which this core multiplies matrices, the bound of every update that has to do the same sums.
+  which this core multiplies matrices, the bound of every update that has to do the same sums. What ships is another
+  network: fractions at the hidden units, and a frozen encoder, whose features the ring keeps.
 - act: greedy decisions; the naive ones are the whole network at random fractions for each observation, as many as the
   reference has or as the others. "measured" takes the fastest, ONNX Runtime where it is installed among them.
 """
@@ -45,7 +46,7 @@ from rulka.datasets.frames import FrameDataset
 from rulka.device import DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS
 from rulka.params import NetworkParams, ObservationParams, Params, read_params
-from rulka.schedule import Moment
+from rulka.schedule import Moment, Schedule
 
 BATCH, NUM_QUANTILES, NUM_QUANTILES_ACTING = 512, 8, 32
 REFERENCE_HIDDEN = 1024
@@ -54,16 +55,21 @@ ACTING: tuple[Precision, ...] = (*PRECISIONS, "measured")
 GEMM_SIZE = 2048
 NUM_SHOWN = 2000
 DEVICE_BATCHES, DEVICE_STEPS = (512, 4096), 50
-NAIVE = "naive"
+NUM_ROUNDS = 15
+NAIVE, SHIPPED = "naive", "as shipped,"
 
 Variants = dict[str, Callable[[], object]]
 
 
 def reference_params() -> Params:
-    """Returns params.yaml with the reference sizes of the network."""
+    """Returns params.yaml with the network of the reference, the encoder of which learns."""
     params = read_params()
-    network = params.network.model_copy(update={"dense_hidden": REFERENCE_HIDDEN})
-    return params.model_copy(update={"network": network})
+    body = params.network.iqn.model_copy(update={"embedding_at": "state", "guided": False})
+    network = params.network.model_copy(update={"dense_hidden": REFERENCE_HIDDEN, "iqn": body})
+    no_limits = Schedule(interpolation="linear", points=((0, 0.0),))
+    changes = {"rate_of": params.ppo.rate_of, "warmup_steps": 0, "guide_floor": no_limits}
+    learning = params.iqn.model_copy(update=changes)
+    return params.model_copy(update={"network": network, "iqn": learning})
 
 
 def update_variants(params: Params) -> Variants:
@@ -77,11 +83,16 @@ def update_variants(params: Params) -> Variants:
         "samples_per_insert": 1e9,
         "gradient_steps_per_update": 1,
     }
-    learners = {name: IqnLearner(agent_spec(params, "iqn", name, **settings), 0) for name in PRECISIONS}
+    sizes: dict[str, Params] = {"rulka": params, SHIPPED: read_params()}
+    learners = {
+        f"{name} {precision}": IqnLearner(agent_spec(some, "iqn", precision, **settings), 0)
+        for name, some in sizes.items()
+        for precision in PRECISIONS
+    }
     for learner in learners.values():
         for _ in range(3):
             learner.insert(block, 0, 0)
-    first = learners["float32"]
+    first = learners["rulka float32"]
     iqn = params.iqn.model_copy(update=settings)
     twin = NaiveIqn(first.network, iqn, iqn.learning_rate.at(Moment(0)))
     generator = torch.Generator().manual_seed(0)
@@ -91,7 +102,7 @@ def update_variants(params: Params) -> Variants:
         fractions = [draw_fractions(BATCH, NUM_QUANTILES, generator) for _ in range(3)]
         return twin.learn(batch, fractions[0], fractions[1], fractions[2])
 
-    return {NAIVE: naive} | {f"rulka {name}": learner.update for name, learner in learners.items()}
+    return {NAIVE: naive} | {name: learner.update for name, learner in learners.items()}
 
 
 def rates_on(device: torch.device, params: Params) -> dict[str, float]:
@@ -166,7 +177,7 @@ def agreement(agent: Path, frames: Path) -> dict[str, float]:
     tau = fixed_fractions(config["iqn"]["num_quantiles_acting"])
 
     def whole(tau: torch.Tensor) -> torch.Tensor:
-        return values(network, batch.image, batch.floats, tau).mean(dim=1).argmax(dim=1)
+        return network(batch.image, batch.floats, tau).value.mean(dim=1).argmax(dim=1)
 
     expected = whole(tau.expand(NUM_SHOWN, -1))
     ways: dict[str, Any] = {name: PreparedAdvantages(network, tau, getattr(torch, name)) for name in PRECISIONS}
@@ -225,9 +236,9 @@ def main() -> None:
     raise_malloc_thresholds()
     params = reference_params()
     rates = gemm_rates()
-    times = {f"update, batch {BATCH}": median_ms(update_variants(params), 7)}
+    times = {f"update, batch {BATCH}": median_ms(update_variants(params), NUM_ROUNDS)}
     for num_cars, num_calls in ((1, 50), (64, 2)):
-        times[f"act, {num_cars} cars"] = median_ms(act_variants(params, num_cars), 15, num_calls)
+        times[f"act, {num_cars} cars"] = median_ms(act_variants(params, num_cars), NUM_ROUNDS, num_calls)
     if arguments.json:
         print(json.dumps({"cpu_ms": times, "gemm_gflops": rates}))
         return

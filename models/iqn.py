@@ -57,7 +57,7 @@ class IqnSizes(NamedTuple):
 
 
 class Quantiles(NamedTuple):
-    """Return distribution of every action: `value` [B, T, A] float32 at the fractions `tau` [B, T]."""
+    """Return distribution of every action: `value` [B, T, A] float32 at the fractions `tau` [B, T] or [T]."""
 
     value: Tensor
     tau: Tensor
@@ -94,7 +94,7 @@ class IqnNetwork(Torso):
         Args:
             image: [B, 1, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
-            tau: [B, T] fractions in (0, 1).
+            tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
         """
         return Quantiles(self._values(self.state(image, floats), tau), tau)
 
@@ -123,7 +123,8 @@ class IqnNetwork(Torso):
         Args:
             image: [B, 1, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
-            tau: [B, T] fractions in (0, 1).
+            tau: [B, T] fractions in (0, 1); or [T], the same for all rows, which costs far less where fractions are
+                multiplied into the hidden units.
             action: [B] int64.
 
         Returns:
@@ -132,7 +133,7 @@ class IqnNetwork(Torso):
         state = self.state(image, floats)
         if not self._has_plain_outputs() or (self.embedding_at == "state" and not self._has_fused_heads(state)):
             value_bta = self._values(state, tau)
-            return value_bta.gather(2, action[:, None, None].expand(-1, tau.shape[1], 1))[:, :, 0]
+            return value_bta.gather(2, action[:, None, None].expand(-1, tau.shape[-1], 1))[:, :, 0]
         # V + A(a) - mean A is one scalar product with the hidden units of both heads.
         advantage, value = self.output_layers()
         relative = advantage.weight - advantage.weight.mean(dim=0)
@@ -141,7 +142,10 @@ class IqnNetwork(Torso):
         if self.embedding_at == "hidden":
             units, factors = self._units(state), self.embed(tau)
             with torch.autocast(state.device.type, enabled=False):
-                return (factors.float() @ (units.float() * out)[:, :, None])[:, :, 0] + out_bias[:, None]
+                units, factors = units.float() * out, factors.float()
+                if tau.dim() == 1:
+                    return units @ factors.T + out_bias[:, None]
+                return (factors @ units[:, :, None])[:, :, 0] + out_bias[:, None]
         hidden = [_linear(head, "0") for head in (self.value_head, self.advantage_head)]
         embed = _linear(self.tau_embed, "0")
         weights = HeadWeights(

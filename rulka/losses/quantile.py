@@ -18,7 +18,7 @@ def quantile_huber_loss(quantile: Tensor, tau: Tensor, target: Tensor, kappa: fl
 
     Args:
         quantile: [B, T] predicted value of each quantile.
-        tau: [B, T] the fraction in (0, 1) that each prediction stands for.
+        tau: [B, T] the fraction in (0, 1) that each prediction stands for; or [T], the same for all rows.
         target: [B, S] sampled returns; no gradient flows into them.
         kappa: half-width of the quadratic zone, in return units; must be positive.
 
@@ -29,7 +29,7 @@ def quantile_huber_loss(quantile: Tensor, tau: Tensor, target: Tensor, kappa: fl
     error_bts = target.detach()[:, None, :] - quantile[:, :, None]
     size = error_bts.abs()
     huber = torch.where(size <= kappa, 0.5 * error_bts.square() / kappa, size - 0.5 * kappa)
-    weight = torch.where(error_bts.detach() < 0, 1.0 - tau[:, :, None], tau[:, :, None])
+    weight = torch.where(error_bts.detach() < 0, 1.0 - tau[..., None], tau[..., None])
     return (weight * huber).mean(dim=2).sum(dim=1)
 
 

@@ -84,11 +84,12 @@ def test_delayed_reward(lab, step, algorithm):
     assert trained.actions(0) == [paid]
 
 
-def test_distribution_of_a_random_reward(lab, step):
+@pytest.mark.parametrize("place", ["state", "hidden"])
+def test_distribution_of_a_random_reward(lab, step, place):
     """Rewards 0 and 1 by chance: the low quantiles go to 0, the high ones to 1."""
     rng = np.random.default_rng(0)
     races = lab.races(lambda _state, _action: step(float(rng.integers(2)), 0, "terminated"))
-    trained = lab.train(lab.spec("iqn"), races, 40)
+    trained = lab.train(lab.spec("iqn", {"embedding_at": place}), races, 40)
     image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.zeros(1, 4)
     with torch.no_grad():
         value = trained.learner.network(image, floats, torch.tensor([[0.1, 0.25, 0.75, 0.9]])).value[0, :, 0]
@@ -96,6 +97,7 @@ def test_distribution_of_a_random_reward(lab, step):
 
 
 OPTIONS = {
+    "fractions at the hidden units": ({"embedding_at": "hidden"}, {}),
     "prioritised, n-step": ({}, {"prioritised": PRIORITISED, "n_steps": 3}),
     "munchausen": ({}, {"use_double_dqn": False, "munchausen": {"alpha": 0.9, "temperature": 0.03, "floor": -1.0}}),
     "no double DQN, hard target": ({}, {"use_double_dqn": False, "target_tau": 1.0, "target_every": 16}),

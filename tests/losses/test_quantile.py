@@ -54,6 +54,12 @@ def test_equals_the_slow_twin(kappa: float):
     torch.testing.assert_close(quantile_huber_loss(quantile, tau, target, kappa), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_fractions_may_be_those_of_all_rows() -> None:
+    quantile, target, tau = torch.randn(5, 4), torch.randn(5, 3), torch.rand(4)
+    expected = quantile_huber_loss(quantile, tau.expand(5, -1), target, kappa=0.1)
+    assert torch.equal(quantile_huber_loss(quantile, tau, target, kappa=0.1), expected)
+
+
 def test_no_gradient_flows_into_the_target():
     quantile = torch.zeros(1, 2, requires_grad=True)
     target = torch.ones(1, 2, requires_grad=True)

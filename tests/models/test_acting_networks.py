@@ -109,6 +109,17 @@ def test_values_of_single_actions_and_of_features_are_those_of_images(embedding_
 
 
 @pytest.mark.parametrize("embedding_at", ["state", "hidden"])
+def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
+    network = small_iqn(embedding_at)
+    image, floats = observations(5)
+    tau, action = torch.rand(4), torch.tensor([0, 1, 2, 0, 1])
+    expected = network(image, floats, tau.expand(5, -1)).value
+    torch.testing.assert_close(network(image, floats, tau).value, expected)
+    expected = expected.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
+    torch.testing.assert_close(network.of_action(image, floats, tau, action), expected)
+
+
+@pytest.mark.parametrize("embedding_at", ["state", "hidden"])
 def test_fast_path_prefers_the_same_actions(embedding_at: EmbeddingPlace):
     network = small_iqn(embedding_at)
     image, floats = observations(7)

@@ -235,14 +235,18 @@ class IqnLearner:
         )
 
     def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns sampled returns [B, T] of the transitions, and their fractions [B, T]."""
+        """Returns sampled returns [B, T] of the transitions, and their fractions [B, T] or [T]."""
         tau = self._draw_fractions()
         networks = Networks(self.network, self.target)
         with autocast(self.precision, self._device):
             return sampled_returns(networks, batch, tau, self._tau_choosing, self._params), tau
 
     def _draw_fractions(self) -> Tensor:
-        return draw_fractions(self._params.batch_size, self._params.num_quantiles, self._generators.device)
+        """Returns fractions [B, T]; or [T], for the whole batch, where embedding them would cost more than the rest."""
+        num_quantiles, generator = self._params.num_quantiles, self._generators.device
+        if self.network.embedding_at == "hidden":
+            return draw_fractions(1, num_quantiles, generator)[0]
+        return draw_fractions(self._params.batch_size, num_quantiles, generator)
 
     @torch.no_grad()
     def _move_target(self) -> None:

@@ -35,7 +35,7 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
     Args:
         networks: the values that follow are the target network's.
         batch: transitions.
-        tau: [B, T] fractions of those values.
+        tau: [B, T] fractions of those values, or [T].
         tau_choosing: [T] fractions at which actions are compared.
         params: which rule. Double DQN takes the action that the online network prefers within the limits of its guide,
             Munchausen the softmax over the target network's values, and otherwise each quantile its own best action.
@@ -62,7 +62,7 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
 
 
 def quantiles_of(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
-    """Returns quantiles [B, T], at fractions tau [B, T], of one action [B], or chunk [B, K], for each observation."""
+    """Returns quantiles [B, T] of one action [B], or chunk [B, K], for each observation; tau is [B, T] or [T]."""
     if action.dim() > 1:
         return chunk_values(network(image, floats, tau).value, action.shape[1]).of(action)
     return network.of_action(image, floats, tau, action)
