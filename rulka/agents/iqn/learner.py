@@ -292,7 +292,7 @@ class IqnLearner:
     def _measure(self) -> Precision:
         batch, tau = self.replay.batch, self._draw_fractions()
         batch.image.zero_()
-        floats = self.network.float_mean.expand(len(tau), -1)
+        floats = self.network.float_mean.expand(self._params.batch_size, -1)
 
         def run(precision: Precision) -> None:
             with autocast(precision, self._device):
