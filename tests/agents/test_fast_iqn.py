@@ -101,3 +101,8 @@ def test_quantiles_of_an_action_are_those_of_the_whole_network(lab):
         rounded = network.of_action(batch.image, batch.floats, tau, batch.action)
     assert rounded.dtype == torch.float32
     torch.testing.assert_close(rounded, expected, rtol=0.02, atol=0.02 * float(expected.detach().abs().max()))
+
+
+def test_precision_is_measured_where_fractions_are_those_of_the_whole_batch(lab):
+    spec = replace(lab.spec("iqn", {"embedding_at": "hidden"}, batch_size=BATCH), precision="measured")
+    assert make_learner(spec, seed=0).precision in ("float32", "bfloat16")
