@@ -110,7 +110,8 @@ class ActionValues(NamedTuple):
     """What an actor thinks of every action when it decides greedily.
 
     Attributes:
-        name: one of `ACTION_VALUES`: "q_value", a mean return, or "probability". The largest is the greedy action's.
+        name: one of `ACTION_VALUES`: "q_value", a mean return, or "probability". The largest is the greedy action's, of
+            those that a guide leaves.
         value: [N, A] float32; [N, K, A] for chunks, of which all other actions are the greedy ones.
     """
 

@@ -119,8 +119,8 @@ def track(
 def reference(
     track: OneTrack = None,
     /,
-    seed: int = 1,
-    searches: int = 1,
+    seed: int | None = None,
+    searches: int | None = None,
     budget: int | None = None,
     agent: Path | None = None,
     out: Path | None = None,
@@ -130,8 +130,9 @@ def reference(
 
     Args:
         track: campaign slug or file of the track.
-        seed: of the first search.
-        searches: how many, each with the next seed; the fastest lap is taken, and the times of all are kept with it.
+        seed: of the first search; 1 when left out.
+        searches: how many, each with the next seed; one when left out. The fastest lap is taken, and the times of all
+            are kept with it.
         budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
             whatever it costs.
         agent: folder of one, which drives instead, twice; its lap is taken over if it is faster than the one there is.
@@ -144,16 +145,22 @@ def reference(
     if (track is None) != campaign or (campaign and (out is not None or agent is not None)):
         message = "`rulka reference` needs a track or --campaign, not both; --out and --agent go with a track"
         raise UserError(message)
+    if agent is not None and (seed, searches, budget) != (None, None, None):
+        message = (
+            "an agent drives the lap and nothing is searched: --seed, --searches and --budget do not go with --agent"
+        )
+        raise UserError(message)
     if out is not None:
         check_file(out)
+    how = Searches(1 if seed is None else seed, 1 if searches is None else searches, budget)
     if track is None:
-        find_for_campaign(read_params(), Searches(seed, searches, budget), say)
+        find_for_campaign(read_params(), how, say)
     elif agent is not None:
         from rulka.evaluation.faster_lap import take_over
 
         take_over(track, agent, read_params(), RACES, out, say)
     else:
-        find_for_track(track, read_params(), Searches(seed, searches, budget), out, say)
+        find_for_track(track, read_params(), how, out, say)
 
 
 def _serve_page(folder: Path, port: int) -> None:

@@ -150,3 +150,22 @@ def test_a_gpu_is_taken_where_one_works() -> None:
     chosen = choose_device()
     assert chosen.device.type != "cpu"
     assert chosen.why.startswith("a GPU that works")
+
+
+@pytest.mark.parametrize(("variable", "expected"), [(None, 7), ("1", 2)])
+def test_all_cores_compute_unless_the_environment_says_otherwise(
+    variable: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch itself reads the variable when it is imported."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setattr(device.os, "cpu_count", lambda: 7)
+    if variable is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    try:
+        device.use_cores()
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)

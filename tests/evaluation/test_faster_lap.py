@@ -85,6 +85,17 @@ def test_the_command_takes_it_over(fast, slow, tmp_path: Path, monkeypatch: pyte
     assert load_reference(tmp_path / "out.txt", TRACK, PARAMS.simulator, TABLE).driver == "Agent (PPO)"
 
 
+@pytest.mark.parametrize("option", ["--seed", "--searches", "--budget"])
+def test_what_is_for_a_search_does_not_go_with_an_agent(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["rulka", "reference", "copper-oval", "--agent", "data/agent", option, "1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "an agent drives the lap and nothing is searched" in capsys.readouterr().err
+
+
 def test_a_lap_that_is_no_faster_changes_nothing(drive, slow, tmp_path: Path):
     with pytest.raises(NoFasterLapError, match=r"drove \d+ ms on .*, and the reference lap \d+ ms"):
         drive(Replay(slow, slow))

@@ -48,6 +48,7 @@ if params["ppo"]["gamma"] == 0.5:
 while params["ppo"]["gamma"] == 0.6 and len(open("runs/starts").read()) < 2:
     time.sleep(0.05)
 Path("data/agent").mkdir()
+Path("data/agent/threads").write_text(os.environ.get("OMP_NUM_THREADS", "all"))
 score = params["ppo"]["gamma"] + params["train"]["seed"] / 100
 steps = [{"env_steps": n, "cpu_minutes": n / 10, "minutes": n, "finish_rate": score, "score": score} for n in (1, 2)]
 checks = [{"env_steps": n / 100, "check_finish_rate": rate} for n, rate in ((0, 0.8), (10, 0.6), (19, 0.9), (30, 0.1))]
@@ -132,6 +133,17 @@ def test_a_seed_more_runs_that_seed_alone() -> None:
     said.clear()
     run_experiment(write(), (), 2, None, said.append)
     assert said[1] == "4 of 8 stages were done before", "what was edited is done anew, what comes before it is not"
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(("num_processes", "threads"), [(1, "all"), (2, "3"), (12, "1")])
+def test_stages_that_run_at_once_share_the_cores(
+    num_processes: int, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    run_experiment(write(), (), num_processes, None, lambda _: None)
+    assert {path.read_text() for path in EXPERIMENTS.glob("train-*/data/agent/threads")} == {threads}
 
 
 @pytest.mark.usefixtures("project")
