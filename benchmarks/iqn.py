@@ -56,7 +56,7 @@ GEMM_SIZE = 2048
 NUM_SHOWN = 2000
 DEVICE_BATCHES, DEVICE_STEPS = (512, 4096), 50
 NUM_ROUNDS = 15
-NAIVE, SHIPPED = "naive", "as shipped,"
+NAIVE, SHIPPED = "naive", "as shipped"
 
 Variants = dict[str, Callable[[], object]]
 
@@ -83,10 +83,10 @@ def update_variants(params: Params) -> Variants:
         "samples_per_insert": 1e9,
         "gradient_steps_per_update": 1,
     }
-    sizes: dict[str, Params] = {"rulka": params, SHIPPED: read_params()}
+    settings_of: dict[str, Params] = {"rulka": params, SHIPPED: read_params()}
     learners = {
         f"{name} {precision}": IqnLearner(agent_spec(some, "iqn", precision, **settings), 0)
-        for name, some in sizes.items()
+        for name, some in settings_of.items()
         for precision in PRECISIONS
     }
     for learner in learners.values():

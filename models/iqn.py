@@ -156,7 +156,7 @@ class IqnNetwork(Torso):
             out,
             out_bias,
         )
-        return quantiles_of_action(state, self._cosines(tau), weights)
+        return quantiles_of_action(state, self._cosines(tau.expand(len(action), -1)), weights)
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the last layers of the advantage head and of the value head."""

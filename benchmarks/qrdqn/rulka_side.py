@@ -49,6 +49,8 @@ def agent_spec(task: Task) -> AgentSpec:
         "buffer_steps": task.max_steps,
         "start_steps": shared.START_STEPS,
         "warmup_steps": 0,
+        "guide_floor": _constant(0.0),
+        "rate_of": params.iqn.model_dump()["rate_of"] | {"encoder": _constant(1.0)},
         "samples_per_insert": shared.BATCH / shared.STEPS_PER_UPDATE,
         "gradient_steps_per_update": UPDATES_PER_CALL,
         "weight_decay": 0.0,
@@ -56,7 +58,8 @@ def agent_spec(task: Task) -> AgentSpec:
         "self_loss_clamp_ratio": 1e-6,  # no target is wider than typical: all transitions weigh the same
     }
     iqn = IqnParams.model_validate(params.iqn.model_dump() | changes)
-    sizes = {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH}
+    body = params.network.iqn.model_dump() | {"embedding_at": "state", "guided": False}
+    sizes = {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH, "iqn": body}
     network = NetworkParams.model_validate(params.network.model_dump() | sizes)
     size = ObservationParams(height=task.size, width=task.size)
     return AgentSpec("iqn", size, params.encoder, network, iqn, task.num_actions, task.normalisation)

@@ -117,6 +117,11 @@ def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
     torch.testing.assert_close(network(image, floats, tau).value, expected)
     expected = expected.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
     torch.testing.assert_close(network.of_action(image, floats, tau, action), expected)
+    with torch.autocast("cpu", torch.bfloat16):  # where the heads are fused
+        rounded = network.of_action(image, floats, tau, action)
+        torch.testing.assert_close(
+            rounded, network.of_action(image, floats, tau.expand(5, -1), action), rtol=0.02, atol=0.02
+        )
 
 
 @pytest.mark.parametrize("embedding_at", ["state", "hidden"])

@@ -242,7 +242,7 @@ class IqnLearner:
             return sampled_returns(networks, batch, tau, self._tau_choosing, self._params), tau
 
     def _draw_fractions(self) -> Tensor:
-        """Returns fractions [B, T]; or [T], for the whole batch, where embedding them would cost more than the rest."""
+        """Returns fractions [B, T]; or [T] for the whole batch where only embedding them depends on rows."""
         num_quantiles, generator = self._params.num_quantiles, self._generators.device
         if self.network.embedding_at == "hidden":
             return draw_fractions(1, num_quantiles, generator)[0]
