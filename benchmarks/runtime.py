@@ -148,7 +148,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
     """Measures cars, forward pass, collector and learners, one after the other in this process."""
     spec = block_spec(params.observation, params.train)
     block, num_cars = new_block(spec), spec.num_cars
-    cars = build_cars(track, race_settings(params), num_cars, start_anywhere=params.train.start_anywhere)
+    cars = build_cars(track, race_settings(params), num_cars, at_line=False)
     cars.reset_into(block.image[0], block.floats[0], block.potential[0], 1)
     forward = np.zeros(num_cars, np.int64)
 

@@ -103,9 +103,9 @@ def train(setting: Setting, seed: int, budget: Budget) -> list[dict[str, Any]]:
     learner = build_learner(spec, setting.initial, seed, [])
     actor = LocalActor(make_actor(spec, seed))
     actor.load(learner.version, learner.network.state_dict())
-    cars = setting.make_cars(block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
+    cars = setting.make_cars(block.spec.num_cars, at_line=False)
     collector = Collector(0, cars, actor, block.spec, seed)
-    races = setting.make_cars(budget.num_races, start_anywhere=0.0)
+    races = setting.make_cars(budget.num_races, at_line=True)
     wide = BlockSpec(1, budget.num_races, block.spec.height, block.spec.width, block.spec.num_floats)
     check = GreedyCheck(races, make_actor(spec, seed), wide, lambda: None)
     rows, updates, next_check, update_s, began_s = [], [], 0, 0.0, time.process_time()
@@ -152,7 +152,7 @@ def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
     assert isinstance(network, ActorCritic)
     actor = LocalActor(make_actor(spec, 1))
     actor.load(0, network.state_dict())
-    cars = setting.make_cars(block.spec.num_cars, start_anywhere=setting.params.train.start_anywhere)
+    cars = setting.make_cars(block.spec.num_cars, at_line=False)
     collector = Collector(0, cars, actor, block.spec, 1)
     seen, hidden = [], []
     for _ in range(max(FIT_BLOCKS) + TEST_BLOCKS):

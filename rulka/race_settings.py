@@ -7,17 +7,14 @@ from pydantic import Field, model_validator
 from rulka.actions import ActionTable, action_table
 from rulka.params import (
     ActionParams,
-    AngleDeg,
     Count,
     EvaluateParams,
-    LateralM,
     ObservationParams,
     RaceEndParams,
+    RaceStartParams,
     RandomisationParams,
     RewardParams,
-    Share,
     SimulatorParams,
-    StartSpeedMps,
     Ticks,
     TrainParams,
 )
@@ -28,7 +25,7 @@ ALIKE = RandomisationParams(
 """Races that do not differ."""
 
 
-class RaceSettings(RaceEndParams):
+class RaceSettings(RaceEndParams, RaceStartParams):
     """How races start, are paid and end, and what cars obey and see: all of a race but where it is and who drives.
 
     Built once, of the sections that a stage reads or of an environment's keywords, whose names and types are those of
@@ -41,10 +38,6 @@ class RaceSettings(RaceEndParams):
     ticks_per_action: Ticks = Field(description="10 ms ticks of a decision")
     actions_per_decision: Count = Field(description="actions that share a decision's ticks, one after another")
     continuous: bool = Field(description="actions are steer, gas and brake instead of an index")
-    start_anywhere: Share = Field(description="share of races that begin anywhere on the track, not at the start line")
-    start_lateral_m: LateralM = Field(description="races begin at most this far beside the line")
-    start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
-    start_speed_mps: StartSpeedMps = Field(description="speed at which races begin that begin anywhere")
     randomisation: RandomisationParams = Field(description="how much races differ in friction, camera, light and noise")
 
     @model_validator(mode="after")
@@ -75,10 +68,7 @@ class RaceSettings(RaceEndParams):
             ticks_per_action=actions.ticks_per_action,
             actions_per_decision=actions_per_decision,
             continuous=False,
-            start_anywhere=train.start_anywhere,
-            start_lateral_m=train.start_lateral_m,
-            start_heading_deg=train.start_heading_deg,
-            start_speed_mps=train.start_speed_mps,
+            **{name: getattr(train, name) for name in RaceStartParams.model_fields},
             randomisation=train.randomisation,
         )
 
@@ -99,6 +89,7 @@ class RaceSettings(RaceEndParams):
             start_lateral_m=1.0,
             start_heading_deg=0.0,
             start_speed_mps=0.0,
+            start_from_earlier=0.0,
             randomisation=ALIKE,
         )
 
@@ -115,6 +106,10 @@ class RaceSettings(RaceEndParams):
         start = {"start_lateral_m": evaluate.start_lateral_m, "start_heading_deg": evaluate.start_heading_deg}
         seen = {"observation": observation}
         return cls.for_demonstrations(actions, simulator, race_end).model_copy(update=start | seen)
+
+    def at_line(self) -> RaceSettings:
+        """Returns the same with all races beginning at the start line."""
+        return self.model_copy(update={"start_anywhere": 0.0, "start_from_earlier": 0.0})
 
     @property
     def table(self) -> ActionTable:

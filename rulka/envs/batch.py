@@ -14,6 +14,7 @@ from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from rulka.envs.earlier_states import EarlierStates
 from rulka.envs.randomising import Randomiser
 from rulka.envs.results import SavedRaces, StepResult
 from rulka.envs.scoring import Scores
@@ -21,7 +22,7 @@ from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
 from rulka.simulator.camera import camera_array
 from rulka.simulator.first_use import rendering_beside
-from rulka.simulator.race_start import NUM_CHANCES, draw_starts
+from rulka.simulator.race_start import ALONG, NUM_CHANCES, draw_starts, is_from_earlier
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
@@ -54,6 +55,9 @@ class RaceBatch:
             camera = self._randomiser.cameras()
         self._renderer = FrameRenderer(self.simulator.cars, self.simulator.zone_index, self.scene, camera)
         self._drive = self.simulator.step_controls if settings.continuous else self.simulator.step
+        self._earlier: EarlierStates | None = None
+        if settings.start_from_earlier > 0.0:
+            self._earlier = EarlierStates(self.simulator.save(), len(track.gate_m), track.length_m)
         self.generators: list[np.random.Generator] = []
         self._is_closed = False
 
@@ -75,6 +79,8 @@ class RaceBatch:
             SimulatorError: if a place is not on the track.
         """
         self.check_open()
+        if self._earlier is not None and self.generators:
+            self._earlier.forget([new is not old for new, old in zip(generators, self.generators, strict=True)])
         self.generators = generators
         self._begin(np.ones(self.num_cars, np.bool_) if which is None else which, places or {})
         self.scores.set_over(np.zeros(self.num_cars, np.bool_) if which is None else self.scores.is_over & ~which)
@@ -118,6 +124,8 @@ class RaceBatch:
         if self.scores.num_over:
             self._begin(self.scores.is_over, {})
         self.scores.score()
+        if self._earlier is not None:
+            self._earlier.note(self.simulator, self.scores.is_over)
 
     def step(self, actions: NDArray) -> StepResult:
         """Takes one decision for every car, see `advance`, and returns arrays of its own."""
@@ -138,7 +146,8 @@ class RaceBatch:
     def save(self) -> SavedRaces:
         """Returns a copy of the cars, of how their races stand and of their generators."""
         chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self.generators)
-        return SavedRaces(self.simulator.save(), self.scores.counters.copy(), self._draws().copy(), chance)
+        counters, earlier = self.scores.counters.copy(), self._earlier_rows().copy()
+        return SavedRaces(self.simulator.save(), counters, self._draws().copy(), earlier, chance)
 
     def restore(self, saved: SavedRaces) -> None:
         """Puts all races back to what `save` returned, bit for bit; resets then go on drawing from there.
@@ -158,7 +167,11 @@ class RaceBatch:
         if saved.draws.shape != self._draws().shape:
             message = "the races were saved with domain randomisation and this environment has none, or the reverse"
             raise SimulatorError(message)
+        if saved.earlier.shape != self._earlier_rows().shape:
+            message = "the races were saved with `start_from_earlier` and this environment has none, or the reverse"
+            raise SimulatorError(message)
         self.simulator.restore(saved.cars)
+        self._earlier_rows()[:] = saved.earlier
         counters[:] = saved.counters
         self.scores.set_over(self.scores.is_over)
         if self._randomiser is not None:
@@ -201,6 +214,9 @@ class RaceBatch:
     def _draws(self) -> NDArray[np.float64]:
         return np.zeros((self.num_cars, 0)) if self._randomiser is None else self._randomiser.draws
 
+    def _earlier_rows(self) -> NDArray[np.float64]:
+        return np.zeros((self.num_cars, 0, 0)) if self._earlier is None else self._earlier.rows
+
     def _begin(self, which: NDArray[np.bool_], places: Mapping[str, NDArray[np.floating]]) -> None:
         """Puts chosen cars where they are told or their generators say and starts their clocks."""
         chance = np.zeros((self.num_cars, NUM_CHANCES))
@@ -208,11 +224,19 @@ class RaceBatch:
             chance[k] = self.generators[k].random(NUM_CHANCES)
         starts = draw_starts(chance, self.settings, self.track.length_m)._replace(**places)
         self.simulator.reset(which, *starts)
+        is_full_race = starts.along_m <= 0.0
+        if self._earlier is not None:
+            self._earlier.break_off(which)
+            if not places:
+                cars = np.flatnonzero(which & is_from_earlier(chance, self.settings))
+                cars, states = self._earlier.draw(cars, chance[cars, ALONG])
+                self.simulator.put(cars, states)
+                is_full_race[cars] = False
         if self._randomiser is not None:
             self._randomiser.draw(which, self.generators)
             self.simulator.set_friction(which, self._randomiser.friction())
             self._renderer.cameras[:] = self._randomiser.cameras()
-        self.scores.begin(which, is_full_race=starts.along_m <= 0.0)
+        self.scores.begin(which, is_full_race)
 
 
 def car_generators(seed: int, num_cars: int) -> list[np.random.Generator]:

@@ -28,6 +28,7 @@ NOT_OF_A_GAME = {
     "start_lateral_m",
     "start_heading_deg",
     "start_speed_mps",
+    "start_from_earlier",
     "randomisation",
     "continuous",
 }

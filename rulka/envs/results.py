@@ -51,6 +51,7 @@ class SavedRaces:
     Attributes:
         cars: [N, K] float64 rows of `Simulator.save`.
         counters: [N, NUM_COUNTERS] float64 how each race stands, see `rulka.envs.scoring`.
+        earlier: [N, P, K + 1] states that races may begin from, see `rulka.envs.earlier_states`; P is 0 without that.
         chance: N states of the generators, empty where the batch was never reset.
         draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
     """
@@ -58,4 +59,5 @@ class SavedRaces:
     cars: NDArray[np.float64]
     counters: NDArray[np.float64]
     draws: NDArray[np.float64]
+    earlier: NDArray[np.float64]
     chance: tuple[dict[str, Any], ...]

@@ -1,11 +1,11 @@
-"""Where races come from, how they end and are raced for evaluation.
+"""Where races come from, how they start, end and are raced for evaluation.
 
 Sections `race_end`, `track`, `races`, `capture` and `evaluate`, and sets of tracks, which `train` reads too.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,7 @@ from rulka.params.base import (
     Seed,
     Several,
     Share,
+    StartSpeedMps,
     Whole,
     check_order,
 )
@@ -33,6 +34,23 @@ class RaceEndParams(Section):
     max_race_s: RaceSeconds = Field(description="a race is cut after this long")
     no_progress_s: RaceSeconds = Field(description="a race is cut after this long without getting further")
     min_gain_m: float = Field(gt=0, le=1000, description="getting further by less than this does not count")
+
+
+class RaceStartParams(Section):
+    """The start of races that an agent trains on; see `rulka.simulator.race_start`."""
+
+    start_anywhere: Share = Field(description="share of races that begin anywhere on the track, not at the start line")
+    start_speed_mps: StartSpeedMps = Field(description="speed at which those begin")
+    start_from_earlier: Share = Field(description="share of races that begin where an earlier one of their car was")
+    start_lateral_m: LateralM = Field(description="races begin at most this far beside the line")
+    start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
+
+    @model_validator(mode="after")
+    def _check_starts(self) -> Self:
+        if self.start_anywhere + self.start_from_earlier > 1.0:
+            message = "start_anywhere and start_from_earlier are shares of the same races: at most 1 together"
+            raise ValueError(message)
+        return self
 
 
 class TrackParams(Section):

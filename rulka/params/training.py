@@ -9,23 +9,19 @@ from pydantic import Field, model_validator
 from rulka.params.base import (
     MOST,
     Algorithm,
-    AngleDeg,
     Backend,
     Count,
     GreyLevels,
-    LateralM,
     NotNegative,
     Positive,
     Processes,
     Section,
     Seed,
     Several,
-    Share,
-    StartSpeedMps,
     Weight,
     WeightSchedule,
 )
-from rulka.params.races import TracksParams
+from rulka.params.races import RaceStartParams, TracksParams
 
 
 class EngineeredRewardParams(Section):
@@ -71,7 +67,7 @@ class RandomisationParams(Section):
         return not any(self.model_dump().values())
 
 
-class TrainParams(Section):
+class TrainParams(RaceStartParams):
     """Stage `train`: the runtime shared by every algorithm."""
 
     environment: Backend = Field(description="where the races are driven")
@@ -91,10 +87,6 @@ class TrainParams(Section):
     tracks: tuple[TracksParams, ...] = Field(
         strict=False, min_length=1, description="what is raced on; cars of one batch race on different ones"
     )
-    start_anywhere: Share = Field(description="share of training races that start anywhere on the track")
-    start_speed_mps: StartSpeedMps = Field(description="speed at which those start that start anywhere")
-    start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")
-    start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
     randomisation: RandomisationParams = Field(description="how training races differ from each other")
     checkpoint_s: Positive = Field(description="seconds between live checkpoints")
     experience: Literal["saved", "rebuilt"] = Field(description="of a run that goes on: with its checkpoints, or anew")
@@ -138,7 +130,7 @@ class TrainParams(Section):
     def _check_game(self) -> None:
         """Refuses what one car in a real game cannot do."""
         one = {"cars_per_collector": 1, "check_races": 1}
-        nought = {"start_anywhere": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
+        nought = {"start_anywhere": 0.0, "start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
         wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
         if [some.kind for some in self.tracks] != ["main"]:
             wrong.append("tracks must be the main one alone")

@@ -200,6 +200,8 @@ def _help(origins: Origins) -> str:
     parts += [given[name](_parameters(meta).get(name, {})) for name, meta in runs if name in given]
     if train.get("start_anywhere"):
         parts.append(f"{train['start_anywhere']:.0%} of the training races start anywhere on the track.")
+    if train.get("start_from_earlier"):
+        parts.append(f"{train['start_from_earlier']:.0%} begin where an earlier race of the car was.")
     if train.get("environment") == "game":
         parts.append("Training drives the track in the game, evaluation in the simulator.")
     else:

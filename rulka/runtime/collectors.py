@@ -117,7 +117,7 @@ class SerialCollectors:
         self._env_steps = env_steps
         self._block = new_block(spec.block)
         part = collector_spec(spec, 0, num_starts, 0)
-        environment = part.make_cars(part.block.num_cars, start_anywhere=part.start_anywhere)
+        environment = part.make_cars(part.block.num_cars, at_line=False)
         self._actor = LocalActor(part.make_actor(part.seed))
         self._collector = Collector(0, environment, self._actor, part.block, part.seed)
 
@@ -331,4 +331,4 @@ def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int
         num_restarts: how often this collector was started again since.
     """
     seed = int(np.random.SeedSequence([spec.train.seed, index, num_starts, num_restarts]).generate_state(1)[0])
-    return CollectorSpec(index, seed, spec.cars_of(index), spec.make_actor, spec.block, spec.train.start_anywhere)
+    return CollectorSpec(index, seed, spec.cars_of(index), spec.make_actor, spec.block)

@@ -99,7 +99,7 @@ def _check_sizes(train: TrainParams) -> tuple[int, int]:
 
 
 def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals) -> GreedyCheck:
-    cars = spec.make_cars(num_cars, start_anywhere=0.0)
+    cars = spec.make_cars(num_cars, at_line=True)
     actor = spec.make_actor(spec.train.seed, spec.device)
     return GreedyCheck(cars, actor, replace(spec.block, num_cars=num_cars), stop.check)
 

@@ -25,30 +25,26 @@ from rulka.race_settings import RaceSettings
 from rulka.tracks.track import load_track
 
 
-def build_cars(track: Path, settings: RaceSettings, num_cars: int, *, start_anywhere: float) -> RaceVectorEnv:
+def build_cars(track: Path, settings: RaceSettings, num_cars: int, *, at_line: bool) -> RaceVectorEnv:
     """Builds an environment; see `rulka.runtime.specs.MakeCars`."""
-    chosen = settings.model_copy(update={"start_anywhere": start_anywhere})
-    return RaceVectorEnv(num_cars, track, settings=chosen)
+    return RaceVectorEnv(num_cars, track, settings=settings.at_line() if at_line else settings)
 
 
 def build_cars_on_tracks(
-    tracks: Sequence[Path], settings: RaceSettings, num_cars: int, *, start_anywhere: float
+    tracks: Sequence[Path], settings: RaceSettings, num_cars: int, *, at_line: bool
 ) -> CarsOnTracks:
     """Builds an environment whose cars race on different tracks; see `rulka.runtime.specs.MakeCars`."""
-    chosen = settings.model_copy(update={"start_anywhere": start_anywhere})
-    return CarsOnTracks(num_cars, tracks, chosen)
+    return CarsOnTracks(num_cars, tracks, settings.at_line() if at_line else settings)
 
 
-def build_game_cars(
-    track: Path, settings: RaceSettings, link: GameLink, num_cars: int, *, start_anywhere: float
-) -> GameCars:
+def build_game_cars(track: Path, settings: RaceSettings, link: GameLink, num_cars: int, *, at_line: bool) -> GameCars:
     """Connects to a game, which has one car and begins its races at the start line; see `MakeCars`.
 
     Raises:
         UserError: if more than that is asked for.
         GameError: if there is no game.
     """
-    if num_cars != 1 or start_anywhere > 0.0:
+    if num_cars != 1 or not (at_line or settings == settings.at_line()):
         message = f"a game has one car, which begins at the start line: asked for {num_cars} of them"
         raise UserError(message)
     return GameCars(load_track(track), settings, link)

@@ -19,12 +19,12 @@ from rulka.runtime.collector import CarBatch
 class MakeCars(Protocol):
     """Builds an environment; a module-level function, or a `functools.partial` of one."""
 
-    def __call__(self, num_cars: int, *, start_anywhere: float) -> CarBatch:
+    def __call__(self, num_cars: int, *, at_line: bool) -> CarBatch:
         """Builds it.
 
         Args:
             num_cars: cars that race side by side, without seeing each other.
-            start_anywhere: share of races that begin anywhere on the track instead of at the start line.
+            at_line: whether all races begin at the start line, as in greedy checks, or as training has them.
         """
         ...
 
@@ -82,7 +82,6 @@ class CollectorSpec:
         make_cars: see `RunSpec`.
         make_actor: see `RunSpec`.
         block: shape of the blocks it fills.
-        start_anywhere: see `MakeCars`.
     """
 
     index: int
@@ -90,4 +89,3 @@ class CollectorSpec:
     make_cars: MakeCars
     make_actor: MakeActor
     block: BlockSpec
-    start_anywhere: float

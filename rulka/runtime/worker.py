@@ -58,7 +58,7 @@ class _Worker:
         self._beat("building its environment and network")
         part = spec.collector
         self._blocks = SharedBlocks.attach(spec.blocks_name, part.block, spec.num_slots)
-        environment = part.make_cars(part.block.num_cars, start_anywhere=part.start_anywhere)
+        environment = part.make_cars(part.block.num_cars, at_line=False)
         if spec.inference is None:
             actor = part.make_actor(part.seed)
             self._policy = SyncedActor(actor, spec.weights_name, spec.weights_layout)

@@ -44,3 +44,9 @@ def draw_starts(chance: NDArray[np.float64], settings: RaceSettings, length_m: f
         heading_rad=(2.0 * chance[:, HEADING] - 1.0) * math.radians(settings.start_heading_deg),
         speed_mps=is_anywhere * settings.start_speed_mps,
     )
+
+
+def is_from_earlier(chance: NDArray[np.float64], settings: RaceSettings) -> NDArray[np.bool_]:
+    """Returns which races [N] begin where an earlier one of their car was, by the chances of `draw_starts`."""
+    share = chance[:, IS_ANYWHERE] - settings.start_anywhere
+    return (share >= 0.0) & (share < settings.start_from_earlier)

@@ -197,8 +197,13 @@ class Simulator:
             )
             raise SimulatorError(message)
         cars = self._everyone if which is None else np.flatnonzero(which)
-        self._state[cars] = saved[cars, :width]
-        self.previous_keys[cars] = saved[cars, width:].reshape(-1, *self.previous_keys.shape[1:])
+        self.put(cars, saved[cars])
+
+    def put(self, cars: NDArray[np.int64], saved: NDArray[np.float64]) -> None:
+        """Puts cars [M] into states [M, K], rows of `save`, of this simulator or another one of the same track."""
+        width = self._state.shape[1]
+        self._state[cars] = saved[:, :width]
+        self.previous_keys[cars] = saved[:, width:].reshape(-1, *self.previous_keys.shape[1:])
         self._describe(cars)
 
     def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:

@@ -148,7 +148,7 @@ class Lab:
             params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
         )
         block = BlockSpec(8, 1, 64, 64, 184)
-        cars = build_cars(self.folder / "track.npz", settings, 1, start_anywhere=0.0)
+        cars = build_cars(self.folder / "track.npz", settings, 1, at_line=True)
         actor: Any = Scripted(script)
         result = GreedyCheck(cars, actor, block, lambda: counted.append(1)).run({}, seed=0, num_races=1)
         is_off_track = bool(cars.batch.simulator.is_off_track[0])

@@ -71,7 +71,7 @@ def test_a_track_may_be_a_file(straight, tmp_path) -> None:
         ({"actions_per_decision": 3}, "5 ticks cannot be shared evenly by 3"),
         ({"observation": (1, 1)}, r"observation: .* \(got \(1, 1\)\)"),
         ({"continuous": 1}, "continuous: must be a valid boolean"),
-        ({"start_speed_mps": -1.0, "max_race_s": 1e9}, "max_race_s: .*; start_speed_mps: "),
+        ({"start_speed_mps": -1.0, "max_race_s": 1e9}, "start_speed_mps: .*; max_race_s: "),
     ],
 )
 def test_wrong_keywords_are_named(straight, options, message) -> None:

@@ -34,8 +34,11 @@ BLOCK_STEPS = SPEC.num_steps * SPEC.num_cars
 class FakeCars:
     """Observations count decisions: floats are (count, car, seed, decisions of this race)."""
 
-    def __init__(self, num_cars: int, *, start_anywhere: float, step_s: float = 0.0, fault: str = "") -> None:
-        self._num_cars, self._start_anywhere, self._step_s, self._fault = num_cars, start_anywhere, step_s, fault
+    def __init__(
+        self, num_cars: int, *, at_line: bool, starts_at_line: bool = True, step_s: float = 0.0, fault: str = ""
+    ) -> None:
+        self._num_cars, self._step_s, self._fault = num_cars, step_s, fault
+        self._is_full_race = at_line or starts_at_line
         self._count = 0
         self._seed = 0
         self._race_steps = np.zeros(num_cars, np.int64)
@@ -63,7 +66,7 @@ class FakeCars:
             truncated=self._has_ended & is_odd,
             is_reset=is_reset,
             is_finished=self._has_ended & ~is_odd,
-            is_full_race=np.full(self._num_cars, self._start_anywhere == 0.0),
+            is_full_race=np.full(self._num_cars, self._is_full_race),
             is_off_track=np.zeros(self._num_cars, bool),
             progress_m=self._race_steps.astype(np.float32) * 2.0,
             start_m=np.zeros(self._num_cars, np.float32),

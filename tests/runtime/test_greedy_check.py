@@ -42,7 +42,7 @@ def test_rank(better: CheckResult, worse: CheckResult) -> None:
 def test_one_race_in_each_car_by_hand() -> None:
     """Fake car k takes 7 decisions of 50 ms and k ms; odd ones are cut, so of cars 0, 1, 2 two finish in 351 ms."""
     steps = []
-    check = GreedyCheck(FakeCars(3, start_anywhere=0.0), FakeActor(0), SPEC, lambda: steps.append(1))
+    check = GreedyCheck(FakeCars(3, at_line=True), FakeActor(0), SPEC, lambda: steps.append(1))
     result = check.run(_tensors(1.0), seed=1, num_races=4)
     assert (result.num_races, result.mean_progress_m) == (6, 2.0 * RACE_STEPS)
     assert (result.finish_rate, result.mean_time_s) == (pytest.approx(2 / 3), pytest.approx(0.351))
@@ -76,7 +76,7 @@ def _record_check(cars: FakeCars) -> GreedyCheck:
 
 
 def test_records_are_faster_ones_only_and_survive(tmp_path: Path) -> None:
-    check, records = _record_check(FakeCars(3, start_anywhere=0.0)), Records(tmp_path)
+    check, records = _record_check(FakeCars(3, at_line=True)), Records(tmp_path)
     result = check.run(_tensors(1.0), seed=1, num_races=3)
     for env_steps in (10, 20):  # the second is no faster
         records.offer(check, _tensors(1.0), env_steps, result)
@@ -111,7 +111,7 @@ def test_a_record_that_cannot_be_repeated_is_none(tmp_path: Path, caplog: pytest
 
 
 def test_a_record_of_an_older_version_has_no_q_values(tmp_path: Path) -> None:
-    check, records = _record_check(FakeCars(3, start_anywhere=0.0)), Records(tmp_path)
+    check, records = _record_check(FakeCars(3, at_line=True)), Records(tmp_path)
     records.offer(check, _tensors(1.0), 10, check.run(_tensors(1.0), seed=1, num_races=3))
     path = tmp_path / RECORD_FILE
     with np.load(path, allow_pickle=False) as stored:
@@ -132,7 +132,7 @@ class _SlowWithHighWeights(FakeCars):
     """Becomes slower with every check: the candidate that races first wins, unless results are mixed up."""
 
     def __init__(self) -> None:
-        super().__init__(3, start_anywhere=0.0)
+        super().__init__(3, at_line=True)
         self._num_resets = 0
 
     def reset_into(self, image_out, floats_out, potential_out, seed: int) -> None:

@@ -39,7 +39,7 @@ def _train(spec, during=lambda loop: None):
 
 def test_blocks_follow_each_other() -> None:
     """The first observation of a block is the last one of the block before, and nothing is overwritten in between."""
-    collector = Collector(0, FakeCars(SPEC.num_cars, start_anywhere=0.5), LocalActor(FakeActor(1)), SPEC, seed=5)
+    collector = Collector(0, FakeCars(SPEC.num_cars, at_line=False), LocalActor(FakeActor(1)), SPEC, seed=5)
     first, second = new_block(SPEC), new_block(SPEC)
     collector.fill(first, Moment(0))
     kept = first.image[-1].copy(), first.floats[-1].copy(), first.potential[-1].copy()
@@ -56,7 +56,7 @@ def test_races_by_hand() -> None:
     """A race lasts 7 decisions and one reset: in 16 decisions each of 3 cars ends two, with known sums of rewards."""
     actor = LocalActor(FakeActor(1))
     actor.load(3, FakeNetwork().state_dict())
-    collector = Collector(4, FakeCars(SPEC.num_cars, start_anywhere=0.0), actor, SPEC, seed=5)
+    collector = Collector(4, FakeCars(SPEC.num_cars, at_line=True), actor, SPEC, seed=5)
     block = new_block(SPEC)
     races = collector.fill(block, Moment(0))
     assert len(races) == 6
@@ -92,7 +92,7 @@ def test_ends_by_minutes_and_says_so(tmp_path: Path) -> None:
 
 
 def test_metrics_hold_what_the_report_needs(tmp_path: Path) -> None:
-    outcome, _ = _train(fake_run(tmp_path, start_anywhere=0.0))
+    outcome, _ = _train(fake_run(tmp_path))
     last = read_metrics(tmp_path / "metrics.jsonl")[-1]
     needed = "env_steps gradient_steps minutes finish_rate mean_return mean_progress_m loss versions_behind record_s"
     assert set(needed.split()) <= set(last)
@@ -104,13 +104,13 @@ def test_metrics_hold_what_the_report_needs(tmp_path: Path) -> None:
 
 
 def test_races_down_the_track_are_no_records(tmp_path: Path) -> None:
-    _train(fake_run(tmp_path, start_anywhere=0.5))
+    _train(fake_run(tmp_path, cars={"starts_at_line": False}))
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["best_training_time_s"] is None
 
 
 def test_only_greedy_races_make_records(tmp_path: Path) -> None:
     """The one check car that finishes takes 7 decisions of 50 ms; its race is kept whole."""
-    outcome, _ = _train(fake_run(tmp_path, start_anywhere=0.5))
+    outcome, _ = _train(fake_run(tmp_path, cars={"starts_at_line": False}))
     assert outcome.record_s == 0.35
     record = read_record(tmp_path / RECORD_FILE)
     assert record is not None
