@@ -68,7 +68,11 @@ class RaceSettings(RaceEndParams, RaceStartParams):
             ticks_per_action=actions.ticks_per_action,
             actions_per_decision=actions_per_decision,
             continuous=False,
-            **{name: getattr(train, name) for name in RaceStartParams.model_fields},
+            start_anywhere=train.start_anywhere,
+            start_speed_mps=train.start_speed_mps,
+            start_from_earlier=train.start_from_earlier,
+            start_lateral_m=train.start_lateral_m,
+            start_heading_deg=train.start_heading_deg,
             randomisation=train.randomisation,
         )
 

@@ -20,7 +20,15 @@ from rulka.params import ALGORITHM_NAMES, Params, Section
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("flows", "tasks", "rulka", "models")
-VALIDATING = {"_check", "_check_range", "_check_game", "_impossible", "impossible", "_impossible_for_iqn"}
+VALIDATING = {
+    "_check",
+    "_check_range",
+    "_check_game",
+    "_check_starts",
+    "_impossible",
+    "impossible",
+    "_impossible_for_iqn",
+}
 """Functions of `rulka.params` that refuse combinations."""
 
 Names = frozenset[str]

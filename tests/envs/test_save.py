@@ -18,13 +18,14 @@ from rulka.tracks.track import Track
 NUM_CARS = 5
 
 
-def make_batch(track: Track) -> RaceBatch:
+def make_batch(track: Track, start_from_earlier: float = 0.0) -> RaceBatch:
     """Short races from anywhere, so that several resets happen after the restore."""
     options = {
         "start_anywhere": 0.5,
+        "start_from_earlier": start_from_earlier,
         "start_lateral_m": 2.0,
         "start_heading_deg": 5.0,
-        "max_race_s": 2.0,
+        "max_race_s": 2.0 + 2.0 * start_from_earlier,
     }
     return RaceBatch(track, read_settings(None, options, ()), NUM_CARS)
 
@@ -65,6 +66,19 @@ def test_a_restored_batch_goes_on_as_the_uninterrupted_one(straight) -> None:
     process.start()
     assert queue.get(timeout=60) == expected
     process.join()
+
+
+def test_what_races_may_begin_from_is_saved_too(straight) -> None:
+    actions = np.where(np.arange(400)[:, None] % 5, 0, np.random.default_rng(3).integers(0, 12, (400, NUM_CARS)))
+    batch, other = make_batch(straight, 0.5), make_batch(straight, 0.5)
+    batch.reset(car_generators(7, NUM_CARS))
+    go_on(batch, actions[:200])
+    saved = batch.save()
+    assert saved.earlier[..., -1].sum() > NUM_CARS
+    other.restore(saved)
+    assert go_on(other, actions[200:]) == go_on(batch, actions[200:])
+    with pytest.raises(SimulatorError, match="start_from_earlier"):
+        make_batch(straight).restore(saved)
 
 
 def test_races_of_another_batch_are_refused(straight) -> None:
