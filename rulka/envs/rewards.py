@@ -30,7 +30,7 @@ SLIDE_START = (80.0, 80.0, 75.0, 67.0, 60.0, 55.0)
 """A speed slide starts where 20 times the sideways speed in m/s exceeds this, by forward speed; twice it is best."""
 NUM_SLIDE_POINTS = len(SLIDE_START)
 
-PER_METRE, PER_SECOND, PER_LEAVING, LINE_WEIGHT, NEAR_M, FAR_M = range(NUM_LIMITS, NUM_LIMITS + 6)
+PER_METRE, PER_SECOND, PER_LEAVING, FINISH_S, LINE_WEIGHT, NEAR_M, FAR_M = range(NUM_LIMITS, NUM_LIMITS + 7)
 """Places in the array of rules; the first are those of the limits of races, see `rulka.simulator.race_end`."""
 DIRECTION_WEIGHT, PER_GAINED_MPS, NEO_MPS, ENGINEERED_NEAR_M, SLIDE_STEP_KMH = range(FAR_M + 1, FAR_M + 6)
 SPEED_SLIDE, NEO_SLIDE, KAMIKAZE, LINE_DISTANCE = range(SLIDE_STEP_KMH + 1, SLIDE_STEP_KMH + 5)
@@ -52,6 +52,7 @@ def rule_array(settings: RaceSettings, length_m: float) -> Array:
 def set_rewards(rules: Array, rewards: RewardParams) -> None:
     """Writes the weights of rewards, and what their formulas take, into an array of rules."""
     rules[[PER_METRE, PER_SECOND, PER_LEAVING]] = rewards.per_metre, rewards.per_second, rewards.off_track
+    rules[FINISH_S] = rewards.finish_as_seconds
     rules[[LINE_WEIGHT, NEAR_M, FAR_M]] = rewards.line_distance_potential, MIN_DISTANCE_M, MAX_DISTANCE_M
     rules[DIRECTION_WEIGHT] = rewards.direction_potential
     rules[PER_GAINED_MPS] = rewards.per_metre * rewards.speed_as_seconds
@@ -80,6 +81,15 @@ def progress_reward(gained_m: float, duration_s: float, left_track: bool, rules:
     """
     reward = rules[PER_METRE] * gained_m + rules[PER_SECOND] * duration_s
     return reward + rules[PER_LEAVING] * (1.0 if left_track else 0.0)
+
+
+@inlined_kernel
+def finish_reward(speed_mps: float, rules: Array) -> float:
+    """Returns what the finish is worth: as much as going on at the speed over the line for `finish_as_seconds`.
+
+    Without it there is little to lose and less to gain in the last seconds, as no metres follow.
+    """
+    return rules[FINISH_S] * (rules[PER_METRE] * speed_mps + rules[PER_SECOND])
 
 
 @inlined_kernel

@@ -17,6 +17,7 @@ from rulka.envs.rewards import (
     PER_GAINED_MPS,
     direction_potential,
     driving_reward,
+    finish_reward,
     line_potential,
     progress_reward,
     rule_array,
@@ -145,6 +146,9 @@ def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of
         is_cut = end >= TOO_LONG and not is_reset
         gained_m = along_m - min(progress[ALONG_BEFORE_ROW, n], rules[LENGTH_M])
         reward = progress_reward(gained_m, (now_ms - progress[TIME_BEFORE_ROW, n]) / 1000.0, is_off_track, rules)
+        if is_finished:
+            velocity = rows[n, R_VELOCITY : R_VELOCITY + 3].astype(np.float64)
+            reward += finish_reward(length_of(velocity[0], velocity[1], velocity[2]), rules)
         if rules[PAYS_DRIVING] > 0.0:
             keys, zone = previous_keys[n, previous_keys.shape[1] - 1], zones[timing[ZONE_ROW, n]]
             reward += manner_reward(rows[n], keys, zone, counters[n], not has_ended and not is_cut, rules)
@@ -196,6 +200,7 @@ def score_captured(  # noqa: PLR0913, PLR0917 as above
     velocity_mps: NDArray[np.float32],
     has_contact: NDArray[np.float32],
     waypoints_m: NDArray[np.float32],
+    is_finished: bool,
     rules: Array,
     reward: NDArray[np.float32],
     potential: NDArray[np.float32],
@@ -211,6 +216,7 @@ def score_captured(  # noqa: PLR0913, PLR0917 as above
         velocity_mps: [T + 1, 3] in the car's frame, before every decision and after the last.
         has_contact: [T + 1, 4] of the wheels.
         waypoints_m: [T + 1, 6] the car's zone and the next waypoint, in the car's frame.
+        is_finished: the last decision leads over the finish.
         rules: from `rulka.envs.rewards.rule_array`.
         reward: [T] float32, overwritten.
         potential: [T + 1] float32, overwritten.
@@ -225,6 +231,9 @@ def score_captured(  # noqa: PLR0913, PLR0917 as above
         if t == 0:
             continue
         worth = progress_reward(gained_m[t - 1], duration_s[t - 1], False, rules)
+        if is_finished and t == potential.shape[0] - 1:
+            x, y, z = np.float64(velocity_mps[t, 0]), np.float64(velocity_mps[t, 1]), np.float64(velocity_mps[t, 2])
+            worth += finish_reward(length_of(x, y, z), rules)
         if rules[PAYS_DRIVING] > 0.0:
             before, after = velocity_mps[t - 1], velocity_mps[t]
             counts = after[2] > 0.0 and t < potential.shape[0] - 1

@@ -39,6 +39,9 @@ class RewardParams(Section):
     per_metre: Weight = Field(description="for each metre of progress along the centreline")
     per_second: Weight = Field(description="for each second that passes; negative")
     off_track: float = Field(ge=-MOST, le=0.0, description="once, on leaving the track")
+    finish_as_seconds: NotNegative = Field(
+        description="the finish counts like going on for this time at the speed over the line; 0 is none"
+    )
     line_distance_potential: NotNegative = Field(
         description="shaping potential lost for each metre from the line, between 2 and 25 m; 0 is none"
     )

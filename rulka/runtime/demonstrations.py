@@ -99,8 +99,8 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
     The frames are those before each decision. The last decision of a race that finished leads over the line: its
     observation after does not exist and does not matter, as no value follows. Of a race that did not finish, the last
     frame only says what the decision before it led to; it counts as cut there. Engineered rewards have the weights of
-    step 0 of the run, before which demonstrations were driven; that of the last decision over the line is for what
-    was seen before it.
+    step 0 of the run, before which demonstrations were driven; that of the last decision over the line, and the finish,
+    are for what was seen before it.
 
     Args:
         race: at least two frames.
@@ -135,6 +135,7 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
         velocity_mps,
         has_contact,
         waypoints_m,
+        end is not None,
         rules,
         decisions["reward"],
         observations["potential"],

@@ -210,7 +210,7 @@ def captured(seen: Seen, car: int, rewards: RewardParams) -> tuple[np.ndarray, n
     views = [np.ascontiguousarray(floats[:, part]) for part in parts]
     nothing, is_full_gas = np.zeros(NUM_STEPS - 1), some_actions()[1:, car] <= 2
     reward, potential = np.empty(NUM_STEPS - 1, np.float32), np.empty(NUM_STEPS, np.float32)
-    score_captured(nothing, nothing, is_full_gas, *views, array, reward, potential)
+    score_captured(nothing, nothing, is_full_gas, *views, False, array, reward, potential)
     return reward, potential
 
 
