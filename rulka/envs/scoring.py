@@ -67,6 +67,12 @@ def length_of(x: Any, y: Any, z: Any) -> Any:
 
 
 @inlined_kernel
+def speed_of(velocity_mps: NDArray[np.float32]) -> float:
+    """Returns the length of a velocity [3]."""
+    return length_of(np.float64(velocity_mps[0]), np.float64(velocity_mps[1]), np.float64(velocity_mps[2]))
+
+
+@inlined_kernel
 def distance_to(row: NDArray[np.float32], zone: NDArray[np.float32]) -> Any:
     """Returns how far a car is from the centre of a zone, metres, float32."""
     return length_of(row[R_POSITION] - zone[0], row[R_POSITION + 1] - zone[1], row[R_POSITION + 2] - zone[2])
@@ -147,8 +153,7 @@ def score_step(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of
         gained_m = along_m - min(progress[ALONG_BEFORE_ROW, n], rules[LENGTH_M])
         reward = progress_reward(gained_m, (now_ms - progress[TIME_BEFORE_ROW, n]) / 1000.0, is_off_track, rules)
         if is_finished:
-            velocity = rows[n, R_VELOCITY : R_VELOCITY + 3].astype(np.float64)
-            reward += finish_reward(length_of(velocity[0], velocity[1], velocity[2]), rules)
+            reward += finish_reward(speed_of(rows[n, R_VELOCITY : R_VELOCITY + 3]), rules)
         if rules[PAYS_DRIVING] > 0.0:
             keys, zone = previous_keys[n, previous_keys.shape[1] - 1], zones[timing[ZONE_ROW, n]]
             reward += manner_reward(rows[n], keys, zone, counters[n], not has_ended and not is_cut, rules)
@@ -232,8 +237,7 @@ def score_captured(  # noqa: PLR0913, PLR0917 as above
             continue
         worth = progress_reward(gained_m[t - 1], duration_s[t - 1], False, rules)
         if is_finished and t == potential.shape[0] - 1:
-            x, y, z = np.float64(velocity_mps[t, 0]), np.float64(velocity_mps[t, 1]), np.float64(velocity_mps[t, 2])
-            worth += finish_reward(length_of(x, y, z), rules)
+            worth += finish_reward(speed_of(velocity_mps[t]), rules)
         if rules[PAYS_DRIVING] > 0.0:
             before, after = velocity_mps[t - 1], velocity_mps[t]
             counts = after[2] > 0.0 and t < potential.shape[0] - 1
