@@ -181,6 +181,16 @@ def test_gained_speed_counts_as_metres_and_nothing_else_changes(straight, plain:
     np.testing.assert_allclose(found.reward, plain.reward + per_mps * terms["gained_mps"], atol=2e-6)
 
 
+def test_the_finish_counts_like_going_on_and_nothing_else_changes(straight, plain: Seen) -> None:
+    found, rewards = drive(straight, weights(finish_as_seconds=4.0)), reference_params().rewards
+    check_same_races(found, plain)
+    assert found.potential.tobytes() == plain.potential.tobytes()
+    speed_mps = np.linalg.norm(plain.cars[:, :, CAR["velocity"]].astype(float), axis=2)
+    a_second = rewards.per_metre * speed_mps + rewards.per_second
+    is_paid = plain.rest["is_finished"] & ~plain.rest["is_reset"]
+    np.testing.assert_allclose(found.reward, plain.reward + is_paid * 4.0 * a_second, atol=2e-6)
+
+
 def test_the_direction_changes_the_potential_and_nothing_else(straight, plain: Seen) -> None:
     """The straight runs along +z: the potential is 0.4 times forward's z, minus 0.4."""
     found = drive(straight, weights(direction_potential=0.4))

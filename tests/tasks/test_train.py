@@ -21,7 +21,7 @@ from rulka.errors import UserError
 from rulka.observation import FLOATS
 from rulka.params import Params, RewardParams
 from rulka.runtime.agent_run import AgentRun, Folders, Sections
-from rulka.runtime.demonstrations import demonstration_blocks, race_block
+from rulka.runtime.demonstrations import TrackEnd, demonstration_blocks, race_block
 from rulka.stage import StageInputError
 from tasks.train import train
 
@@ -180,21 +180,37 @@ def test_recordings_are_not_replayed(
     assert ("no demonstrations are replayed" in caplog.text) == (not blocks)
 
 
-def test_unfinished_demonstration_is_cut_before_its_last_frame(small_params: Params) -> None:
-    """Frames 2 m and 50 ms apart: each decision pays 2 per_metre and 0.05 per_second, and a value follows the last."""
-    rewards, number = small_params.rewards, np.arange(5)
-    race = CapturedRace(
+def straight_race() -> CapturedRace:
+    """Five frames, 2 m and 50 ms apart, at 30 m/s."""
+    number, floats = np.arange(5), np.zeros((5, 184), np.float32)
+    floats[:, FLOATS["velocity"]] = [0.0, 0.0, 30.0]
+    return CapturedRace(
         race_id="x",
         source="recording",
         image=np.zeros((5, 1, 64, 64), np.uint8),
-        floats=np.zeros((5, 184), np.float32),
+        floats=floats,
         action=number.astype(np.uint8),
         action_share=np.eye(12, dtype=np.float32)[number],
         controls=np.zeros((5, 3), np.float32),
         time_ms=(50 * number).astype(np.int32),
         along_m=(2.0 * number).astype(np.float32),
     )
-    block = race_block(race, None, rewards)
+
+
+def test_a_demonstration_is_paid_for_its_finish(small_params: Params) -> None:
+    """The line is 1 m and 20 ms behind the last frame; the finish counts like 3 s more at 30 m/s."""
+    rewards = small_params.rewards.model_copy(update={"finish_as_seconds": 3.0})
+    block = race_block(straight_race(), TrackEnd(9.0, 220), rewards)
+    way = [2 * rewards.per_metre + 0.05 * rewards.per_second] * 4 + [rewards.per_metre + 0.02 * rewards.per_second]
+    finish = 3.0 * (30.0 * rewards.per_metre + rewards.per_second)
+    np.testing.assert_allclose(block.reward[:, 0], way + np.array([0.0, 0.0, 0.0, 0.0, finish]), rtol=1e-5)
+    assert block.terminated[:, 0].tolist() == [False, False, False, False, True]
+
+
+def test_unfinished_demonstration_is_cut_before_its_last_frame(small_params: Params) -> None:
+    """Each decision pays 2 per_metre and 0.05 per_second, and a value follows the last."""
+    rewards = small_params.rewards
+    block = race_block(straight_race(), None, rewards)
     assert block.action[:, 0].tolist() == [0, 1, 2, 3]
     np.testing.assert_allclose(block.reward, 2 * rewards.per_metre + 0.05 * rewards.per_second, rtol=1e-5)
     assert block.truncated[:, 0].tolist() == [False, False, False, True]
