@@ -1,13 +1,14 @@
 """Values that change while training: one type, points in environment steps or in shares of the budget.
 
-A schedule over the budget ends where it should however fast a machine is.
+A plain number stands for a value that does not change. A schedule over the budget ends where it should however fast a
+machine is.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -44,6 +45,16 @@ class Schedule(BaseModel):
     shares: tuple[SharePoint, ...] | None = Field(
         default=None, min_length=1, strict=False, description="in their place: [share of the budget from 0 to 1, value]"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_number(cls, given: Any) -> Any:
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return {"interpolation": "linear", "points": [[0, given]]}
+        if isinstance(given, dict | Schedule):
+            return given
+        message = f"must be a number, or a schedule with interpolation and points or shares, got {given!r:.80}"
+        raise ValueError(message)
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:

@@ -30,6 +30,7 @@ from rulka.artifacts import Artifact
 from rulka.device import CPU
 from rulka.observation import Normalisation
 from rulka.params import ActionParams, Algorithm, IqnParams, NetworkParams, ObservationParams
+from rulka.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,22 +79,28 @@ def _iqn_learner(spec: AgentSpec[IqnParams], seed: int, device: torch.device) ->
 
 
 def _iqn_needs_demonstrations(iqn: IqnParams) -> bool:
-    return iqn.demonstration_share > 0.0
+    return iqn.has_demonstrations
 
 
 def _iqn_actions_per_decision(network: NetworkParams) -> int:
     return network.iqn.actions_per_decision
 
 
+def _values_of(schedule: Any) -> list[float]:
+    """Returns the values of a parameter as an artifact's metadata hold it: a schedule, a number, or nothing."""
+    return [] if schedule is None else list(Schedule.model_validate(schedule).values)
+
+
 def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
     parts = []
     if iqn.get("warmup_steps"):
         parts.append(f"The first {iqn['warmup_steps']:,} decisions of IQN are those of the frozen cloned policy.")
-    limits = iqn.get("guide_floor") or {}
-    if any(value > 0.0 for _, value in limits.get("shares") or limits.get("points") or ()):
+    if any(_values_of(iqn.get("guide_floor"))):
         parts.append("The cloned policy limits which actions IQN may take while `iqn.guide_floor` is above 0.")
-    if iqn.get("demonstration_share"):
-        parts.append(f"{iqn['demonstration_share']:.0%} of every batch of IQN comes from demonstrations.")
+    shown = _values_of(iqn.get("demonstration_share"))
+    if any(shown):
+        most = "up to " * (len(set(shown)) > 1) + f"{max(shown):.0%}"
+        parts.append(f"{most[0].upper()}{most[1:]} of every batch of IQN comes from demonstrations.")
     return " ".join(parts)
 
 

@@ -81,7 +81,7 @@ class IqnParams(AlgorithmParams):
     prioritised: PrioritisedParams | None = Field(description="null: all transitions are drawn alike")
     held_out_share: float = Field(ge=0, lt=1, description="share of races never learned from, and of batches that test")
     samples_per_insert: Positive = Field(description="how often each decision is learned from on average")
-    demonstration_share: Share = Field(description="share of every batch drawn from demonstrations")
+    demonstration_share: ShareSchedule = Field(description="share of every batch drawn from demonstrations")
     warmup_steps: Whole = Field(description="first environment steps driven by the cloned policy")
     guide_floor: ShareSchedule = Field(
         description="least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any"
@@ -122,7 +122,7 @@ class IqnParams(AlgorithmParams):
                 "set it to 1, or name iqn in train.algorithm or train.compared",
             ),
             (
-                count > 1 and bool(self.demonstration_share),
+                count > 1 and self.has_demonstrations,
                 "demonstrations know decisions of one action: with a larger network.iqn.actions_per_decision, "
                 "set iqn.demonstration_share to 0",
             ),
@@ -139,6 +139,11 @@ class IqnParams(AlgorithmParams):
         return int(self.mini_race_ms // decision_ms)
 
     @property
+    def has_demonstrations(self) -> bool:
+        """Whether any batch holds demonstrations."""
+        return any(value > 0.0 for value in self.demonstration_share.values)
+
+    @property
     def has_limits(self) -> bool:
         """Whether the cloned policy ever limits what actions are taken."""
         return any(value > 0.0 for value in self.guide_floor.values)
@@ -150,7 +155,7 @@ class IqnParams(AlgorithmParams):
 
     def _impossible(self) -> list[tuple[bool, str]]:
         """Returns for each impossible combination whether it is there, and what is wrong with it."""
-        num_shown = round(self.batch_size * self.demonstration_share)
+        most_shown = max(self.demonstration_share.values)
         return [
             (
                 bool(self.num_quantiles % 2 or self.num_quantiles_acting % 2),
@@ -165,8 +170,8 @@ class IqnParams(AlgorithmParams):
                 f"start_steps {self.start_steps} is larger than buffer_steps {self.buffer_steps}",
             ),
             (
-                num_shown == self.batch_size,
-                f"demonstration_share {self.demonstration_share} leaves no place in a batch of {self.batch_size}",
+                round(self.batch_size * most_shown) == self.batch_size,
+                f"demonstration_share {most_shown} leaves no place in a batch of {self.batch_size}",
             ),
             (
                 self.munchausen is not None and self.use_double_dqn,

@@ -162,7 +162,7 @@ class IqnReplay:
             ValueError: if there is nothing to draw.
         """
         params, own = self._params, self._filled(self._own)
-        share = 0.0 if self._demonstrations is None else params.demonstration_share
+        share = 0.0 if self._demonstrations is None else params.demonstration_share.at(moment)
         num_demonstrated = round(params.batch_size * share)
         self.num_own = params.batch_size - num_demonstrated
         if params.prioritised is not None and isinstance(own.sampler, PrioritisedRows):
@@ -170,7 +170,7 @@ class IqnReplay:
         gamma = params.gamma.at(moment)
         self._memory.begin()
         own.fill(slice(0, self.num_own), gamma)
-        if self._demonstrations is not None:
+        if self._demonstrations is not None and num_demonstrated:
             self._demonstrations.fill(slice(self.num_own, params.batch_size), gamma)
         return self.batch
 
