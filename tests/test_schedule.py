@@ -27,6 +27,19 @@ def test_values_between_beside_and_at_the_points(interpolation: str, middle: flo
     assert found.at(moment(1.0)) == found.at(moment(2.0)) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("number", [0.25, 0, -3])
+def test_a_number_is_a_schedule_that_does_not_change(number: float) -> None:
+    found = Schedule.model_validate(number)
+    assert found.at(Moment(0)) == found.at(Moment(10**9, 1.0)) == number
+    assert Schedule.model_validate(found.model_dump()) == found
+
+
+@pytest.mark.parametrize("other", [True, None, "0.25", [[0, 1.0]]])
+def test_what_is_neither_number_nor_mapping_is_refused(other: object) -> None:
+    with pytest.raises(ValidationError, match="must be a number, or a schedule with interpolation"):
+        Schedule.model_validate(other)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -189,6 +189,24 @@ def test_demonstrations_fill_their_share(lab, step, races):
     assert learner._num_learned == 24, "demonstrations are not counted"
 
 
+def test_the_share_of_demonstrations_follows_its_schedule(lab, step, races):
+    falling = {"interpolation": "staircase", "points": [[0, 0.5], [10**9, 0.25]]}
+    learner = filled_learner(lab.spec("iqn", demonstration_share=falling, batch_size=32), races)
+    shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
+    learner.insert_demonstrations([shown])
+    for env_steps, num_own in ((0, 16), (10**9, 24)):
+        batch = learner.replay.draw(Moment(env_steps))
+        assert (batch.floats[:, 1] == 7).nonzero()[:, 0].tolist() == list(range(num_own, 32))
+
+
+def test_a_share_of_demonstrations_may_end_at_none(lab, step, races):
+    ending = {"interpolation": "linear", "shares": [[0, 0.5], [0.5, 0.0]]}
+    learner = filled_learner(lab.spec("iqn", demonstration_share=ending, batch_size=32), races)
+    shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
+    learner.insert_demonstrations([shown])
+    assert learner.replay.draw(Moment(0, 0.75)).floats[:, 1].max() < 7
+
+
 def test_demonstrations_of_another_shape_are_refused(lab):
     with pytest.raises(AgentError, match=r"\(64, 64, 184\), the agent sees \(34, 34, 4\)"):
         make_learner(lab.spec("iqn")).insert_demonstrations([new_block(BlockSpec(3, 1, 64, 64, 184))])
