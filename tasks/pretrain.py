@@ -3,12 +3,13 @@
 Reads  data/frames/         see rulka.datasets.frames
 Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; tensors are named `encoder.*`
          metrics.json       losses of every epoch, which one was kept, what they compare with, and
-                            why training stopped early, if it did
-         loss_curve.png, reconstructions.png
+                            why training stopped early, if it did; and what features tell of held-out frames
+         loss_curve.png, reconstructions.png, probes.png
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import time
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.encoders.base import normalise_image
+from models.encoders.base import Encoder, normalise_image
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.precision import Precision, raise_malloc_thresholds
@@ -32,7 +33,8 @@ from rulka.observation import reference_normalisation
 from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
 from rulka.pretraining.fit import FitError, History, choose_precision, fit, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
-from rulka.pretraining.plots import plot_loss, save_pairs
+from rulka.pretraining.plots import plot_loss, plot_probes, save_pairs
+from rulka.pretraining.probes import Probes, probe_encoder
 from rulka.progress import Progress
 from rulka.provenance import provenance
 from rulka.stage import output_folder, require, run_stage
@@ -70,7 +72,9 @@ def pretrain(
     check_contract(train.index, contract, action_table(actions.ticks_per_action))
     torch.manual_seed(pretrain.seed)
     objective = build_objective(pretrain.objective, encoder, observation).to(use_device())
+    fresh = copy.deepcopy(objective.encoder)
     result = _train(objective, pretrain, train, validation)
+    probes = _probe(result.objective, fresh, train, validation)
     tensors = {f"encoder.{name}": tensor for name, tensor in result.objective.encoder.state_dict().items()}
     artifact = Artifact(
         kind="encoder",
@@ -83,10 +87,11 @@ def pretrain(
             "pretrain",
             {"observation": observation, "encoder": encoder, "pretrain": pretrain},
             {"frames": frames_dir},
-        ),
+        )
+        | {"probes": probes.to_json() if probes else None},
     )
     with output_folder(out_dir) as folder:
-        _write_results(folder, result, pretrain, train, validation)
+        _write_results(folder, result, probes, pretrain, train, validation)
         write_artifact(folder, artifact)
 
 
@@ -111,6 +116,14 @@ def _train(objective: Objective, pretrain: PretrainParams, train: FrameDataset, 
         )
     say_if_stopped("pretrain", history)
     return _Result(objective, history, precision, time.monotonic() - started_s)
+
+
+def _probe(objective: Objective, fresh: Encoder, train: FrameDataset, validation: FrameDataset) -> Probes | None:
+    """Returns what the features tell of held-out frames, beside those of the weights that training began with."""
+    if not len(validation):
+        return None
+    with torch.no_grad():
+        return probe_encoder(objective.encoder, fresh, train, validation)
 
 
 def _batches(
@@ -153,10 +166,18 @@ def _check_comparable(objective: Objective, train: FrameDataset, validation: Fra
 
 
 def _write_results(
-    folder: Path, result: _Result, pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset
+    folder: Path,
+    result: _Result,
+    probes: Probes | None,
+    pretrain: PretrainParams,
+    train: FrameDataset,
+    validation: FrameDataset,
 ) -> None:
     baselines = _baselines(pretrain, train, validation)
     metrics = _metrics(result, pretrain, train, validation) | baselines
+    metrics["probes"] = probes.to_json() if probes else None
+    if probes:
+        plot_probes(folder / "probes.png", probes)
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
     unit = "NT-Xent loss" if result.objective.compares_frames else "loss (squared error, images in [-1, 1])"
     plot_loss(folder / "loss_curve.png", result.history, title="Level 0: encoder", unit=unit, baselines=baselines)

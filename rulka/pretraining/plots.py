@@ -12,6 +12,16 @@ from numpy.typing import NDArray
 
 from rulka.datasets.card import contact_sheet
 from rulka.pretraining.fit import History
+from rulka.pretraining.probes import Probes
+
+_PROBED = {
+    "speed_mps": "speed\nm/s",
+    "progress_m": "progress\nm",
+    "lateral_m": "across the road\nm",
+    "heading_deg": "heading\ndegrees",
+    "action": "action\nshare wrong",
+}
+"""What probes tell, and in what it is measured."""
 
 
 def plot_loss(path: Path, history: History, *, title: str, unit: str, baselines: dict[str, float]) -> None:
@@ -53,6 +63,29 @@ def plot_confusion(path: Path, confusion: NDArray[np.int64], names: list[str]) -
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
     axes.set_yticks(range(len(names)), [f"{n} ({c})" for n, c in zip(names, confusion.sum(axis=1), strict=True)])
     axes.set(xlabel="predicted", ylabel="done (frames)", title="Validation: actions, share of each row")
+    figure.savefig(path, dpi=100)
+
+
+def plot_probes(path: Path, probes: Probes) -> None:
+    """Draws the errors of all probes as shares of what a constant has, pretrained beside random weights."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    action = probes.action
+    rows = {name: (each.error, each.random_error, each.constant_error) for name, each in probes.quantities.items()}
+    rows["action"] = (1.0 - action.accuracy, 1.0 - action.random_accuracy, 1.0 - action.constant_accuracy)
+    places = np.arange(len(rows))
+    for which, (label, colour) in enumerate((("pretrained", "#4477aa"), ("random weights", "#bbbbbb"))):
+        shares = [row[which] / row[2] if row[2] else 0.0 for row in rows.values()]
+        axes.bar(places + 0.4 * which, shares, 0.38, color=colour, label=label)
+        for place, share, (name, row) in zip(places, shares, rows.items(), strict=True):
+            text = f"{row[which]:.0%}" if name == "action" else f"{row[which]:.3g}"
+            axes.text(place + 0.4 * which, share, text, ha="center", va="bottom", fontsize=8)
+    axes.axhline(1.0, color="#777777", linestyle="--", linewidth=1, label="a constant")
+    axes.set_xticks(places + 0.2, [_PROBED[name] for name in rows])
+    axes.set(title="What features tell of frames from held-out races", ylabel="error, share of a constant's")
+    axes.set_ylim(0, 1.25)
+    axes.legend(frameon=False, ncols=3, loc="upper center")
     figure.savefig(path, dpi=100)
 
 

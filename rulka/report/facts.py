@@ -155,9 +155,21 @@ def _pretraining(parameters: Json, origins: Origins) -> str:
     parts = []
     if origins.encoder and pretrain:
         parts.append(f"Level 0: {pretrain['objective']['kind']} on frames, {_count(pretrain['epochs'], 'epoch')}.")
+        parts.append(_probes(origins.encoder.get("provenance", {}).get("probes")))
     if origins.policy and clone:
         parts.append(f"Level 1: behaviour cloning, frames and floats to actions, {_count(clone['epochs'], 'epoch')}.")
-    return " ".join(parts)
+    return " ".join(part for part in parts if part)
+
+
+def _probes(probes: Json | None) -> str:
+    """Says what a linear layer can tell from the encoder's features, where that was measured."""
+    if not probes:
+        return ""
+    told, random = (
+        f"{probes['lateral_m'][which]:.2f} m and the speed to {probes['speed_mps'][which]:.1f} m/s"
+        for which in ("error", "random_error")
+    )
+    return f"Its features tell the place across the road to {told} on held-out races (random weights: to {random})."
 
 
 def _training_run(meta: Json) -> Json:
