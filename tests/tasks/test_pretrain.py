@@ -71,7 +71,10 @@ def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: 
         "metrics.json",
         "loss_curve.png",
         "reconstructions.png",
+        "probes.png",
     }
+    assert artifact.provenance["probes"] == metrics["probes"]
+    assert metrics["probes"]["speed_mps"]["constant_error"] > 0
 
 
 def test_a_residual_encoder_with_spectral_norm_is_pretrained_and_loaded(write_frames: Write, tmp_path: Path) -> None:
@@ -101,6 +104,8 @@ def test_a_single_race_has_no_validation(write_frames: Write, tmp_path: Path) ->
     metrics = run(frames_dir, tmp_path / "encoder", epochs=1)
     assert metrics["validation_loss"] is None
     assert metrics["num_validation_frames"] == 0
+    assert metrics["probes"] is None
+    assert not (tmp_path / "encoder" / "probes.png").exists()
 
 
 def test_contrastive_losses_come_from_batches_of_one_size(
