@@ -108,8 +108,11 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     ) -> RaceSettings:
         """Returns how races go that decide how good a driver is: like demonstrations, from starts of their own."""
         start = {"start_lateral_m": evaluate.start_lateral_m, "start_heading_deg": evaluate.start_heading_deg}
-        seen = {"observation": observation}
-        return cls.for_demonstrations(actions, simulator, race_end).model_copy(update=start | seen)
+        return cls.for_demonstrations(actions, simulator, race_end).seen_in(observation).model_copy(update=start)
+
+    def seen_in(self, observation: ObservationParams) -> RaceSettings:
+        """Returns the same with drivers who look, at images of a size."""
+        return self.model_copy(update={"observation": observation})
 
     def at_line(self) -> RaceSettings:
         """Returns the same with all races beginning at the start line."""

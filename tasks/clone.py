@@ -2,11 +2,13 @@
 
 Reads  data/frames/         see rulka.datasets.frames
        data/encoder/        the pretrained encoder
+       data/races/          the main track, which the policy races on
 Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors are `ClonePolicy.state_dict()`
          metrics.json       accuracy on held-out races beside what needs no learning, per action, and every epoch.
-                            One half of them, by a hash of each, chooses the epoch, by the loss along races in which the
-                            policy sees its own actions; the other half is measured on. `measured_on` says "choosing"
-                            where one race has to do both, and "train", with `validation_*` null, where none is held out
+                            One half of them, by a hash of each, gives the loss along races in which the policy sees
+                            its own actions, which chooses the epoch where it does not race; the other half is measured
+                            on. `measured_on` says "choosing" where one race has to do both, and "train", with
+                            `validation_*` null, where none is held out. `races` says how it raced after which epoch
          loss_curve.png, confusion.png
 """
 
@@ -30,9 +32,20 @@ from rulka.agents.networks import build_clone_policy
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
+from rulka.datasets.races import load_races
 from rulka.device import device_of, make_generator, upload, use_cores, use_device
-from rulka.folders import ENCODER, FRAMES, METRICS_FILE, POLICY
-from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, read_params
+from rulka.evaluation.closed_loop import ClosedLoop, drive
+from rulka.evaluation.race import EvaluationRaces
+from rulka.folders import ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
+from rulka.params import (
+    ActionParams,
+    CloneParams,
+    NetworkParams,
+    ObservationParams,
+    RaceEndParams,
+    SimulatorParams,
+    read_params,
+)
 from rulka.pretraining.cloning import (
     HeldOut,
     disconnect,
@@ -42,12 +55,15 @@ from rulka.pretraining.cloning import (
     predict_own,
     share_held_out,
 )
-from rulka.pretraining.fit import History, choose_precision, fit, say_if_stopped
+from rulka.pretraining.fit import History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.plots import plot_confusion, plot_loss
 from rulka.progress import Progress
 from rulka.provenance import provenance
+from rulka.race_settings import RaceSettings
 from rulka.stage import output_folder, require, run_stage
 
+FIRST_SEED = 1_000_000
+"""Of the races that choose the epoch: far from those of any evaluation."""
 _ENCODER_PREFIX = "encoder."
 
 
@@ -56,30 +72,41 @@ class _Result:
     policy: ClonePolicy
     history: History
     precision: Precision
+    races: dict[int, ClosedLoop]
     seconds: float
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where the stage reads and writes: outputs of `races`, `capture`, `pretrain`, and its own."""
+
+    races: Path
+    frames: Path
+    encoder: Path
+    out: Path
 
 
 def clone(
     observation: ObservationParams,
     actions: ActionParams,
+    simulator: SimulatorParams,
+    race_end: RaceEndParams,
     encoder: EncoderConfig,
     network: NetworkParams,
     clone: CloneParams,
     *,
-    frames_dir: Path,
-    encoder_dir: Path,
-    out_dir: Path,
+    folders: Folders,
 ) -> None:
     """Trains a policy to do what the recorded drivers did and keeps the weights of its best epoch.
 
     Raises:
         UserError: if an input is missing or made for other parameters, or training does not converge.
     """
-    require(frames_dir, "capture")
-    require(encoder_dir, "pretrain")
+    require(folders.frames, "capture")
+    require(folders.encoder, "pretrain")
     table = action_table(actions.ticks_per_action)
-    pretrained = load_artifact(encoder_dir, "encoder", observation=observation, encoder=encoder)
-    train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
+    pretrained = load_artifact(folders.encoder, "encoder", observation=observation, encoder=encoder)
+    train, validation = FrameDataset(folders.frames, "train"), FrameDataset(folders.frames, "validation")
     check_contract(train.index, observation_contract(observation), table)
     torch.manual_seed(clone.seed)
     policy = build_clone_policy(observation, encoder, network, pretrained.normalisation, table.num_actions)
@@ -87,7 +114,13 @@ def clone(
         {name.removeprefix(_ENCODER_PREFIX): tensor for name, tensor in pretrained.tensors.items()}
     )
     policy.to(use_device())
-    result = _train(policy, clone, train, validation, table)
+    races = None
+    if clone.race_every:
+        require(folders.races, "races")
+        settings = RaceSettings.for_demonstrations(actions, simulator, race_end).seen_in(observation)
+        seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
+        races = EvaluationRaces(load_races(folders.races).main_track, settings, seeds)
+    result = _train(policy, clone, train, validation, table, races)
     artifact = Artifact(
         kind="policy",
         tensors=policy.state_dict(),
@@ -101,17 +134,30 @@ def clone(
         normalisation=pretrained.normalisation,
         provenance=provenance(
             "clone",
-            {"observation": observation, "actions": actions, "encoder": encoder, "network": network, "clone": clone},
-            {"frames": frames_dir, "encoder": encoder_dir},
+            {
+                "observation": observation,
+                "actions": actions,
+                "simulator": simulator,
+                "race_end": race_end,
+                "encoder": encoder,
+                "network": network,
+                "clone": clone,
+            },
+            {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder},
         ),
     )
-    with output_folder(out_dir) as folder:
+    with output_folder(folders.out) as folder:
         _write_results(folder, result, train, validation, table)
         write_artifact(folder, artifact)
 
 
 def _train(
-    policy: ClonePolicy, clone: CloneParams, train: FrameDataset, validation: FrameDataset, table: ActionTable
+    policy: ClonePolicy,
+    clone: CloneParams,
+    train: FrameDataset,
+    validation: FrameDataset,
+    table: ActionTable,
+    races: EvaluationRaces | None,
 ) -> _Result:
     started_s = time.monotonic()
     choosing = share_held_out(validation.races).choosing
@@ -132,21 +178,32 @@ def _train(
         lambda: functional.cross_entropy(policy(sample.image, sample.floats), sample.action_share),
     )
     frames = frames_of_fastest(train, clone.fastest_share)
+    driven: dict[int, ClosedLoop] = {}
+
+    def judge(epoch: int) -> tuple[float, float] | None:
+        if races is None or ((epoch + 1) % clone.race_every and epoch + 1 < clone.epochs):
+            return None
+        driven[epoch] = drive(policy, races)
+        return driven[epoch].rank
+
     with Progress("clone", clone.epochs * len(frames), "frames") as bar:
         history = fit(
             policy,
             clone,
             precision,
             math.ceil(len(frames) / clone.batch_size),
-            batches=lambda epoch: train.iterate_batches(
-                seed=clone.seed, epoch=epoch, batch_size=clone.batch_size, frames=frames
+            Lessons(
+                batches=lambda epoch: train.iterate_batches(
+                    seed=clone.seed, epoch=epoch, batch_size=clone.batch_size, frames=frames
+                ),
+                loss=loss,
+                validate=lambda: predict_own(policy, validation, choosing, table).loss if choosing else None,
+                judge=judge if races else None,
             ),
-            loss=loss,
-            validate=lambda: predict_own(policy, validation, choosing, table).loss if choosing else None,
             on_batch=lambda num_frames, value: bar.advance(num_frames, loss=value),
         )
     say_if_stopped("clone", history)
-    return _Result(policy, history, precision, time.monotonic() - started_s)
+    return _Result(policy, history, precision, driven, time.monotonic() - started_s)
 
 
 def _write_results(
@@ -183,6 +240,7 @@ def _metrics(result: _Result, train: FrameDataset, validation: FrameDataset) -> 
         "precision": result.precision,
         "seconds": round(result.seconds, 1),
         "epochs": [epoch.to_json() for epoch in result.history.epochs],
+        "races": [{"epoch": epoch} | driven.to_json() for epoch, driven in result.races.items()],
     }
 
 
@@ -210,12 +268,12 @@ def main() -> None:
     clone(
         params.observation,
         params.actions,
+        params.simulator,
+        params.race_end,
         params.encoder,
         params.network,
         params.clone,
-        frames_dir=FRAMES,
-        encoder_dir=ENCODER,
-        out_dir=POLICY,
+        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY),
     )
 
 

@@ -31,7 +31,7 @@ from rulka.device import device_of, make_generator, upload_ahead, use_cores, use
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE
 from rulka.observation import reference_normalisation
 from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
-from rulka.pretraining.fit import FitError, History, choose_precision, fit, say_if_stopped
+from rulka.pretraining.fit import FitError, History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.plots import plot_loss, plot_probes, save_pairs
 from rulka.pretraining.probes import Probes, probe_encoder
@@ -109,9 +109,11 @@ def _train(objective: Objective, pretrain: PretrainParams, train: FrameDataset, 
             pretrain,
             precision,
             _steps_per_epoch(objective, len(train), pretrain.batch_size),
-            batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
-            loss=lambda batch: objective.loss(batch.image, generator),
-            validate=lambda: _validation_loss(objective, validation, pretrain),
+            Lessons(
+                batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
+                loss=lambda batch: objective.loss(batch.image, generator),
+                validate=lambda: _validation_loss(objective, validation, pretrain),
+            ),
             on_batch=lambda num_frames, loss: bar.advance(num_frames, loss=loss),
         )
     say_if_stopped("pretrain", history)
@@ -176,8 +178,7 @@ def _write_results(
     baselines = _baselines(pretrain, train, validation)
     metrics = _metrics(result, pretrain, train, validation) | baselines
     metrics["probes"] = probes.to_json() if probes else None
-    if probes:
-        plot_probes(folder / "probes.png", probes)
+    plot_probes(folder / "probes.png", probes)
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
     unit = "NT-Xent loss" if result.objective.compares_frames else "loss (squared error, images in [-1, 1])"
     plot_loss(folder / "loss_curve.png", result.history, title="Level 0: encoder", unit=unit, baselines=baselines)

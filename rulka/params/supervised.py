@@ -6,7 +6,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rulka.params.base import BatchSize, Count, LearningRate, NotNegative, Positive, Section, Seed, Share, Size
+from rulka.params.base import (
+    BatchSize,
+    Count,
+    LearningRate,
+    NotNegative,
+    Positive,
+    Section,
+    Seed,
+    Several,
+    Share,
+    Size,
+    Whole,
+)
 
 
 class FitParams(Section):
@@ -68,3 +80,5 @@ class CloneParams(FitParams):
     fastest_share: float = Field(gt=0, le=1, description="share of the training races that are imitated, fastest first")
     previous_action_dropout: Share = Field(description="share of samples that do not see the previous actions")
     float_noise: NotNegative = Field(description="noise on the floats, in units of the normalisation's std")
+    race_every: Whole = Field(description="epochs after which it races; the best racer is kept, at 0 the least loss")
+    num_races: Several = Field(description="races each time, side by side")

@@ -31,10 +31,10 @@ class _DivergedError(Exception):
 
 
 class _Best(NamedTuple):
-    """The best epoch so far: its number, the loss that it is judged by, and its weights."""
+    """The best epoch so far: its number, how good it is, larger being better, and its weights."""
 
     epoch: int
-    score: float
+    rank: tuple[float, ...]
     weights: dict[str, Tensor]
 
 
@@ -46,6 +46,11 @@ class Epoch:
     train_loss: float
     validation_loss: float | None
     seconds: float
+
+    @property
+    def judged_loss(self) -> float:
+        """On held-out frames where there are any."""
+        return self.train_loss if self.validation_loss is None else self.validation_loss
 
     def to_json(self) -> dict[str, float | int | None]:
         """Returns plain JSON, which knows no NaN: a loss that was none becomes null."""
@@ -72,15 +77,32 @@ class History:
         return self.epochs[self.best_epoch]
 
 
+@dataclass(frozen=True)
+class Lessons:
+    """What is learned, and by what the best epoch is known.
+
+    Attributes:
+        batches: training batches of an epoch, by its number from 0, in main memory.
+        loss: mean loss [] of a batch; called under autocast, in training mode.
+        validate: loss on held-out frames, or None where there are none (the training loss then decides); called
+            without gradients, in evaluation mode.
+        judge: says how good the weights after an epoch are, by its number from 0, the larger the better, or None where
+            it does not look. An epoch that was judged is better than all that were not, which go by their losses.
+            Called like `validate`, in float32.
+    """
+
+    batches: Callable[[int], Iterator[Batch]]
+    loss: Callable[[Batch], Tensor]
+    validate: Callable[[], float | None]
+    judge: Callable[[int], tuple[float, ...] | None] | None = None
+
+
 def fit(
     network: nn.Module,
     params: FitParams,
     precision: Precision,
     steps_per_epoch: int,
-    *,
-    batches: Callable[[int], Iterator[Batch]],
-    loss: Callable[[Batch], Tensor],
-    validate: Callable[[], float | None],
+    lessons: Lessons,
     on_batch: Callable[[int, float], None],
 ) -> History:
     """Trains a network and leaves the weights of its best epoch in it.
@@ -90,10 +112,7 @@ def fit(
         params: how; their precision and seed are the caller's to apply.
         precision: what to compute in, see `choose_precision`.
         steps_per_epoch: gradient steps of one epoch, by which the learning rate falls.
-        batches: training batches of an epoch, by its number from 0, in main memory.
-        loss: mean loss [] of a batch; called under autocast, in training mode.
-        validate: loss on held-out frames, or None where there are none (the training loss then decides); called
-            without gradients, in evaluation mode.
+        lessons: what is learned.
         on_batch: called with the number of frames and the loss after every gradient step.
 
     Training that diverges stops, and the best epoch before that is kept; `History.stopped` says why.
@@ -114,15 +133,17 @@ def fit(
         started_s = time.monotonic()
         network.train()
         try:
-            train_loss = _train_epoch(step, upload_ahead(batches(number), device), loss, on_batch)
+            train_loss = _train_epoch(step, upload_ahead(lessons.batches(number), device), lessons.loss, on_batch)
         except _DivergedError as error:
             stopped = f"{error} in epoch {number + 1} of {params.epochs}"
             break
         network.eval()
         with torch.no_grad(), autocast(precision, device):
-            validation_loss = validate()
+            validation_loss = lessons.validate()
         epochs.append(Epoch(number, train_loss, validation_loss, round(time.monotonic() - started_s, 3)))
-        best = _better(best, epochs[-1], network)
+        with torch.no_grad():
+            rank = None if lessons.judge is None else lessons.judge(number)
+        best = _better(best, number, (0.0, -epochs[-1].judged_loss) if rank is None else (1.0, *rank), network)
     if best is None:
         message = stopped or "no epoch ended with finite losses and weights"
         raise FitError(message, hint="Lower the learning_rate of this stage in params.yaml.")
@@ -213,18 +234,17 @@ def _rate_factor(num_steps: int) -> Callable[[int], float]:
     return factor
 
 
-def _better(best: _Best | None, epoch: Epoch, network: nn.Module) -> _Best | None:
+def _better(best: _Best | None, epoch: int, rank: tuple[float, ...], network: nn.Module) -> _Best | None:
     """Returns the better of the best epoch so far and the one that just ended.
 
     Comparisons with NaN are false, so a loss that is no number is looked for, and so are such weights: where nothing
     is held out, the last step of an epoch shows in no loss of it.
     """
-    score = epoch.train_loss if epoch.validation_loss is None else epoch.validation_loss
     weights = network.state_dict()
-    is_finite = math.isfinite(score) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
-    if not is_finite or (best is not None and score >= best.score):
+    is_finite = all(map(math.isfinite, rank)) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
+    if not is_finite or (best is not None and rank <= best.rank):
         return best
-    return _Best(epoch.epoch, score, _copy(network))
+    return _Best(epoch, rank, _copy(network))
 
 
 def _copy(network: nn.Module) -> dict[str, Tensor]:

@@ -66,11 +66,18 @@ def plot_confusion(path: Path, confusion: NDArray[np.int64], names: list[str]) -
     figure.savefig(path, dpi=100)
 
 
-def plot_probes(path: Path, probes: Probes) -> None:
+def plot_probes(path: Path, probes: Probes | None) -> None:
     """Draws the errors of all probes as shares of what a constant has, pretrained beside random weights."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
+    axes.set(title="What features tell of frames from held-out races", ylabel="error, share of a constant's")
+    axes.set_ylim(0, 1.25)
+    if probes is None:
+        axes.text(0.5, 0.5, "no race is held out", ha="center", transform=axes.transAxes)
+        axes.set_xticks([])
+        figure.savefig(path, dpi=100)
+        return
     action = probes.action
     rows = {name: (each.error, each.random_error, each.constant_error) for name, each in probes.quantities.items()}
     rows["action"] = (1.0 - action.accuracy, 1.0 - action.random_accuracy, 1.0 - action.constant_accuracy)
@@ -83,8 +90,6 @@ def plot_probes(path: Path, probes: Probes) -> None:
             axes.text(place + 0.4 * which, share, text, ha="center", va="bottom", fontsize=8)
     axes.axhline(1.0, color="#777777", linestyle="--", linewidth=1, label="a constant")
     axes.set_xticks(places + 0.2, [_PROBED[name] for name in rows])
-    axes.set(title="What features tell of frames from held-out races", ylabel="error, share of a constant's")
-    axes.set_ylim(0, 1.25)
     axes.legend(frameon=False, ncols=3, loc="upper center")
     figure.savefig(path, dpi=100)
 

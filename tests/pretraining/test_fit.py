@@ -12,7 +12,7 @@ from torch import nn
 
 from rulka.datasets.frames import Batch
 from rulka.params import FitParams
-from rulka.pretraining.fit import FitError, History, _rate_factor, choose_precision, fit, say_if_stopped
+from rulka.pretraining.fit import FitError, History, Lessons, _rate_factor, choose_precision, fit, say_if_stopped
 
 PARAMS = FitParams(
     epochs=4,
@@ -45,7 +45,11 @@ class Line(nn.Linear):
         return self.weight.item(), self.bias.item()
 
 
-def run(validation: list[float | None], seen: list | None = None) -> tuple[History, Line]:
+def run(
+    validation: list[float | None],
+    seen: list | None = None,
+    judge: Callable[[int], tuple[float, ...] | None] | None = None,
+) -> tuple[History, Line]:
     network = Line()
     remaining = iter(validation)
 
@@ -58,9 +62,7 @@ def run(validation: list[float | None], seen: list | None = None) -> tuple[Histo
         PARAMS,
         "float32",
         5,
-        batches=batches,
-        loss=lambda batch: (network(batch.floats) - 3).square().mean(),
-        validate=validate,
+        Lessons(batches, lambda batch: (network(batch.floats) - 3).square().mean(), validate, judge),
         on_batch=lambda num_frames, loss: seen.append((num_frames, loss)) if seen is not None else None,
     )
     return history, network
@@ -84,6 +86,23 @@ def test_the_weights_of_the_best_epoch_are_kept(validation: list[float | None], 
     assert len(set(network.at_end_of_epoch)) == 4
     assert history.best_epoch == best
     assert history.stopped is None
+    assert network.weights == network.at_end_of_epoch[best]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "best"),
+    [
+        ({0: (0.5, 1.0), 2: (0.5, 2.0)}, 2),
+        ({0: (0.6, 1.0), 2: (0.5, 2.0)}, 0),
+        ({1: (0.5, 1.0), 3: (0.5, 1.0)}, 1),
+        ({1: (0.5, float("nan")), 3: (0.0, 0.0)}, 3),
+        ({}, 1),
+    ],
+)
+def test_a_judge_chooses_in_place_of_the_loss_where_it_looks(ranks: dict[int, tuple[float, float]], best: int) -> None:
+    """Where it never does, the loss chooses: 1.0 after the second epoch."""
+    history, network = run([3.0, 1.0, 2.0, 1.5], judge=ranks.get)
+    assert history.best_epoch == best
     assert network.weights == network.at_end_of_epoch[best]
 
 
@@ -117,9 +136,7 @@ def diverging(at_step: int, spoil: Callable[[Line, torch.Tensor], torch.Tensor])
     def validate() -> None:
         network.at_end_of_epoch.append(network.weights)
 
-    history = fit(
-        network, PARAMS, "float32", 5, batches=batches, loss=loss, validate=validate, on_batch=lambda *_: None
-    )
+    history = fit(network, PARAMS, "float32", 5, Lessons(batches, loss, validate), on_batch=lambda *_: None)
     return history, network
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,24 @@ import numpy as np
 import pytest
 import torch
 
+import rulka.evaluation.closed_loop as closed_loop
 import rulka.pretraining.cloning as cloning
 import tasks.clone as stage
+from models.actor_critic import ClonePolicy
 from models.encoders.build import build_encoder
+from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, load_artifact, observation_contract, save_artifact
 from rulka.datasets.frames import FrameDataset, FrameRace
 from rulka.errors import UserError
+from rulka.evaluation.closed_loop import ClosedLoop
+from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, reference_params
 from rulka.pretraining.cloning import Predictions, frames_of, share_held_out
-from tasks.clone import clone
+from tasks.clone import Folders, clone
 
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
@@ -43,6 +49,8 @@ def params(**changes: Any) -> CloneParams:
         "fastest_share": 1.0,
         "previous_action_dropout": 1.0,
         "float_noise": 0.02,
+        "race_every": 0,
+        "num_races": 4,
     }
     return CloneParams(**values | changes)
 
@@ -63,9 +71,22 @@ def encoder_dir(tmp_path: Path) -> Path:
     return tmp_path / "encoder"
 
 
+def start(folders: Folders, encoder: EncoderConfig = CONV, **changes: Any) -> None:
+    reference = reference_params()
+    clone(
+        OBSERVATION,
+        ACTIONS,
+        reference.simulator,
+        reference.race_end,
+        encoder,
+        NETWORK,
+        params(**changes),
+        folders=folders,
+    )
+
+
 def run(frames_dir: Path, encoder_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
-    dirs = {"frames_dir": frames_dir, "encoder_dir": encoder_dir, "out_dir": out_dir}
-    clone(OBSERVATION, ACTIONS, CONV, NETWORK, params(**changes), **dirs)
+    start(Folders(out_dir / "no races", frames_dir, encoder_dir, out_dir), **changes)
     return json.loads((out_dir / "metrics.json").read_text())
 
 
@@ -73,10 +94,10 @@ def test_another_encoder_than_the_pretrained_one_is_refused(
     write_frames: Write, encoder_dir: Path, tmp_path: Path
 ) -> None:
     frames_dir, _ = write_frames(num_races=2, num_frames=6)
-    dirs = {"frames_dir": frames_dir, "encoder_dir": encoder_dir, "out_dir": tmp_path / "policy"}
+    folders = Folders(tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy")
     pooled = CONV.model_copy(update={"adaptive_pool": 3})
     with pytest.raises(UserError, match=r"encoder.adaptive_pool is 0, expected 3") as caught:
-        clone(OBSERVATION, ACTIONS, pooled, NETWORK, params(), **dirs)
+        start(folders, encoder=pooled)
     assert "dvc repro pretrain" in caught.value.for_people()
 
 
@@ -208,3 +229,32 @@ def test_it_learns_on_another_device(
     frames = FrameDataset(frames_dir, "train")
     one, other = (policy(frames.images[:40], frames.floats[:40]) for policy in policies)
     assert (one == other).mean() > 0.95
+
+
+def test_the_epoch_that_races_best_is_kept(
+    driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It races after every second epoch and the last; the ranks here say that the fourth is the best."""
+    races, frames = driven
+    seen: list[int] = []
+
+    def drive(policy: ClonePolicy, races: EvaluationRaces) -> ClosedLoop:
+        seen.append(len(races.seeds))
+        real = closed_loop.drive(policy, races)
+        return replace(real, finish_rate=0.0, mean_time_s=None, mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0}[len(seen)])
+
+    monkeypatch.setattr(stage, "drive", drive)
+    out = tmp_path / "policy"
+    start(Folders(races, frames, encoder_dir, out), epochs=5, race_every=2, num_races=3, batch_size=64)
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert seen == [3, 3, 3]
+    assert [row["epoch"] for row in metrics["races"]] == [1, 3, 4]
+    assert metrics["best_epoch"] == 3
+    assert all(row["mean_duration_s"] > 0.0 for row in metrics["races"])
+
+
+def test_a_policy_that_is_to_race_needs_the_races(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
+    frames_dir, _ = write_frames(num_races=2, num_frames=6)
+    with pytest.raises(UserError, match="no races") as caught:
+        start(Folders(tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy"), race_every=1)
+    assert "dvc repro races" in caught.value.for_people()

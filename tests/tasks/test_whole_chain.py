@@ -17,6 +17,7 @@ from rulka.observation import FLOATS
 from rulka.params import Params
 from rulka.runtime.agent_run import Folders, Sections
 from tasks.capture import capture
+from tasks.clone import Folders as CloneFolders
 from tasks.clone import clone
 from tasks.evaluate import Inputs, evaluate
 from tasks.pretrain import pretrain
@@ -54,7 +55,8 @@ def run_stages(params: Params, races: Path, folder: Path) -> None:
     encoder, policy, initial = folder / "encoder", folder / "policy", folder / "agent_init"
     capture(*seen, params.simulator, params.capture, races_dir=races, out_dir=folder / "frames")
     pretrain(*seen, params.encoder, params.pretrain, frames_dir=folder / "frames", out_dir=encoder)
-    clone(*seen, *network, params.clone, frames_dir=folder / "frames", encoder_dir=encoder, out_dir=policy)
+    folders = CloneFolders(races, folder / "frames", encoder, policy)
+    clone(*seen, params.simulator, params.race_end, *network, params.clone, folders=folders)
     sections = (*seen, *network, params.train, params.transfer)
     transfer(*sections, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     folders = Folders(initial, races, folder / "frames", folder / "runs", folder / "agent")

@@ -1,0 +1,70 @@
+"""How a network that is still being taught drives: greedy races in the simulator, and which of two drivers is better.
+
+A loss on recorded frames does not show it: whoever leaves the recorded path sees what no frame shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.actor_critic import ClonePolicy
+from rulka.device import device_of, upload
+from rulka.evaluation.race import EvaluationRaces, race
+from rulka.evaluation.results import RaceResult
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """How some races went.
+
+    Attributes:
+        num_races: how many.
+        finish_rate: share that finished.
+        mean_progress_m: furthest point on the track, mean of all.
+        mean_time_s: of those that finished; None where none did.
+        mean_duration_s: until the race ended, in whatever way, mean of all.
+    """
+
+    num_races: int
+    finish_rate: float
+    mean_progress_m: float
+    mean_time_s: float | None
+    mean_duration_s: float
+
+    @classmethod
+    def of(cls, results: Sequence[RaceResult]) -> ClosedLoop:
+        """Returns how some races went, at least one."""
+        times = [result.time_s for result in results if result.time_s is not None]
+        return cls(
+            num_races=len(results),
+            finish_rate=len(times) / len(results),
+            mean_progress_m=float(np.mean([result.progress_m for result in results])),
+            mean_time_s=float(np.mean(times)) if times else None,
+            mean_duration_s=float(np.mean([result.duration_ms for result in results])) / 1000.0,
+        )
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Larger is better: first the finish rate, then the mean time, or the progress where nobody finished."""
+        return self.finish_rate, self.mean_progress_m if self.mean_time_s is None else -self.mean_time_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON."""
+        return asdict(self)
+
+
+def drive(policy: ClonePolicy, races: EvaluationRaces) -> ClosedLoop:
+    """Lets a policy take its most likely actions; call it without gradients, with the policy in evaluation mode."""
+    device = device_of(policy)
+
+    def decide(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
+        seen = upload((torch.from_numpy(image), torch.from_numpy(floats)), device)
+        return policy(*seen).argmax(dim=1).cpu().numpy()
+
+    return ClosedLoop.of(race(decide, races))

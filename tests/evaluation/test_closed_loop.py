@@ -1,0 +1,55 @@
+"""Greedy races of a network that is still being taught."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from rulka.actions import FORWARD
+from rulka.agents.networks import build_clone_policy
+from rulka.evaluation.closed_loop import ClosedLoop, drive
+from rulka.evaluation.race import EvaluationRaces
+from rulka.observation import reference_normalisation
+from rulka.params import NetworkParams, reference_params
+from rulka.race_settings import RaceSettings
+from rulka.tracks.track import Track
+
+BRAKE = 6
+
+
+def loop(finish_rate: float, progress_m: float, time_s: float | None) -> ClosedLoop:
+    return ClosedLoop(4, finish_rate, progress_m, time_s, 9.0)
+
+
+def test_a_driver_is_better_by_finishes_then_by_time_then_by_progress() -> None:
+    from_worst_to_best = [
+        loop(0.0, 40.0, None),
+        loop(0.0, 60.0, None),
+        loop(0.25, 30.0, 30.0),
+        loop(0.25, 20.0, 20.0),
+        loop(1.0, 100.0, 25.0),
+        loop(1.0, 100.0, 24.5),
+    ]
+    assert all(worse.rank < better.rank for worse, better in pairwise(from_worst_to_best))
+
+
+@pytest.mark.parametrize(("action", "finish_rate"), [(FORWARD, 1.0), (BRAKE, 0.0)])
+def test_a_network_races_by_its_most_likely_action(track: Track, action: int, finish_rate: float) -> None:
+    params = reference_params()
+    sizes = NetworkParams(float_hidden=8, dense_hidden=8, iqn=params.network.iqn)
+    policy = build_clone_policy(params.observation, params.encoder, sizes, reference_normalisation(), 12).eval()
+    with torch.no_grad():
+        policy.policy_head.weight.zero_()
+        policy.policy_head.bias.zero_()
+        policy.policy_head.bias[action] = 1.0
+        settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
+        found = drive(policy, EvaluationRaces(track, settings.seen_in(params.observation), range(7, 10)))
+    assert (found.num_races, found.finish_rate) == (3, finish_rate)
+    if finish_rate:
+        assert found.mean_progress_m == track.length_m
+        assert found.mean_time_s == pytest.approx(found.mean_duration_s)
+    else:
+        assert found.mean_time_s is None
+        assert found.mean_duration_s == pytest.approx(params.race_end.no_progress_s, abs=0.051)
