@@ -117,6 +117,8 @@ def _central_rate(
     ours, theirs = cast(tuple[Connection, Connection], multiprocessing.Pipe())
     try:
         shared.publish(0, weights)
+        for each in slots:  # which are poisoned until something is seen
+            each[0].image[:], each[0].floats[:] = 0, reference_normalisation().mean
         names, ends = tuple(each.name for each in slots), tuple(end for _, end in pipes)
         make = partial(make_actor, spec)
         place = InferenceSpec(make, 0, device, slot, names, shared.name, shared.layout, ends)

@@ -8,7 +8,7 @@ from rulka.actions import ActionTable, action_table
 from rulka.params import (
     ActionParams,
     Count,
-    EvaluateParams,
+    LineStartParams,
     ObservationParams,
     RaceEndParams,
     RaceStartParams,
@@ -103,16 +103,13 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         observation: ObservationParams,
         actions: ActionParams,
         simulator: SimulatorParams,
-        evaluate: EvaluateParams,
+        starts: LineStartParams,
         race_end: RaceEndParams,
     ) -> RaceSettings:
         """Returns how races go that decide how good a driver is: like demonstrations, from starts of their own."""
-        start = {"start_lateral_m": evaluate.start_lateral_m, "start_heading_deg": evaluate.start_heading_deg}
-        return cls.for_demonstrations(actions, simulator, race_end).seen_in(observation).model_copy(update=start)
-
-    def seen_in(self, observation: ObservationParams) -> RaceSettings:
-        """Returns the same with drivers who look, at images of a size."""
-        return self.model_copy(update={"observation": observation})
+        own = {"start_lateral_m": starts.start_lateral_m, "start_heading_deg": starts.start_heading_deg}
+        seen = {"observation": observation}
+        return cls.for_demonstrations(actions, simulator, race_end).model_copy(update=own | seen)
 
     def at_line(self) -> RaceSettings:
         """Returns the same with all races beginning at the start line."""

@@ -117,7 +117,7 @@ def clone(
     races = None
     if clone.race_every:
         require(folders.races, "races")
-        settings = RaceSettings.for_demonstrations(actions, simulator, race_end).seen_in(observation)
+        settings = RaceSettings.for_evaluation(observation, actions, simulator, clone, race_end)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
         races = EvaluationRaces(load_races(folders.races).main_track, settings, seeds)
     result = _train(policy, clone, train, validation, table, races)

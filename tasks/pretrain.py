@@ -30,7 +30,14 @@ from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.device import device_of, make_generator, upload_ahead, use_cores, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE
 from rulka.observation import reference_normalisation
-from rulka.params import ActionParams, ObservationParams, PretrainParams, read_params
+from rulka.params import (
+    ActionParams,
+    ObservationParams,
+    PretrainParams,
+    SimclrParams,
+    VicregParams,
+    read_params,
+)
 from rulka.pretraining.fit import FitError, History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.plots import plot_loss, plot_probes, save_pairs
@@ -42,6 +49,8 @@ from rulka.stage import output_folder, require, run_stage
 NUM_PREVIEWS = 12
 NUM_BASELINE_FRAMES = 4096
 VALIDATION_BATCH = 512
+COLLAPSED_DEVIATION = 0.01
+"""What VICReg takes the standard deviation of numbers for that are all the same: the root of its epsilon."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +172,7 @@ def _check_comparable(objective: Objective, train: FrameDataset, validation: Fra
     """Raises FitError if frames are to be told apart where there is only one."""
     for name, frames in (("training", train), ("held-out", validation)):
         if objective.compares_frames and len(frames) == 1:
-            message = f"simclr tells frames apart, and there is one {name} frame"
+            message = f"the objective compares frames, and there is one {name} frame"
             raise FitError(message, hint="Capture more races, or set pretrain.objective to one that rebuilds frames.")
 
 
@@ -180,8 +189,9 @@ def _write_results(
     metrics["probes"] = probes.to_json() if probes else None
     plot_probes(folder / "probes.png", probes)
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    unit = "NT-Xent loss" if result.objective.compares_frames else "loss (squared error, images in [-1, 1])"
-    plot_loss(folder / "loss_curve.png", result.history, title="Level 0: encoder", unit=unit, baselines=baselines)
+    unit = "loss" if result.objective.compares_frames else "loss (squared error, images in [-1, 1])"
+    title = f"Level 0: encoder ({pretrain.objective.kind})"
+    plot_loss(folder / "loss_curve.png", result.history, title=title, unit=unit, baselines=baselines)
     source = validation if len(validation) else train
     chosen = np.linspace(0, len(source) - 1, NUM_PREVIEWS).astype(np.int64)
     images = source.batch(chosen).image
@@ -211,10 +221,16 @@ def _metrics(
 
 
 def _baselines(pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset) -> dict[str, float]:
-    """Returns the loss of what needs no learning: the mean training frame, or a blind guess of the other view."""
-    if pretrain.objective.kind == "simclr":
-        num_frames = len(validation) or len(train)
-        return {"blind_guess_loss": math.log(2 * min(pretrain.batch_size, num_frames) - 1)}
+    """Returns the loss of what needs no learning.
+
+    The mean training frame; a blind guess of the other view; features that are always the same.
+    """
+    match pretrain.objective:
+        case SimclrParams():
+            num_frames = len(validation) or len(train)
+            return {"blind_guess_loss": math.log(2 * min(pretrain.batch_size, num_frames) - 1)}
+        case VicregParams(variance=weight):
+            return {"collapsed_loss": weight * (1.0 - COLLAPSED_DEVIATION)}
     mean = _spread_frames(train, NUM_BASELINE_FRAMES).mean(dim=0)
     error = _spread_frames(validation if len(validation) else train, NUM_BASELINE_FRAMES) - mean
     return {"mean_image_loss": float(error.square().mean())}

@@ -24,7 +24,9 @@ PRIORITISED = {
     "epsilon": 0.002,
     "min_actions_left": 40,
 }
-SIMCLR = {"kind": "simclr", "projection": 128, "temperature": 0.5, "crop_pixels": 8.0, "brightness": 0.2}
+VIEWS = {"projection": 128, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 0.0, "noise": 0.0}
+SIMCLR = {"kind": "simclr", "temperature": 0.5, **VIEWS}
+PATCHES = {"kind": "patches", "patch": 10, "width": 64, "depth": 1, "heads": 2}
 IMPALA = {"kind": "impala", "width": 2, "adaptive_pool": 6, "spectral_norm": True}
 OPTIONAL = {
     "races.select.min_race_s": 1.0,
@@ -97,8 +99,8 @@ def test_the_other_kinds_in_comments_are_valid() -> None:
     """What stands beside `encoder` and `objective` can be copied into its place."""
     comments = [line for line in (ROOT / "params.yaml").read_text(encoding="utf-8").splitlines() if "#" in line]
     kinds = [yaml.safe_load(found.group()) for line in comments if (found := re.search(r"\{kind: .*\}", line))]
-    assert [each["kind"] for each in kinds] == ["impala", "vae", "simclr"]
-    for key, value in zip(("encoder", "pretrain.objective", "pretrain.objective"), kinds, strict=True):
+    assert [each["kind"] for each in kinds] == ["impala", "patches", "vae", "simclr"]
+    for key, value in zip(("encoder", "encoder", "pretrain.objective", "pretrain.objective"), kinds, strict=True):
         checked_params(with_keys({key: value}), "wrong")
 
 
@@ -121,8 +123,9 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
             "encoder.spectral_norm is a key of another kind of encoder: this one has kind",
         ),
         ({"encoder.adaptive_pol": 1}, r"encoder.adaptive_pol is not .*; did you mean adaptive_pool\?$"),
-        ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv' or 'impala' \(got 'covn'\)$"),
+        ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala' or 'patches' \(got 'covn'\)$"),
         ({"encoder": {}}, "encoder.kind is missing$"),
+        ({"encoder": PATCHES}, "encoder.patch must divide observation.height 64 and observation.width 64$"),
         ({"encoder": {"kind": "impala"}}, "\n  encoder.width is missing\n"),
         ({"encoder.adaptive_pool": True}, r"encoder.adaptive_pool: must be a valid integer \(got True\)$"),
         ({"observation.height": MIN_PIXELS - 1}, "observation.height: must be greater than or equal to 34"),

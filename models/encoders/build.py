@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from models.encoders.base import Encoder
-from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig
+from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
 from models.encoders.conv import ConvEncoder
 from models.encoders.impala import ImpalaEncoder
+from models.encoders.patches import PatchEncoder
 
 
 def build_encoder(config: EncoderConfig, height: int, width: int) -> Encoder:
     """Returns an encoder of images [B, 1, height, width], with fresh weights from torch's global generator.
 
     Raises:
-        ValueError: if images are too small for it.
+        ValueError: if images are too small for it, or cannot be cut into its patches.
     """
     match config:
         case ConvConfig():
             return ConvEncoder(config, height, width)
         case ImpalaConfig():
             return ImpalaEncoder(config, height, width)
+        case PatchConfig():
+            return PatchEncoder(config, height, width)

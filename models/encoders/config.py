@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 PoolSize = Annotated[int, Field(ge=0, le=64)]
 
@@ -34,7 +34,24 @@ class ImpalaConfig(_Config):
     spectral_norm: bool = Field(description="divides residual convolutions by their largest singular value")
 
 
-AnyEncoder = ConvConfig | ImpalaConfig
+class PatchConfig(_Config):
+    """A transformer over patches of the image, see `models.encoders.patches`."""
+
+    kind: Literal["patches"] = Field(description="a vision transformer")
+    patch: int = Field(ge=2, le=64, description="pixels along each side of a patch; divides height and width")
+    width: int = Field(ge=8, le=2048, description="numbers of a token, and of the features; divisible by `heads`")
+    depth: int = Field(ge=1, le=48, description="transformer blocks")
+    heads: int = Field(ge=1, le=64, description="attention heads of a block")
+
+    @model_validator(mode="after")
+    def _check(self) -> PatchConfig:
+        if self.width % self.heads:
+            message = f"width {self.width} must be divisible by heads {self.heads}"
+            raise ValueError(message)
+        return self
+
+
+AnyEncoder = ConvConfig | ImpalaConfig | PatchConfig
 EncoderConfig = Annotated[AnyEncoder, Field(discriminator="kind")]
 """The configuration of any encoder, told apart by its `kind`."""
 

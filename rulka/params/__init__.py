@@ -31,6 +31,7 @@ from rulka.params.races import (
     DriverParams,
     EvaluateParams,
     GeneratedTracksParams,
+    LineStartParams,
     MainTrackParams,
     RaceEndParams,
     RaceParams,
@@ -59,6 +60,8 @@ from rulka.params.supervised import (
     PretrainParams,
     SimclrParams,
     VaeParams,
+    VicregParams,
+    ViewsParams,
 )
 from rulka.params.training import EngineeredRewardParams, RandomisationParams, RewardParams, TrainParams
 
@@ -87,6 +90,7 @@ __all__ = [
     "IqnNetworkParams",
     "IqnParams",
     "LateralM",
+    "LineStartParams",
     "MainTrackParams",
     "MunchausenParams",
     "NetworkParams",
@@ -120,6 +124,8 @@ __all__ = [
     "TrainParams",
     "TransferParams",
     "VaeParams",
+    "VicregParams",
+    "ViewsParams",
     "checked_params",
     "keys_of",
     "problems_of",

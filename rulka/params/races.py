@@ -36,14 +36,19 @@ class RaceEndParams(Section):
     min_gain_m: float = Field(gt=0, le=1000, description="getting further by less than this does not count")
 
 
-class RaceStartParams(Section):
-    """The start of races that an agent trains on; see `rulka.simulator.race_start`."""
+class LineStartParams(Section):
+    """How races start that all start at the line; see `rulka.simulator.race_start`."""
+
+    start_lateral_m: LateralM = Field(description="races begin at most this far beside the line")
+    start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
+
+
+class RaceStartParams(LineStartParams):
+    """The start of races that an agent trains on."""
 
     start_anywhere: Share = Field(description="share of races that begin anywhere on the track, not at the start line")
     start_speed_mps: StartSpeedMps = Field(description="speed at which those begin")
     start_from_earlier: Share = Field(description="share of races that begin where an earlier one of their car was")
-    start_lateral_m: LateralM = Field(description="races begin at most this far beside the line")
-    start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
 
     @model_validator(mode="after")
     def _check_starts(self) -> Self:
@@ -161,14 +166,12 @@ class CaptureParams(Section):
     )
 
 
-class EvaluateParams(Section):
+class EvaluateParams(LineStartParams):
     """Stage `evaluate`: greedy races from fixed seeds."""
 
     tracks: tuple[TracksParams, ...] = Field(strict=False, description="raced on too, beside the track of data/races")
     num_races: Several = Field(description="races of each contestant")
     seed: Seed = Field(description="start k of a race is drawn from seed + k")
-    start_lateral_m: LateralM = Field(description="a race starts at most this far beside the line")
-    start_heading_deg: AngleDeg = Field(description="and turned by at most this much")
     video_width: int = Field(ge=64, le=7680, multiple_of=2, description="pixels")
     video_height: int = Field(ge=64, le=7680, multiple_of=2, description="pixels")
     video_fps: int = Field(ge=1, le=240, description="frames a second of the video, which plays in real time")

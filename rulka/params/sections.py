@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from models.encoders.config import EncoderConfig
+from models.encoders.config import EncoderConfig, PatchConfig
 from rulka.actions import TICK_MS
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
 from rulka.params.base import Algorithm, Section, refuse_impossible
@@ -13,7 +13,7 @@ from rulka.params.networks import NetworkParams, TransferParams
 from rulka.params.ppo import PpoParams
 from rulka.params.races import CaptureParams, EvaluateParams, RaceEndParams, RaceParams, TrackParams
 from rulka.params.simulator import ActionParams, ObservationParams, SimulatorParams
-from rulka.params.supervised import CloneParams, PretrainParams, SimclrParams
+from rulka.params.supervised import CloneParams, PretrainParams, ViewsParams
 from rulka.params.training import RewardParams, TrainParams
 
 
@@ -68,7 +68,13 @@ class Params(Section):
                 )
             ),
             (
-                isinstance(objective, SimclrParams) and objective.crop_pixels >= side,
+                isinstance(self.encoder, PatchConfig)
+                and bool(self.observation.height % self.encoder.patch or self.observation.width % self.encoder.patch),
+                f"encoder.patch must divide observation.height {self.observation.height} and observation.width "
+                f"{self.observation.width}",
+            ),
+            (
+                isinstance(objective, ViewsParams) and objective.crop_pixels >= side,
                 f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns",
             ),
         ]

@@ -19,6 +19,7 @@ from rulka.params.base import (
     Size,
     Whole,
 )
+from rulka.params.races import LineStartParams
 
 
 class FitParams(Section):
@@ -47,17 +48,33 @@ class VaeParams(Section):
     kl_weight: NotNegative = Field(description="weight of the code's divergence, summed over its numbers")
 
 
-class SimclrParams(Section):
-    """Two views of a frame are found among those of its batch, Chen et al. 2020, arXiv:2002.05709."""
+class ViewsParams(Section):
+    """Two views of a frame are compared, each drawn by itself; see `rulka.pretraining.views`."""
 
-    kind: Literal["simclr"] = Field(description="contrastive learning; rebuilds nothing")
     projection: Size = Field(description="numbers in which views are compared")
-    temperature: Positive = Field(description="similarities are divided by this")
     crop_pixels: NotNegative = Field(description="most rows and columns that a view loses before it is scaled back")
     brightness: float = Field(ge=0, lt=1, description="a view is lit by a factor within this of 1")
+    blur_pixels: float = Field(ge=0, le=8, description="largest standard deviation of a view's blur")
+    noise: NotNegative = Field(description="largest standard deviation of a view's noise; black to white is 2")
 
 
-ObjectiveParams = Annotated[AutoencoderParams | VaeParams | SimclrParams, Field(discriminator="kind")]
+class SimclrParams(ViewsParams):
+    """Views of a frame are found among those of its batch, Chen et al. 2020, arXiv:2002.05709."""
+
+    kind: Literal["simclr"] = Field(description="contrastive learning; rebuilds nothing")
+    temperature: Positive = Field(description="similarities are divided by this")
+
+
+class VicregParams(ViewsParams):
+    """Views of a frame are alike, and frames differ in all numbers, Bardes et al. 2021, arXiv:2105.04906."""
+
+    kind: Literal["vicreg"] = Field(description="variance, invariance and covariance; compares no frame with another")
+    invariance: NotNegative = Field(description="weight of how far views of a frame are apart")
+    variance: NotNegative = Field(description="weight of how much less than 1 a number's standard deviation is")
+    covariance: NotNegative = Field(description="weight of what numbers have in common")
+
+
+ObjectiveParams = Annotated[AutoencoderParams | VaeParams | SimclrParams | VicregParams, Field(discriminator="kind")]
 """What Level 0 learns from, told apart by its `kind`."""
 
 
@@ -68,13 +85,13 @@ class PretrainParams(FitParams):
 
     @model_validator(mode="after")
     def _check(self) -> PretrainParams:
-        if self.objective.kind == "simclr" and self.batch_size == 1:
-            message = "simclr tells the images of a batch apart: batch_size must be at least 2"
+        if isinstance(self.objective, ViewsParams) and self.batch_size == 1:
+            message = f"{self.objective.kind} tells the images of a batch apart: batch_size must be at least 2"
             raise ValueError(message)
         return self
 
 
-class CloneParams(FitParams):
+class CloneParams(FitParams, LineStartParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
     fastest_share: float = Field(gt=0, le=1, description="share of the training races that are imitated, fastest first")

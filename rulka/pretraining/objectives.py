@@ -1,4 +1,4 @@
-"""What Level 0 can learn from: rebuilding frames (plain or variational), or telling views of frames apart.
+"""What Level 0 can learn from: rebuilding frames (plain or variational), or comparing views of frames.
 
 Every objective owns an `encoder`, which is all that is kept, and the head that is thrown away.
 Dimensions: B batch, H x W pixels.
@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from models.pretraining_heads import ConvDecoder, Projector, VaeHead, sample
-from rulka.losses.pretraining import nt_xent_loss, reconstruction_loss, vae_loss
-from rulka.params import AutoencoderParams, ObjectiveParams, ObservationParams, SimclrParams, VaeParams
+from rulka.losses.pretraining import nt_xent_loss, reconstruction_loss, vae_loss, vicreg_loss
+from rulka.params import (
+    AutoencoderParams,
+    ObjectiveParams,
+    ObservationParams,
+    SimclrParams,
+    VaeParams,
+    VicregParams,
+    ViewsParams,
+)
+from rulka.pretraining.views import random_view
 
 
 class Objective(nn.Module):
@@ -80,52 +88,51 @@ class VaeObjective(Objective):
         return self.decoder(self.head(self.encoder(normalise_image(image, torch.float32))).mean)
 
 
-class SimclrObjective(Objective):
-    """Finding the other view of the same frame among all views of a batch."""
+class ViewsObjective(Objective):
+    """Comparing two views of every frame, in the numbers of a projection."""
 
     compares_frames = True
 
-    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: SimclrParams) -> None:
+    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: ViewsParams) -> None:
         super().__init__(encoder, observation)
         self.projector = Projector(self.encoder.num_features, params.projection)
-        self.params = params
+        self._views = params
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the NT-Xent loss [] of two views of every image."""
-        first, second = (self.projector(self.encoder(self.preview(image, generator))) for _ in range(2))
-        return nt_xent_loss(first, second, self.params.temperature)
+        """Returns the loss [] of two views of every image."""
+        return self.compare(*(self.projector(self.encoder(self.preview(image, generator))) for _ in range(2)))
+
+    def compare(self, first: Tensor, second: Tensor) -> Tensor:
+        """Returns the loss [] of the projections [B, P] of two views."""
+        raise NotImplementedError
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns one random view of every image."""
-        target = normalise_image(image, torch.float32)
-        return random_view(target, self.params.crop_pixels, self.params.brightness, generator)
+        return random_view(normalise_image(image, torch.float32), self._views, generator)
 
 
-def random_view(image: Tensor, crop_pixels: float, brightness: float, generator: torch.Generator) -> Tensor:
-    """Crops, scales back and lights every image differently.
+class SimclrObjective(ViewsObjective):
+    """Finding the other view of the same frame among all views of a batch."""
 
-    The peer draws one crop and one brightness for a whole batch and clamps to [0, 1], which makes half of the pixels of
-    images in [-1, 1] black. Frames are never mirrored: left and right mean different actions.
+    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: SimclrParams) -> None:
+        super().__init__(encoder, observation, params)
+        self.temperature = params.temperature
 
-    Args:
-        image: [B, 1, H, W] normalised images in [-1, 1].
-        crop_pixels: at most this many rows and columns are cut off before scaling back.
-        brightness: the light is scaled by a factor from 1 - brightness to 1 + brightness; in [0, 1).
-        generator: of random numbers, on the images' device.
+    def compare(self, first: Tensor, second: Tensor) -> Tensor:
+        """Returns the NT-Xent loss []."""
+        return nt_xent_loss(first, second, self.temperature)
 
-    Returns:
-        [B, 1, H, W] in [-1, 1].
-    """
-    batch, _, height, width = image.shape
-    draws = {"generator": generator, "device": image.device}
-    cut = crop_pixels * torch.rand(batch, **draws)
-    scale = torch.stack([1.0 - cut / width, 1.0 - cut / height], dim=1)
-    shift = (1.0 - scale) * (2.0 * torch.rand(batch, 2, **draws) - 1.0)
-    transform = torch.cat([torch.diag_embed(scale), shift[:, :, None]], dim=2)
-    grid = functional.affine_grid(transform, list(image.shape), align_corners=False)
-    cropped = functional.grid_sample(image, grid.to(image.dtype), padding_mode="border", align_corners=False)
-    factor = 1.0 + brightness * (2.0 * torch.rand(batch, 1, 1, 1, **draws) - 1.0)
-    return ((cropped + 1.0) * factor - 1.0).clamp(-1.0, 1.0)
+
+class VicregObjective(ViewsObjective):
+    """Views of a frame that are alike, in numbers that all vary and have little in common."""
+
+    def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: VicregParams) -> None:
+        super().__init__(encoder, observation, params)
+        self.weights = params.invariance, params.variance, params.covariance
+
+    def compare(self, first: Tensor, second: Tensor) -> Tensor:
+        """Returns the weighted sum [] of the three terms."""
+        return vicreg_loss(first, second, *self.weights)
 
 
 def build_objective(objective: ObjectiveParams, encoder: EncoderConfig, observation: ObservationParams) -> Objective:
@@ -137,3 +144,5 @@ def build_objective(objective: ObjectiveParams, encoder: EncoderConfig, observat
             return VaeObjective(encoder, observation, objective)
         case SimclrParams():
             return SimclrObjective(encoder, observation, objective)
+        case VicregParams():
+            return VicregObjective(encoder, observation, objective)

@@ -31,6 +31,7 @@ FEW_STEPS = {"gradient_steps_per_update": 2}
 """The stand-in takes many times as long as the CPU for a step of IQN, and a fault shows in the first."""
 # Without spectral norm, whose power iteration the stand-in cannot run.
 IMPALA = {"kind": "impala", "width": 1, "adaptive_pool": 2, "spectral_norm": False}
+PATCHES = {"kind": "patches", "patch": 17, "width": 8, "depth": 1, "heads": 2}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ppo": ("ppo", {}, {}),
     "ppo, encoder standing still": ("ppo", {}, {"epochs": 2, "encoder_epochs": 0}),
@@ -44,6 +45,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "ppo, impala": ("ppo", {"encoder": IMPALA}, {"epochs": 1}),
     "iqn, impala": ("iqn", {"encoder": IMPALA}, FEW_STEPS),
+    "ppo, patches": ("ppo", {"encoder": PATCHES}, {"epochs": 1}),
+    "iqn, patches": ("iqn", {"encoder": PATCHES}, FEW_STEPS),
 }
 
 

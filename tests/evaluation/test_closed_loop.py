@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,6 @@ from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import reference_normalisation
 from rulka.params import NetworkParams, reference_params
-from rulka.race_settings import RaceSettings
 from rulka.tracks.track import Track
 
 BRAKE = 6
@@ -44,8 +44,10 @@ def test_a_network_races_by_its_most_likely_action(track: Track, action: int, fi
         policy.policy_head.weight.zero_()
         policy.policy_head.bias.zero_()
         policy.policy_head.bias[action] = 1.0
-        settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
-        found = drive(policy, EvaluationRaces(track, settings.seen_in(params.observation), range(7, 10)))
+        races = EvaluationRaces.of(
+            track, params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+        )
+        found = drive(policy, replace(races, seeds=range(7, 10)))
     assert (found.num_races, found.finish_rate) == (3, finish_rate)
     if finish_rate:
         assert found.mean_progress_m == track.length_m

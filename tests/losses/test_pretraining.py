@@ -9,7 +9,13 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional
 
-from rulka.losses.pretraining import kl_from_standard_normal, nt_xent_loss, reconstruction_loss, vae_loss
+from rulka.losses.pretraining import (
+    kl_from_standard_normal,
+    nt_xent_loss,
+    reconstruction_loss,
+    vae_loss,
+    vicreg_loss,
+)
 
 
 def test_reconstruction_loss_by_hand():
@@ -46,3 +52,27 @@ def test_nt_xent_is_low_where_views_agree():
     views = torch.eye(6)
     assert float(nt_xent_loss(views, 3 * views, 0.1)) < 0.01
     assert float(nt_xent_loss(views, views.roll(1, 0), 0.1)) > 5.0
+
+
+def test_vicreg_equals_the_slow_twin():
+    generator = torch.Generator().manual_seed(0)
+    first, second = (0.7 * torch.randn(5, 3, generator=generator) for _ in range(2))
+    apart = sum((float(first[b, p]) - float(second[b, p])) ** 2 for b in range(5) for p in range(3)) / 15
+    hinge = shared = 0.0
+    for view in (first, second):
+        mean = [sum(float(view[b, p]) for b in range(5)) / 5 for p in range(3)]
+        cov = [
+            [sum((float(view[b, p]) - mean[p]) * (float(view[b, q]) - mean[q]) for b in range(5)) / 4 for q in range(3)]
+            for p in range(3)
+        ]
+        hinge += sum(max(0.0, 1.0 - math.sqrt(cov[p][p] + 1e-4)) for p in range(3)) / 3
+        shared += sum(cov[p][q] ** 2 for p in range(3) for q in range(3) if p != q) / 3
+    expected = 25.0 * apart + 25.0 * hinge / 2 + 2.0 * shared
+    assert float(vicreg_loss(first, second, 25.0, 25.0, 2.0)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_vicreg_is_nothing_for_equal_views_that_vary_apart_from_each_other():
+    views = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    assert float(vicreg_loss(views, views, 25.0, 25.0, 1.0)) == 0.0
+    collapsed = torch.zeros(4, 2)
+    assert float(vicreg_loss(collapsed, collapsed, 25.0, 25.0, 1.0)) == pytest.approx(25.0 * 0.99)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
-from models.encoders.config import ENCODER_CONFIG, ConvConfig, EncoderConfig, ImpalaConfig
+from models.encoders.config import ENCODER_CONFIG, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
 from models.encoders.conv import ConvEncoder, feature_size
+from models.encoders.patches import Block
 from models.pretraining_heads import ConvDecoder, Gaussian, Projector, VaeHead, sample
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
@@ -81,6 +83,7 @@ def test_convolutions_are_orthogonal_with_the_gain_of_leaky_relu():
         (ConvConfig(kind="conv", adaptive_pool=3), 288),
         (ImpalaConfig(kind="impala", width=1, adaptive_pool=0, spectral_norm=False), 2048),
         (ImpalaConfig(kind="impala", width=2, adaptive_pool=6, spectral_norm=True), 2304),
+        (PatchConfig(kind="patches", patch=8, width=24, depth=2, heads=3), 24),
     ],
 )
 def test_what_is_built_is_what_the_configuration_says(config: EncoderConfig, expected: int):
@@ -88,6 +91,49 @@ def test_what_is_built_is_what_the_configuration_says(config: EncoderConfig, exp
     assert encoder.num_features == expected
     assert encoder(torch.zeros(1, 1, 64, 64)).shape == (1, expected)
     assert ENCODER_CONFIG.validate_python(config.model_dump(mode="json")) == config
+
+
+PATCHES = PatchConfig(kind="patches", patch=8, width=128, depth=3, heads=4)
+
+
+def test_a_transformer_has_the_parameters_of_its_layers():
+    """Embedding, positions, three blocks of (norms, queries to values, mix, mlp), the last norm."""
+    block = 2 * 2 * 128 + (128 + 1) * 384 + (128 + 1) * 128 + (128 + 1) * 512 + (512 + 1) * 128
+    assert count(build_encoder(PATCHES, 64, 64)) == (64 + 1) * 128 + 64 * 128 + 3 * block + 2 * 128 == 611_584
+
+
+def test_a_block_is_torchs_own_with_the_same_weights():
+    torch.manual_seed(1)
+    block, tokens = Block(24, 3), torch.randn(2, 5, 24)
+    twin = nn.TransformerEncoderLayer(24, 3, 96, 0.0, "gelu", batch_first=True, norm_first=True)
+    with torch.no_grad():
+        twin.self_attn.in_proj_weight.copy_(block.queries_keys_values.weight)
+        twin.self_attn.in_proj_bias.copy_(block.queries_keys_values.bias)
+    pairs = [(twin.self_attn.out_proj, block.mix), (twin.norm1, block.attention_norm), (twin.norm2, block.mlp_norm)]
+    for own, other in [*pairs, (twin.linear1, block.mlp[0]), (twin.linear2, block.mlp[2])]:
+        own.load_state_dict(other.state_dict())
+    torch.testing.assert_close(block(tokens), twin(tokens))
+
+
+def test_a_transformer_knows_where_a_patch_is():
+    """Without positions the mean over tokens would be the same wherever a patch lies."""
+    torch.manual_seed(1)
+    encoder, image = build_encoder(PATCHES, 64, 64), torch.zeros(2, 1, 64, 64)
+    image[0, :, :8, :8] = image[1, :, -8:, :8] = 1.0
+    first, second = encoder(image)
+    assert not torch.allclose(first, second, atol=1e-4)
+    with torch.no_grad():
+        encoder.position.zero_()
+        first, second = encoder(image)
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
+
+
+def test_a_transformer_takes_what_patches_divide():
+    assert build_encoder(PATCHES, 120, 160)(torch.zeros(1, 1, 120, 160)).shape == (1, 128)
+    with pytest.raises(ValueError, match="60 x 64 pixels cannot be cut into patches of 8 pixels"):
+        build_encoder(PATCHES, 60, 64)
+    with pytest.raises(ValidationError, match="width 100 must be divisible by heads 3"):
+        PatchConfig(kind="patches", patch=8, width=100, depth=1, heads=3)
 
 
 def test_decoder_reaches_the_darkest_and_the_brightest_pixel():

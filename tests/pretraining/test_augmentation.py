@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 
-from rulka.pretraining.objectives import random_view
+from rulka.params import SimclrParams
+from rulka.pretraining.views import random_view
+
+
+def views(crop_pixels: float = 0.0, brightness: float = 0.0, **others: float) -> SimclrParams:
+    values = {"crop_pixels": crop_pixels, "brightness": brightness, "blur_pixels": 0.0, "noise": 0.0} | others
+    return SimclrParams(kind="simclr", projection=8, temperature=0.5, **values)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -13,13 +22,13 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def test_nothing_asked_for_changes_nothing() -> None:
     image = torch.rand(3, 1, 64, 48, generator=generator()) * 2 - 1
-    view = random_view(image, 0.0, 0.0, generator())
+    view = random_view(image, views(0.0, 0.0), generator())
     torch.testing.assert_close(view, image, atol=1e-5, rtol=0)
 
 
 def test_every_image_gets_its_own_crop() -> None:
     image = torch.linspace(-1, 1, 64).expand(64, 1, 64, 64)
-    view = random_view(image, 8.0, 0.0, generator())
+    view = random_view(image, views(8.0, 0.0), generator())
     left, right = view[:, 0, 32, 0], view[:, 0, 32, -1]
     assert len(left.unique()) > 32
     # 8 of 64 columns are lost at most, and a column is worth 2 / 63.
@@ -30,29 +39,29 @@ def test_every_image_gets_its_own_crop() -> None:
 
 def test_every_image_gets_its_own_light_around_black() -> None:
     image = torch.full((64, 1, 34, 34), -0.5)  # half as far from black (-1) as grey (0)
-    view = random_view(image, 0.0, 0.2, generator())
+    view = random_view(image, views(0.0, 0.2), generator())
     factor = (view[:, 0, 0, 0] + 1) / 0.5
     assert len(factor.unique()) > 32
     assert factor.min() >= 0.8 - 1e-5
     assert factor.max() <= 1.2 + 1e-5
-    dark = random_view(torch.full((8, 1, 34, 34), -0.9), 0.0, 0.2, generator())
+    dark = random_view(torch.full((8, 1, 34, 34), -0.9), views(0.0, 0.2), generator())
     assert dark.max() < -0.85  # not clamped to [0, 1]
 
 
 def test_light_stays_in_range() -> None:
     """Half of the factors are above 1 and would carry white beyond the range; black stays black under any."""
-    white = random_view(torch.ones(64, 1, 34, 34), 0.0, 0.5, generator())
+    white = random_view(torch.ones(64, 1, 34, 34), views(0.0, 0.5), generator())
     assert white.max() == 1.0
     assert 16 < (white.flatten(1).amax(dim=1) == 1.0).sum() < 48, "some are lit and clamped, the others are darker"
     assert white.min() >= 2 * 0.5 - 1 - 1e-6
-    black = random_view(torch.full((64, 1, 34, 34), -1.0), 4.0, 0.5, generator())
+    black = random_view(torch.full((64, 1, 34, 34), -1.0), views(4.0, 0.5), generator())
     torch.testing.assert_close(black, torch.full_like(black, -1.0), atol=1e-5, rtol=0)
 
 
 def test_left_stays_left_and_up_stays_up() -> None:
     ramp = torch.linspace(-1, 1, 64)
     for image in (ramp.expand(32, 1, 64, 64), ramp[:, None].expand(32, 1, 64, 64)):
-        view = random_view(image, 8.0, 0.2, generator())
+        view = random_view(image, views(8.0, 0.2), generator())
         assert (view[:, 0, 0, 0] < view[:, 0, -1, -1]).all()
 
 
@@ -60,17 +69,50 @@ def test_crops_reach_every_side() -> None:
     """Of each side of some image something is cut off, and the kept part is as wide as it is high in share."""
     across = torch.linspace(-1, 1, 64).expand(128, 1, 64, 64)
     down = across.transpose(2, 3)
-    views = [random_view(image, 8.0, 0.0, generator())[:, 0] for image in (across, down)]
-    for first, last in ((views[0][:, 32, 0], views[0][:, 32, -1]), (views[1][:, 0, 32], views[1][:, -1, 32])):
+    seen = [random_view(image, views(8.0, 0.0), generator())[:, 0] for image in (across, down)]
+    for first, last in ((seen[0][:, 32, 0], seen[0][:, 32, -1]), (seen[1][:, 0, 32], seen[1][:, -1, 32])):
         assert first.max() > -1 + 4 * 2 / 63
         assert last.min() < 1 - 4 * 2 / 63
-    kept = [views[0][:, 32, -1] - views[0][:, 32, 0], views[1][:, -1, 32] - views[1][:, 0, 32]]
+    kept = [seen[0][:, 32, -1] - seen[0][:, 32, 0], seen[1][:, -1, 32] - seen[1][:, 0, 32]]
     torch.testing.assert_close(kept[0], kept[1], atol=0.01, rtol=0)
 
 
 def test_same_generator_same_views() -> None:
     image = torch.rand(4, 1, 64, 64, generator=generator()) * 2 - 1
-    settings = 8.0, 0.2
-    first, again, other = (random_view(image, *settings, generator(seed)) for seed in (5, 5, 6))
+    chosen = views(8.0, 0.2, blur_pixels=1.0, noise=0.1)
+    first, again, other = (random_view(image, chosen, generator(seed)) for seed in (5, 5, 6))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_every_image_gets_its_own_blur() -> None:
+    """An edge between -1 and 1 becomes a slope, and a line of pixels keeps its sum."""
+    edge = torch.cat([torch.full((16, 1, 34, 17), -1.0), torch.ones(16, 1, 34, 17)], dim=3)
+    view = random_view(edge, views(blur_pixels=2.0), generator())
+    steepest = view.diff(dim=3).amax(dim=(1, 2, 3))
+    assert len(steepest.unique()) == 16
+    assert steepest.max() <= 2.0 + 1e-5
+    # The slope in the middle of a blurred edge of height 2: 2 / (deviation sqrt(2 pi)), less for discrete pixels.
+    assert steepest.min() == pytest.approx(2.0 / (2.0 * math.sqrt(2.0 * math.pi)), rel=0.15)
+    torch.testing.assert_close(view.mean(dim=(1, 2, 3)), torch.zeros(16), atol=1e-4, rtol=0)
+
+
+def test_a_blur_equals_the_slow_twin() -> None:
+    image = torch.rand(1, 1, 34, 34, generator=generator(3)) * 2 - 1
+    found = random_view(image, views(blur_pixels=1.0), generator())
+    draws = generator()
+    torch.rand(1, generator=draws), torch.rand(1, 2, generator=draws)
+    deviation = float(torch.rand(1, generator=draws))
+    weights = {k: math.exp(-0.5 * (k / deviation) ** 2) for k in range(-2, 3)}
+    total, row, column = sum(weights.values()), 9, 20
+    expected = sum(weights[i] * weights[j] * float(image[0, 0, row + i, column + j]) for i in weights for j in weights)
+    assert float(found[0, 0, row, column]) == pytest.approx(expected / total**2, abs=1e-4)
+
+
+def test_every_image_gets_its_own_noise() -> None:
+    view = random_view(torch.zeros(64, 1, 34, 34), views(noise=0.2), generator())
+    spread = view.flatten(1).std(dim=1)
+    assert len(spread.unique()) == 64
+    assert spread.max() <= 0.2 * 1.1
+    assert 0.05 < spread.mean() < 0.15
+    assert view.abs().max() <= 1.0

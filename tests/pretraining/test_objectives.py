@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -9,20 +11,23 @@ from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig
-from rulka.params import AutoencoderParams, ObjectiveParams, ObservationParams, SimclrParams, VaeParams
-from rulka.pretraining.objectives import Objective, build_objective, random_view
+from rulka.params import AutoencoderParams, ObjectiveParams, ObservationParams, SimclrParams, VaeParams, VicregParams
+from rulka.pretraining.objectives import Objective, build_objective
+from rulka.pretraining.views import random_view
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
-SIMCLR = SimclrParams(kind="simclr", projection=32, temperature=0.5, crop_pixels=8.0, brightness=0.2)
+VIEWS: dict[str, Any] = {"projection": 32, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 0.0, "noise": 0.0}
+SIMCLR = SimclrParams(kind="simclr", temperature=0.5, **VIEWS)
+VICREG = VicregParams(kind="vicreg", invariance=25.0, variance=25.0, covariance=1.0, **VIEWS)
 VAE = VaeParams(kind="vae", num_latent=16, kl_weight=0.001)
 AUTOENCODER = AutoencoderParams(kind="autoencoder")
-ALL: tuple[ObjectiveParams, ...] = (AUTOENCODER, VAE, SIMCLR)
+ALL: tuple[ObjectiveParams, ...] = (AUTOENCODER, VAE, SIMCLR, VICREG)
 LEARNED: tuple[ObjectiveParams, ...] = (
     AUTOENCODER,
     VAE.model_copy(update={"kl_weight": 1e-5}),
     SIMCLR.model_copy(update={"temperature": 0.2, "brightness": 0.3}),
 )
-"""Such that a short training shows."""
+"""Such that a short training shows; VICReg takes longer than a test may."""
 
 
 def build(params: ObjectiveParams, height: int = 64, width: int = 64, encoder: EncoderConfig = CONV) -> Objective:
@@ -88,7 +93,7 @@ def test_previews_of_simclr_are_views_of_their_frames() -> None:
     target = normalise_image(frames(), torch.float32)
     simclr = build(SIMCLR)
     shown = simclr.preview(frames(), torch.Generator().manual_seed(0))
-    expected = random_view(target, SIMCLR.crop_pixels, SIMCLR.brightness, torch.Generator().manual_seed(0))
+    expected = random_view(target, SIMCLR, torch.Generator().manual_seed(0))
     assert torch.equal(shown, expected)
     assert not torch.equal(shown, target)
 
@@ -111,7 +116,7 @@ def test_losses_by_hand() -> None:
 
     simclr = build(SIMCLR)
     generator = torch.Generator().manual_seed(4)
-    views = torch.cat([random_view(target, SIMCLR.crop_pixels, SIMCLR.brightness, generator) for _ in range(2)])
+    views = torch.cat([random_view(target, SIMCLR, generator) for _ in range(2)])
     projected = functional.normalize(simclr.get_submodule("projector")(simclr.encoder(views)), dim=1)
     similarity = (projected @ projected.T / 0.5).exp()
     others = similarity.sum(dim=1) - similarity.diagonal()

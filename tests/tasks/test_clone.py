@@ -51,6 +51,8 @@ def params(**changes: Any) -> CloneParams:
         "float_noise": 0.02,
         "race_every": 0,
         "num_races": 4,
+        "start_lateral_m": 1.0,
+        "start_heading_deg": 3.0,
     }
     return CloneParams(**values | changes)
 

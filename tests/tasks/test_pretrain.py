@@ -25,10 +25,12 @@ Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
 
 CONV = reference_params().encoder
+VIEWS = {"projection": 16, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 0.0, "noise": 0.0}
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "autoencoder": {"kind": "autoencoder"},
     "vae": {"kind": "vae", "num_latent": 8, "kl_weight": 0.001},
-    "simclr": {"kind": "simclr", "projection": 16, "temperature": 0.5, "crop_pixels": 8.0, "brightness": 0.2},
+    "simclr": {"kind": "simclr", "temperature": 0.5, **VIEWS},
+    "vicreg": {"kind": "vicreg", "invariance": 25.0, "variance": 25.0, "covariance": 1.0, **VIEWS},
 }
 
 
