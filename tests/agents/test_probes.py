@@ -62,7 +62,7 @@ def test_choice_of_action(lab, step, algorithm):
 def test_action_depends_on_the_observation(lab, step, algorithm):
     """The action equal to the state pays. Fails when the policy ignores what it sees."""
     races = lab.races(lambda state, action: step(float(action == state), 0, "terminated"), starts=(0, 1, 2))
-    trained = lab.train(lab.spec(algorithm), races, 25 if algorithm == "ppo" else 50)
+    trained = lab.train(lab.spec(algorithm), races, 50)
     assert trained.actions(0, 1, 2) == [0, 1, 2]
 
 

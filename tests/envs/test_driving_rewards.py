@@ -37,8 +37,11 @@ def slide_start(forward_mps: float, rules: np.ndarray) -> float:
 
 
 def weights(**changes: float) -> RewardParams:
-    """The reference rewards with other weights; engineered ones rise from 0 to their weight at step 100."""
-    base = reference_params().rewards
+    """The reference rewards with other weights, and nothing for the finish.
+
+    Engineered ones rise from 0 to their weight at step 100.
+    """
+    base = reference_params().rewards.model_copy(update={"finish_as_seconds": 0.0})
     rising = {
         name: {"interpolation": "linear", "points": [[0, 0.0], [100, value]]}
         for name, value in changes.items()

@@ -7,6 +7,7 @@ from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 import rulka  # noqa: F401 registers the environment
+from rulka.observation import CAR
 from rulka.params import reference_params
 
 GAS, GAS_LEFT, COAST = 0, 1, 3
@@ -47,7 +48,7 @@ def test_spaces_and_info(make_env) -> None:
 
 
 def test_a_finished_race_is_worth_its_length_and_time(make_env) -> None:
-    """The rewards add up: 0.05 for each of the 80 m and -0.4 for each second, to the millisecond of the finish."""
+    """The rewards add up: for each of the 80 m, each second to the millisecond of the finish, and the speed there."""
     env = make_env(start_lateral_m=0.0, start_heading_deg=0.0)
     env.reset(seed=0)
     total, terminated, truncated, info = drive(env, GAS)
@@ -57,7 +58,11 @@ def test_a_finished_race_is_worth_its_length_and_time(make_env) -> None:
     assert info["is_finished"]
     assert info["progress_m"] == pytest.approx(80.0)
     assert 3000 < info["time_ms"] < 6000
-    assert total == pytest.approx(weights.per_metre * 80.0 + weights.per_second * info["time_ms"] / 1000.0, abs=1e-4)
+    way = weights.per_metre * 80.0 + weights.per_second * info["time_ms"] / 1000.0
+    speed_mps = np.linalg.norm(env.batch.simulator.cars[0, CAR["velocity"]])
+    finish = weights.finish_as_seconds * (weights.per_metre * speed_mps + weights.per_second)
+    assert finish > 0.0
+    assert total == pytest.approx(way + finish, abs=1e-4)
 
 
 def test_leaving_the_track_ends_the_race_and_costs(make_env) -> None:

@@ -15,6 +15,7 @@ WEIGHTS = RewardParams.model_validate(
         "per_metre": 0.05,
         "per_second": -0.4,
         "off_track": -2.0,
+        "finish_as_seconds": 4.0,
         "line_distance_potential": 0.1,
         "direction_potential": 0.3,
         "speed_as_seconds": 2.0,
@@ -35,6 +36,11 @@ COASTING = {
 @njit
 def progress_reward(gained_m: float, duration_s: float, left_track: bool, rules: np.ndarray) -> float:
     return formulas.progress_reward(gained_m, duration_s, left_track, rules)
+
+
+@njit
+def finish_reward(speed_mps: float, rules: np.ndarray) -> float:
+    return formulas.finish_reward(speed_mps, rules)
 
 
 @njit
@@ -146,3 +152,9 @@ def test_engineered_weights_follow_their_schedules() -> None:
     values = [paid(step, {"kamikaze": 0.5}, is_full_gas=True) for step in (0, 50, 100, 1000)]
     assert values == pytest.approx([0.0, 0.25, 0.5, 0.5])
     assert paid(1000, is_full_gas=True) == 0.0
+
+
+def test_the_finish_is_worth_going_on_for_four_seconds() -> None:
+    """At 50 m/s 200 m and 4 s: 10 - 1.6."""
+    assert finish_reward(50.0, rules_of(WEIGHTS)) == pytest.approx(8.4)
+    assert finish_reward(50.0, rules_of(WEIGHTS.model_copy(update={"finish_as_seconds": 0.0}))) == 0.0

@@ -71,7 +71,10 @@ class SlowRaces:
         truncated = ~terminated & ~is_reset & ((now_ms >= settings.max_race_s * 1000.0) | is_stuck)
         weights = self.weights
         reward = weights.per_metre * (along_m - before_m) + weights.per_second * ((now_ms - before_ms) / 1000.0)
-        reward = (reward + weights.off_track * is_off_track).astype(np.float32)
+        x, y, z = simulator.cars[:, CAR["velocity"]].astype(np.float64).T
+        going_on = weights.finish_as_seconds * (weights.per_metre * np.sqrt(x * x + y * y + z * z) + weights.per_second)
+        reward = reward + weights.off_track * is_off_track + np.where(simulator.is_finished, going_on, 0.0)
+        reward = reward.astype(np.float32)
         self.is_over = terminated | truncated
         return {
             "reward": np.where(is_reset, np.float32(0.0), reward),

@@ -23,8 +23,8 @@ from tasks.train import train
 from tasks.transfer import transfer
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN_ALONE = {"warmup_steps": 0, "demonstration_share": 0.0}
-NO_LIMIT = Schedule(interpolation="linear", points=((0, 0.0),))
+NONE = Schedule.model_validate(0.0)
+OWN_ALONE = {"warmup_steps": 0, "demonstration_share": NONE, "guide_floor": NONE}
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def params(small_params: Params) -> Params:
     changes = {
         "network": small_params.network.model_copy(update={"iqn": body}),
         "train": small_params.train.model_copy(update={"algorithm": "iqn", "compared": ()}),
-        "iqn": small_params.iqn.model_copy(update=OWN_ALONE | {"guide_floor": NO_LIMIT}),
+        "iqn": small_params.iqn.model_copy(update=OWN_ALONE),
         "transfer": small_params.transfer.model_copy(
             update={"iqn": small_params.transfer.iqn.model_copy(update={"float_head": "fresh"})}
         ),
@@ -124,7 +124,7 @@ def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: F
 def test_impossible_blocks_are_refused(tmp_path: Path, section: str, changes: dict[str, object], message: str) -> None:
     data = yaml.safe_load((ROOT / "params.yaml").read_text())
     data["network"]["iqn"] |= {"actions_per_decision": 5, "guided": False}
-    data["iqn"] |= OWN_ALONE | {"guide_floor": NO_LIMIT.model_dump(mode="json", exclude_none=True)}
+    data["iqn"] |= {"warmup_steps": 0, "demonstration_share": 0.0, "guide_floor": 0.0}
     data["transfer"]["iqn"]["float_head"] = "fresh"
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(data))

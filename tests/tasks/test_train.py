@@ -142,7 +142,7 @@ def test_initial_agent_of_other_sizes_is_refused(small_params: Params, folders: 
 
 
 def test_demonstrations_pay_what_training_pays(small_params: Params, driven: tuple[Path, Path]) -> None:
-    """The rewards of a finished race telescope: per_metre times its way, plus per_second times its time."""
+    """The rewards of a finished race telescope: per_metre times its way, per_second times its time, and the finish."""
     races, rewards = load_races(driven[0]), small_params.rewards
     blocks = demonstration_blocks(driven[1], races, rewards)
     frames = FrameDataset(driven[1], "train")
@@ -150,7 +150,9 @@ def test_demonstrations_pay_what_training_pays(small_params: Params, driven: tup
     times_s = {race.race_id: race.race_time_ms / 1000.0 for race in races.races if race.race_time_ms}
     for block, entry in zip(blocks, frames.races, strict=True):
         way_m = races.main_track.length_m - float(frames.along_m[entry.start : entry.start + 1][0])
-        expected = rewards.per_metre * way_m + rewards.per_second * times_s[entry.race_id]
+        speed_mps = np.linalg.norm(block.floats[-2, 0, FLOATS["velocity"]])
+        finish = rewards.finish_as_seconds * (rewards.per_metre * speed_mps + rewards.per_second)
+        expected = rewards.per_metre * way_m + rewards.per_second * times_s[entry.race_id] + finish
         assert block.reward.sum() == pytest.approx(expected, abs=1e-3)
         assert block.terminated[:, 0].tolist() == [False] * (entry.num_frames - 1) + [True]
         assert not block.truncated.any()

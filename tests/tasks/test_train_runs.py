@@ -25,6 +25,7 @@ from rulka.runtime.learner_loop import Outcome, RunState
 from rulka.runtime.metrics_log import METRICS_FILE
 from rulka.runtime.run_folder import DELIVERY_FILE, FINAL_FOLDER, RunInUseError
 from rulka.runtime.specs import RunSpec
+from rulka.schedule import Schedule
 from tasks.train import train
 
 ROOT = Path(__file__).parents[2]
@@ -289,7 +290,7 @@ def test_inputs_that_an_algorithm_reads_are_in_its_fingerprint(
     other = Folders(folders.agent_init, folders.races, frames, folders.runs, folders.out)
     assert run_of("ppo", small_params, other) == run_of("ppo", small_params, folders)
     assert run_of("iqn", small_params, other) != run_of("iqn", small_params, folders)
-    alone = changed(small_params, "iqn", demonstration_share=0.0)
+    alone = changed(small_params, "iqn", demonstration_share=Schedule.model_validate(0.0))
     assert run_of("iqn", alone, other) == run_of("iqn", alone, folders)
 
 

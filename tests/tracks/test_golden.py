@@ -17,16 +17,10 @@ MEDIUM_MM = {
     4: "aa1c8318796db47269a87c86bbfa1ed01414d67d12cfdd34a32f14799076f793",
     5: "a96c91d1872ccb9ffabd7731cf47e54fd355fa5abfaf4b2a5643b85833531456",
 }
-DEMO_BITS = "26f096b1ae094f648dbfa0cdc1f47b6b4bfb9a171a772192ad695285b2146afb"
-
-
-def test_the_demo_track_keeps_every_bit() -> None:
-    """Written down before the generator learnt other difficulties than medium."""
-    track = generate_track(5, **DEMO)
-    assert hashlib.sha256(track.centre_m.tobytes()).hexdigest() == DEMO_BITS
 
 
 @pytest.mark.parametrize(("seed", "golden"), MEDIUM_MM.items())
 def test_medium_tracks_keep_every_millimetre(seed: int, golden: str) -> None:
+    """Not every bit: sines and powers differ in the last ones from processor to processor."""
     track = generate_track(seed, **DEMO)
     assert hashlib.sha256(np.round(track.centre_m * 1000).astype("<i8").tobytes()).hexdigest() == golden
