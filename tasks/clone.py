@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from models.actor_critic import ClonePolicy
 from models.encoders.config import EncoderConfig
@@ -37,6 +36,7 @@ from rulka.device import device_of, make_generator, upload, use_cores, use_devic
 from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
+from rulka.losses.cloning import action_loss, action_weights
 from rulka.params import (
     ActionParams,
     CloneParams,
@@ -48,9 +48,11 @@ from rulka.params import (
 )
 from rulka.pretraining.cloning import (
     HeldOut,
+    as_labels,
     disconnect,
     disturb,
     frames_of_fastest,
+    labels_of,
     measure,
     predict_own,
     share_held_out,
@@ -167,17 +169,22 @@ def _train(
     device = device_of(policy)
     generator = make_generator(device, clone.seed)
 
+    frames = frames_of_fastest(train, clone.fastest_share)
+    weights = action_weights(labels_of(train, frames, clone.labels).mean(dim=0), clone.rare_actions).to(device)
+
+    def loss_of(batch: Batch, floats: torch.Tensor) -> torch.Tensor:
+        labels = as_labels(batch.action, batch.action_share, clone.labels)
+        return action_loss(policy(batch.image, floats), labels, weights, clone.focal)
+
     def loss(batch: Batch) -> torch.Tensor:
-        floats = disturb(batch.floats, policy.float_mean, policy.float_std, clone, generator)
-        return functional.cross_entropy(policy(batch.image, floats), batch.action_share)
+        return loss_of(batch, disturb(batch.floats, policy.float_mean, policy.float_std, clone, generator))
 
     sample = upload(train.batch(slice(0, clone.batch_size)), device)
-    precision = choose_precision(
-        clone.precision,
-        policy,
-        lambda: functional.cross_entropy(policy(sample.image, sample.floats), sample.action_share),
-    )
-    frames = frames_of_fastest(train, clone.fastest_share)
+    precision = choose_precision(clone.precision, policy, lambda: loss_of(sample, sample.floats))
+
+    def validate() -> float | None:
+        return predict_own(policy, validation, choosing, table, clone.labels).loss if choosing else None
+
     driven: dict[int, ClosedLoop] = {}
 
     def judge(epoch: int) -> tuple[float, float] | None:
@@ -197,7 +204,7 @@ def _train(
                     seed=clone.seed, epoch=epoch, batch_size=clone.batch_size, frames=frames
                 ),
                 loss=loss,
-                validate=lambda: predict_own(policy, validation, choosing, table).loss if choosing else None,
+                validate=validate,
                 judge=judge if races else None,
             ),
             on_batch=lambda num_frames, value: bar.advance(num_frames, loss=value),

@@ -21,6 +21,8 @@ from rulka.params.base import (
 )
 from rulka.params.races import LineStartParams
 
+LabelKind = Literal["soft", "hard"]
+
 
 class FitParams(Section):
     """Supervised training, shared by the stages `pretrain` and `clone`."""
@@ -97,5 +99,8 @@ class CloneParams(FitParams, LineStartParams):
     fastest_share: float = Field(gt=0, le=1, description="share of the training races that are imitated, fastest first")
     previous_action_dropout: Share = Field(description="share of samples that do not see the previous actions")
     float_noise: NotNegative = Field(description="noise on the floats, in units of the normalisation's std")
+    labels: LabelKind = Field(description="shares of a decision's actions, or the one that was held longest")
+    rare_actions: Share = Field(description="weight of an action by its frequency: 0 alike, 1 all actions alike")
+    focal: NotNegative = Field(description="how much less frames count that the policy knows; 0 is plain, 2 usual")
     race_every: Whole = Field(description="epochs after which it races; the best racer is kept, at 0 the least loss")
     num_races: Several = Field(description="races each time, side by side")

@@ -28,7 +28,7 @@ from rulka.datasets.frames import Batch, FrameDataset, FrameRace
 from rulka.datasets.split import place
 from rulka.device import device_of, upload_ahead
 from rulka.observation import FLOATS
-from rulka.params import CloneParams
+from rulka.params import CloneParams, LabelKind
 
 EVALUATION_BATCH = 512
 
@@ -104,6 +104,17 @@ def frames_of(races: Sequence[FrameRace]) -> NDArray[np.int64]:
     return np.concatenate([np.arange(race.start, race.start + race.num_frames) for race in races])
 
 
+def as_labels(action: Tensor, share: Tensor, labels: LabelKind) -> Tensor:
+    """Returns labels [B, A] of decisions, from the actions held longest [B] and the shares of all [B, A]."""
+    return share if labels == "soft" else functional.one_hot(action, share.shape[1]).to(share.dtype)
+
+
+def labels_of(frames: FrameDataset, numbers: NDArray[np.int64], labels: LabelKind) -> Tensor:
+    """Returns the labels [N, A] of frames by their numbers."""
+    action, share = frames.action[numbers].astype(np.int64), frames.action_share[numbers]
+    return as_labels(torch.from_numpy(action), torch.from_numpy(share), labels)
+
+
 @dataclass(frozen=True)
 class Predictions:
     """What a policy makes of N frames.
@@ -131,7 +142,11 @@ def predict(
 
 
 def predict_own(
-    policy: ClonePolicy, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable
+    policy: ClonePolicy,
+    frames: FrameDataset,
+    races: Sequence[FrameRace],
+    table: ActionTable,
+    labels: LabelKind = "soft",
 ) -> Predictions:
     """Runs a policy along races such that it sees its own actions as the previous ones, as it does when it drives.
 
@@ -143,6 +158,7 @@ def predict_own(
         frames: frames of the races.
         races: at least one.
         table: what its actions are, one a decision.
+        labels: what its loss is against.
 
     Returns:
         Over all frames of the races, in the order of `frames_of`.
@@ -163,8 +179,8 @@ def predict_own(
         logits[at] = policy.decide(encoded[at], seen)
         pressed = keys[logits[at].argmax(dim=1)]
         previous[is_going] = torch.cat([previous[is_going][:, keys.shape[1] :], pressed], dim=1)
-    share = torch.from_numpy(frames.action_share[numbers]).to(device)
-    return Predictions(float(functional.cross_entropy(logits, share)), logits.argmax(dim=1).cpu().numpy())
+    wanted = labels_of(frames, numbers, labels).to(device)
+    return Predictions(float(functional.cross_entropy(logits, wanted)), logits.argmax(dim=1).cpu().numpy())
 
 
 def _in_order(policy: ClonePolicy, frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:

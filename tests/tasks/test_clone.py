@@ -49,6 +49,9 @@ def params(**changes: Any) -> CloneParams:
         "fastest_share": 1.0,
         "previous_action_dropout": 1.0,
         "float_noise": 0.02,
+        "labels": "soft",
+        "rare_actions": 0.0,
+        "focal": 0.0,
         "race_every": 0,
         "num_races": 4,
         "start_lateral_m": 1.0,
@@ -116,6 +119,15 @@ def test_it_learns_from_the_image_and_beats_the_baselines(
     assert len(metrics["confusion"]) == 12
 
 
+@pytest.mark.parametrize("changes", [{"labels": "hard"}, {"rare_actions": 1.0}, {"focal": 2.0}])
+def test_it_learns_with_every_loss(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    frames_dir, _ = write_frames()
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", **changes)
+    assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
+
+
 def test_the_artifact_drives_as_it_was_measured(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
     frames_dir, _ = write_frames()
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", previous_action_dropout=0.5)
@@ -155,7 +167,7 @@ def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
     held_out = share_held_out(FrameDataset(frames_dir, "validation").races)
     losses, chosen_by = iter([2.0, 1.0, 3.0, 0.0]), []  # the last is that of the report
 
-    def own(policy: object, frames: object, races: list[FrameRace], table: object) -> Predictions:
+    def own(policy: object, frames: object, races: list[FrameRace], table: object, *_: object) -> Predictions:
         chosen_by.append(races)
         predicted = np.zeros(sum(race.num_frames for race in races), np.int64)
         return Predictions(next(losses), predicted)
