@@ -29,6 +29,7 @@ from rulka.artifacts import Artifact, observation_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.device import device_of, make_generator, upload_ahead, use_cores, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE
+from rulka.losses.pretraining import VICREG_EPSILON
 from rulka.observation import reference_normalisation
 from rulka.params import (
     ActionParams,
@@ -49,8 +50,6 @@ from rulka.stage import output_folder, require, run_stage
 NUM_PREVIEWS = 12
 NUM_BASELINE_FRAMES = 4096
 VALIDATION_BATCH = 512
-COLLAPSED_DEVIATION = 0.01
-"""What VICReg takes the standard deviation of numbers for that are all the same: the root of its epsilon."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,7 @@ def _baselines(pretrain: PretrainParams, train: FrameDataset, validation: FrameD
             num_frames = len(validation) or len(train)
             return {"blind_guess_loss": math.log(2 * min(pretrain.batch_size, num_frames) - 1)}
         case VicregParams(variance=weight):
-            return {"collapsed_loss": weight * (1.0 - COLLAPSED_DEVIATION)}
+            return {"collapsed_loss": weight * (1.0 - math.sqrt(VICREG_EPSILON))}
     mean = _spread_frames(train, NUM_BASELINE_FRAMES).mean(dim=0)
     error = _spread_frames(validation if len(validation) else train, NUM_BASELINE_FRAMES) - mean
     return {"mean_image_loss": float(error.square().mean())}

@@ -99,8 +99,8 @@ def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
         parts.append("The cloned policy limits which actions IQN may take while `iqn.guide_floor` is above 0.")
     shown = _values_of(iqn.get("demonstration_share"))
     if any(shown):
-        most = "up to " * (len(set(shown)) > 1) + f"{max(shown):.0%}"
-        parts.append(f"{most[0].upper()}{most[1:]} of every batch of IQN comes from demonstrations.")
+        most = "Up to " if len(set(shown)) > 1 else ""
+        parts.append(f"{most}{max(shown):.0%} of every batch of IQN comes from demonstrations.")
     return " ".join(parts)
 
 

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+VICREG_EPSILON = 1e-4
+"""Added to variances before their root is taken: a number that is always the same has a deviation of 0.01."""
+
 
 def reconstruction_loss(image: Tensor, reconstruction: Tensor) -> Tensor:
     """Mean squared error [] of reconstructions [B, C, H, W] in the scale of the normalised images, [-1, 1].
@@ -67,6 +70,6 @@ def _variance_and_covariance(view: Tensor) -> tuple[Tensor, Tensor]:
     batch, numbers = view.shape
     centred = view - view.mean(dim=0)
     covariance = centred.T @ centred / (batch - 1)
-    deviation = (covariance.diagonal() + 1e-4).sqrt()
+    deviation = (covariance.diagonal() + VICREG_EPSILON).sqrt()
     off_diagonal = covariance.square().sum() - covariance.diagonal().square().sum()
     return functional.relu(1.0 - deviation).mean(), off_diagonal / numbers
