@@ -60,7 +60,7 @@ def random_blocks() -> list[ExperienceBlock]:
 
 def our_variants(blocks: BlockBuffer) -> Variants:
     """Returns our own ways to draw a batch."""
-    storage, memory = BlockStorage(blocks), BatchMemory((64, 64), NUM_FLOATS, BATCH)
+    storage, memory = BlockStorage(blocks), BatchMemory((1, 64, 64), NUM_FLOATS, BATCH)
     generator = torch.Generator().manual_seed(0)
     errors = torch.from_numpy(np.random.default_rng(0).random(BATCH).astype(np.float32))
 

@@ -45,7 +45,7 @@ from rulka.buffers.experience import BlockSpec
 from rulka.datasets.frames import FrameDataset
 from rulka.device import DEVICE_VARIABLE, choose_device, peak_bytes, wait_for
 from rulka.observation import NUM_FLOATS
-from rulka.params import NetworkParams, ObservationParams, Params, read_params
+from rulka.params import NetworkParams, Params, read_params
 from rulka.schedule import Moment, Schedule
 
 BATCH, NUM_QUANTILES, NUM_QUANTILES_ACTING = 512, 8, 32
@@ -162,8 +162,7 @@ def agreement(agent: Path, frames: Path) -> dict[str, float]:
     whose actions are nearly equal is not of one mind itself.
     """
     artifact = load_artifact(agent, ("agent",))
-    config, contract = artifact.config, artifact.observation
-    observation = ObservationParams(height=contract.height, width=contract.width)
+    config, observation = artifact.config, artifact.observation.params()
     sizes = NetworkParams.model_validate(config["network"])
     encoder, num_actions = ENCODER_CONFIG.validate_python(config["encoder"]), artifact.actions.num_actions
     network = ALGORITHMS["iqn"].build_network(observation, encoder, sizes, artifact.normalisation, num_actions)

@@ -5,8 +5,8 @@ cosines from i = 1, as Linesight does (the paper from 0, whose first cosine is a
 The paper multiplies an embedded fraction into the state, so that all behind it is computed for each fraction. Where it
 is multiplied into the hidden units of both heads instead, only their output layers are, and the mean over
 fractions, which acting takes, costs no more than one of them.
-Dimensions: B batch, T quantile fractions, A actions, E image features, D state, G hidden units of both heads, H x W
-pixels, F floats, C cosines.
+Dimensions: B batch, T quantile fractions, A actions, E image features, D state, G hidden units of both heads, L frames
+seen at once, H x W pixels, F floats, C cosines.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class IqnNetwork(Torso):
         """Maps raw observations and fractions to returns.
 
         Args:
-            image: [B, 1, H, W] uint8; or features [B, E] that `encode` made of them.
+            image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
         """
@@ -102,7 +102,7 @@ class IqnNetwork(Torso):
         """Mean advantage of every action, all that choosing one takes; the value head is never run.
 
         Args:
-            image: [B, 1, H, W] uint8; or features [B, E] that `encode` made of them.
+            image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
             tau: [T] fractions, the same for all rows, see `fixed_fractions`.
 
@@ -121,7 +121,7 @@ class IqnNetwork(Torso):
         """Return distribution of one action for each observation, all that learning takes.
 
         Args:
-            image: [B, 1, H, W] uint8; or features [B, E] that `encode` made of them.
+            image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows, which costs far less where fractions are
                 multiplied into the hidden units.

@@ -21,7 +21,8 @@ EXTRAS = (nn.AdaptiveMaxPool2d, nn.LayerNorm, NoisyLinear)
 def can_prepare(network: IqnNetwork) -> bool:
     """Whether a network is of the plain kind that `PreparedAdvantages` knows, on a CPU whose torch has oneDNN."""
     has_extras = any(isinstance(layer, EXTRAS) for layer in network.modules())
-    is_plain = isinstance(network.encoder, ConvEncoder) and not has_extras
+    sees_one_frame = network.inputs.frames == 1 and network.inputs.shows_image
+    is_plain = isinstance(network.encoder, ConvEncoder) and sees_one_frame and not has_extras
     return HAS_KERNELS and is_plain and network.float_mean.device.type == "cpu"
 
 
@@ -43,21 +44,23 @@ class PreparedAdvantages:
         assert isinstance(network.encoder, ConvEncoder)
         self.dtype = dtype
         self._convolutions = []
-        shape = [1, 1, network.height, network.width]
+        width = network.inputs.width
+        shape = [1, 1, network.inputs.height, width]
         for index, layer in enumerate(network.encoder.convolutions()):
             weight, stride = layer.weight.detach().to(dtype), list(layer.stride)
             if index == 0:
                 weight = weight / 128.0
-                self._is_folded = can_fold(1, network.width, weight, stride)
+                self._is_folded = can_fold(1, width, weight, stride)
                 if self._is_folded:
                     weight, stride = fold_weight(weight), [stride[0], stride[1] // 2]
-                    shape = [1, 2, network.height, network.width // 2]
+                    shape = [1, 2, network.inputs.height, width // 2]
             weight = weight.contiguous(memory_format=torch.channels_last)
             rows, columns = ((shape[2 + i] - weight.shape[2 + i]) // stride[i] + 1 for i in (0, 1))
             weight = torch.ops.mkldnn._reorder_convolution_weight(weight, [0, 0], stride, [1, 1], 1, shape)
             shape = [1, layer.out_channels, rows, columns]
             self._convolutions.append((weight, layer.bias.detach().to(dtype), stride))  # pyright: ignore[reportOptionalMemberAccess]
-        self._floats = [_packed(layer, dtype, 1) for layer in network.float_head if isinstance(layer, nn.Linear)]
+        first, *others = (layer for layer in network.float_head if isinstance(layer, nn.Linear))
+        self._floats = [_packed(first, dtype, 1, network.float_shown), *(_packed(layer, dtype, 1) for layer in others)]
         self._mean, self._std = network.float_mean.detach().clone(), network.float_std.detach().clone()
         factors = network.embed(tau).detach()
         self._is_at_hidden = network.embedding_at == "hidden"
@@ -90,9 +93,16 @@ class PreparedAdvantages:
         return nn.functional.linear(mean.float(), *self._output)
 
 
-def _packed(layer: nn.Module, dtype: torch.dtype, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Returns weight and bias of a linear layer, the weight as oneDNN wants it for about so many rows."""
+def _packed(
+    layer: nn.Module, dtype: torch.dtype, num_rows: int, is_shown: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Returns weight and bias of a linear layer, the weight as oneDNN wants it for about so many rows.
+
+    Where `is_shown` [I] is 0, the layer does not see its inputs.
+    """
     weight, bias = _parameters(layer, dtype)
+    if is_shown is not None:
+        weight = weight * is_shown.to(dtype)
     return torch.ops.mkldnn._reorder_linear_weight(weight, num_rows), bias
 
 

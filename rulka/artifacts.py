@@ -27,10 +27,10 @@ from rulka.actions import ActionTable, Controls
 from rulka.errors import UserError
 from rulka.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
 from rulka.observation import Normalisation, float_slices
-from rulka.params import ObservationParams
+from rulka.params import FramesAs, ObservationParams, Part
 from rulka.stage import output_folder
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of the folder format; another one is refused."""
 PER_DECISION = "actions_per_decision"
 
@@ -58,7 +58,7 @@ class ArtifactError(UserError):
 
 @dataclass(frozen=True)
 class ObservationContract:
-    """What a network was trained to see.
+    """What frames and floats are.
 
     Attributes:
         schema_version: version of the observation's meaning.
@@ -71,6 +71,31 @@ class ObservationContract:
     height: int
     width: int
     float_layout: str
+
+
+@dataclass(frozen=True)
+class SightContract(ObservationContract):
+    """What a network was trained to see of them.
+
+    Attributes:
+        frames: seen at once.
+        frames_as: how they reach the network.
+        withheld: parts that it is not shown.
+    """
+
+    frames: int
+    frames_as: FramesAs
+    withheld: tuple[Part, ...]
+
+    def params(self) -> ObservationParams:
+        """Returns the same in the words of the parameters."""
+        return ObservationParams(
+            height=self.height,
+            width=self.width,
+            frames=self.frames,
+            frames_as=self.frames_as,
+            withheld=self.withheld,
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +115,7 @@ class Artifact:
     kind: str
     tensors: dict[str, torch.Tensor]
     config: dict[str, Any]
-    observation: ObservationContract
+    observation: SightContract
     actions: ActionTable
     normalisation: Normalisation
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -102,10 +127,18 @@ def float_layout_hash(actions_per_decision: int = 1) -> str:
     return hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:16]
 
 
-def observation_contract(observation: ObservationParams, actions_per_decision: int = 1) -> ObservationContract:
-    """Returns the contract of this version of the code for images of the given size and decisions of K actions."""
-    layout = float_layout_hash(actions_per_decision)
-    return ObservationContract(OBSERVATION_SCHEMA_VERSION, observation.height, observation.width, layout)
+def observation_contract(observation: ObservationParams) -> ObservationContract:
+    """Returns the contract of this version of the code for frames of the given size, captured for decisions of one."""
+    return ObservationContract(OBSERVATION_SCHEMA_VERSION, observation.height, observation.width, float_layout_hash())
+
+
+def sight_contract(observation: ObservationParams, actions_per_decision: int = 1) -> SightContract:
+    """Returns the contract of this version of the code for networks that see this and decide for K actions."""
+    return SightContract(
+        schema_version=OBSERVATION_SCHEMA_VERSION,
+        float_layout=float_layout_hash(actions_per_decision),
+        **dict(observation),
+    )
 
 
 def actions_to_json(actions: ActionTable) -> dict[str, Any]:
@@ -163,7 +196,7 @@ def load_artifact(
     Args:
         folder: where the artifact is.
         kind: the kind, or kinds, that the caller can use.
-        observation: the image size it must have been trained on; None takes any.
+        observation: what it must have been trained to see; None takes any.
         actions: the action table it must have been trained on; None takes any.
         encoder: the encoder it must have; None takes any.
 
@@ -184,7 +217,7 @@ def load_artifact(
         kind=meta["kind"],
         tensors=tensors,
         config=meta["config"],
-        observation=ObservationContract(**meta["observation"]),
+        observation=_sight_from_json(meta["observation"]),
         actions=_actions_from_json(meta["actions"]),
         normalisation=Normalisation.from_json(meta["normalisation"]),
         provenance=meta["provenance"],
@@ -228,7 +261,7 @@ def _check_contracts(
     layout = float_layout_hash(meta["actions"].get(PER_DECISION, 1))
     expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": layout}
     if observation is not None:
-        expected |= {"height": observation.height, "width": observation.width}
+        expected |= observation.model_dump(mode="json")
     hint = _hint(meta["kind"])
     for name, value in expected.items():
         if meta["observation"].get(name) != value:
@@ -267,6 +300,11 @@ def _read_weights(folder: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]
     except SafetensorError as error:
         message = f"{path.as_posix()} is no safetensors file: {error}"
         raise ArtifactError(message, hint=hint) from error
+
+
+def _sight_from_json(data: dict[str, Any]) -> SightContract:
+    others = {name: value for name, value in data.items() if name != "withheld"}
+    return SightContract(withheld=tuple(data["withheld"]), **others)
 
 
 def _actions_from_json(data: dict[str, Any]) -> ActionTable:

@@ -154,6 +154,11 @@ class Normalisation:
             raise ValueError(message)
         return cls(mean, std)
 
+    @property
+    def actions_per_decision(self) -> int:
+        """K, by the number of floats."""
+        return 1 + (len(self.mean) - NUM_FLOATS) // (NUM_PREVIOUS_ACTIONS * 4)
+
     def for_chunks(self, actions_per_decision: int) -> Normalisation:
         """Returns the normalisation for decisions of K actions, from that for decisions of one.
 

@@ -33,7 +33,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     """
 
     simulator: SimulatorParams = Field(description="physics and camera")
-    observation: ObservationParams | None = Field(description="image size; null where nobody looks")
+    observation: ObservationParams | None = Field(description="what is seen; null where nobody looks")
     rewards: RewardParams | None = Field(description="weights of the reward; null where nobody is paid")
     ticks_per_action: Ticks = Field(description="10 ms ticks of a decision")
     actions_per_decision: Count = Field(description="actions that share a decision's ticks, one after another")
@@ -122,13 +122,13 @@ class RaceSettings(RaceEndParams, RaceStartParams):
 
     @property
     def image(self) -> ObservationParams:
-        """Size of what a car sees."""
+        """What a car sees."""
         if self.observation is None:
-            message = "nobody looks in these races: they have no image size"
+            message = "nobody looks in these races: they have no image"
             raise ValueError(message)
         return self.observation
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """[1, H, W] of what a car sees."""
-        return 1, self.image.height, self.image.width
+        """[L, H, W] of the frames that a car sees at once, oldest first."""
+        return self.image.image_shape

@@ -29,7 +29,7 @@ from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.precision import Precision, raise_malloc_thresholds
-from rulka.artifacts import Artifact, load_artifact, observation_contract, write_artifact
+from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.datasets.races import load_races
 from rulka.device import device_of, make_generator, upload, use_cores, use_device
@@ -131,7 +131,7 @@ def clone(
             "network": network.model_dump(mode="json"),
             "num_actions": table.num_actions,
         },
-        observation=observation_contract(observation),
+        observation=sight_contract(observation),
         actions=table,
         normalisation=pretrained.normalisation,
         provenance=provenance(

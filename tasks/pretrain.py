@@ -25,7 +25,7 @@ from models.encoders.base import Encoder, normalise_image
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.precision import Precision, raise_malloc_thresholds
-from rulka.artifacts import Artifact, observation_contract, write_artifact
+from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, check_contract
 from rulka.device import device_of, make_generator, upload_ahead, use_cores, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE
@@ -76,8 +76,7 @@ def pretrain(
     """
     require(frames_dir, "capture")
     train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
-    contract = observation_contract(observation)
-    check_contract(train.index, contract, action_table(actions.ticks_per_action))
+    check_contract(train.index, observation_contract(observation), action_table(actions.ticks_per_action))
     torch.manual_seed(pretrain.seed)
     objective = build_objective(pretrain.objective, encoder, observation).to(use_device())
     fresh = copy.deepcopy(objective.encoder)
@@ -88,7 +87,7 @@ def pretrain(
         kind="encoder",
         tensors=tensors,
         config={"encoder": encoder.model_dump(mode="json")},
-        observation=contract,
+        observation=sight_contract(observation),
         actions=action_table(actions.ticks_per_action),
         normalisation=reference_normalisation(),
         provenance=provenance(

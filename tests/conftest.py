@@ -57,6 +57,11 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def sees(height: int, width: int) -> ObservationParams:
+    """Returns what agents see that are shown all of one frame of this size."""
+    return ObservationParams(height=height, width=width, frames=1, frames_as="channels", withheld=())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the long files first, and skips what needs a GPU where there is none, with the reason.
 
@@ -146,7 +151,7 @@ def write_frames(tmp_path: Path) -> Callable[..., tuple[Path, FrameIndex]]:
         race_ids = [f"race-{number}" for number in range(num_races)]
         writer = FrameWriter(
             folder,
-            observation=observation_contract(ObservationParams(height=NUM_PIXELS, width=NUM_PIXELS)),
+            observation=observation_contract(sees(NUM_PIXELS, NUM_PIXELS)),
             actions=action_table(5),
             map_uid="synthetic",
             splits=split_races(race_ids, validation_fraction),

@@ -19,15 +19,15 @@ from rulka.artifacts import (
     ArtifactError,
     float_layout_hash,
     load_artifact,
-    observation_contract,
     read_meta,
     save_artifact,
+    sight_contract,
     write_artifact,
 )
 from rulka.observation import reference_normalisation
-from rulka.params import ObservationParams
+from tests.conftest import sees
 
-OBSERVATION = ObservationParams(height=64, width=48)
+OBSERVATION = sees(64, 48)
 ACTIONS = action_table(5)
 
 
@@ -43,7 +43,7 @@ def make_artifact() -> Artifact:
             "encoder.count": torch.tensor(7),
         },
         config={"widths": [3, 4], "sizes": {"dense": 8}, "ratio": 0.1},
-        observation=observation_contract(OBSERVATION),
+        observation=sight_contract(OBSERVATION),
         actions=ACTIONS,
         normalisation=reference_normalisation(),
         provenance={"commit": None, "created": "2026-11-21T00:00:00+00:00"},
@@ -121,15 +121,15 @@ def test_damaged_metadata_say_how_to_get_them_back(folder: Path, name: str, hint
 
 def test_another_schema_is_refused(folder: Path) -> None:
     edit_meta(folder, schema_version=99)
-    with pytest.raises(ArtifactError, match="schema_version is 99, expected 2"):
+    with pytest.raises(ArtifactError, match="schema_version is 99, expected 3"):
         load_artifact(folder, "encoder")
 
 
 @pytest.mark.parametrize(
     ("expected", "match"),
     [
-        ({"observation": ObservationParams(height=40, width=48)}, "observation.height is 64, expected 40"),
-        ({"observation": ObservationParams(height=64, width=64)}, "observation.width is 48, expected 64"),
+        ({"observation": sees(40, 48)}, "observation.height is 64, expected 40"),
+        ({"observation": sees(64, 64)}, "observation.width is 48, expected 64"),
         ({"actions": action_table(1)}, "actions.ticks_per_action is 5, expected 1"),
         ({"actions": replace(ACTIONS, controls=ACTIONS.controls[:3])}, "actions.controls"),
     ],

@@ -19,7 +19,7 @@ from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
-from rulka.params import IqnParams, NetworkParams, ObservationParams, reference_params
+from rulka.params import IqnParams, NetworkParams, reference_params
 from rulka.runtime.acting import LocalActor
 from rulka.runtime.collector import Collector
 from rulka.schedule import Moment, Schedule
@@ -61,8 +61,8 @@ def agent_spec(task: Task) -> AgentSpec:
     body = params.network.iqn.model_dump() | {"embedding_at": "state", "guided": False}
     sizes = {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH, "iqn": body}
     network = NetworkParams.model_validate(params.network.model_dump() | sizes)
-    size = ObservationParams(height=task.size, width=task.size)
-    return AgentSpec("iqn", size, params.encoder, network, iqn, task.num_actions, task.normalisation)
+    seen = params.observation.model_copy(update={"height": task.size, "width": task.size})
+    return AgentSpec("iqn", seen, params.encoder, network, iqn, task.num_actions, task.normalisation)
 
 
 def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Encoder(nn.Module):
-    """Normalised images [B, 1, H, W] to features [B, E]; weights lie below `encoder.` in whatever network has one.
+    """Normalised images [B, C, H, W] to features [B, E]; weights lie below `encoder.` in whatever network has one.
 
     Attributes:
         num_features: E, set by whoever derives from this.

@@ -9,16 +9,16 @@ from models.encoders.impala import ImpalaEncoder
 from models.encoders.patches import PatchEncoder
 
 
-def build_encoder(config: EncoderConfig, height: int, width: int) -> Encoder:
-    """Returns an encoder of images [B, 1, height, width], with fresh weights from torch's global generator.
+def build_encoder(config: EncoderConfig, height: int, width: int, channels: int = 1) -> Encoder:
+    """Returns an encoder of images [B, channels, height, width], with fresh weights from torch's global generator.
 
     Raises:
         ValueError: if images are too small for it, or cannot be cut into its patches.
     """
     match config:
         case ConvConfig():
-            return ConvEncoder(config, height, width)
+            return ConvEncoder(config, height, width, channels)
         case ImpalaConfig():
-            return ImpalaEncoder(config, height, width)
+            return ImpalaEncoder(config, height, width, channels)
         case PatchConfig():
-            return PatchEncoder(config, height, width)
+            return PatchEncoder(config, height, width, channels)

@@ -1,6 +1,6 @@
 """Four convolutions, as Linesight has them.
 
-Dimensions: B batch, H x W pixels, E features of an image (512 at 64 x 64, 4608 at 128 x 128).
+Dimensions: B batch, C channels, H x W pixels, E features of an image (512 at 64 x 64, 4608 at 128 x 128).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _CONVOLUTIONS = ((16, 4, 2), (32, 4, 2), (64, 3, 2), (NUM_CHANNELS, 3, 1))  # ou
 
 
 class ConvEncoder(Encoder):
-    """45,456 parameters at any size from 34 x 34 up."""
+    """45,456 parameters at any size from 34 x 34 up, for one channel."""
 
-    def __init__(self, config: ConvConfig, height: int, width: int) -> None:
+    def __init__(self, config: ConvConfig, height: int, width: int, channels: int = 1) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        num_inputs = 1
+        num_inputs = channels
         for num_outputs, kernel, stride in _CONVOLUTIONS:
             layers += [nn.Conv2d(num_inputs, num_outputs, kernel, stride), nn.LeakyReLU(LEAKY_SLOPE)]
             num_inputs = num_outputs
@@ -40,7 +40,7 @@ class ConvEncoder(Encoder):
         return [layer for layer in self.layers if isinstance(layer, nn.Conv2d)]
 
     def forward(self, image: Tensor) -> Tensor:
-        """Maps images made by `normalise_image` [B, 1, H, W] to features [B, E]."""
+        """Maps images made by `normalise_image` [B, C, H, W] to features [B, E]."""
         features = image
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d):

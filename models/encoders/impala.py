@@ -96,14 +96,14 @@ class ImpalaEncoder(Encoder):
         num_features: E, 32 width times the pixels of the last map.
     """
 
-    def __init__(self, config: ImpalaConfig, height: int, width: int) -> None:
+    def __init__(self, config: ImpalaConfig, height: int, width: int, channels: int = 1) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        num_inputs = 1
-        for channels in (config.width * number for number in STAGE_CHANNELS):
-            layers += [nn.Conv2d(num_inputs, channels, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
-            layers += [ResidualBlock(channels, spectral_norm=config.spectral_norm) for _ in range(2)]
-            num_inputs = channels
+        num_inputs = channels
+        for num_outputs in (config.width * number for number in STAGE_CHANNELS):
+            layers += [nn.Conv2d(num_inputs, num_outputs, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+            layers += [ResidualBlock(num_outputs, spectral_norm=config.spectral_norm) for _ in range(2)]
+            num_inputs = num_outputs
             height, width = -(-height // 2), -(-width // 2)
         layers.append(nn.ReLU(inplace=True))
         if config.adaptive_pool:
@@ -117,5 +117,5 @@ class ImpalaEncoder(Encoder):
                 layer.settle()
 
     def forward(self, image: Tensor) -> Tensor:
-        """Maps images made by `normalise_image` [B, 1, H, W] to features [B, E]."""
+        """Maps images made by `normalise_image` [B, C, H, W] to features [B, E]."""
         return self.layers(image)

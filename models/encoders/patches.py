@@ -2,7 +2,7 @@
 
 Features are the mean of the last tokens instead of a class token's, as in Zhai et al. 2021, arXiv:2106.04560: one token
 fewer, and as good.
-Dimensions: B batch, H x W pixels, P patches, D numbers of a token, which are the features of an image.
+Dimensions: B batch, C channels, H x W pixels, P patches, D numbers of a token, which are the features of an image.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PatchEncoder(Encoder):
     `{patch: 8, width: 128, depth: 3, heads: 4}` has 611,584 parameters at 64 x 64, with 64 patches.
     """
 
-    def __init__(self, config: PatchConfig, height: int, width: int) -> None:
+    def __init__(self, config: PatchConfig, height: int, width: int, channels: int = 1) -> None:
         """Makes fresh weights.
 
         Raises:
@@ -56,13 +56,13 @@ class PatchEncoder(Encoder):
             message = f"images of {height} x {width} pixels cannot be cut into patches of {config.patch} pixels"
             raise ValueError(message)
         num_patches = (height // config.patch) * (width // config.patch)
-        self.embed = nn.Conv2d(1, config.width, config.patch, config.patch)
+        self.embed = nn.Conv2d(channels, config.width, config.patch, config.patch)
         self.position = nn.Parameter(torch.randn(1, num_patches, config.width) * _POSITION_STD)
         self.blocks = nn.Sequential(*(Block(config.width, config.heads) for _ in range(config.depth)))
         self.norm = nn.LayerNorm(config.width)
         self.num_features = config.width
 
     def forward(self, image: Tensor) -> Tensor:
-        """Maps images made by `normalise_image` [B, 1, H, W] to features [B, D]."""
+        """Maps images made by `normalise_image` [B, C, H, W] to features [B, D]."""
         tokens = self.embed(image).flatten(2).transpose(1, 2) + self.position
         return self.norm(self.blocks(tokens)).mean(dim=1)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from models.encoders.config import ENCODER_CONFIG
 from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, agent_table
-from rulka.artifacts import Artifact, observation_contract
+from rulka.artifacts import Artifact, sight_contract
 from rulka.errors import UserError
 from rulka.observation import FLOATS
 from rulka.params import ActionParams, Algorithm, NetworkParams, ObservationParams, PartsParams, TransferParams
@@ -109,7 +109,7 @@ def initial_agent(
         "encoder": pretrained.config["encoder"],
         "network": network.model_dump(mode="json"),
     }
-    contract = observation_contract(observation, table.actions_per_decision)
+    contract = sight_contract(observation, table.actions_per_decision)
     return Artifact("agent_init", tensors, config, contract, table, normalisation, origin), report
 
 

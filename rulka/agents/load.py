@@ -1,6 +1,6 @@
 """Turns an artifact into a driver: the one way from weights on disk to actions outside of training.
 
-Dimensions: N cars, H x W pixels, F floats, A actions.
+Dimensions: N cars, L frames seen at once, H x W pixels, F floats, A actions.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class GreedyPolicy:
     Attributes:
         algorithm: that it was trained by, or "cloning".
         label: that, for people.
-        observation: image size that it sees.
+        observation: what it sees.
         actions: what its actions mean.
     """
 
     def __init__(self, algorithm: str, artifact: Artifact, preference: Preference, device: torch.device) -> None:
         self.algorithm, self.label = algorithm, label_of(algorithm)
-        self.observation = ObservationParams(height=artifact.observation.height, width=artifact.observation.width)
+        self.observation = artifact.observation.params()
         self.actions: ActionTable = artifact.actions
         self._preference, self._device = preference, device
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Maps images [N, 1, H, W] and raw floats [N, F] to action indices [N], or chunks of them [N, K]."""
+        """Maps images [N, L, H, W] and raw floats [N, F] to action indices [N], or chunks of them [N, K]."""
         with torch.inference_mode():
             seen = upload((torch.from_numpy(image), torch.from_numpy(floats)), self._device)
             return self._preference(*seen).argmax(dim=-1).cpu().numpy()
@@ -63,7 +63,7 @@ def load_policy(
 
     Args:
         folder: an artifact of a kind in `DRIVING_KINDS`.
-        observation: the image size it must see; None takes any.
+        observation: what it must see; None takes any.
         actions: the action table it must have been trained on, or chunks of its actions in decisions of the same
             length; None takes any.
         device: where its network runs.
@@ -94,8 +94,7 @@ def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
 
 def _preference(artifact: Artifact, device: torch.device) -> Preference:
     """Builds the network of an artifact on a device and returns what it thinks of actions."""
-    contract, table = artifact.observation, artifact.actions
-    observation = ObservationParams(height=contract.height, width=contract.width)
+    observation, table = artifact.observation.params(), artifact.actions
     encoder = ENCODER_CONFIG.validate_python(artifact.config["encoder"])
     sizes = NetworkParams.model_validate(artifact.config["network"])
     if artifact.kind == "policy":

@@ -10,7 +10,7 @@ import torch
 from models.actor_critic import ClonePolicy
 from models.encoders.config import EncoderConfig
 from models.torso import InputShape
-from rulka.observation import Normalisation
+from rulka.observation import Normalisation, float_slices
 from rulka.params import NetworkParams, ObservationParams
 
 SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
@@ -23,7 +23,21 @@ SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:
     """Returns what a network needs to know about its inputs."""
     mean, std = torch.tensor(normalisation.mean), torch.tensor(normalisation.std)
-    return InputShape(observation.height, observation.width, mean, std)
+    parts = float_slices(normalisation.actions_per_decision)
+    is_withheld = torch.zeros(len(mean), dtype=torch.bool)
+    for name in observation.withheld:
+        if name != "image":
+            is_withheld[parts[name]] = True
+    return InputShape(
+        height=observation.height,
+        width=observation.width,
+        float_mean=mean,
+        float_std=std,
+        frames=observation.frames,
+        frames_as=observation.frames_as,
+        withheld_floats=is_withheld if is_withheld.any() else None,
+        shows_image=observation.shows_image,
+    )
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What every agent is made from and what it offers to the runtime.
 
 An *actor* chooses actions in a collector; a *learner* turns experience into weights. Neither knows of processes.
-Dimensions: N cars, H x W pixels, F floats.
+Dimensions: N cars, L frames seen at once, H x W pixels, F floats.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AgentError(UserError):
 SettingsT = TypeVar("SettingsT", bound=AlgorithmParams)
 
 Preference = Callable[[Tensor, Tensor], Tensor]
-"""Maps images [N, 1, H, W] uint8 and raw floats [N, F] to a number for every action [N, A]; the largest is taken.
+"""Maps images [N, L, H, W] uint8 and raw floats [N, F] to a number for every action [N, A]; the largest is taken.
 
 Of chunks of K actions [N, K, A]; the largest of each place is taken."""
 
@@ -136,7 +136,7 @@ class Actor(Protocol):
         ...
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Decides for N cars: image [N, 1, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
+        """Decides for N cars: image [N, L, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
         ...
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:

@@ -23,11 +23,11 @@ def demonstration_buffer(blocks: Sequence[ExperienceBlock], device: torch.device
     """Stores demonstrations so that they can be drawn from like any other experience.
 
     Args:
-        blocks: at least one; lengths and numbers of cars may differ, image size and floats may not.
+        blocks: at least one; lengths and numbers of cars may differ, image shape and floats may not.
         device: of the network that learns from them, which they lie on where they fit.
 
     Raises:
-        ValueError: if there are no blocks or no transition in them, or their image sizes differ.
+        ValueError: if there are no blocks or no transition in them, or their image shapes differ.
     """
     if not any(block.num_transitions for block in blocks):
         message = "there are no demonstrations to store"
@@ -61,15 +61,15 @@ def as_block(observations: dict[str, np.ndarray], decisions: dict[str, np.ndarra
     """Makes a block of one car out of plain arrays, for whoever reads demonstrations from files.
 
     Args:
-        observations: `image` [T + 1, 1, H, W], `floats` [T + 1, F], `potential` [T + 1] (optional, 0).
+        observations: `image` [T + 1, L, H, W], `floats` [T + 1, F], `potential` [T + 1] (optional, 0).
         decisions: `action` [T], `reward` [T], `terminated` [T], `truncated` [T] (optional, false).
 
     Returns:
         A block whose decisions all count as greedy, so that transitions run over several of them.
     """
     num_steps = len(decisions["action"])
-    height, width = observations["image"].shape[-2:]
-    block = new_block(BlockSpec(num_steps, 1, height, width, observations["floats"].shape[-1]))
+    frames, height, width = observations["image"].shape[-3:]
+    block = new_block(BlockSpec(num_steps, 1, height, width, observations["floats"].shape[-1], frames=frames))
     for name, values in {**observations, **decisions}.items():
         target = getattr(block, name)
         target[...] = values.reshape(target.shape)

@@ -1,7 +1,7 @@
 """One block of experience: what a batch of cars saw and did for a fixed number of decisions.
 
 The unit that travels from collectors to learners, for replay and on-policy algorithms alike.
-Dimensions: T decisions, N cars, H x W pixels, F floats.
+Dimensions: T decisions, N cars, L frames that are seen at once, oldest first, H x W pixels, F floats.
 
 A race that ends at decision t (`terminated` or `truncated`) leaves its true last observation at index t + 1; the
 environment is reset by decision t + 1, whose row has `is_reset` set and is no transition (gymnasium's "next step"
@@ -28,12 +28,18 @@ class BlockSpec:
     width: int
     num_floats: int
     actions_per_decision: int = 1
+    frames: int = 1
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """[L, H, W] of what a car sees."""
+        return self.frames, self.height, self.width
 
     def layout(self) -> dict[str, tuple[tuple[int, ...], type]]:
         """Returns shape and dtype of every array of a block, in storage order."""
         steps, cars = (self.num_steps, self.num_cars), (self.num_steps + 1, self.num_cars)
         return {
-            "image": ((*cars, 1, self.height, self.width), np.uint8),
+            "image": ((*cars, *self.image_shape), np.uint8),
             "floats": ((*cars, self.num_floats), np.float32),
             "potential": (cars, np.float32),
             "action": ((*steps, *self.chunk_shape), np.uint8),
@@ -62,7 +68,7 @@ class ExperienceBlock:
     """Arrays of one block, all views of the same memory.
 
     Attributes:
-        image: [T + 1, N, 1, H, W] uint8.
+        image: [T + 1, N, L, H, W] uint8.
         floats: [T + 1, N, F] float32, unnormalised.
         potential: [T + 1, N] float32 shaping potential of each observation, in reward units.
         action: [T, N] uint8 index into the action table; [T, N, K] where decisions are chunks of K actions.

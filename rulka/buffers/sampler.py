@@ -1,6 +1,6 @@
 """Batches for replay learning: their memory, rows drawn uniformly, and what rows become in it.
 
-Dimensions: B batch, H x W pixels, F floats, A actions, K actions of a chunk, L most decisions in a transition.
+Dimensions: B batch, L frames seen at once, H x W pixels, F floats, A actions, K actions of a chunk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     """Transitions to learn from; memory that the next batch overwrites.
 
     Attributes:
-        image: [B, 1, H, W] uint8; or features [B, E] of the images, floating point, where the buffers keep `FEATURES`.
+        image: [B, L, H, W] uint8; or features [B, E] of the images, floating point, where the buffers keep `FEATURES`.
             The type tells them apart.
         floats: [B, F] float32, raw, with the clock of the mini-race.
         action: [B] int64; [B, K] chunks of actions.
@@ -87,7 +87,7 @@ class BatchMemory:
 
     def __init__(
         self,
-        image_size: tuple[int, int],
+        image_shape: tuple[int, int, int],
         num_floats: int,
         batch_size: int,
         chunk_shape: tuple[int, ...] = (),
@@ -95,7 +95,7 @@ class BatchMemory:
         num_guided: int = 0,
     ) -> None:
         self.size = batch_size
-        self._host = empty_batch(image_size, num_floats, batch_size, chunk_shape, device, num_guided)
+        self._host = empty_batch(image_shape, num_floats, batch_size, chunk_shape, device, num_guided)
         self.batch = upload(self._host, device)
         self._copies, self._device = Copies(device), device
 
@@ -136,7 +136,7 @@ class BatchMemory:
 
 
 def empty_batch(
-    image_size: tuple[int, int],
+    image_shape: tuple[int, int, int],
     num_floats: int,
     batch_size: int,
     chunk_shape: tuple[int, ...] = (),
@@ -146,7 +146,7 @@ def empty_batch(
     """Reserves main memory for a batch.
 
     Args:
-        image_size: (H, W).
+        image_shape: (L, H, W).
         num_floats: F.
         batch_size: B.
         chunk_shape: [K] where decisions are chunks of K actions.
@@ -158,12 +158,12 @@ def empty_batch(
         return staging(shape, dtype, device)
 
     return Batch(
-        image=empty(batch_size, 1, *image_size, dtype=torch.uint8),
+        image=empty(batch_size, *image_shape, dtype=torch.uint8),
         floats=empty(batch_size, num_floats),
         action=empty(batch_size, *chunk_shape, dtype=torch.int64),
         reward=empty(batch_size),
         discount=empty(batch_size),
-        next_image=empty(batch_size, 1, *image_size, dtype=torch.uint8),
+        next_image=empty(batch_size, *image_shape, dtype=torch.uint8),
         next_floats=empty(batch_size, num_floats),
         weight=empty(batch_size).fill_(1.0),
         next_guide=empty(batch_size, num_guided),
@@ -186,7 +186,7 @@ def collate(
         buffer: where the transitions lie.
         rows: [B] that are transitions.
         clock: [B] decisions since the mini-race of each began.
-        max_steps: L.
+        max_steps: most decisions in a transition.
         gamma: discount of one decision.
         horizon: decisions in a mini-race.
     """

@@ -1,12 +1,14 @@
 """Experience for replay: a ring of whole blocks, every frame stored once.
 
-A block is kept as it came, with its last observation, so a frame costs (T + 1) / T of its size. Blocks of one stream
-are linked, so that transitions of several decisions run across them. Written in arrival order, the oldest block is
-the next to be overwritten.
+A block is kept as it came, with its last observation, so a frame costs (T + 1) / T of its size. Where L frames are seen
+at once, the newest of each observation is kept, and before them the older ones of the first, which makes (T + L) / T;
+they are put together when an observation is drawn, the first frame of a race in the place of those before it. Blocks of
+one stream are linked, so that transitions of several decisions run across them. Written in arrival order, the oldest
+block is the next to be overwritten.
 What a network that stands still makes of an observation can be kept beside it (`derived`), so that it is computed once
 and not whenever the observation is drawn.
-Dimensions: S slots, T decisions, N cars, H x W pixels, F floats, E image features, A actions, B of a batch. A *row* is
-the flat index of a decision, (slot T + step) N + car.
+Dimensions: S slots, T decisions, N cars, L frames seen at once, H x W pixels, F floats, E image features, A actions, B
+of a batch. A *row* is the flat index of a decision, (slot T + step) N + car.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Storage(NamedTuple):
     Images and floats have no slots where they lie on a device.
     """
 
-    image: NDArray[np.uint8]  # [S, T + 1, N, H W]
+    image: NDArray[np.uint8]  # [S, T + L, N, H W]
     floats: NDArray[np.float32]  # [S, T + 1, N, F]
     potential: NDArray[np.float32]  # [S, T + 1, N]
     action: NDArray[np.uint8]  # [S, T, N], or [S, T, N, K] for chunks of actions
@@ -74,8 +76,9 @@ def place_of_ring(spec: BlockSpec, num_slots: int, device: torch.device) -> tupl
     """
     if device.type == "cpu":
         return CPU, ""
-    observations = num_slots * (spec.num_steps + 1) * spec.num_cars
-    needed = observations * (spec.height * spec.width + 4 * spec.num_floats)
+    num_frames = num_slots * (spec.num_steps + spec.frames) * spec.num_cars
+    num_rows = num_slots * (spec.num_steps + 1) * spec.num_cars
+    needed = num_frames * spec.height * spec.width + 4 * num_rows * spec.num_floats
     free = free_bytes(device)
     if needed <= LARGEST_SHARE * free:
         return device, f"experience lies on {device}: {needed / 1e9:.1f} GB of {free / 1e9:.1f} GB that were free"
@@ -84,7 +87,7 @@ def place_of_ring(spec: BlockSpec, num_slots: int, device: torch.device) -> tupl
 
 
 Derive = Callable[[Tensor, Tensor], Tensor]
-"""Maps images [B, 1, H, W] uint8 and raw floats [B, F] to something [B, ...] that is kept of each observation."""
+"""Maps images [B, L, H, W] uint8 and raw floats [B, F] to something [B, ...] that is kept of each observation."""
 
 
 class BlockBuffer:
@@ -93,7 +96,7 @@ class BlockBuffer:
     Attributes:
         spec: shape of every block.
         arrays: what is stored in main memory.
-        on_device: images [S, T + 1, N, H W] and floats [S, T + 1, N, F] by name, where they lie on a device.
+        on_device: images [S, T + L, N, H W] and floats [S, T + 1, N, F] by name, where they lie on a device.
         derived: [S, T + 1, N, ...] what is kept of every observation beside it, by name; lies where the images do.
         num_inserted: blocks inserted so far, overwritten ones included.
     """
@@ -116,7 +119,7 @@ class BlockBuffer:
         self.num_slots = num_slots
         self.num_inserted = 0
         layout = spec.layout()
-        layout["image"] = ((spec.num_steps + 1, spec.num_cars, spec.height * spec.width), np.uint8)
+        layout["image"] = ((spec.num_steps + spec.frames, spec.num_cars, spec.height * spec.width), np.uint8)
         slots = dict.fromkeys(_FIELDS, num_slots)
         self.on_device: dict[str, Tensor] = {}
         if device.type != "cpu":
@@ -174,7 +177,7 @@ class BlockBuffer:
         if before is not None and np.array_equal(self._last_floats(before), block.floats[0]):
             self.arrays.next_slot[before] = slot
         for name in _FIELDS:
-            self._write(name, slot, getattr(block, name))
+            self._write(name, slot, _each_once(block.image) if name == "image" else getattr(block, name))
         self._derive_slot(slot)
         self.arrays.is_held_out[slot] = False if is_held_out is None else is_held_out
         self.arrays.next_slot[slot] = NO_SLOT
@@ -187,7 +190,7 @@ class BlockBuffer:
 
         Args:
             name: of what is kept.
-            derive: maps images [B, 1, H, W] uint8 and raw floats [B, F] to [B, ...]; has to stay the same function.
+            derive: maps images [B, L, H, W] uint8 and raw floats [B, F] to [B, ...]; has to stay the same function.
         """
         self.drop(name)
         self._derive[name] = derive
@@ -272,28 +275,52 @@ class BlockBuffer:
             index: [B] flat indices of observations, as in `rulka.buffers.transitions.Transitions`.
             out: [B, ...] of the dtype of what is copied, overwritten; contiguous, and where the buffer's images lie.
         """
+        rows = out.flatten(1)
+        if name == "image" and self.spec.frames > 1:
+            index, rows = self._frames_seen(index), out.flatten(2).flatten(0, 1)
         stored = self.derived.get(name, self.on_device.get(name))
         if stored is None:
             array = getattr(self.arrays, name)
-            np.take(array.reshape(-1, array.shape[-1]), index, axis=0, out=out.flatten(1).numpy(), mode="clip")
+            np.take(array.reshape(-1, array.shape[-1]), index, axis=0, out=rows.numpy(), mode="clip")
             return
-        (rows,) = upload_copy((torch.from_numpy(index),), out.device)
-        torch.index_select(stored.flatten(0, 2), 0, rows, out=out.flatten(1))
+        (uploaded,) = upload_copy((torch.from_numpy(index),), out.device)
+        torch.index_select(stored.flatten(0, 2), 0, uploaded, out=rows)
+
+    def _frames_seen(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the flat indices [B L] of the frames that observations [B] consist of, oldest first."""
+        num_steps, num_cars, frames = self.spec.num_steps, self.spec.num_cars, self.spec.frames
+        car, step, slot = index % num_cars, index // num_cars % (num_steps + 1), index // (num_cars * (num_steps + 1))
+        newest = (slot * (num_steps + frames) + step + frames - 1) * num_cars + car
+        seen = np.empty((len(index), frames), np.int64)
+        seen[:, -1] = newest
+        is_same_race = np.ones(len(index), np.bool_)
+        for back in range(1, frames):
+            decision = step - back  # what came before the first observation is in the block as it was seen
+            is_same_race &= (decision < 0) | ~self.arrays.is_reset[slot, np.maximum(decision, 0), car]
+            seen[:, -1 - back] = np.where(is_same_race, newest - back * num_cars, seen[:, -back])
+        return seen.reshape(-1)
 
     def _derive_all(self) -> None:
         for slot in range(self.num_blocks):
             self._derive_slot(slot)
 
     def _derive_slot(self, slot: int) -> None:
+        if not self._derive:
+            return
         stored = self.on_device or {name: torch.from_numpy(getattr(self.arrays, name)) for name in _SEEN}
-        seen = [stored[name][slot] for name in _SEEN]
-        image, floats = (column.flatten(0, 1) for column in seen)
+        floats = stored["floats"][slot]
+        if self.spec.frames == 1:
+            image = stored["image"][slot].view(-1, *self.spec.image_shape)
+        else:
+            rows = floats.shape[0] * floats.shape[1]
+            image = torch.empty(rows, *self.spec.image_shape, dtype=torch.uint8, device=floats.device)
+            self.gather("image", np.arange(slot * rows, (slot + 1) * rows), image)
         for name, derive in self._derive.items():
-            made = derive(image.view(-1, 1, self.spec.height, self.spec.width), floats).to(image.device)
+            made = derive(image, floats.flatten(0, 1)).to(floats.device)
             if name not in self.derived:
-                shape = (self.num_slots, *seen[0].shape[:2], *made.shape[1:])
+                shape = (self.num_slots, *floats.shape[:2], *made.shape[1:])
                 self.derived[name] = torch.empty(shape, dtype=made.dtype, device=made.device)
-            self.derived[name][slot] = made.unflatten(0, seen[0].shape[:2])
+            self.derived[name][slot] = made.unflatten(0, floats.shape[:2])
 
     def _write(self, name: str, slot: int, values: NDArray) -> None:
         """Writes one field of a slot."""
@@ -326,3 +353,10 @@ class BlockBuffer:
 
     def _age(self, slot: int) -> int:
         return (self.num_inserted - 1 - slot) % self.num_slots
+
+
+def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns the frames [T + L, N, H, W] that observations [T + 1, N, L, H, W] consist of."""
+    if image.shape[2] == 1:
+        return image[:, :, 0]
+    return np.concatenate([image[0].swapaxes(0, 1)[:-1], image[:, :, -1]])

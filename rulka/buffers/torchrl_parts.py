@@ -5,7 +5,7 @@ mini-races. An *index* is a row of the `BlockBuffer`, so every frame is stored o
 do not load beside torch 2.13; `PrioritisedRows` behaves like them: importance weights are `info["_weight"]`.
 
     storage = BlockStorage(BlockBuffer(spec, num_slots=64))
-    memory = BatchMemory((height, width), num_floats, batch_size=512)
+    memory = BatchMemory((frames, height, width), num_floats, batch_size=512)
     buffer = ReplayBuffer(
         storage=storage,
         sampler=PrioritisedRows(storage, Priorities(storage.blocks, alpha=0.6, epsilon=0.002)),

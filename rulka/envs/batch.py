@@ -1,7 +1,8 @@
 """A batch of races side by side: what the single and the vector environment have in common.
 
 One kernel call each for physics, scoring, floats, potentials and frames. Car k's races depend on its own seed and
-actions alone, to the bit, so a batch of one is the single environment. Dimensions: N cars, H x W pixels, F floats.
+actions alone, to the bit, so a batch of one is the single environment. Dimensions: N cars, L frames seen at once, H x W
+pixels, F floats.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
 from rulka.simulator.camera import camera_array
 from rulka.simulator.first_use import rendering_beside
+from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.race_start import ALONG, NUM_CHANCES, draw_starts, is_from_earlier
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
@@ -59,6 +61,10 @@ class RaceBatch:
         if settings.start_from_earlier > 0.0:
             self._earlier = EarlierStates(self.simulator.save(), len(track.gate_m), track.length_m)
         self.generators: list[np.random.Generator] = []
+        self._history: FrameHistory | None = None
+        if settings.image.frames > 1 and settings.image.shows_image:
+            self._history = FrameHistory(num_cars, settings.image_shape)
+        self._has_moved, self._has_begun = False, np.ones(num_cars, np.bool_)
         self._is_closed = False
 
     def reset(
@@ -121,6 +127,7 @@ class RaceBatch:
             self._drive(actions)
         except SimulatorError as error:
             raise InvalidAction(self._describe_refusal(actions)) from error
+        self._has_moved = True
         if self.scores.num_over:
             self._begin(self.scores.is_over, {})
         self.scores.score()
@@ -135,19 +142,34 @@ class RaceBatch:
     def observe(
         self, image_out: NDArray[np.uint8], floats_out: NDArray[np.float32], potential_out: NDArray[np.float32]
     ) -> None:
-        """Writes images [N, 1, H, W], floats [N, F] and shaping potentials [N] of all cars."""
-        simulator = self.simulator
-        self._renderer.render(image_out[:, 0])
-        if self._randomiser is not None:
-            self._randomiser.relight(image_out[:, 0], simulator.time_ms)
-        simulator.floats(floats_out)
+        """Writes images [N, L, H, W], floats [N, F] and shaping potentials [N] of all cars.
+
+        Images that agents are not shown are not drawn, but black.
+        """
+        if not self.settings.image.shows_image:
+            image_out[:] = 0
+        elif self._history is None:
+            self._draw(image_out[:, 0])
+        else:
+            self._draw(self._history.newest)
+            self._history.add(self._has_moved, self._has_begun)
+            image_out[:] = self._history.seen
+            self._has_moved, self._has_begun[:] = False, False
+        self.simulator.floats(floats_out)
         self.scores.find_potentials(potential_out)
+
+    def _draw(self, frame_out: NDArray[np.uint8]) -> None:
+        """Writes the frames [N, H, W] of all cars."""
+        self._renderer.render(frame_out)
+        if self._randomiser is not None:
+            self._randomiser.relight(frame_out, self.simulator.time_ms)
 
     def save(self) -> SavedRaces:
         """Returns a copy of the cars, of how their races stand and of their generators."""
         chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self.generators)
         counters, earlier = self.scores.counters.copy(), self._earlier_rows().copy()
-        return SavedRaces(self.simulator.save(), counters, self._draws().copy(), earlier, chance)
+        frames = self._frames_seen().copy()
+        return SavedRaces(self.simulator.save(), counters, self._draws().copy(), earlier, frames, chance)
 
     def restore(self, saved: SavedRaces) -> None:
         """Puts all races back to what `save` returned, bit for bit; resets then go on drawing from there.
@@ -170,8 +192,13 @@ class RaceBatch:
         if saved.earlier.shape != self._earlier_rows().shape:
             message = "the races were saved with `start_from_earlier` and this environment has none, or the reverse"
             raise SimulatorError(message)
+        if saved.frames.shape != self._frames_seen().shape:
+            message = "the races were saved with another number or size of frames"
+            raise SimulatorError(message)
         self.simulator.restore(saved.cars)
         self._earlier_rows()[:] = saved.earlier
+        self._frames_seen()[:] = saved.frames
+        self._has_moved, self._has_begun[:] = False, False
         counters[:] = saved.counters
         self.scores.set_over(self.scores.is_over)
         if self._randomiser is not None:
@@ -217,6 +244,9 @@ class RaceBatch:
     def _earlier_rows(self) -> NDArray[np.float64]:
         return np.zeros((self.num_cars, 0, 0)) if self._earlier is None else self._earlier.rows
 
+    def _frames_seen(self) -> NDArray[np.uint8]:
+        return np.zeros((self.num_cars, 0, 0, 0), np.uint8) if self._history is None else self._history.seen
+
     def _begin(self, which: NDArray[np.bool_], places: Mapping[str, NDArray[np.floating]]) -> None:
         """Puts chosen cars where they are told or their generators say and starts their clocks."""
         chance = np.zeros((self.num_cars, NUM_CHANCES))
@@ -237,6 +267,7 @@ class RaceBatch:
             self.simulator.set_friction(which, self._randomiser.friction())
             self._renderer.cameras[:] = self._randomiser.cameras()
         self.scores.begin(which, is_full_race)
+        self._has_begun |= which
 
 
 def car_generators(seed: int, num_cars: int) -> list[np.random.Generator]:

@@ -36,7 +36,7 @@ NOT_OF_A_GAME = {
 
 
 class GameEnv(gymnasium.Env[Any, Any]):
-    """A race in the game: image [1, H, W] and 184 floats in, one of twelve actions out, every 50 ms of race time.
+    """A race in the game: image [L, H, W] and 184 floats in, one of twelve actions out, every 50 ms of race time.
 
     With `actions_per_decision=5` an action is five of them, each held for 10 ms, and there are 264 floats.
     A race terminates at the finish or off the track, and is truncated when it takes too long, gets no further, or
@@ -112,9 +112,9 @@ class GameEnv(gymnasium.Env[Any, Any]):
         self.race.scores.set_moment(moment)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Returns the agent's grey image as a picture [H, W, 3], or None without a render mode."""
+        """Returns the newest grey image as a picture [H, W, 3], or None without a render mode."""
         self.race.check_open()
-        return None if self.render_mode is None else np.repeat(self._image[0, 0, :, :, None], 3, axis=2)
+        return None if self.render_mode is None else np.repeat(self._image[0, -1, :, :, None], 3, axis=2)
 
     def close(self) -> None:
         """Hands the game back, and refuses every later step and reset."""
@@ -139,7 +139,7 @@ class GameCars:
         potential_out: NDArray[np.float32],
         seed: int,
     ) -> None:
-        """Starts a race and writes image [1, 1, H, W], floats [1, F] and potential [1]; the seed does nothing."""
+        """Starts a race and writes image [1, L, H, W], floats [1, F] and potential [1]; the seed does nothing."""
         del seed
         self.race.begin()
         self.race.observe(image_out, floats_out, potential_out)

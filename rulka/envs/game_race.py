@@ -22,6 +22,7 @@ from rulka.game.link import GameLink
 from rulka.game.session import Decision, GameSession
 from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats, num_floats
 from rulka.race_settings import RaceSettings
+from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.physics import (
     ALONG_BEFORE_ROW,
     ALONG_ROW,
@@ -63,7 +64,7 @@ class GameRace:
 
     def __init__(self, track: Track, settings: RaceSettings, link: GameLink) -> None:
         self.settings, self._track, self._link = settings, track, link
-        table, (_, height, width) = settings.table, settings.image_shape
+        table, (frames, height, width) = settings.table, settings.image_shape
         # A run step for every action, also within a decision.
         self._session: GameSession = link.open(table.ticks_per_action * TICK_MS, width, height)
         physics = settings.simulator.physics
@@ -72,7 +73,7 @@ class GameRace:
         self._beyond = physics.off_road_m, physics.fall_m, physics.rest_m, crash_cosine
         self._reference_m = physics.reference_m
         self._table, self._keys = table, table.keys()
-        self._grey = np.zeros((height, width), np.uint8)
+        self._history = FrameHistory(1, (frames, height, width))
         self._floats = np.zeros((1, num_floats(table.actions_per_decision)), np.float32)
         self._view = View(
             rows=np.zeros((1, NUM_CAR_FIELDS), np.float32),
@@ -105,7 +106,7 @@ class GameRace:
         self._is_started, self.is_crashed = True, False
         self._view.previous_keys[:] = self._keys[FORWARD]
         self._view.timing[:] = 0
-        self._take(decision)
+        self._take(decision, is_first=True)
         self._remember()
         self.scores.begin(_THE_CAR, is_full_race=_THE_CAR)
         self.scores.set_over(~_THE_CAR)
@@ -138,7 +139,7 @@ class GameRace:
         pressed = chosen[: decision.num_pressed]
         keys = self._view.previous_keys
         keys[0] = np.concatenate([keys[0, len(pressed) :], self._keys[pressed]])
-        self._take(decision)
+        self._take(decision, is_first=False)
         self.scores.score()
         return self.scores.result()
 
@@ -154,11 +155,11 @@ class GameRace:
     def observe(
         self, image_out: NDArray[np.uint8], floats_out: NDArray[np.float32], potential_out: NDArray[np.float32]
     ) -> None:
-        """Writes image [1, 1, H, W], floats [1, F] and shaping potential [1].
+        """Writes image [1, L, H, W], floats [1, F] and shaping potential [1].
 
-        A game sends no frame at the finish, or when it is lost; the image is then that of the decision before.
+        A game sends no frame at the finish, or when it is lost; the newest frame is then that of the decision before.
         """
-        image_out[0, 0] = self._grey
+        image_out[:] = self._history.seen
         floats_out[:] = self._floats
         self.scores.find_potentials(potential_out)
 
@@ -198,12 +199,13 @@ class GameRace:
         progress = self._view.progress
         progress[ALONG_BEFORE_ROW], progress[TIME_BEFORE_ROW] = progress[ALONG_ROW], self._view.timing[TIME_ROW]
 
-    def _take(self, decision: Decision) -> None:
+    def _take(self, decision: Decision, *, is_first: bool) -> None:
         """Takes over what is seen, and finds where on the track that is."""
         view, track = self._view, self._track
         view.rows[0] = decision.car
         if decision.pixels is not None:
-            grey_from_bgra(decision.pixels, self._grey)
+            grey_from_bgra(decision.pixels, self._history.newest[0])
+            self._history.add(has_moved=True, is_first=np.array([is_first]))
         up = view.rows[0, CAR["rotation"]].reshape(3, 3)[:, 1].astype(np.float64)
         # The ground under the car, as in the simulator: a car that leans has its position beside it.
         ground = view.rows[0, CAR["position"]].astype(np.float64) - self._reference_m * up

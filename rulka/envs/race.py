@@ -36,7 +36,7 @@ BESIDE = ("track", "render_mode", "settings")
 
 
 class RaceEnv(gymnasium.Env[Any, Any]):
-    """A race against the clock: image [1, H, W] and 184 floats in, one of twelve actions out, every 50 ms.
+    """A race against the clock: image [L, H, W] and 184 floats in, one of twelve actions out, every 50 ms.
 
     With `actions_per_decision=5` an action is five of them, each held for 10 ms, and there are 264 floats.
     With `continuous=True` an action is steer in [-1, 1] (positive right), gas and brake in [0, 1].

@@ -52,6 +52,7 @@ class SavedRaces:
         cars: [N, K] float64 rows of `Simulator.save`.
         counters: [N, NUM_COUNTERS] float64 how each race stands, see `rulka.envs.scoring`.
         earlier: [N, P, K + 1] states that races may begin from, see `rulka.envs.earlier_states`; P is 0 without that.
+        frames: [N, L, H, W] what each car saw last, see `rulka.simulator.frame_history`; L is 0 where one frame is all.
         chance: N states of the generators, empty where the batch was never reset.
         draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
     """
@@ -60,4 +61,5 @@ class SavedRaces:
     counters: NDArray[np.float64]
     draws: NDArray[np.float64]
     earlier: NDArray[np.float64]
+    frames: NDArray[np.uint8]
     chance: tuple[dict[str, Any], ...]

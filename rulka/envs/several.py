@@ -1,6 +1,6 @@
 """Cars of one batch on several tracks: a vector environment for each, side by side in the same memory.
 
-Dimensions: N cars, T tracks, H x W pixels, F floats.
+Dimensions: N cars, T tracks, L frames seen at once, H x W pixels, F floats.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CarsOnTracks:
         potential_out: NDArray[np.float32],
         seed: int,
     ) -> None:
-        """Starts all races anew and writes images [N, 1, H, W], floats [N, F] and potentials [N]."""
+        """Starts all races anew and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
         for cars, env in self._parts():
             env.reset_into(image_out[cars], floats_out[cars], potential_out[cars], seed + cars.start)
 

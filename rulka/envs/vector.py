@@ -147,7 +147,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         potential_out: NDArray[np.float32],
         seed: int,
     ) -> None:
-        """Starts all races anew and writes images [N, 1, H, W], floats [N, 184] and potentials [N]; copies nothing."""
+        """Starts all races anew and writes images [N, L, H, W], floats [N, 184] and potentials [N]; copies nothing."""
         self.batch.reset(self._generators(_car_seeds(seed, self.num_envs), None))
         self.batch.observe(image_out, floats_out, potential_out)
 

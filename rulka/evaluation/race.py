@@ -3,7 +3,7 @@
 Car k's start is drawn from `seed + k` alone, so every contestant drives from the same starts and a race can be
 repeated by its seed. Physics, starts and ends are those of training, see `rulka.race_settings`.
 
-Dimensions: N cars, T samples.
+Dimensions: N cars, T samples, L frames seen at once, H x W pixels.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rulka.race_settings import RaceSettings
 from rulka.reference.lap import Reference, StaleReferenceError, load_reference, reference_path, shipped_lap
 from rulka.simulator import race_end
 from rulka.simulator.camera import camera_array
+from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.race_end import RaceWatch
 from rulka.simulator.race_start import HEADING, LATERAL, NUM_CHANCES, Starts, draw_starts
 from rulka.simulator.render import render_frames
@@ -32,7 +33,7 @@ from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
 Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.int64]]
-"""Maps images [N, 1, H, W] and raw floats [N, F] of N cars to N action indices, or chunks of them; row k is car k's."""
+"""Maps images [N, L, H, W] and raw floats [N, F] of N cars to N action indices, or chunks of them; row k is car k's."""
 
 _END_IN_WORDS = {
     race_end.FINISHED: FINISHED,
@@ -109,13 +110,16 @@ def race(policy: Policy, races: EvaluationRaces, on_ended: Callable[[int], None]
     simulator = Simulator(races.track, num_cars, settings.simulator, table)
     simulator.reset(np.ones(num_cars, bool), *starts(races))
     log = _Log(simulator, races)
-    image = np.zeros((num_cars, *settings.image_shape), np.uint8)
+    history, is_first = FrameHistory(num_cars, settings.image_shape), np.ones(num_cars, np.bool_)
     floats = np.zeros((num_cars, num_floats(table.actions_per_decision)), np.float32)
     scene, camera = bake_scene(races.track), camera_array(settings.simulator.camera)
     while log.watch.is_racing.any():
-        render_frames(simulator.cars, simulator.zone_index, scene, camera, image[:, 0])
+        if settings.image.shows_image:
+            render_frames(simulator.cars, simulator.zone_index, scene, camera, history.newest)
+            history.add(has_moved=True, is_first=is_first)
+            is_first[:] = False
         simulator.floats(floats)
-        actions = policy(image, floats)
+        actions = policy(history.seen, floats)
         simulator.step(actions)
         num_ended = log.add(actions)
         if num_ended and on_ended:

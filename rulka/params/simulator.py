@@ -5,7 +5,7 @@ Sections `simulator`, `observation` and `actions`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,11 +15,60 @@ MIN_PIXELS, MAX_PIXELS = 34, 1024
 """Below 34 rows or columns nothing is left of an image after the four convolutions of `models.encoders.conv`."""
 
 
+FramesAs = Literal["channels", "features"]
+"""How several frames reach a network: as channels of one image, or one after another, their features side by side."""
+
+Part = Literal[
+    "image",
+    "clock",
+    "previous_actions",
+    "is_sliding",
+    "has_contact",
+    "damper",
+    "gearbox_state",
+    "gear",
+    "rpm",
+    "gearbox_counter",
+    "material",
+    "angular_velocity",
+    "velocity",
+    "up",
+    "waypoints",
+    "margin",
+    "is_free_wheeling",
+]
+"""What an observation has: the image, and the parts of the floats by their names in `rulka.observation`."""
+
+
 class ObservationParams(Section):
     """What the agent sees. Shared by every stage that touches images."""
 
     height: int = Field(ge=MIN_PIXELS, le=MAX_PIXELS, description="image height, pixels")
     width: int = Field(ge=MIN_PIXELS, le=MAX_PIXELS, description="image width, pixels")
+    frames: int = Field(ge=1, le=16, description="frames seen at once: the newest, and older ones a decision apart")
+    frames_as: FramesAs = Field(description="of several: channels of one image, or features side by side")
+    withheld: tuple[Part, ...] = Field(strict=False, description="parts of the observation that agents are not shown")
+
+    @model_validator(mode="after")
+    def _check(self) -> ObservationParams:
+        repeated = sorted({part for part in self.withheld if self.withheld.count(part) > 1})
+        if repeated:
+            message = f"withheld names {', '.join(repeated)} twice"
+            raise ValueError(message)
+        if len(self.withheld) == len(get_args(Part)):
+            message = "withheld leaves nothing to see"
+            raise ValueError(message)
+        return self
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """[L, H, W] of what a car sees: L frames, oldest first."""
+        return self.frames, self.height, self.width
+
+    @property
+    def shows_image(self) -> bool:
+        """Whether agents are shown frames at all."""
+        return "image" not in self.withheld
 
 
 Ticks = Annotated[int, Field(ge=1, le=100)]

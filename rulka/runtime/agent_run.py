@@ -27,9 +27,9 @@ from rulka.artifacts import (
     Artifact,
     ArtifactError,
     load_artifact,
-    observation_contract,
     read_meta,
     save_artifact,
+    sight_contract,
 )
 from rulka.buffers.experience import ExperienceBlock
 from rulka.datasets.races import load_races, track_path
@@ -327,7 +327,7 @@ class AgentRun:
             kind="agent",
             tensors=outcome.best.tensors,
             config=agent_config(self._agent_spec(initial), self._table),
-            observation=observation_contract(self._sections.observation, self._table.actions_per_decision),
+            observation=sight_contract(self._sections.observation, self._table.actions_per_decision),
             actions=self._table,
             normalisation=initial.normalisation,
             provenance=origin | {"training": self._training(outcome)},

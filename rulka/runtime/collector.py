@@ -1,6 +1,6 @@
 """A collector: one batch of cars, one actor, blocks of experience. Knows nothing of processes.
 
-Dimensions: T decisions, N cars, H x W pixels, F floats.
+Dimensions: T decisions, N cars, L frames seen at once, H x W pixels, F floats.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CarBatch(Protocol):
         potential_out: NDArray[np.float32],
         seed: int,
     ) -> None:
-        """Starts all races anew and writes images [N, 1, H, W], floats [N, F] and potentials [N]."""
+        """Starts all races anew and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
         ...
 
     def step_into(
@@ -105,7 +105,7 @@ class Collector:
         """
         self.index = index
         self._environment, self._policy, self._spec = environment, policy, spec
-        self._image = np.zeros((spec.num_cars, 1, spec.height, spec.width), np.uint8)
+        self._image = np.zeros((spec.num_cars, *spec.image_shape), np.uint8)
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
         self._total_reward = np.zeros(spec.num_cars, np.float64)

@@ -83,7 +83,7 @@ class DrivenRace:
 
     Attributes:
         key: which race; its time is the one measured now.
-        image: [T, 1, H, W] uint8 before each decision.
+        image: [T, L, H, W] uint8 before each decision.
         floats: [T, F] float32.
         action: [T] uint8; [T, K] chunks of actions.
         action_values: what the actor thought of every action before each decision, [T, A] float32 by name, see
@@ -111,7 +111,7 @@ class GreedyCheck:
         """
         self._environment, self._actor, self._on_step = environment, actor, on_step
         self._num_cars = spec.num_cars
-        self._image = np.zeros((spec.num_cars, 1, spec.height, spec.width), np.uint8)
+        self._image = np.zeros((spec.num_cars, *spec.image_shape), np.uint8)
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
 

@@ -78,7 +78,7 @@ class Inference:
         self._actor = spec.make_actor(spec.seed, spec.device)
         # Reused for every batch: the actor has decided, and so copied it, before the next one is joined.
         rows = spec.slot.num_cars * len(self._slots)
-        self._image = staging((rows, 1, spec.slot.height, spec.slot.width), torch.uint8, spec.device)
+        self._image = staging((rows, *spec.slot.image_shape), torch.uint8, spec.device)
         self._floats = staging((rows, spec.slot.num_floats), torch.float32, spec.device)
         self._version = NO_VERSION
         self._times, self._beat_s = InferenceTimes(), time.monotonic()

@@ -87,6 +87,7 @@ def block_spec(observation: ObservationParams, train: TrainParams, actions_per_d
         width=observation.width,
         num_floats=num_floats(actions_per_decision),
         actions_per_decision=actions_per_decision,
+        frames=observation.frames,
     )
 
 

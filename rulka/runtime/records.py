@@ -2,7 +2,7 @@
 
 Training races explore, so they make no records; a race that did not finish is none either.
 
-File `record.npz` (plain arrays): `env_steps`, `seed`, `car`, `time_ms`, `image` [T, 1, H, W] uint8, `floats` [T, F]
+File `record.npz` (plain arrays): `env_steps`, `seed`, `car`, `time_ms`, `image` [T, L, H, W] uint8, `floats` [T, F]
 float32 and `action` [T] uint8, one entry for each decision; and what the agent thought of every action before it,
 [T, A] float32: IQN's mean Q-values as `q_value`, PPO's policy as `probability`. The action's is the largest number.
 Decisions of K actions have `action` [T, K] and `q_value` [T, K, A].

@@ -23,11 +23,11 @@ from rulka.params import (
     IqnNetworkParams,
     IqnParams,
     NetworkParams,
-    ObservationParams,
     PartRateParams,
     PpoParams,
 )
 from rulka.schedule import Moment, Schedule
+from tests.conftest import sees
 
 NUM_FLOATS = 4
 SIZE = 34
@@ -187,7 +187,7 @@ def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **
     encoder = ENCODER_CONFIG.validate_python(extras.pop("encoder"))
     body = IqnNetworkParams.model_validate(PLAIN.model_dump() | extras)
     network = NetworkParams(float_hidden=32, dense_hidden=64, iqn=body)
-    observation = ObservationParams(height=SIZE, width=SIZE)
+    observation = sees(SIZE, SIZE)
     count = ALGORITHMS[algorithm].actions_per_decision(network)
     seen = (observation, encoder, network)
     return AgentSpec(algorithm, *seen, settings, NUM_ACTIONS, normalisation, count, precision="float32")

@@ -13,7 +13,7 @@ from benchmarks import value_warmup
 from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.ppo.rollout import keep_block
-from rulka.artifacts import Artifact, observation_contract
+from rulka.artifacts import Artifact, sight_contract
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
@@ -45,7 +45,7 @@ def setting(tmp_path: Path) -> value_warmup.Setting:
         "agent_init",
         network.state_dict(),
         {},
-        observation_contract(params.observation),
+        sight_contract(params.observation),
         table,
         normalisation,
         {},

@@ -39,7 +39,7 @@ def drawn(
 ) -> Batch:
     """A batch of transitions of up to three decisions; or some rows of one in a memory."""
     storage = BlockStorage(buffer)
-    collate = MiniRaceCollate(storage, memory or BatchMemory((2, 2), 4, size), RULE, 3, generator)
+    collate = MiniRaceCollate(storage, memory or BatchMemory((1, 2, 2), 4, size), RULE, 3, generator)
     collate.gamma, collate.rows = gamma, rows or collate.rows
     parts = {"sampler": UniformRows(), "writer": BlockWriter(), "collate_fn": collate, "generator": generator}
     return ReplayBuffer(storage=storage, **parts).sample(size)
@@ -98,7 +98,7 @@ def test_same_seed_same_batch(make_stream: MakeStream):
 
 def test_buffers_share_the_memory_of_one_batch(make_stream: MakeStream):
     own, shown = filled(make_stream, stream=0), filled(make_stream, stream=5)
-    memory, generator = BatchMemory((2, 2), 4, 8), torch.Generator().manual_seed(0)
+    memory, generator = BatchMemory((1, 2, 2), 4, 8), torch.Generator().manual_seed(0)
     drawn(own, 6, 0.9, generator, memory, slice(0, 6))
     drawn(shown, 2, 0.9, generator, memory, slice(6, 8))
     assert (memory.batch.floats[:6, 1] < 1000).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -229,3 +230,50 @@ def test_blocks_of_actions_are_read_as_they_were_written() -> None:
     expected = np.stack([blocks[3], blocks[1], blocks[2]]).reshape(-1, 3)[rows]
     np.testing.assert_array_equal(found.action, expected)
     assert found.action.dtype == np.int64
+
+
+def with_frames(blocks: list[ExperienceBlock], frames: int) -> list[ExperienceBlock]:
+    """Returns the same blocks with frames that were seen at once, put together decision by decision."""
+    stacked, seen = [], np.repeat(blocks[0].image[0], frames, axis=1)
+    for block in blocks:
+        wider = new_block(replace(block.spec, frames=frames))
+        for name in block.spec.layout():
+            if name != "image":
+                getattr(wider, name)[...] = getattr(block, name)
+        wider.image[0] = seen
+        for step in range(block.spec.num_steps):
+            seen = np.concatenate([seen[:, 1:], block.image[step + 1]], axis=1)
+            first = block.is_reset[step]
+            seen[first] = block.image[step + 1][first]
+            wider.image[step + 1] = seen
+        stacked.append(wider)
+    return stacked
+
+
+@pytest.mark.parametrize("frames", [2, 4, 8])
+def test_several_frames_are_stored_once_and_seen_as_they_were(make_stream: MakeStream, frames: int) -> None:
+    """More frames than a block has decisions too; races that end and begin anywhere, the ring wraps around."""
+    streams = [with_frames(make_stream(SPEC, 7, stream, end_share=0.15), frames) for stream in (0, 1)]
+    for blocks in streams:  # the images of one race differ in every decision
+        for block in blocks:
+            assert block.is_reset.any() or block.num_transitions == block.is_reset.size
+    buffer = BlockBuffer(streams[0][0].spec, 6)
+    buffer.keep("mean", lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None])
+    slots = {}
+    for pair in zip(*streams, strict=True):
+        for stream, block in enumerate(pair):
+            slots[buffer.insert(block, stream)] = block
+    assert buffer.arrays.image.shape == (6, SPEC.num_steps + frames, SPEC.num_cars, 4)
+    rows = SPEC.num_cars * (SPEC.num_steps + 1)
+    for slot, block in slots.items():
+        out = torch.empty(rows, frames, 2, 2, dtype=torch.uint8)
+        index = slot * rows + np.random.default_rng(0).permutation(rows)
+        buffer.gather("image", index, out)
+        expected = torch.from_numpy(block.image.reshape(rows, frames, 2, 2)[index - slot * rows])
+        assert torch.equal(out, expected)
+        kept = torch.empty(rows, 1)
+        buffer.gather("mean", index, kept)
+        torch.testing.assert_close(kept[:, 0], expected.float().mean(dim=(1, 2, 3)))
+    other = BlockBuffer(buffer.spec, 6)
+    other.load_ring(buffer.ring_state(), {number: buffer.block_arrays(number) for number in buffer.numbers()})
+    assert np.array_equal(other.arrays.image, buffer.arrays.image)

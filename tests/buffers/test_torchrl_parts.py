@@ -32,7 +32,7 @@ MakeStream = Callable[..., list[ExperienceBlock]]
 
 def build(*, prioritised: bool, batch_size: int = 64) -> ReplayBuffer:
     storage = BlockStorage(BlockBuffer(SPEC, num_slots=4))
-    memory = BatchMemory((2, 2), 4, batch_size)
+    memory = BatchMemory((1, 2, 2), 4, batch_size)
     return ReplayBuffer(
         storage=storage,
         sampler=PrioritisedRows(storage, Priorities(storage.blocks, 0.5, 0.1)) if prioritised else UniformRows(),
@@ -134,7 +134,7 @@ def test_blocks_of_actions_are_collated():
     block = new_block(spec)
     block.action[:] = np.arange(8).reshape(4, 2, 1)
     storage.blocks.insert(block, 0)
-    collate = MiniRaceCollate(storage, BatchMemory((2, 2), 4, 3, (3,)), RULE, 2, torch.Generator())
+    collate = MiniRaceCollate(storage, BatchMemory((1, 2, 2), 4, 3, (3,)), RULE, 2, torch.Generator())
     batch = collate(np.array([5, 0, 7]))
     assert batch.action.tolist() == [[5] * 3, [0] * 3, [7] * 3]
 

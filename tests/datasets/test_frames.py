@@ -26,8 +26,7 @@ from rulka.datasets.frames import (
     read_index,
 )
 from rulka.observation import NUM_FLOATS
-from rulka.params import ObservationParams
-from tests.conftest import synthetic_race
+from tests.conftest import sees, synthetic_race
 
 Write = Callable[..., tuple[Path, FrameIndex]]
 
@@ -68,7 +67,7 @@ def test_values_survive(tmp_path: Path) -> None:
     )
     writer = FrameWriter(
         tmp_path,
-        observation=observation_contract(ObservationParams(height=36, width=34)),
+        observation=observation_contract(sees(36, 34)),
         actions=action_table(5),
         map_uid="m",
         splits={"one": "train"},
@@ -228,7 +227,7 @@ def test_arrays_of_other_lengths_are_not_written(tmp_path: Path) -> None:
 
 
 def one_race_writer(folder: Path) -> FrameWriter:
-    contract = observation_contract(ObservationParams(height=64, width=64))
+    contract = observation_contract(sees(64, 64))
     return FrameWriter(
         folder, observation=contract, actions=action_table(5), map_uid="m", splits={"bad": "train"}, shard_frames=3
     )
@@ -236,7 +235,7 @@ def one_race_writer(folder: Path) -> FrameWriter:
 
 def test_a_contract_that_differs_is_named(write_frames: Write) -> None:
     _, index = write_frames()
-    contract = observation_contract(ObservationParams(height=64, width=64))
+    contract = observation_contract(sees(64, 64))
     check_contract(index, contract, action_table(5))
     with pytest.raises(FrameDataError, match=r"observation.width 64, expected 32"):
         check_contract(index, replace(contract, width=32), action_table(5))
@@ -245,7 +244,7 @@ def test_a_contract_that_differs_is_named(write_frames: Write) -> None:
 
 
 def test_no_frames_are_no_dataset(tmp_path: Path) -> None:
-    contract = observation_contract(ObservationParams(height=36, width=34))
+    contract = observation_contract(sees(36, 34))
     writer = FrameWriter(
         tmp_path, observation=contract, actions=action_table(5), map_uid="m", splits={}, shard_frames=3
     )

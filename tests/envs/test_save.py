@@ -14,11 +14,12 @@ from rulka.envs.settings import read_settings
 from rulka.observation import NUM_FLOATS
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
+from tests.conftest import sees
 
 NUM_CARS = 5
 
 
-def make_batch(track: Track, start_from_earlier: float = 0.0) -> RaceBatch:
+def make_batch(track: Track, start_from_earlier: float = 0.0, frames: int = 1) -> RaceBatch:
     """Short races from anywhere, so that several resets happen after the restore."""
     options = {
         "start_anywhere": 0.5,
@@ -26,6 +27,7 @@ def make_batch(track: Track, start_from_earlier: float = 0.0) -> RaceBatch:
         "start_lateral_m": 2.0,
         "start_heading_deg": 5.0,
         "max_race_s": 2.0 + 2.0 * start_from_earlier,
+        "observation": sees(64, 64).model_copy(update={"frames": frames}),
     }
     return RaceBatch(track, read_settings(None, options, ()), NUM_CARS)
 
@@ -33,7 +35,10 @@ def make_batch(track: Track, start_from_earlier: float = 0.0) -> RaceBatch:
 def go_on(batch: RaceBatch, actions: np.ndarray) -> tuple[str, int]:
     """Drives on; returns a hash of all that was seen and scored, and the number of resets."""
     digest, num_resets = hashlib.sha256(), 0
-    image, floats = np.empty((NUM_CARS, 1, 64, 64), np.uint8), np.empty((NUM_CARS, NUM_FLOATS), np.float32)
+    image, floats = (
+        np.empty((NUM_CARS, *batch.settings.image_shape), np.uint8),
+        np.empty((NUM_CARS, NUM_FLOATS), np.float32),
+    )
     potential = np.empty(NUM_CARS, np.float32)
     for chosen in actions:
         result = batch.step(chosen)
@@ -66,6 +71,18 @@ def test_a_restored_batch_goes_on_as_the_uninterrupted_one(straight) -> None:
     process.start()
     assert queue.get(timeout=60) == expected
     process.join()
+
+
+def test_frames_seen_before_are_saved_too(straight) -> None:
+    actions = np.random.default_rng(3).integers(0, 12, (120, NUM_CARS))
+    batch, other = make_batch(straight, frames=4), make_batch(straight, frames=4)
+    batch.reset(car_generators(7, NUM_CARS))
+    go_on(batch, actions[:33])
+    saved = batch.save()
+    other.restore(saved)
+    assert go_on(other, actions[33:]) == go_on(batch, actions[33:])
+    with pytest.raises(SimulatorError, match="another number or size of frames"):
+        make_batch(straight).restore(saved)
 
 
 def test_what_races_may_begin_from_is_saved_too(straight) -> None:

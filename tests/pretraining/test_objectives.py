@@ -11,9 +11,10 @@ from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig
-from rulka.params import AutoencoderParams, ObjectiveParams, ObservationParams, SimclrParams, VaeParams, VicregParams
+from rulka.params import AutoencoderParams, ObjectiveParams, SimclrParams, VaeParams, VicregParams
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.views import random_view
+from tests.conftest import sees
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 VIEWS: dict[str, Any] = {"projection": 32, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 0.0, "noise": 0.0}
@@ -31,7 +32,7 @@ LEARNED: tuple[ObjectiveParams, ...] = (
 
 
 def build(params: ObjectiveParams, height: int = 64, width: int = 64, encoder: EncoderConfig = CONV) -> Objective:
-    return build_objective(params, encoder, ObservationParams(height=height, width=width))
+    return build_objective(params, encoder, sees(height, width))
 
 
 def frames(num_frames: int = 8) -> torch.Tensor:

@@ -13,8 +13,8 @@ from rulka.actions import action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.frames import CapturedRace, FrameDataset, FrameWriter
 from rulka.observation import FLOATS
-from rulka.params import ObservationParams
 from rulka.pretraining.probes import Probes, probe_encoder, quantities_of
+from tests.conftest import sees
 
 SIZE = 34
 NUM_FRAMES = 300
@@ -57,7 +57,7 @@ def some_floats(lateral_m: np.ndarray, heading_deg: np.ndarray, speed_mps: np.nd
 def capture(folder: Path) -> tuple[FrameDataset, FrameDataset]:
     """Frames whose first pixel tells the place across the road, the second the speed and the third the action."""
     rng = np.random.default_rng(3)
-    contract, table = observation_contract(ObservationParams(height=SIZE, width=SIZE)), action_table(5)
+    contract, table = observation_contract(sees(SIZE, SIZE)), action_table(5)
     splits = {"a": "train", "b": "validation"}
     writer = FrameWriter(
         folder,

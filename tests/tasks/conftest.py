@@ -12,13 +12,14 @@ from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.networks import build_clone_policy
-from rulka.artifacts import Artifact, observation_contract, save_artifact
+from rulka.artifacts import Artifact, save_artifact, sight_contract
 from rulka.observation import Normalisation, reference_normalisation
-from rulka.params import NetworkParams, ObservationParams, Params, read_params, reference_params
+from rulka.params import NetworkParams, Params, read_params, reference_params
 from rulka.runtime.agent_run import Folders
 from tasks.capture import capture
 from tasks.races import races
 from tasks.transfer import transfer
+from tests.conftest import sees
 
 CONV = reference_params().encoder
 PLAIN_IQN = reference_params().network.iqn.model_dump() | {"tau_embedding": 8}
@@ -55,12 +56,12 @@ def small_params() -> Params:
 def write_pretrained(folder: Path, encoder: EncoderConfig) -> tuple[Path, Path]:
     """Writes an encoder and a cloned policy with random weights; returns both folders."""
     torch.manual_seed(0)
-    observation, table = ObservationParams(height=64, width=64), action_table(5)
+    observation, table = sees(64, 64), action_table(5)
     network = NetworkParams(**SMALL_NETWORK)
     normalisation: Normalisation = reference_normalisation()
     tensors = {f"encoder.{name}": tensor for name, tensor in build_encoder(encoder, 64, 64).state_dict().items()}
     policy = build_clone_policy(observation, encoder, network, normalisation, table.num_actions)
-    contract = observation_contract(observation)
+    contract = sight_contract(observation)
     config: dict[str, Any] = {"encoder": encoder.model_dump()}
     save_artifact(folder / "encoder", Artifact("encoder", tensors, config, contract, table, normalisation))
     config |= {"network": network.model_dump(mode="json"), "num_actions": table.num_actions}

@@ -10,12 +10,13 @@ import pytest
 from rulka.datasets.frames import FrameDataset, read_index
 from rulka.datasets.races import load_races
 from rulka.errors import UserError
-from rulka.params import ActionParams, CaptureParams, ObservationParams, TrackParams, read_params
+from rulka.params import ActionParams, CaptureParams, TrackParams, read_params
 from tasks.capture import capture
 from tasks.races import races
+from tests.conftest import sees
 
 PARAMS = read_params()
-OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
+OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
 TRACK = TrackParams(seed=3, length_m=200.0, width_m=16.0, max_slope=0.1, gate_spacing_m=100.0, difficulty="medium")
 
 

@@ -21,18 +21,19 @@ from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
-from rulka.artifacts import Artifact, load_artifact, observation_contract, save_artifact
+from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
 from rulka.datasets.frames import FrameDataset, FrameRace
 from rulka.errors import UserError
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import FLOATS, reference_normalisation
-from rulka.params import ActionParams, CloneParams, NetworkParams, ObservationParams, reference_params
+from rulka.params import ActionParams, CloneParams, NetworkParams, reference_params
 from rulka.pretraining.cloning import Predictions, frames_of, share_held_out
 from tasks.clone import Folders, clone
+from tests.conftest import sees
 
 Write = Callable[..., tuple[Path, Any]]
-OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
+OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
 CONV = reference_params().encoder
 NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, iqn=reference_params().network.iqn)
 
@@ -68,7 +69,7 @@ def encoder_dir(tmp_path: Path) -> Path:
         "encoder",
         tensors,
         {"encoder": CONV.model_dump()},
-        observation_contract(OBSERVATION),
+        sight_contract(OBSERVATION),
         action_table(5),
         reference_normalisation(),
     )

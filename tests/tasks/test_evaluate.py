@@ -18,7 +18,7 @@ from rulka.actions import FORWARD, action_table
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
-from rulka.artifacts import Artifact, ArtifactError, observation_contract, save_artifact
+from rulka.artifacts import Artifact, ArtifactError, save_artifact, sight_contract
 from rulka.cli.evaluation import evaluate_agent, format_evaluation
 from rulka.datasets.races import Race, RaceDataset, track_path, write_races
 from rulka.errors import UserError
@@ -85,7 +85,7 @@ def save_driver(folder: Path, kind: str, algorithm: str, favourite: int) -> None
     config["iqn"] = {"num_quantiles_acting": 8}
     if kind == "agent":
         config["algorithm"] = algorithm
-    contract = observation_contract(params.observation)
+    contract = sight_contract(params.observation)
     sections = {"train": params.train.model_dump(mode="json")}
     training = {"env_steps": 1000, "gradient_steps": 10, "minutes": 0.5, "precision": "bf16", "num_collectors": 2}
     training["tracks"] = ["tiny"]

@@ -16,13 +16,14 @@ from models.encoders.config import ENCODER_CONFIG, ImpalaConfig
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.errors import UserError
 from rulka.losses.pretraining import nt_xent_loss
-from rulka.params import ActionParams, ObservationParams, PretrainParams, reference_params
+from rulka.params import ActionParams, PretrainParams, reference_params
 from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective
 from tasks.pretrain import pretrain
+from tests.conftest import sees
 
 Write = Callable[..., tuple[Path, Any]]
-OBSERVATION, ACTIONS = ObservationParams(height=64, width=64), ActionParams(ticks_per_action=5)
+OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
 
 CONV = reference_params().encoder
 VIEWS = {"projection": 16, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 0.0, "noise": 0.0}
@@ -170,7 +171,7 @@ def test_frames_of_another_size_are_refused(write_frames: Write, tmp_path: Path)
     frames_dir, _ = write_frames()
     with pytest.raises(UserError, match=r"observation.height 64, expected 128"):
         pretrain(
-            ObservationParams(height=128, width=64),
+            sees(128, 64),
             ACTIONS,
             CONV,
             params(),

@@ -32,7 +32,7 @@ def inspect_values(
 
     Args:
         network: of values.
-        image: [B, 1, H, W] uint8; the first `MAX_ROWS` are looked at.
+        image: [B, L, H, W] uint8; the first `MAX_ROWS` are looked at.
         floats: [B, F] float32, raw.
         tau: [T] fractions.
         chunk_shape: of a decision; none for one action, [K] for chunks, whose quantiles are named by place and action.

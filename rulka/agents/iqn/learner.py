@@ -8,7 +8,7 @@ Two things go through all files here. While the encoder is frozen as it was give
 batch's `image` holds these; from its first update on the ring keeps images alone. Where the network carries a guide,
 the cloned policy, `_set_limits` writes the floor of the moment into its weights: actors read it with them, `targets`
 choose next actions within it by the likelihoods that the ring keeps (`Batch.next_guide`).
-Dimensions: B batch, T quantile fractions, A actions, E image features, H x W pixels, F floats.
+Dimensions: B batch, T quantile fractions, A actions, E image features, L frames seen at once, H x W pixels, F floats.
 """
 
 from __future__ import annotations
@@ -176,12 +176,12 @@ class IqnLearner:
             return
         if self._is_encoder_as_given:
             dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
-            self.replay.keep_features(self._encode, self.network.encoder.num_features, dtype)
+            self.replay.keep_features(self._encode, self.network.num_encoded, dtype)
         else:
             self.replay.drop_features()
 
     def _encode(self, image: Tensor, _floats: Tensor) -> Tensor:
-        """Maps images [B, 1, H, W] uint8 to features [B, E], as collectors see them."""
+        """Maps images [B, L, H, W] uint8 to features [B, E], as collectors see them."""
         self.network.eval()  # spectral norms must not move on
         with torch.no_grad(), autocast(self.precision, self._device):
             parts = [self.network.encode(part.to(self._device)) for part in image.split(self._params.batch_size)]

@@ -88,8 +88,8 @@ def _graph(network: IqnNetwork, tau: Tensor) -> Any:
     hidden = "floats"
     for index, layer in enumerate(layer for layer in network.float_head if isinstance(layer, nn.Linear)):
         weight, bias = _parameters(layer)
-        if index == 0:  # and (x - mean) / std of the first linear layer
-            weight = weight / network.float_std
+        if index == 0:  # and (x - mean) / std of the first linear layer, to which what is withheld is zero
+            weight = weight * network.float_shown / network.float_std
             bias = bias - weight @ network.float_mean
         hidden = nodes.leaky(nodes.linear(weight, bias, hidden))
     state = nodes.node("Concat", nodes.node("Flatten", features), hidden, axis=1)
@@ -104,7 +104,7 @@ def _graph(network: IqnNetwork, tau: Tensor) -> Any:
     advantage = nodes.linear(*last, mean)
     make_info, types = nodes.helper.make_tensor_value_info, nodes.types
     inputs = [
-        make_info("image", types.UINT8, ["N", 1, network.height, network.width]),
+        make_info("image", types.UINT8, ["N", 1, network.inputs.height, network.inputs.width]),
         make_info("floats", types.FLOAT, ["N", len(network.float_mean)]),
     ]
     outputs = [make_info(advantage, types.FLOAT, ["N", len(last[1])])]

@@ -87,15 +87,16 @@ class IqnReplay:
         self._split = RaceSplit(params.held_out_share, seed)
         self._horizon = params.mini_race_decisions(spec.decision_ms)
         self._rule = ClockRule(self._horizon, params.oversample_long_term, params.oversample_max_term)
-        size, num_floats = (spec.observation.height, spec.observation.width), len(spec.normalisation.mean)
+        self._image_shape, num_floats = spec.observation.image_shape, len(spec.normalisation.mean)
         num_guided = spec.num_actions if params.has_limits else 0
-        self._memory = BatchMemory(size, num_floats, params.batch_size, spec.chunk_shape, device, num_guided)
+        self._memory = BatchMemory(
+            self._image_shape, num_floats, params.batch_size, spec.chunk_shape, device, num_guided
+        )
         self._own: _Source | None = None
         self._held_out: _Source | None = None
         self._demonstrations: _Source | None = None
         self._priorities: Priorities | None = None
         self._kept: dict[str, Derive] = {}
-        self._image_shape = (1, *size)
         self.num_own = 0
 
     @property
@@ -144,11 +145,11 @@ class IqnReplay:
             AgentError: if they show something else than the agent sees.
             ValueError: if there are none.
         """
-        expected = (*self._image_shape[1:], self.batch.floats.shape[1])
+        expected = (*self._image_shape, self.batch.floats.shape[1])
         for block in blocks:
-            found = (block.spec.height, block.spec.width, block.spec.num_floats)
+            found = (*block.spec.image_shape, block.spec.num_floats)
             if found != expected:
-                message = f"demonstrations have (height, width, floats) {found}, the agent sees {expected}"
+                message = f"demonstrations have (frames, height, width, floats) {found}, the agent sees {expected}"
                 raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
         storage = BlockStorage(demonstration_buffer(blocks, self._device))
         for name, derive in self._kept.items():

@@ -301,11 +301,11 @@ class PpoLearner:
             yield from order.tensor_split(max(1, round(num_rows / self._params.batch_size)))
 
     def _encode(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns image features [..., E] of images [..., 1, H, W]; there are as many floats [..., F]."""
+        """Returns image features [..., E] of images [..., L, H, W]; there are as many floats [..., F]."""
         return self._in_parts(lambda part, _: self.network.encode(part), image, floats)
 
     def _in_parts(self, compute: Callable[[Tensor, Tensor], Tensor], image: Tensor, floats: Tensor) -> Tensor:
-        """Applies `compute` to images [..., 1, H, W] and floats [..., F], some rows at a time and without gradients."""
+        """Applies `compute` to images [..., L, H, W] and floats [..., F], some rows at a time and without gradients."""
         size, lead = self._params.batch_size, floats.shape[:-1]
         rows = zip(image.flatten(0, -4).split(size), floats.flatten(0, -2).split(size), strict=True)
         # In evaluation mode, as collectors act: in training mode spectral norms move on with every part.
@@ -347,7 +347,7 @@ class PpoLearner:
 
     def _measure(self, spec: AgentSpec) -> Precision:
         rows = min(256, self._params.batch_size)
-        shape = (rows, 1, spec.observation.height, spec.observation.width)
+        shape = (rows, *spec.observation.image_shape)
         image = torch.zeros(shape, dtype=torch.uint8, device=self._device)
         floats = self.network.float_mean.expand(rows, -1)
 

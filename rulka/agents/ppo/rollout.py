@@ -2,7 +2,8 @@
 
 Advantages and returns are estimated when an update begins, all of them from the values of one network. The values that
 were estimated while acting are those of older weights, the newest block's of others than the oldest block's.
-Dimensions: M decisions, T decisions of a block, N cars, H x W pixels, F floats, E image features, A actions.
+Dimensions: M decisions, T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, E image
+features, A actions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Segment(NamedTuple):
     """What is kept of blocks until they are learned from; see `rulka.buffers.experience`.
 
     Attributes:
-        image: [T + 1, N, 1, H, W] uint8.
+        image: [T + 1, N, L, H, W] uint8.
         floats: [T + 1, N, F] float32 raw.
         action: [T, N] int64.
         log_prob: [T, N] float32 of the action when it was chosen.
@@ -57,7 +58,7 @@ class Rollout(NamedTuple):
     """Decisions to learn from, resets left out: what happened, and what it was worth when the update began.
 
     Attributes:
-        image: [M, 1, H, W] uint8; or image features [M, E], where the encoder is frozen.
+        image: [M, L, H, W] uint8; or image features [M, E], where the encoder is frozen.
         floats: [M, F] float32 raw.
         action: [M] int64.
         log_prob: [M] float32 of the action when it was chosen.

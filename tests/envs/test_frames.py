@@ -1,0 +1,112 @@
+"""Several frames at once, and frames that nobody is shown, in environments."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rulka.envs.batch import RaceBatch, car_generators
+from rulka.envs.settings import read_settings
+from rulka.evaluation.race import EvaluationRaces, race
+from rulka.observation import FLOATS, NUM_FLOATS
+from rulka.params import ObservationParams, Part, reference_params
+from rulka.race_settings import RaceSettings
+from rulka.tracks.track import Track
+from tests.conftest import sees
+
+NUM_CARS, STEPS = 4, 60
+
+
+def looks(**changes: object) -> ObservationParams:
+    return ObservationParams.model_validate(sees(34, 40).model_dump() | changes)
+
+
+def images(track: Track, observation: ObservationParams) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Returns what was seen after the first reset and after each decision, and whether that began a race."""
+    options = {"observation": observation, "max_race_s": 0.7, "start_anywhere": 0.5, "start_speed_mps": 20.0}
+    batch = RaceBatch(track, read_settings(None, options, ()), NUM_CARS)
+    batch.reset(car_generators(3, NUM_CARS))
+    image, floats = np.empty((NUM_CARS, *observation.image_shape), np.uint8), np.empty((NUM_CARS, NUM_FLOATS), "f4")
+    potential, seen, begins = np.empty(NUM_CARS, np.float32), [], [np.ones(NUM_CARS, bool)]
+    batch.observe(image, floats, potential)
+    seen.append(image.copy())
+    for actions in np.random.default_rng(0).integers(0, 12, (STEPS, NUM_CARS)):
+        begins.append(batch.step(actions).is_reset)
+        batch.observe(image, floats, potential)
+        seen.append(image.copy())
+    return seen, begins
+
+
+def test_frames_are_those_of_the_decisions_before(straight: Track) -> None:
+    one, begins = images(straight, looks())
+    three, _ = images(straight, looks(frames=3))
+    assert sum(int(first.sum()) for first in begins) > 2 * NUM_CARS
+    since = np.zeros(NUM_CARS, int)
+    for step, seen in enumerate(three):
+        since = np.where(begins[step], 0, since + 1)
+        for car in range(NUM_CARS):
+            expected = [one[step - min(back, since[car])][car, 0] for back in (2, 1, 0)]
+            assert np.array_equal(seen[car], np.stack(expected)), (step, car)
+
+
+def test_a_withheld_image_is_black(straight: Track) -> None:
+    shown, _ = images(straight, looks())
+    black, _ = images(straight, looks(withheld=["image"], frames=2))
+    assert shown[-1].any()
+    assert not any(image.any() for image in black)
+
+
+def test_gymnasium_shows_the_frames() -> None:
+    env = gymnasium.make("rulka/Race-v0", observation=looks(frames=3).model_dump())
+    assert env.observation_space["image"].shape == (3, 34, 40)
+    observation, _ = env.reset(seed=1)
+    assert np.array_equal(observation["image"][0], observation["image"][2])
+    for _ in range(3):
+        observation, *_ = env.step(0)
+    assert not np.array_equal(observation["image"][0], observation["image"][2])
+    env.close()
+
+
+@pytest.mark.parametrize("withheld", [[], ["image"]])
+def test_evaluation_shows_what_training_shows(straight: Track, withheld: list[str]) -> None:
+    """The same start, the same actions, the same frames."""
+    params, observation = reference_params(), looks(frames=2, withheld=withheld)
+    seen: list[np.ndarray] = []
+
+    def policy(image: np.ndarray, floats: np.ndarray) -> np.ndarray:
+        seen.append(image.copy())
+        return np.zeros(len(image), np.int64)
+
+    settings = RaceSettings.for_evaluation(
+        observation, params.actions, params.simulator, params.evaluate, params.race_end
+    ).model_copy(update={"start_lateral_m": 0.0, "start_heading_deg": 0.0})
+    race(policy, EvaluationRaces(straight, settings, range(2)))
+    keywords = {"start_anywhere": 0.0, "rewards": params.rewards}
+    batch = RaceBatch(straight, read_settings(settings, keywords, ()), 2)
+    batch.reset(car_generators(0, 2))
+    image, floats = np.empty((2, 2, 34, 40), np.uint8), np.empty((2, NUM_FLOATS), np.float32)
+    for expected in seen[:40]:
+        batch.observe(image, floats, np.empty(2, np.float32))
+        assert np.array_equal(image, expected)
+        batch.step(np.zeros(2, np.int64))
+
+
+def test_parts_are_those_of_the_floats() -> None:
+    assert get_args(Part) == ("image", *FLOATS)
+
+
+@pytest.mark.parametrize(
+    ("withheld", "message"),
+    [(["waypoints", "waypoints"], "waypoints twice"), (["waypoint"], "waypoints"), (list("x"), "Input should be")],
+)
+def test_what_cannot_be_withheld_is_named(withheld: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        looks(withheld=withheld)
+
+
+def test_something_must_be_shown() -> None:
+    with pytest.raises(ValueError, match="nothing to see"):
+        looks(withheld=get_args(Part))
