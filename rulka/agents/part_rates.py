@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rulka.params import PartRateParams
+from rulka.params import ByPartParams
 from rulka.schedule import Moment
 
 
@@ -18,7 +18,7 @@ class PartRates:
     A part whose factor is 0 is frozen: it gets no gradients, and the optimizer leaves it alone, weight decay included.
     """
 
-    def __init__(self, network: nn.Module, parts: Mapping[str, tuple[str, ...]], factors: PartRateParams) -> None:
+    def __init__(self, network: nn.Module, parts: Mapping[str, tuple[str, ...]], factors: ByPartParams) -> None:
         """Prepares.
 
         Args:

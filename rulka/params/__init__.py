@@ -7,7 +7,7 @@ by its own name: no stage writes parameters.
 
 from __future__ import annotations
 
-from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams, PartRateParams
+from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams, ByPartParams
 from rulka.params.base import (
     MOST_START_MPS,
     Algorithm,
@@ -80,6 +80,7 @@ __all__ = [
     "AngleDeg",
     "AutoencoderParams",
     "Backend",
+    "ByPartParams",
     "CameraParams",
     "CampaignTracksParams",
     "CaptureParams",
@@ -105,7 +106,6 @@ __all__ = [
     "Params",
     "ParamsError",
     "Part",
-    "PartRateParams",
     "PartsParams",
     "PhysicsParams",
     "PpoParams",

@@ -13,8 +13,8 @@ from rulka.schedule import Schedule
 ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
-class PartRateParams(Section):
-    """What the learning rate of each part of a network is multiplied with; 0 freezes the part."""
+class ByPartParams(Section):
+    """A number for each part of a network, by schedule."""
 
     encoder: NotNegativeSchedule = Field(description="of images")
     float_head: NotNegativeSchedule = Field(description="of the floats")
@@ -22,14 +22,15 @@ class PartRateParams(Section):
     heads: NotNegativeSchedule = Field(description="that end in logits or values")
 
     def by_part(self) -> dict[str, Schedule]:
-        """Returns the factor of every part, by the name of the part."""
+        """Returns the number of every part, by the name of the part."""
         return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
 
 
 class AlgorithmParams(Section):
     """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
 
-    rate_of: PartRateParams = Field(description="factors of the learning rate, by part of the network")
+    rate_of: ByPartParams = Field(description="factors of the learning rate, by part of the network; 0 freezes one")
+    pull_of: ByPartParams = Field(description="pull back to the first weights, beside the gradient, by part; 0 is none")
 
     def impossible(
         self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool

@@ -20,10 +20,10 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.observation import Normalisation
 from rulka.params import (
     Algorithm,
+    ByPartParams,
     IqnNetworkParams,
     IqnParams,
     NetworkParams,
-    PartRateParams,
     PpoParams,
 )
 from rulka.schedule import Moment, Schedule
@@ -38,7 +38,8 @@ def constant(value: float) -> Schedule:
     return Schedule(interpolation="linear", points=((0, value),))
 
 
-ALL_ALIKE = PartRateParams(**dict.fromkeys(PartRateParams.model_fields, constant(1.0)))
+ALL_ALIKE = ByPartParams(**dict.fromkeys(ByPartParams.model_fields, constant(1.0)))
+NO_PULL = ByPartParams(**dict.fromkeys(ByPartParams.model_fields, constant(0.0)))
 PPO = PpoParams(
     steps_per_update=256,
     epochs=4,
@@ -46,6 +47,7 @@ PPO = PpoParams(
     batch_size=64,
     learning_rate=constant(0.001),
     rate_of=ALL_ALIKE,
+    pull_of=NO_PULL,
     gamma=0.5,
     gae_lambda=0.9,
     clip=0.2,
@@ -71,6 +73,7 @@ IQN = IqnParams(
     batch_size=16,
     learning_rate=constant(0.003),
     rate_of=ALL_ALIKE,
+    pull_of=NO_PULL,
     gamma=constant(0.5),
     epsilon=constant(0.3),
     munchausen=None,
@@ -229,3 +232,9 @@ def lab() -> Lab:
 @pytest.fixture
 def step() -> type[Step]:
     return Step
+
+
+@pytest.fixture
+def races(lab: Lab, step: type[Step]) -> Races:
+    """Races of three decisions, each paid by the number of its action."""
+    return lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else ""))

@@ -17,11 +17,6 @@ from rulka.buffers.sampler import Batch
 from rulka.schedule import Moment
 
 
-@pytest.fixture
-def races(lab, step):
-    return lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else ""))
-
-
 def weights(network) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
 

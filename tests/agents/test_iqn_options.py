@@ -28,11 +28,6 @@ MUNCHAUSEN = {"alpha": 0.9, "temperature": 0.03, "floor": -1.0}
 RESETS = {"every_env_steps": 512, "fresh_share": 0.25, "last_layer_kept": 0.8, "further_samples": 100}
 
 
-@pytest.fixture
-def races(lab, step):
-    return lab.races(lambda state, action: step(float(action), state + 1, "terminated" if state == 2 else ""))
-
-
 def weights(network) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.averaging import RunningAverage
+from rulka.agents.initial_pull import InitialPull
 from rulka.agents.metrics import MetricMeans, inspect_training
 from rulka.agents.part_rates import PartRates
 from rulka.agents.ppo.network import PARTS, fresh_network
@@ -65,6 +66,7 @@ class PpoLearner:
         self._first: ActorCritic | None = None  # the policy it began as, while the loss holds on to it
         self._average = RunningAverage(self.network, params.racer_tau)
         self._rates = PartRates(self.network, PARTS, params.rate_of)
+        self._pull = InitialPull(self._rates.groups, params.pull_of)
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._pending: dict[int, Segment] = {}  # by the number of the block
         self._num_inserted = 0
@@ -84,6 +86,7 @@ class PpoLearner:
         """Takes initial weights."""
         self.network.load_state_dict(dict(tensors))
         self._first = copy.deepcopy(self.network).requires_grad_(False) if self._params.holds_on else None
+        self._pull.begin()
         self._average.begin()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
@@ -142,6 +145,7 @@ class PpoLearner:
             "version": self.version,
             "num_env_steps": self.num_env_steps,
             "first": {} if self._first is None else weights_on_host(self._first),
+            "pull": self._pull.state_dict(),
             "average": self._average.state_dict(),
         }
 
@@ -153,6 +157,7 @@ class PpoLearner:
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
         if self._first is not None:
             self._first.load_state_dict(state["first"])
+        self._pull.load_state_dict(state["pull"])
         self._average.load_state_dict(state["average"])
 
     def experience(self) -> Experience:
@@ -292,6 +297,7 @@ class PpoLearner:
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self._params.max_grad_norm)
         self._optimizer.step()
+        self._pull.apply(self._optimizer, self.moment)
         return norm
 
     def _minibatches(self, num_rows: int, num_epochs: int) -> Iterator[Tensor]:
