@@ -81,22 +81,38 @@ class PurePursuitDriver:
         self._decision = 0
 
     def actions(self, simulator: Simulator) -> NDArray[np.int64]:
-        """Returns [N] action indices for the cars as they stand, to be held for the next decision."""
-        speed = np.linalg.norm(simulator.cars[:, CAR["velocity"]].astype(np.float64), axis=1)
-        soon = self._zone_ahead(simulator.zone_index, REACTION_S * speed)
-        excess = speed - self._plans[np.arange(len(speed)), soon]
-        steer = self._steer(simulator, speed)
-        index = simulator.table.index_of(excess < COAST_MPS, excess > BRAKE_MPS, steer, 0.5)
+        """Returns [N] action indices for the cars as they stand, to be held for the next decision.
+
+        A key is all or nothing, so what a decision steers too much or too little is carried to the next.
+        """
+        gas, brake, wanted = self._wanted(simulator)
+        wanted = wanted + self._rest
+        steer = np.where(np.abs(wanted) > 0.5, np.sign(wanted), 0.0)
+        self._rest = np.clip(wanted - steer, -0.5, 0.5)
+        index = simulator.table.index_of(gas, brake, steer, 0.5)
         slips = _uniform(self._key, self._decision) < self._skills.slip_chance
         self._decision += 1
         self._last = np.where(slips, self._last, index)
         return self._last
 
-    def _steer(self, simulator: Simulator, speed: Floats) -> Floats:
-        """Returns [N] -1, 0 or 1 (right), which over several decisions amounts to the bend that is wanted.
+    def advice(self, simulator: Simulator) -> NDArray[np.float32]:
+        """Returns [N, A] for which share of the next decision each action should be held; rows sum to 1.
 
-        A key is all or nothing, so what a decision steers too much or too little is carried to the next.
+        It depends on where the cars are and on nothing that was done before, so that it can be asked wherever somebody
+        else has driven. Half a turn of the wheel is the key held for half of the time.
         """
+        gas, brake, wanted = self._wanted(simulator)
+        shares = np.zeros((len(wanted), simulator.table.num_actions), np.float32)
+        cars, turned = np.arange(len(wanted)), np.abs(wanted)
+        shares[cars, simulator.table.index_of(gas, brake, np.sign(wanted), 0.5)] += turned
+        shares[cars, simulator.table.index_of(gas, brake, np.zeros_like(wanted), 0.5)] += 1.0 - turned
+        return shares
+
+    def _wanted(self, simulator: Simulator) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Floats]:
+        """Returns [N] each: whether to give gas and to brake, and the steering from -1 to 1 (right) for the bend."""
+        speed = np.linalg.norm(simulator.cars[:, CAR["velocity"]].astype(np.float64), axis=1)
+        soon = self._zone_ahead(simulator.zone_index, REACTION_S * speed)
+        excess = speed - self._plans[np.arange(len(speed)), soon]
         position = simulator.cars[:, CAR["position"]].astype(np.float64)
         rotation = simulator.cars[:, CAR["rotation"]].reshape(-1, 3, 3).astype(np.float64)
         target = self._target(simulator.zone_index, speed)
@@ -104,10 +120,7 @@ class PurePursuitDriver:
         distance = np.maximum(np.hypot(local[:, 0], local[:, 2]), 1.0)
         bend = 2.0 * local[:, 0] / distance**2
         able = 1.0 / np.interp(speed, *np.array(self._physics.turn_radius_m).T)
-        wanted = np.clip(-bend / able, -1.0, 1.0) + self._rest
-        steer = np.where(np.abs(wanted) > 0.5, np.sign(wanted), 0.0)
-        self._rest = np.clip(wanted - steer, -0.5, 0.5)
-        return steer
+        return excess < COAST_MPS, excess > BRAKE_MPS, np.clip(-bend / able, -1.0, 1.0)
 
     def _target(self, zone_index: NDArray[np.int64], speed: Floats) -> Floats:
         zone = self._zone_ahead(zone_index, 6.0 + self._skills.look_ahead_s * speed)

@@ -126,3 +126,25 @@ def test_kernels_and_tracks_locate_alike(track) -> None:
         assert car[columns.ZONE] == index
         found = car[[columns.ALONG, columns.LATERAL, columns.HEIGHT]]
         np.testing.assert_allclose(found, [along, lateral, height], atol=1e-3)
+
+
+def test_advice_is_what_the_keys_amount_to_and_remembers_nothing(track, params, table) -> None:
+    """Whole key presses never differ by more than half a decision from the shares that were advised up to then."""
+    simulator = Simulator(track, 3, params.simulator, table)
+    driver = PurePursuitDriver(track, params.simulator.physics, skilled(0.9, 3), seed=0)
+    other = PurePursuitDriver(track, params.simulator.physics, skilled(0.9, 3), seed=0)
+    keys, ahead = table.keys(), np.zeros(3)
+    differences = []
+    for _ in range(250):
+        advice = driver.advice(simulator)
+        assert np.array_equal(advice, driver.advice(simulator)), "asking changes nothing"
+        assert np.array_equal(advice, other.advice(simulator)), "nor does what was driven before"
+        np.testing.assert_allclose(advice.sum(axis=1), 1.0, atol=1e-6)
+        assert (np.count_nonzero(advice, axis=1) <= 2).all()
+        taken = driver.actions(simulator)
+        assert (advice @ keys[:, :2] > 0.5).tolist() == (keys[taken, :2] > 0.5).tolist(), "gas and brake are the same"
+        ahead += (keys[taken] - advice @ keys) @ np.array([0.0, 0.0, -1.0, 1.0])
+        differences.append(ahead.copy())
+        simulator.step(taken)
+    assert np.abs(differences).max() <= 0.5 + 1e-5
+    assert np.ptp(differences) > 0.5, "keys are whole, shares are not"
