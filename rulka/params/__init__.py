@@ -21,7 +21,7 @@ from rulka.params.base import (
     Share,
     StartSpeedMps,
 )
-from rulka.params.iqn import IqnParams, MunchausenParams, PrioritisedParams, ResetParams
+from rulka.params.iqn import IqnParams, MarginParams, MunchausenParams, PrioritisedParams, ResetParams
 from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
 from rulka.params.ppo import PpoParams
 from rulka.params.problems import problems_of
@@ -98,6 +98,7 @@ __all__ = [
     "LateralM",
     "LineStartParams",
     "MainTrackParams",
+    "MarginParams",
     "MunchausenParams",
     "NetworkParams",
     "NotNegative",

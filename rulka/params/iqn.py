@@ -50,6 +50,13 @@ class ResetParams(Section):
     further_samples: Whole = Field(description="transitions to learn from beyond samples_per_insert")
 
 
+class MarginParams(Section):
+    """Demonstrated actions are to be worth more than others, Hester et al. 2018 (DQfD), arXiv:1704.03732."""
+
+    margin: Positive = Field(description="by how much, in units of returns")
+    weight: Positive = Field(description="of that loss, beside the one of quantiles")
+
+
 class IqnParams(AlgorithmParams):
     """IQN; see `rulka.agents.iqn.learner`."""
 
@@ -82,6 +89,7 @@ class IqnParams(AlgorithmParams):
     held_out_share: float = Field(ge=0, lt=1, description="share of races never learned from, and of batches that test")
     samples_per_insert: Positive = Field(description="how often each decision is learned from on average")
     demonstration_share: ShareSchedule = Field(description="share of every batch drawn from demonstrations")
+    demonstration_margin: MarginParams | None = Field(description="null: demonstrations teach by their returns alone")
     warmup_steps: Whole = Field(description="first environment steps driven by the cloned policy")
     guide_floor: ShareSchedule = Field(
         description="least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any"
@@ -172,6 +180,10 @@ class IqnParams(AlgorithmParams):
             (
                 round(self.batch_size * most_shown) == self.batch_size,
                 f"demonstration_share {most_shown} leaves no place in a batch of {self.batch_size}",
+            ),
+            (
+                self.demonstration_margin is not None and not self.has_demonstrations,
+                "demonstration_margin is about demonstrations, and demonstration_share is 0: set it to null",
             ),
             (
                 self.munchausen is not None and self.use_double_dqn,

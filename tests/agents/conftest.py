@@ -90,6 +90,7 @@ IQN = IqnParams(
     start_steps=256,
     samples_per_insert=8.0,
     demonstration_share=0.25,
+    demonstration_margin=None,
     warmup_steps=0,
     guide_floor=constant(0.0),
     gradient_steps_per_update=8,

@@ -203,7 +203,7 @@ def test_a_share_of_demonstrations_may_end_at_none(lab, step, races):
 
 
 def test_demonstrations_of_another_shape_are_refused(lab):
-    with pytest.raises(AgentError, match=r"\(64, 64, 184\), the agent sees \(34, 34, 4\)"):
+    with pytest.raises(AgentError, match=r"\(1, 64, 64, 184\), the agent sees \(1, 34, 34, 4\)"):
         make_learner(lab.spec("iqn")).insert_demonstrations([new_block(BlockSpec(3, 1, 64, 64, 184))])
 
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from models.iqn import fixed_fractions
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.iqn.learner import reset_weights
 from rulka.agents.iqn.network import fresh_network
 from rulka.agents.spec import Experience
+from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.sampler import Batch
 from rulka.losses.munchausen import munchausen_bonus, soft_value
 from rulka.params import ResetParams
@@ -135,6 +137,31 @@ def test_a_frozen_encoder_sees_each_image_once_and_every_image_again_when_it_lea
     learner.update()
     assert learner.replay.batch.image.dtype == torch.uint8
     assert not torch.equal(weights(learner.network)["encoder.layers.0.weight"], before["encoder.layers.0.weight"])
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3])
+def test_demonstrated_actions_become_worth_more_by_the_margin(lab, races, weight: float):
+    """All actions are paid alike where it is shown what to do: returns alone leave the values of actions equal."""
+    margin = {"demonstration_margin": {"margin": 0.5, "weight": weight}} if weight else {}
+    spec = lab.spec("iqn", {"embedding_at": "hidden"}, learning_rate=0.003, batch_size=32, **margin)
+    learner = filled(spec, races)
+    shown = new_block(BlockSpec(64, 1, 34, 34, 4))
+    shown.floats[..., 1], shown.action[:], shown.is_greedy[:] = 7.0, 2, True
+    learner.insert_demonstrations([shown])
+    for _ in range(15):
+        learner.num_env_steps += 256  # so that it may go on learning
+        metrics = learner.update()
+        assert metrics is not None
+    with torch.no_grad():
+        image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.tensor([[0.0, 7.0, 0.0, 0.0]])
+        advantage = learner.network.advantages(image, floats, fixed_fractions(32))[0]
+    lead = float(advantage[2] - advantage[:2].max())
+    if weight:
+        assert lead > 0.3
+        assert metrics["margin_loss"] < 0.2
+    else:
+        assert abs(lead) < 0.2
+        assert "margin_loss" not in metrics
 
 
 def test_target_waits_for_its_period(lab, races):
@@ -332,6 +359,7 @@ def test_resume_is_exact_with_everything_on(lab, races):
         ({"start_steps": 2048}, "buffer_steps"),
         ({"n_steps": 0}, "greater than or equal to 1"),
         ({"demonstration_share": 1.0}, "leaves no place"),
+        ({"demonstration_share": 0.0, "demonstration_margin": {"margin": 0.1, "weight": 1.0}}, "set it to null"),
         ({"munchausen": MUNCHAUSEN}, "use_double_dqn"),
         ({"target_tau": 0.0}, "greater than 0"),
         ({"held_out_share": 1.0}, "less than 1"),

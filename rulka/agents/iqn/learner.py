@@ -35,6 +35,7 @@ from rulka.agents.spec import AgentSpec, Experience
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.sampler import GUIDE, Batch
 from rulka.device import CPU, Generators, state_on_host, upload, weights_on_host
+from rulka.losses.margin import margin_loss
 from rulka.losses.quantile import SelfLoss, initial_self_loss, quantile_huber_loss, self_loss_weights
 from rulka.params import IqnParams, ResetParams
 from rulka.schedule import Moment
@@ -218,7 +219,7 @@ class IqnLearner:
         weight_b, self._self_loss = self_loss_weights(self_loss_b, self._self_loss, params.self_loss_clamp_ratio)
         self._optimizer.zero_grad(set_to_none=True)
         # The sum over the batch, not its mean: learning rate and clip are those of Linesight, which sums.
-        (loss_b * weight_b * batch.weight).sum().backward()
+        (loss_b * weight_b * batch.weight).sum().add(self._margin_loss(batch, means)).backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm)
         if params.max_grad_value is not None:
             nn.utils.clip_grad_value_(self.network.parameters(), params.max_grad_value)
@@ -237,6 +238,17 @@ class IqnLearner:
             importance=batch.weight.mean(),
             grad_norm=norm,
         )
+
+    def _margin_loss(self, batch: Batch, means: MetricMeans) -> Tensor | float:
+        """Returns the weighted sum of how far demonstrated actions are from being worth a margin more than others."""
+        params, shown = self._params.demonstration_margin, slice(self.replay.num_own, None)
+        if params is None or not len(batch.action[shown]):
+            return 0.0
+        with autocast(self.precision, self._device):
+            value = self.network.advantages(batch.image[shown], batch.floats[shown], self._tau_choosing)
+        loss = margin_loss(value, batch.action[shown], params.margin)
+        means.add(margin_loss=loss.mean())
+        return params.weight * loss.sum()
 
     def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns sampled returns [B, T] of the transitions, and their fractions [B, T] or [T]."""
