@@ -139,29 +139,29 @@ def test_a_frozen_encoder_sees_each_image_once_and_every_image_again_when_it_lea
     assert not torch.equal(weights(learner.network)["encoder.layers.0.weight"], before["encoder.layers.0.weight"])
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.3])
-def test_demonstrated_actions_become_worth_more_by_the_margin(lab, races, weight: float):
-    """All actions are paid alike where it is shown what to do: returns alone leave the values of actions equal."""
-    margin = {"demonstration_margin": {"margin": 0.5, "weight": weight}} if weight else {}
+def test_demonstrated_actions_become_worth_more_by_the_margin(lab, races):
+    """In a state that only demonstrations visit, where another action is thought better at first."""
+    margin = {"demonstration_margin": {"margin": 0.5, "weight": 0.3}}
     spec = lab.spec("iqn", {"embedding_at": "hidden"}, learning_rate=0.003, batch_size=32, **margin)
     learner = filled(spec, races)
+
+    def advantages() -> torch.Tensor:
+        image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.tensor([[0.0, 7.0, 0.0, 0.0]])
+        with torch.no_grad():
+            return learner.network.advantages(image, floats, fixed_fractions(32))[0]
+
+    worst = int(advantages().argmin())
     shown = new_block(BlockSpec(64, 1, 34, 34, 4))
-    shown.floats[..., 1], shown.action[:], shown.is_greedy[:] = 7.0, 2, True
+    shown.floats[..., 1], shown.action[:], shown.is_greedy[:] = 7.0, worst, True
     learner.insert_demonstrations([shown])
+    losses = []
     for _ in range(15):
         learner.num_env_steps += 256  # so that it may go on learning
-        metrics = learner.update()
-        assert metrics is not None
-    with torch.no_grad():
-        image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.tensor([[0.0, 7.0, 0.0, 0.0]])
-        advantage = learner.network.advantages(image, floats, fixed_fractions(32))[0]
-    lead = float(advantage[2] - advantage[:2].max())
-    if weight:
-        assert lead > 0.3
-        assert metrics["margin_loss"] < 0.2
-    else:
-        assert abs(lead) < 0.2
-        assert "margin_loss" not in metrics
+        losses.append(learner.update()["margin_loss"])
+    others = advantages()[torch.arange(3) != worst]
+    assert float(advantages()[worst] - others.max()) > 0.4
+    assert losses[0] > 0.5
+    assert losses[-1] < 0.1
 
 
 def test_target_waits_for_its_period(lab, races):
