@@ -1,4 +1,4 @@
-"""Stage `races`: recordings of people, or demonstrations by the built-in driver, as one dataset with their track.
+"""Stage `races`: recordings of people, or demonstrations by the built-in driver, as one dataset with their tracks.
 
 Reads  data/recordings/     `*.Gbx` files at any depth; may be empty
 Writes data/races/          see rulka.datasets.races; tracks/<uid>.reference.txt, a lap near the fastest possible
@@ -63,7 +63,7 @@ def races(
     if files:
         with Progress("races: reading recordings", len(files), "files") as bar:
             dataset = _read(recordings_dir, files, races, bar.advance)
-        sys.stdout.write(f"races: {summary_of(len(dataset.races), dataset.quarantine)}\n")
+        sys.stdout.write(f"races: {summary_of(dataset)}\n")
     else:
         dataset = _demonstrate(actions, simulator, track, races, race_end)
     with output_folder(out_dir) as folder:

@@ -1,4 +1,4 @@
-"""Recording files to races: which can be used, why the others cannot, and the track that they were driven on.
+"""Recording files to races: which can be used, why the others cannot, and the tracks that they were driven on.
 
 Where recordings that were here are missing, nobody is to train on the built-in driver's races instead, unasked.
 """
@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from rulka.datasets.selection import (
     UnusableRecordingError,
     quarantined,
     refuse_unwanted,
-    split_by_speed,
+    too_slow,
 )
 from rulka.errors import UserError
 from rulka.graph import read_lock
@@ -38,6 +38,8 @@ from rulka.tracks.track import Track, TrackError
 
 SUFFIX = ".gbx"
 NUM_SHOWN_REASONS = 10
+MAX_START_APART_M = 16.0
+"""All races on a map begin in one place. Ghosts of a file that begin further apart, half a block, are of two maps."""
 _CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])")
 
 
@@ -50,11 +52,11 @@ class NoMapUidError(UnusableRecordingError):
 
 
 class DuplicateError(UnusableRecordingError):
-    """The same race is in another file."""
+    """The same race is in another file, or a ghost of the same one before."""
 
 
 class OtherMapError(UnusableRecordingError):
-    """The race was driven on another map than the one that is used."""
+    """A ghost was driven on another map than its file, and does not say which."""
 
 
 class DamagedSamplesError(UnusableRecordingError):
@@ -81,11 +83,15 @@ class NoUsableRecordingError(UserError):
 
 @dataclass(frozen=True)
 class _Usable:
-    """A race that can be learned from, the map it was driven on, and whether its path jumps."""
+    """A race that can be learned from, which ghost of its file it is, its map's name, and whether its path jumps."""
 
     race: Race
+    ghost: str
     map_name: str
     has_respawns: bool
+
+    def refused(self, error: UserError) -> QuarantinedFile:
+        return quarantined(self.race.file, error, self.ghost)
 
 
 def find_recordings(folder: Path) -> list[Path]:
@@ -122,44 +128,43 @@ def _raise(error: OSError) -> None:
 def read_race_dataset(
     folder: Path, files: Sequence[Path], map_uid: str | None, select: SelectParams, on_file: Callable[[], None]
 ) -> RaceDataset:
-    """Reads recordings and builds the track of the map that is used.
+    """Reads every ghost of recordings and builds the track of every map.
 
     Args:
         folder: where the recordings lie; files are named relative to it.
         files: recordings to read.
-        map_uid: map to use; None takes the one with most usable recordings, the first by name of equals.
+        map_uid: map of the main track; None takes the one with most usable races, the first by name of equals.
         select: which races are wanted.
         on_file: called after every file.
 
     Raises:
-        NoUsableRecordingError: if no recording of that map can be used, as when no path of it makes a track; the
-            message gives the reasons.
+        NoUsableRecordingError: if no race of that map can be used, as when no path of it makes a track; the message
+            gives the reasons.
     """
     usable: dict[str, _Usable] = {}
     quarantine: list[QuarantinedFile] = []
     for path in files:
         name = path.relative_to(folder).as_posix()
-        try:
-            found = _read_race(path, name, select)
-            _refuse_duplicate(found.race, usable)
-            usable[found.race.race_id] = found
-        except (RecordingError, UnusableRecordingError) as error:
-            quarantine.append(quarantined(name, error))
+        for found in _read_races(path, name, select):
+            if isinstance(found, QuarantinedFile):
+                quarantine.append(found)
+            elif found.race.race_id in usable:
+                quarantine.append(found.refused(_duplicate(usable[found.race.race_id].race)))
+            else:
+                usable[found.race.race_id] = found
         on_file()
-    fast, slow = split_by_speed([found.race for found in usable.values()], select.max_best_ratio)
-    quarantine += slow
-    while True:  # each round without a track leaves races out, and without a race there is no map to choose
-        uid = _choose_map([race.map_uid for race in fast], map_uid, quarantine)
-        chosen = [usable[race.race_id] for race in fast if race.map_uid == uid]
-        track, without_track = _track(uid, chosen)
-        quarantine += without_track
-        dropped = {item.file for item in without_track}
-        fast = [race for race in fast if race.file not in dropped]
+    slow = too_slow([found.race for found in usable.values()], select.max_best_ratio)
+    quarantine += [usable.pop(race_id).refused(error) for race_id, error in slow.items()]
+    tracks: dict[str, Track] = {}
+    for uid in dict.fromkeys(found.race.map_uid for found in usable.values()):
+        track, useless = _track(uid, [found for found in usable.values() if found.race.map_uid == uid])
+        quarantine += [usable.pop(race_id).refused(error) for race_id, error in useless.items()]
         if track is not None:
-            break
-    quarantine += [_of_other_map(race, uid) for race in fast if race.map_uid != uid]
+            tracks[uid] = track
+    main = _choose_map([found.race.map_uid for found in usable.values()], map_uid, quarantine)
     quarantine.sort(key=lambda item: item.file)
-    return RaceDataset(tuple(race for race in fast if race.map_uid == uid), track, tuple(quarantine))
+    races = tuple(found.race for found in usable.values())
+    return RaceDataset(races, tracks.pop(main), tuple(quarantine), tuple(tracks[uid] for uid in sorted(tracks)))
 
 
 def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool = False) -> Race:
@@ -211,18 +216,35 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
     )
 
 
-def _read_race(path: Path, name: str, select: SelectParams) -> _Usable:
-    recording = read_recording(path)
-    if not recording.map_uid:
+def _read_races(path: Path, name: str, select: SelectParams) -> Iterator[_Usable | QuarantinedFile]:
+    """Yields every ghost of a file as a race or with the reason why it is none; a file without any once."""
+    try:
+        recording = read_recording(path)
+        if not recording.ghosts:
+            message = "the recording holds no ghost"
+            raise UnusableRecordingError(message, hint="Use a recording of TrackMania Forever, United or a later game.")
+    except (RecordingError, UnusableRecordingError) as error:
+        yield quarantined(name, error)
+        return
+    count = len(recording.ghosts)
+    for number, ghost in enumerate(recording.ghosts, start=1):
+        which = f"ghost {number} of {count}: " if count > 1 else ""
+        try:
+            yield _usable(recording, ghost, name, which, select)
+        except (RecordingError, UnusableRecordingError) as error:
+            yield quarantined(name, error, which)
+
+
+def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: SelectParams) -> _Usable:
+    map_uid = ghost.validated_map_uid or recording.map_uid
+    if not map_uid:
         message = "the recording does not say which map it was driven on"
         raise NoMapUidError(message, hint="Save the recording again with the game.")
-    if not recording.ghosts:
-        message = "the recording holds no ghost"
-        raise UnusableRecordingError(message, hint="Use a recording of TrackMania Forever, United or a later game.")
-    ghost = recording.ghosts[0]
     require_inputs(ghost)
     refuse_unwanted(recording, ghost, select)
-    race = race_of_ghost(ghost, name, recording.map_uid, with_respawns=select.with_respawns)
+    race = race_of_ghost(ghost, name, map_uid, with_respawns=select.with_respawns)
+    if not ghost.validated_map_uid:
+        _refuse_other_start(ghost, recording.ghosts[0])
     driven = _path_of(race)
     problem, jump = problem_of(driven), jump_of(driven)
     if problem is not None:
@@ -231,7 +253,18 @@ def _read_race(path: Path, name: str, select: SelectParams) -> _Usable:
     if jump is not None and not select.with_respawns:
         message = f"its path makes no track: {jump}, though no respawn is counted"
         raise UnusablePathError(message, hint="Use another recording, or set races.select.with_respawns to true.")
-    return _Usable(race, map_name(recording), has_respawns=bool(ghost.respawns) or jump is not None)
+    title = map_name(recording) if map_uid == recording.map_uid else map_uid
+    return _Usable(race, which, title, has_respawns=bool(ghost.respawns) or jump is not None)
+
+
+def _refuse_other_start(ghost: Ghost, recorded: Ghost) -> None:
+    """Refuses a ghost, as of a clip, that begins elsewhere than the run that the file is of."""
+    if not ghost.samples or not recorded.samples:
+        return
+    apart_m = float(np.linalg.norm(ghost.samples.position[0] - recorded.samples.position[0]))
+    if apart_m > MAX_START_APART_M:
+        message = f"it begins {apart_m:.0f} m from the recorded run, so it was driven on another map"
+        raise OtherMapError(message, hint="Use a recording of its own map.")
 
 
 def _path_of(race: Race) -> DrivenPath:
@@ -257,10 +290,9 @@ def _race_id(controls: np.ndarray, state: np.ndarray) -> str:
     return f"recording-{digest.hexdigest()[:16]}"
 
 
-def _refuse_duplicate(race: Race, usable: dict[str, _Usable]) -> None:
-    if race.race_id in usable:
-        message = f"the same race is in {usable[race.race_id].race.file}"
-        raise DuplicateError(message, hint="One of the two files can be deleted.")
+def _duplicate(first: Race) -> DuplicateError:
+    hint = "It is used once. A file that holds nothing else can be deleted."
+    return DuplicateError(f"the same race is in {first.file}", hint=hint)
 
 
 def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[QuarantinedFile]) -> str:
@@ -271,7 +303,7 @@ def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[Qu
         return wanted
     if counts:
         maps = ", ".join(f"{uid} ({count})" for uid, count in counts.most_common(NUM_SHOWN_REASONS))
-        message = f"no recording of the map {wanted!r} can be used; usable ones are of {maps}"
+        message = f"no race on the map {wanted!r} can be used; usable ones are on {maps}"
         hint = "Set races.map_uid in params.yaml to one of these, or to null."
         raise _nothing_usable(message, hint, quarantine)
     reasons = [f"  {item.file}: {item.error} {item.hint}" for item in quarantine[:NUM_SHOWN_REASONS]]
@@ -288,34 +320,42 @@ def _nothing_usable(message: str, hint: str, quarantine: Sequence[QuarantinedFil
     return error
 
 
-def _of_other_map(race: Race, uid: str) -> QuarantinedFile:
-    message = f"driven on {race.map_uid}, the map that is used is {uid}"
-    hint = f"Set races.map_uid in params.yaml to {race.map_uid} to use this map instead."
-    return quarantined(race.file, OtherMapError(message, hint=hint))
+def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, UnusablePathError]]:
+    """Builds the track of a map from its races, without those that are in its way.
+
+    Returns:
+        The track, None where no race makes one, and by id the races that can no more be used.
+    """
+    useless: dict[str, UnusablePathError] = {}
+    while left := [found for found in races if found.race.race_id not in useless]:
+        track, culprits = _try_track(uid, left)
+        if track is not None:
+            return track, useless
+        useless |= culprits
+    return None, useless
 
 
-def _track(uid: str, chosen: Sequence[_Usable]) -> tuple[Track | None, list[QuarantinedFile]]:
+def _try_track(uid: str, chosen: Sequence[_Usable]) -> tuple[Track | None, dict[str, UnusablePathError]]:
     """Builds the track from the races without respawns; only where there are none, from all.
 
     Returns:
-        The track and the races that are in its way, which can no more be used; without a track at least one is.
+        The track, or the races that are in its way by id, at least one.
     """
     whole = [found for found in chosen if not found.has_respawns] or list(chosen)
     alone: dict[str, TrackError] = {}
     try:
-        return _track_of(uid, whole), []
+        return _track_of(uid, whole), {}
     except TrackError as error:
         together = error
     for found in whole:
         try:
             _track_of(uid, [found])
         except TrackError as error:
-            alone[found.race.file] = error
+            alone[found.race.race_id] = error
     # Where each makes a track by itself, it is not to be known which of them goes another way.
-    culprits = alone or {found.race.file: together for found in whole}
+    culprits = alone or {found.race.race_id: together for found in whole}
     hint = "Add a recording of the map without respawns, or take this one away."
-    reasons = [(file, UnusablePathError(str(error), hint=hint)) for file, error in culprits.items()]
-    return None, [quarantined(file, error) for file, error in reasons]
+    return None, {race_id: UnusablePathError(str(error), hint=hint) for race_id, error in culprits.items()}
 
 
 def _track_of(uid: str, chosen: Sequence[_Usable]) -> Track:

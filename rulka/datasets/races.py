@@ -6,10 +6,10 @@
                         on, for races of every source: inputs of recordings are lined up with the car's states.
     states.parquet      one row a sample of the car: race_id, time_ms and the 39 numbers of a `CAR` row, one column
                         each. Recordings have one every 100 ms, driven races one every decision.
-    quarantine.parquet  one row a file that is not used: file, error, hint
-    tracks/<uid>.npz    see `rulka.tracks.track`
-    meta.json           schema_version, main_track (UID of the track that everything after uses), counts, the SHA-256 of
-                        every file above and its own
+    quarantine.parquet  one row a file that is not used, or a ghost of one: file, error, hint
+    tracks/<uid>.npz    of every map that there are races of, see `rulka.tracks.track`
+    meta.json           schema_version, main_track (UID of the track that agents are trained and evaluated on), tracks
+                        (UIDs of all), counts, the SHA-256 of every file above and its own
 
 `meta.json` is written last. Files are hashed when they are read, see `rulka.datasets.checksums`. Ticks and samples are
 sorted by race and time.
@@ -35,7 +35,7 @@ from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.tracks.track import Track, load_track
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 META_FILE = "meta.json"
 HINT = "Run `dvc repro races` to make it."
 DAMAGE_HINT = "`dvc checkout --force races` brings back DVC's copy of it, `dvc repro races` makes it anew."
@@ -84,7 +84,7 @@ class Race:
     Attributes:
         race_id: unique and stable: the same recording, or the same seed, always has the same one.
         source: who drove: "recording" a person, "driver" the built-in driver.
-        file: name of the recording inside `data/recordings`; empty for the driver.
+        file: name of the recording inside `data/recordings`, which can hold several races; empty for the driver.
         player: nickname; empty for the driver.
         map_uid: UID of the track.
         race_time_ms: time of the finish, or None.
@@ -129,11 +129,11 @@ class Race:
 
 @dataclass(frozen=True)
 class QuarantinedFile:
-    """A file that is not used.
+    """A file that is not used, or a ghost of one.
 
     Attributes:
         file: name inside `data/recordings`.
-        error: short name and sentence of what is wrong.
+        error: short name and sentence of what is wrong; of a file with several ghosts it says which of them.
         hint: what to do about it.
     """
 
@@ -147,14 +147,21 @@ class RaceDataset:
     """All races of one `data/races` folder.
 
     Attributes:
-        races: every race.
-        main_track: the track that everything after uses.
-        quarantine: files that are not used.
+        races: every race, on whatever map.
+        main_track: the track that agents are trained and evaluated on.
+        quarantine: files that are not used, and ghosts of files.
+        other_tracks: of the other maps that there are races of.
     """
 
     races: tuple[Race, ...]
     main_track: Track
     quarantine: tuple[QuarantinedFile, ...]
+    other_tracks: tuple[Track, ...] = ()
+
+    @property
+    def tracks(self) -> dict[str, Track]:
+        """All tracks by UID, the main one first."""
+        return {track.uid: track for track in (self.main_track, *self.other_tracks)}
 
     def on_main_track(self) -> list[Race]:
         """Returns the races driven on the main track."""
@@ -165,28 +172,37 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
     """Writes a race dataset into an existing folder, metadata last.
 
     Raises:
-        RaceDataError: if two races have the same id, or one holds a number that is not finite.
+        RaceDataError: if two races have the same id, one holds a number that is not finite or has no track, or two
+            tracks would be one file.
     """
     races = sorted(dataset.races, key=lambda race: race.race_id)
     if len({race.race_id for race in races}) != len(races):
         message = "two races have the same race_id"
         raise RaceDataError(message)
+    paths = {uid: track_path(folder, uid) for uid in dataset.tracks}
+    if len(set(paths.values())) != 1 + len(dataset.other_tracks):
+        message = f"tracks of two maps have the same UID, but for characters that no file name may have: {list(paths)}"
+        raise RaceDataError(message)
     for race in races:
         _check_finite(race)
+        if race.map_uid not in paths:
+            message = f"race {race.race_id} was driven on {race.map_uid!r}, of which there is no track"
+            raise RaceDataError(message)
     pq.write_table(_race_table(races), folder / "races.parquet")
     pq.write_table(_tick_table(races), folder / "ticks.parquet")
     pq.write_table(_state_table(races), folder / "states.parquet")
     rows = [{"file": item.file, "error": item.error, "hint": item.hint} for item in dataset.quarantine]
     pq.write_table(pa.Table.from_pylist(rows, schema=_QUARANTINE_SCHEMA), folder / "quarantine.parquet")
-    track_file = track_path(folder, dataset.main_track.uid)
-    dataset.main_track.save(track_file)
+    for uid, track in dataset.tracks.items():
+        track.save(paths[uid])
     meta = {
         "schema_version": SCHEMA_VERSION,
         "main_track": dataset.main_track.uid,
+        "tracks": list(paths),
         "num_races": len(races),
         "num_ticks": sum(race.num_ticks for race in races),
         "num_quarantined": len(dataset.quarantine),
-        "checksums": checksums_of(folder, (*TABLES, track_file.relative_to(folder).as_posix())),
+        "checksums": checksums_of(folder, (*TABLES, *(path.relative_to(folder).as_posix() for path in paths.values()))),
     }
     (folder / META_FILE).write_text(json.dumps(sealed(meta), indent=1) + "\n", encoding="utf-8")
 
@@ -222,16 +238,17 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def load_main_track(folder: Path) -> Track:
-    """Reads only the track that everything after the stage `races` uses.
+    """Reads only the track that agents are trained and evaluated on.
 
     Raises:
         RaceDataError: if there is no complete race dataset, or the track file is missing or damaged.
     """
-    return _main_track(folder, read_meta(folder))
+    meta = read_meta(folder)
+    return _track(folder, meta, meta["main_track"])
 
 
-def _main_track(folder: Path, meta: Mapping[str, Any]) -> Track:
-    path = track_path(folder, meta["main_track"])
+def _track(folder: Path, meta: Mapping[str, Any], uid: str) -> Track:
+    path = track_path(folder, uid)
     _refuse_damage(folder, meta, [path.relative_to(folder).as_posix()])
     return load_track(path)
 
@@ -258,14 +275,14 @@ def load_races(folder: Path) -> RaceDataset:
         RaceDataError: if it is missing, incomplete, damaged, or of another schema version.
     """
     meta = read_meta(folder)
-    track = _main_track(folder, meta)
+    main, *others = (_track(folder, meta, uid) for uid in meta["tracks"])
     _refuse_damage(folder, meta, TABLES)
     rows = _read(folder / "races.parquet").to_pylist()
     ticks = _split_by_race(_read(folder / "ticks.parquet"), CONTROL_COLUMNS)
     states = _split_by_race(_read(folder / "states.parquet"), CAR_COLUMNS)
     quarantine = tuple(QuarantinedFile(**row) for row in _read(folder / "quarantine.parquet").to_pylist())
     races = tuple(_race(row, ticks, states) for row in rows)
-    return RaceDataset(races, track, quarantine)
+    return RaceDataset(races, main, quarantine, tuple(others))
 
 
 def _race(row: dict[str, Any], ticks: _ByRace, states: _ByRace) -> Race:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from rulka.datasets.races import QuarantinedFile, Race
+from rulka.datasets.races import QuarantinedFile, Race, RaceDataset
 from rulka.errors import UserError
 from rulka.params import SelectParams
 from rulka.recordings import Ghost, Recording, device_of
@@ -62,32 +62,33 @@ def _is_within(value: float, least: float | None, most: float | None) -> bool:
     return (least is None or value >= least) and (most is None or value <= most)
 
 
-def split_by_speed(races: Sequence[Race], max_best_ratio: float | None) -> tuple[list[Race], list[QuarantinedFile]]:
-    """Returns the races that take at most `max_best_ratio` times as long as the best on their map, and the others."""
+def too_slow(races: Iterable[Race], max_best_ratio: float | None) -> dict[str, TooSlowError]:
+    """Returns by id the races that take more than `max_best_ratio` times as long as the best on their map."""
     if max_best_ratio is None:
-        return list(races), []
+        return {}
+    races = list(races)
     best_ms: dict[str, int] = {}
     for race in races:
         best_ms[race.map_uid] = min(best_ms.get(race.map_uid, race.duration_ms), race.duration_ms)
-    fast, slow = [], []
+    slow = {}
     for race in races:
         best = best_ms[race.map_uid]
-        if race.duration_ms <= max_best_ratio * best:
-            fast.append(race)
-            continue
-        message = f"{race.duration_ms / 1000:.2f} s, the best on its map takes {best / 1000:.2f} s"
-        hint = "Raise races.select.max_best_ratio in params.yaml, or set it to null."
-        slow.append(quarantined(race.file, TooSlowError(message, hint=hint)))
-    return fast, slow
+        if race.duration_ms > max_best_ratio * best:
+            message = f"{race.duration_ms / 1000:.2f} s, the best on its map takes {best / 1000:.2f} s"
+            hint = "Raise races.select.max_best_ratio in params.yaml, or set it to null."
+            slow[race.race_id] = TooSlowError(message, hint=hint)
+    return slow
 
 
-def quarantined(file: str, error: UserError) -> QuarantinedFile:
-    """Returns the row of the quarantine table for a file that is not used."""
-    return QuarantinedFile(file, f"{type(error).__name__}: {error}", error.hint)
+def quarantined(file: str, error: UserError, ghost: str = "") -> QuarantinedFile:
+    """Returns the row of the quarantine table for a file that is not used, or a ghost of it, as a message names it."""
+    return QuarantinedFile(file, f"{type(error).__name__}: {ghost}{error}", error.hint)
 
 
-def summary_of(num_used: int, quarantine: Sequence[QuarantinedFile]) -> str:
-    """Returns one line: how many recordings are used, and how many are not for which reason."""
+def summary_of(dataset: RaceDataset) -> str:
+    """Returns one line: how many races are used, of how many maps, and how many are not for which reason."""
+    quarantine = dataset.quarantine
     reasons = Counter(item.error.split(":")[0].removesuffix("Error") for item in quarantine)
     listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=lambda one: (-one[1], one)))
-    return f"{num_used} recordings used, {len(quarantine)} not used" + (f": {listed}" if listed else "")
+    used = f"{len(dataset.races)} races of {len(dataset.tracks)} maps used, {len(quarantine)} not used"
+    return used + (f": {listed}" if listed else "")

@@ -19,7 +19,7 @@ BEST_RACE_FILES = ("best_race.Replay.Gbx", "best_race.txt")
 
 
 def track_and_demonstrations(name: str | None, races_dir: Path) -> tuple[Track, list[RaceResult]]:
-    """Finds a track, and the demonstrations on it; there are some on the main track of the race dataset alone.
+    """Finds a track, and the demonstrations on it, which are those of the race dataset's main track alone.
 
     Args:
         name: file, slug in the campaign or UID in the race dataset; None is the main track there.

@@ -70,9 +70,9 @@ class TrackParams(Section):
 
 
 class MainTrackParams(Section):
-    """The track of `data/races`, of which the demonstrations are."""
+    """The main track of `data/races`, of which the demonstrations are."""
 
-    kind: Literal["main"] = Field(description="the track of data/races")
+    kind: Literal["main"] = Field(description="the main track of data/races")
 
     @property
     def count(self) -> int:
@@ -141,7 +141,7 @@ class RaceParams(Section):
     source: Literal["auto", "recordings", "driver"] = Field(
         description="who drove: people, the built-in driver, or people where there are recordings (auto)"
     )
-    map_uid: str | None = Field(description="map whose recordings are used; null takes the one with most")
+    map_uid: str | None = Field(description="map of the main track; null takes the one with most usable races")
     campaign: CampaignSlug | None = Field(
         description="without recordings: race on this campaign track, not on a generated one"
     )

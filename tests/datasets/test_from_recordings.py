@@ -1,4 +1,4 @@
-"""Recordings to races: what is taken over, what is refused and why, and which map is used."""
+"""Recordings to races: what is taken over, what is refused and why, and which map has the main track."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def make_ghost(race_time_ms: int | None = 6030, num_samples: int = 80, lateral_m
     )
 
 
-def make_recording(ghost: Ghost, map_uid: str = "map-a") -> Recording:
-    return Recording("recording", RecordingHeader("recording"), map_uid, "Stadium", "", (ghost,), b"", ())
+def make_recording(*ghosts: Ghost, map_uid: str = "map-a") -> Recording:
+    return Recording("recording", RecordingHeader("recording"), map_uid, "Stadium", "", ghosts, b"", ())
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_bad_files_are_quarantined_and_the_others_used(read: Callable[..., RaceD
             "unfinished.Gbx": make_recording(make_ghost(race_time_ms=None)),
             "no_inputs.Gbx": make_recording(no_inputs),
             "nowhere.Gbx": make_recording(make_ghost(lateral_m=2.0), map_uid=""),
-            "elsewhere.Gbx": make_recording(make_ghost(lateral_m=3.0), map_uid="map-b"),
+            "empty.Gbx": make_recording(),
         }
     )
     assert sorted(race.file for race in dataset.races) == ["good.Gbx", "more/Other.GBX"]
@@ -163,7 +163,7 @@ def test_bad_files_are_quarantined_and_the_others_used(read: Callable[..., RaceD
     reasons = {item.file: item for item in dataset.quarantine}
     assert {file: item.error.split(":")[0] for file, item in reasons.items()} == {
         "cut.Gbx": "TruncatedError",
-        "elsewhere.Gbx": "OtherMapError",
+        "empty.Gbx": "UnusableRecordingError",
         "more/copy.gbx": "DuplicateError",
         "no_inputs.Gbx": "NoInputsError",
         "nowhere.Gbx": "NoMapUidError",
@@ -172,21 +172,27 @@ def test_bad_files_are_quarantined_and_the_others_used(read: Callable[..., RaceD
     assert reasons["cut.Gbx"].error == "TruncatedError: it ends early"
     assert all(item.hint for item in dataset.quarantine)
     assert "good.Gbx" in reasons["more/copy.gbx"].error
-    assert "map-b" in reasons["elsewhere.Gbx"].hint
 
 
-def test_the_map_with_most_races_is_used_unless_one_is_named(read: Callable[..., RaceDataset]) -> None:
+def test_all_maps_are_kept_and_that_with_most_races_is_the_main_one_unless_one_is_named(
+    read: Callable[..., RaceDataset],
+) -> None:
     content: dict[str, Recording | Exception] = {
-        "1.Gbx": make_recording(make_ghost(), "map-a"),
-        "2.Gbx": make_recording(make_ghost(lateral_m=1.0), "map-b"),
-        "3.Gbx": make_recording(make_ghost(lateral_m=2.0), "map-b"),
+        "1.Gbx": make_recording(make_ghost(3000), map_uid="map-a"),
+        "2.Gbx": make_recording(make_ghost(lateral_m=1.0), map_uid="map-b"),
+        "3.Gbx": make_recording(make_ghost(lateral_m=2.0), map_uid="map-b"),
+        "4.Gbx": make_recording(make_ghost(lateral_m=3.0), map_uid="map-c"),
     }
-    assert read(content).main_track.uid == "map-b"
+    dataset = read(content)
+    assert kept(dataset) == (["1.Gbx", "2.Gbx", "3.Gbx", "4.Gbx"], {})
+    assert list(dataset.tracks) == ["map-b", "map-a", "map-c"]
+    assert [race.file for race in dataset.on_main_track()] == ["2.Gbx", "3.Gbx"]
+    assert [track.length_m for track in dataset.tracks.values()] == pytest.approx([120.6, 60.0, 120.6], abs=1.0)
     named = read(content, "map-a")
-    assert named.main_track.uid == "map-a"
-    assert [race.file for race in named.races] == ["1.Gbx"]
-    with pytest.raises(NoUsableRecordingError, match=r"'map-c'.*map-b \(2\), map-a \(1\)") as caught:
-        read(content, "map-c")
+    assert list(named.tracks) == ["map-a", "map-b", "map-c"]
+    assert [race.file for race in named.on_main_track()] == ["1.Gbx"]
+    with pytest.raises(NoUsableRecordingError, match=r"'map-d'.*map-b \(2\), map-a \(1\), map-c \(1\)") as caught:
+        read(content, "map-d")
     assert "races.map_uid" in caught.value.hint
 
 
@@ -240,9 +246,9 @@ def test_the_best_is_that_of_the_same_map(read: Callable[..., RaceDataset]) -> N
     content: dict[str, Recording | Exception] = {
         "a1.Gbx": make_recording(make_ghost(6000)),
         "a2.Gbx": make_recording(make_ghost(6030)),
-        "b.Gbx": make_recording(make_ghost(2000, lateral_m=1.0), "map-b"),
+        "b.Gbx": make_recording(make_ghost(2000, lateral_m=1.0), map_uid="map-b"),
     }
-    assert kept(read(content, max_best_ratio=1.1)) == (["a1.Gbx", "a2.Gbx"], {"b.Gbx": "OtherMapError"})
+    assert kept(read(content, max_best_ratio=1.1)) == (["a1.Gbx", "a2.Gbx", "b.Gbx"], {})
 
 
 def test_the_environment(read: Callable[..., RaceDataset]) -> None:
@@ -287,8 +293,8 @@ def test_a_path_that_makes_no_track_is_quarantined_by_name(read: Callable[..., R
         "good.Gbx": make_recording(make_ghost()),
         "leap.Gbx": make_recording(leaping()),
         "stand.Gbx": make_recording(standing()),
-        "b1.Gbx": make_recording(leaping(1.0), "map-b"),
-        "b2.Gbx": make_recording(leaping(2.0), "map-b"),
+        "b1.Gbx": make_recording(leaping(1.0), map_uid="map-b"),
+        "b2.Gbx": make_recording(leaping(2.0), map_uid="map-b"),
     }
     dataset = read(content)
     reasons = {item.file: item.error for item in dataset.quarantine}
@@ -312,11 +318,13 @@ def test_a_map_without_a_track_gives_way_to_the_next(read: Callable[..., RaceDat
     content: dict[str, Recording | Exception] = {
         "r1.Gbx": make_recording(leaping(respawns=1)),
         "r2.Gbx": make_recording(leaping(1.0, respawns=2)),
-        "w.Gbx": make_recording(make_ghost(), "map-b"),
+        "w.Gbx": make_recording(make_ghost(), map_uid="map-b"),
     }
     dataset = read(content, with_respawns=True)
     assert kept(dataset) == (["w.Gbx"], {"r1.Gbx": "UnusablePathError", "r2.Gbx": "UnusablePathError"})
-    assert dataset.main_track.uid == "map-b"
+    assert list(dataset.tracks) == ["map-b"]
+    with pytest.raises(NoUsableRecordingError, match=r"no race on the map 'map-a' can be used"):
+        read(content, "map-a", with_respawns=True)
 
 
 def test_the_race_whose_track_runs_into_itself_is_found(
@@ -350,6 +358,62 @@ def test_times_and_inputs_that_contradict_the_path_are_quarantined(read: Callabl
     assert kept(read(content)) == (["good.Gbx"], expected)
 
 
+def of_clip(lateral_m: float, race_time_ms: int | None = 6030, map_uid: str = "") -> Ghost:
+    return replace(make_ghost(race_time_ms, lateral_m=lateral_m), validated_map_uid=map_uid, is_from_clip=True)
+
+
+def test_every_ghost_of_a_file_is_a_race_or_says_why_not(read: Callable[..., RaceDataset]) -> None:
+    """The fourth begins 20 m beside the first, so that it is of another map; the fifth says of which."""
+    ghosts = (
+        make_ghost(),
+        of_clip(0.5),
+        of_clip(1.0, None),
+        of_clip(20.0),
+        of_clip(30.0, map_uid="map-b"),
+        of_clip(0.5),
+    )
+    dataset = read({"a.Gbx": make_recording(*ghosts), "b.Gbx": make_recording(make_ghost())})
+    assert [(race.file, race.map_uid) for race in dataset.races] == [
+        ("a.Gbx", "map-a"),
+        ("a.Gbx", "map-a"),
+        ("a.Gbx", "map-b"),
+    ]
+    assert len({race.race_id for race in dataset.races}) == 3
+    assert [(item.file, item.error) for item in dataset.quarantine] == [
+        ("a.Gbx", "UnfinishedError: ghost 3 of 6: the race was not finished"),
+        (
+            "a.Gbx",
+            "OtherMapError: ghost 4 of 6: it begins 20 m from the recorded run, so it was driven on another map",
+        ),
+        ("a.Gbx", "DuplicateError: ghost 6 of 6: the same race is in a.Gbx"),
+        ("b.Gbx", "DuplicateError: the same race is in a.Gbx"),
+    ]
+    assert all(item.hint for item in dataset.quarantine)
+    assert dataset.tracks["map-b"].name == "map-b", "the file's name is that of the other map"
+
+
+def test_of_a_file_with_two_ghosts_the_one_without_a_track_goes(
+    read: Callable[..., RaceDataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = from_recordings.track_from_paths
+
+    def refuse(uid: str, name: str, paths: list[DrivenPath]) -> Track:
+        if any(path.position[0, 0] == 3.0 for path in paths):
+            raise TrackError("it runs into itself")
+        return build(uid, name, paths)
+
+    monkeypatch.setattr(from_recordings, "track_from_paths", refuse)
+    dataset = read({"a.Gbx": make_recording(make_ghost(), of_clip(3.0))})
+    assert kept(dataset) == (["a.Gbx"], {"a.Gbx": "UnusablePathError"})
+    assert "ghost 2 of 2: it runs into itself" in dataset.quarantine[0].error
+
+
+def test_of_a_file_with_two_ghosts_the_slow_one_goes(read: Callable[..., RaceDataset]) -> None:
+    dataset = read({"a.Gbx": make_recording(make_ghost(4000), of_clip(0.5, 6010))}, max_best_ratio=1.5)
+    assert kept(dataset) == (["a.Gbx"], {"a.Gbx": "TooSlowError"})
+    assert "ghost 2 of 2: 6.01 s, the best on its map takes 4.00 s" in dataset.quarantine[0].error
+
+
 def test_the_summary_counts_reasons(read: Callable[..., RaceDataset]) -> None:
     content: dict[str, Recording | Exception] = {
         "a.Gbx": make_recording(make_ghost()),
@@ -358,8 +422,7 @@ def test_the_summary_counts_reasons(read: Callable[..., RaceDataset]) -> None:
         "d.Gbx": pad(0.1),
     }
     dataset = read(content, device="keyboard")
-    expected = "1 recordings used, 3 not used: 2 Truncated, 1 OtherDevice"
-    assert summary_of(len(dataset.races), dataset.quarantine) == expected
+    assert summary_of(dataset) == "1 races of 1 maps used, 3 not used: 2 Truncated, 1 OtherDevice"
     with pytest.raises(NoUsableRecordingError) as caught:
         read(content, environment="Bay")
     assert [item.file for item in caught.value.quarantine] == ["a.Gbx", "b.Gbx", "c.Gbx", "d.Gbx"]

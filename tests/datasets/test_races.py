@@ -43,7 +43,7 @@ def make_track(uid: str = "map/1") -> Track:
     )
 
 
-def make_race(race_id: str, num_ticks: int, *, seed: int | None = 3) -> Race:
+def make_race(race_id: str, num_ticks: int, *, seed: int | None = 3, map_uid: str = "map/1") -> Race:
     rng = np.random.default_rng(num_ticks)
     num_states = num_ticks // 5 + 1
     return Race(
@@ -51,7 +51,7 @@ def make_race(race_id: str, num_ticks: int, *, seed: int | None = 3) -> Race:
         source="driver" if seed is not None else "recording",
         file="" if seed is not None else "x.Replay.Gbx",
         player="" if seed is not None else "Zoë $f00x",
-        map_uid="map/1",
+        map_uid=map_uid,
         race_time_ms=num_ticks * 10 if seed is not None else None,
         is_finished=seed is not None,
         checkpoint_times_ms=(100, num_ticks * 10),
@@ -119,6 +119,29 @@ def test_two_races_of_one_name_are_refused(tmp_path: Path) -> None:
         write_races(tmp_path, RaceDataset((make_race("a", 5), make_race("a", 6)), make_track(), ()))
 
 
+def test_races_of_several_maps_have_a_track_each(tmp_path: Path) -> None:
+    races = (make_race("a", 5), make_race("b", 6, map_uid="map-2"))
+    write_races(tmp_path, RaceDataset(races, make_track(), (), (make_track("map-2"),)))
+    loaded = load_races(tmp_path)
+    assert list(loaded.tracks) == ["map/1", "map-2"]
+    assert [race.race_id for race in loaded.on_main_track()] == ["a"]
+    (tmp_path / "tracks" / "map-2.npz").write_bytes(b"")
+    with pytest.raises(RaceDataError, match=r"map-2.npz is damaged or was changed"):
+        load_races(tmp_path)
+    assert load_main_track(tmp_path).uid == "map/1"
+
+
+def test_a_race_without_its_track_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(RaceDataError, match="race b was driven on 'map-2', of which there is no track"):
+        write_races(tmp_path, RaceDataset((make_race("b", 6, map_uid="map-2"),), make_track(), ()))
+
+
+@pytest.mark.parametrize("uid", ["map?1", "map/1"])
+def test_tracks_that_would_be_one_file_are_not_written(tmp_path: Path, uid: str) -> None:
+    with pytest.raises(RaceDataError, match="tracks of two maps have the same UID"):
+        write_races(tmp_path, RaceDataset((make_race("a", 5),), make_track(), (), (make_track(uid),)))
+
+
 def test_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(RaceDataError, match="do not fit"):
         replace(make_race("a", 20), state_time_ms=np.zeros(1, np.int64))
@@ -168,7 +191,7 @@ def test_a_flipped_byte_is_named(folder: Path, name: str, share: float) -> None:
     assert "dvc checkout --force races" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["main_track", "checksums", "num_races", "content_sha256"])
+@pytest.mark.parametrize("name", ["main_track", "tracks", "checksums", "num_races", "content_sha256"])
 def test_metadata_that_lost_something_are_named(folder: Path, name: str) -> None:
     meta = json.loads((folder / META_FILE).read_text())
     del meta[name]

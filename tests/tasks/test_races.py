@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -147,17 +148,22 @@ def corpus() -> Path:
     return folder
 
 
-def test_real_recordings_of_one_map(corpus: Path, tmp_path: Path) -> None:
+def test_real_recordings_of_all_maps(corpus: Path, tmp_path: Path) -> None:
+    """The main track is the one with most races; three of these are further ghosts of one file."""
     run(corpus, tmp_path / "races", params())
     dataset = load_races(tmp_path / "races")
-    times = sorted(race.race_time_ms or 0 for race in dataset.races)
-    assert times == [24930, 24940, 24940, 24940, 24950, 24950]
+    times = sorted(race.race_time_ms or 0 for race in dataset.on_main_track())
+    assert times == [24930, *6 * [24940], 24950, 24950]
+    assert (len(dataset.races), len(dataset.tracks)) == (28, 18)
+    assert Counter(race.file for race in dataset.races)["TMNF_Bruno_B13_Obstacle.Replay.Gbx"] == 4
     assert 2350 < dataset.main_track.length_m < 2480  # 2415 m by the peer's way of measuring, which stops short
     assert len(dataset.main_track.gate_m) == 4
-    assert len(dataset.races) + len(dataset.quarantine) == len(list(corpus.glob("*.Gbx")))
+    assert {race.file for race in dataset.races} | {item.file for item in dataset.quarantine} == {
+        path.name for path in corpus.glob("*.Gbx")
+    }
     errors = {item.file: item.error.split(":")[0] for item in dataset.quarantine}
     assert errors["TMNF_User_Literally_random_trash_trackmania_mecha.Replay.Gbx"] == "RespawnError"
-    assert errors["TMNF_example_replay_1.Replay.Gbx"] == "OtherMapError"
+    assert errors["TM2020_TestBlocks.Replay.Gbx"] == "UnusablePathError"
     assert errors["TMNF_password.Challenge.Gbx"] == "WrongKindError"
 
 
