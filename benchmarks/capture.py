@@ -81,7 +81,7 @@ def parts(params: Params, dataset: RaceDataset) -> dict[str, Callable[[], int]]:
                 Path(folder),
                 observation=observation_contract(size),
                 actions=table,
-                map_uid=track.uid,
+                main_track=track.uid,
                 splits=split_races([race.race_id for race in frames], params.capture.validation_fraction),
                 shard_frames=params.capture.shard_frames,
             )

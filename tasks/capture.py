@@ -46,17 +46,17 @@ def capture(
     races_dir: Path,
     out_dir: Path,
 ) -> None:
-    """Captures every race on the main track, several at a time, in an order that never changes.
+    """Captures every race, or those on the main track, several at a time, in an order that never changes.
 
     Raises:
         UserError: if the races are missing or none is on the main track.
     """
     require(races_dir, "races")
     dataset = load_races(races_dir)
-    races = dataset.on_main_track()
-    if not races:
+    if not dataset.on_main_track():
         message = f"{races_dir.as_posix()} holds no race on its main track {dataset.main_track.uid}"
         raise RaceDataError(message, hint="Run `dvc repro races` again.")
+    races = dataset.on_main_track() if capture.maps == "main" else list(dataset.races)
     table = action_table(actions.ticks_per_action)
     settings = CaptureSettings(
         height=observation.height,
@@ -71,7 +71,7 @@ def capture(
             folder,
             observation=observation_contract(observation),
             actions=table,
-            map_uid=track.uid,
+            main_track=track.uid,
             splits=split_races([race.race_id for race in races], capture.validation_fraction),
             shard_frames=capture.shard_frames,
         )
@@ -80,8 +80,10 @@ def capture(
             if capture.backend == "game":
                 _through_game(races, track, settings, writer, bar, folder)
             else:
-                scene = bake_scene(track)
-                jobs = [(race, track, scene, settings) for race in races]
+                roads = {
+                    uid: (dataset.tracks[uid], bake_scene(dataset.tracks[uid])) for uid in {r.map_uid for r in races}
+                }
+                jobs = [(race, *roads[race.map_uid], settings) for race in races]
                 with _captured(jobs, capture.num_workers) as captured:
                     for race in captured:
                         writer.add(race)

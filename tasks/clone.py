@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from models.actor_critic import ClonePolicy
 from models.encoders.config import EncoderConfig
@@ -30,7 +31,7 @@ from rulka.actions import ActionTable, action_table
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
-from rulka.datasets.frames import Batch, FrameDataset, check_contract
+from rulka.datasets.frames import Batch, FrameDataset, FrameRace, check_contract, frames_of
 from rulka.datasets.races import load_races
 from rulka.device import device_of, make_generator, upload, use_cores, use_device
 from rulka.evaluation.closed_loop import ClosedLoop, drive
@@ -51,10 +52,11 @@ from rulka.pretraining.cloning import (
     as_labels,
     disconnect,
     disturb,
-    frames_of_fastest,
+    fastest_of,
     labels_of,
     measure,
     predict_own,
+    races_of,
     share_held_out,
 )
 from rulka.pretraining.fit import History, Lessons, choose_precision, fit, say_if_stopped
@@ -76,6 +78,9 @@ class _Result:
     precision: Precision
     races: dict[int, ClosedLoop]
     seconds: float
+    imitated: NDArray[np.int64]
+    held_out: HeldOut
+    known: list[FrameRace]
 
 
 @dataclass(frozen=True)
@@ -162,14 +167,15 @@ def _train(
     races: EvaluationRaces | None,
 ) -> _Result:
     started_s = time.monotonic()
-    choosing = share_held_out(validation.races).choosing
+    held_out = share_held_out(races_of(validation, clone.maps))
     disconnect(policy.float_head, "clock")
     if clone.previous_action_dropout == 1.0:
         disconnect(policy.float_head, "previous_actions")
     device = device_of(policy)
     generator = make_generator(device, clone.seed)
 
-    frames = frames_of_fastest(train, clone.fastest_share)
+    known = races_of(train, clone.maps)
+    frames = frames_of(fastest_of(known, clone.fastest_share))
     weights = action_weights(labels_of(train, frames, clone.labels).mean(dim=0), clone.rare_actions).to(device)
 
     def loss_of(batch: Batch, floats: torch.Tensor) -> torch.Tensor:
@@ -183,6 +189,7 @@ def _train(
     precision = choose_precision(clone.precision, policy, lambda: loss_of(sample, sample.floats))
 
     def validate() -> float | None:
+        choosing = held_out.choosing
         return predict_own(policy, validation, choosing, table, clone.labels).loss if choosing else None
 
     driven: dict[int, ClosedLoop] = {}
@@ -210,17 +217,17 @@ def _train(
             on_batch=lambda num_frames, value: bar.advance(num_frames, loss=value),
         )
     say_if_stopped("clone", history)
-    return _Result(policy, history, precision, driven, time.monotonic() - started_s)
+    return _Result(policy, history, precision, driven, time.monotonic() - started_s, frames, held_out, known)
 
 
 def _write_results(
     folder: Path, result: _Result, train: FrameDataset, validation: FrameDataset, table: ActionTable
 ) -> None:
-    is_held_out, races = len(validation) > 0, share_held_out(validation.races).reporting
-    frames, races = (validation, races) if is_held_out else (train, train.races)
+    is_held_out, races = bool(result.held_out.reporting), result.held_out.reporting
+    frames, races = (validation, races) if is_held_out else (train, result.known)
     with torch.no_grad():
-        measured = measure(result.policy, train, frames, races, table)
-    metrics = _metrics(result, train, validation) | measured
+        measured = measure(result.policy, train, result.imitated, frames, races, table)
+    metrics = _metrics(result, validation) | measured
     metrics |= {f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")}
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
     plot_loss(
@@ -233,10 +240,10 @@ def _write_results(
     plot_confusion(folder / "confusion.png", np.array(measured["confusion"]), action_names(table))
 
 
-def _metrics(result: _Result, train: FrameDataset, validation: FrameDataset) -> dict[str, Any]:
-    held_out = share_held_out(validation.races)
+def _metrics(result: _Result, validation: FrameDataset) -> dict[str, Any]:
+    held_out = result.held_out
     return {
-        "num_train_frames": len(train),
+        "num_train_frames": len(result.imitated),
         "num_validation_frames": len(validation),
         "num_choosing_races": len(held_out.choosing),
         "num_reporting_races": len(held_out.reporting),

@@ -129,7 +129,7 @@ def _train(objective: Objective, pretrain: PretrainParams, train: FrameDataset, 
 
 def _probe(objective: Objective, fresh: Encoder, train: FrameDataset, validation: FrameDataset) -> Probes | None:
     """Returns what the features tell of held-out frames, beside those of the weights that training began with."""
-    if not len(validation):
+    if not validation.on_main_track():
         return None
     with torch.no_grad():
         return probe_encoder(objective.encoder, fresh, train, validation)

@@ -117,7 +117,7 @@ def forks() -> ForkServerContext:
     return context
 
 
-def synthetic_race(race_id: str, num_frames: int, seed: int) -> CapturedRace:
+def synthetic_race(race_id: str, num_frames: int, seed: int, map_uid: str = "synthetic") -> CapturedRace:
     """A race whose right action can be read off the image: a bright side says where to steer.
 
     The last previous action among the floats is the action before, as in real frames.
@@ -136,7 +136,9 @@ def synthetic_race(race_id: str, num_frames: int, seed: int) -> CapturedRace:
     time_ms = 50 * np.arange(num_frames, dtype=np.int32)
     along_m = 0.5 * time_ms.astype(np.float32)
     keys = np.eye(12, dtype=np.float32)[action] @ action_table(5).analog()
-    return CapturedRace(race_id, "driver", image, floats, action.astype(np.uint8), share, keys, time_ms, along_m)
+    return CapturedRace(
+        race_id, "driver", map_uid, image, floats, action.astype(np.uint8), share, keys, time_ms, along_m
+    )
 
 
 @pytest.fixture
@@ -144,8 +146,13 @@ def write_frames(tmp_path: Path) -> Callable[..., tuple[Path, FrameIndex]]:
     """Returns a function that writes a synthetic frame dataset of 64 x 64 pixels and returns where."""
 
     def write(
-        num_races: int = 6, num_frames: int = 40, shard_frames: int = 100, validation_fraction: float = 0.3
+        num_races: int = 6,
+        num_frames: int = 40,
+        shard_frames: int = 100,
+        validation_fraction: float = 0.3,
+        num_elsewhere: int = 0,
     ) -> tuple[Path, FrameIndex]:
+        """The last `num_elsewhere` races are on another map than the main track."""
         folder = tmp_path / "frames"
         folder.mkdir()
         race_ids = [f"race-{number}" for number in range(num_races)]
@@ -153,12 +160,13 @@ def write_frames(tmp_path: Path) -> Callable[..., tuple[Path, FrameIndex]]:
             folder,
             observation=observation_contract(sees(NUM_PIXELS, NUM_PIXELS)),
             actions=action_table(5),
-            map_uid="synthetic",
+            main_track="synthetic",
             splits=split_races(race_ids, validation_fraction),
             shard_frames=shard_frames,
         )
         for number, race_id in enumerate(race_ids):
-            writer.add(synthetic_race(race_id, num_frames + number, seed=number))
+            map_uid = "synthetic" if number < num_races - num_elsewhere else "elsewhere"
+            writer.add(synthetic_race(race_id, num_frames + number, number, map_uid))
         return folder, writer.close()
 
     return write

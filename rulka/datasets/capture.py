@@ -82,6 +82,7 @@ def captured_race(
     return CapturedRace(
         race_id=race.race_id,
         source=race.source,
+        map_uid=race.map_uid,
         image=image[:, None],
         floats=floats,
         action=action.astype(np.uint8),

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from matplotlib.image import imsave
 from numpy.typing import NDArray
 
-from rulka.datasets.frames import FrameDataset, FrameIndex
+from rulka.datasets.frames import FrameDataset, FrameIndex, frames_of
 from rulka.params import Backend
 
 SHEET_COLUMNS = 10
 SHEET_ROWS = 6
+"""Of all maps together, where each can have one."""
+MOST_MAPS = 30
+"""The sheet shows so many, each in a row at least."""
+PICTURE = f"![training frames of the maps above, one map after another, {MOST_MAPS} at most](contact_sheet.png)\n\n"
 GAP_PIXELS = 2
 
 _KEYS = ("gas", "brake", "left", "right")
 
 _CARD = """# Frames
 
-Grey frames of {height} x {width} pixels, one every {decision_ms} ms, of races on the track `{map_uid}`, with the 184
-floats, the action and the time of each.{rendered}
+Grey frames of {height} x {width} pixels, one every {decision_ms} ms, of races on {num_maps}, with the 184 floats, the
+action and the time of each.{rendered} The first map is that of the main track, on which agents are trained.
 
-![examples](contact_sheet.png)
+| map | frames | races | {split_names} |
+|---|---|---|{split_rules}
+{maps}
 
-| split | races | frames |
+{picture}| split | races | frames |
 |---|---|---|
 {splits}
 
@@ -52,11 +59,28 @@ _RENDERED: dict[Backend, str] = {
 def write_card(folder: Path, index: FrameIndex, backend: Backend) -> None:
     """Writes `README.md` and `contact_sheet.png` into a complete frame dataset that a backend rendered."""
     (folder / "README.md").write_text(card(index, backend), encoding="utf-8")
-    images = FrameDataset(folder, "train").images
-    num_examples = min(len(images), SHEET_COLUMNS * SHEET_ROWS)
-    chosen = np.linspace(0, len(images) - 1, num_examples).astype(np.int64)
-    sheet = contact_sheet(images[chosen][:, 0], SHEET_COLUMNS)
+    train = FrameDataset(folder, "train")
+    sheet = contact_sheet(train.images[examples(train)][:, 0], SHEET_COLUMNS)
     imsave(folder / "contact_sheet.png", sheet, cmap="gray", vmin=0, vmax=255)
+
+
+def examples(train: FrameDataset) -> NDArray[np.int64]:
+    """Returns the numbers of the frames that the sheet shows: rows of each map, spread evenly over its frames."""
+    maps = maps_of(train.index)[:MOST_MAPS]
+    num_shown = SHEET_COLUMNS * max(1, SHEET_ROWS // len(maps))
+    chosen = []
+    for uid in maps:
+        numbers = frames_of([race for race in train.races if race.map_uid == uid])
+        chosen.append(numbers[np.linspace(0, len(numbers) - 1, num_shown).astype(np.int64)])
+    return np.concatenate(chosen)
+
+
+def maps_of(index: FrameIndex) -> list[str]:
+    """Returns the UID of every map that there are frames of: the main track, then those with most frames first."""
+    frames: Counter[str] = Counter()
+    for race in index.races:
+        frames[race.map_uid] += race.num_frames
+    return sorted(frames, key=lambda uid: (uid != index.main_track, -frames[uid], uid))
 
 
 def card(index: FrameIndex, backend: Backend | None = None) -> str:
@@ -72,6 +96,11 @@ def card(index: FrameIndex, backend: Backend | None = None) -> str:
     for source in sorted({race.source for race in index.races}):
         frames = [race.num_frames for race in index.races if race.source == source]
         sources.append(f"| {source} | {len(frames)} | {sum(frames)} |")
+    maps = []
+    for uid in maps_of(index):
+        races = [race for race in index.races if race.map_uid == uid]
+        counts = [sum(race.split == split for race in races) for split in index.shards]
+        maps.append(_row(f"`{uid}`", sum(race.num_frames for race in races), len(races), *counts))
     shares = []
     for action, (keys, share) in enumerate(zip(index.actions["controls"], statistics["action_share"], strict=True)):
         names = " ".join(name for name, pressed in zip(_KEYS, keys, strict=True) if pressed)
@@ -81,11 +110,19 @@ def card(index: FrameIndex, backend: Backend | None = None) -> str:
         width=index.observation.width,
         rendered=_RENDERED[backend] if backend else "",
         decision_ms=10 * index.actions["ticks_per_action"],
-        map_uid=index.map_uid,
+        num_maps="one map" if len(maps) == 1 else f"{len(maps)} maps",
+        picture=PICTURE,
+        split_names=" | ".join(f"of them {split}" for split in index.shards),
+        split_rules="---|" * len(index.shards),
+        maps="\n".join(maps),
         splits="\n".join(splits),
         sources="\n".join(sources),
         shares="\n".join(shares),
     )
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def contact_sheet(images: NDArray[np.uint8], num_columns: int) -> NDArray[np.uint8]:

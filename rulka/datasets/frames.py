@@ -1,14 +1,15 @@
 """The frame dataset, `data/frames`: what the agent would have seen in every race, and what was done then.
 
-    index.json            schema_version, contracts, shards, races with their split, statistics, the SHA-256 of every
-                          file of a shard, and its own; written last
+    index.json            schema_version, contracts, main_track (UID of the map that agents are trained on), shards,
+                          races with their map and split, statistics, the SHA-256 of every file of a shard, and its own;
+                          written last
     <shard>/image.npy     uint8 [N, 1, H, W]
     <shard>/floats.npy    float32 [N, 184], unnormalised
     <shard>/action.npy    uint8 [N] index of the action that was held longest, the earliest of equals
     <shard>/action_share.npy  float32 [N, A] share of the decision for which each action was held; rows sum to 1
     <shard>/controls.npy  float32 [N, 3] raw steer in [-1, 1] (positive right), gas and brake, meaned over the decision
     <shard>/time_ms.npy   int32 [N] race time of the frame
-    <shard>/along_m.npy   float32 [N] progress along the track's line
+    <shard>/along_m.npy   float32 [N] progress along the line of the race's own track
     <shard>/race.npy      int32 [N] index into the index's races
     README.md, contact_sheet.png   for people
 
@@ -36,7 +37,7 @@ from rulka.datasets.checksums import SEAL, checksums_of, find_damage, is_sealed,
 from rulka.datasets.sharded import ShardedArray
 from rulka.errors import UserError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 INDEX_FILE = "index.json"
 HINT = "Run `dvc repro capture` to make it."
 DAMAGE_HINT = "`dvc checkout --force capture` brings back DVC's copy of it, `dvc repro capture` makes it anew."
@@ -66,6 +67,7 @@ class CapturedRace:
     Attributes:
         race_id: see `rulka.datasets.races`.
         source: who drove, "recording" or "driver".
+        map_uid: where.
         image: [N, 1, H, W] uint8.
         floats: [N, 184] float32.
         action: [N] uint8.
@@ -77,6 +79,7 @@ class CapturedRace:
 
     race_id: str
     source: str
+    map_uid: str
     image: NDArray[np.uint8]
     floats: NDArray[np.float32]
     action: NDArray[np.uint8]
@@ -92,6 +95,7 @@ class FrameRace:
 
     race_id: str
     source: str
+    map_uid: str
     split: Split
     start: int
     num_frames: int
@@ -103,7 +107,7 @@ class FrameIndex:
 
     observation: ObservationContract
     actions: dict[str, Any]
-    map_uid: str
+    main_track: str
     shards: dict[str, list[str]]
     races: tuple[FrameRace, ...]
     statistics: dict[str, Any]
@@ -126,7 +130,7 @@ class FrameWriter:
         folder: where to write; its owner renames it into place.
         observation: contract of the images and floats.
         actions: table that the labels index.
-        map_uid: track that was driven.
+        main_track: UID of the map that agents are trained on.
         splits: split of every race that will be added, by race id.
         shard_frames: a shard is closed once it holds this many frames or more.
     """
@@ -137,11 +141,11 @@ class FrameWriter:
         *,
         observation: ObservationContract,
         actions: ActionTable,
-        map_uid: str,
+        main_track: str,
         splits: Mapping[str, Split],
         shard_frames: int,
     ) -> None:
-        self._folder, self._observation, self._actions, self._map_uid = folder, observation, actions, map_uid
+        self._folder, self._observation, self._actions, self._main_track = folder, observation, actions, main_track
         self._splits, self._shard_frames = dict(splits), shard_frames
         self._pending: dict[Split, list[dict[str, NDArray]]] = {"train": [], "validation": []}
         self._shards: dict[Split, list[str]] = {"train": [], "validation": []}
@@ -159,7 +163,8 @@ class FrameWriter:
         values = {name: getattr(race, name) for name in _DTYPES if name != "race"}
         values["race"] = np.full(num_frames, len(self._races))
         self._pending[split].append({name: values[name].astype(dtype) for name, dtype in _DTYPES.items()})
-        self._races.append(FrameRace(race.race_id, race.source, split, self._num_frames[split], num_frames))
+        start = self._num_frames[split]
+        self._races.append(FrameRace(race.race_id, race.source, race.map_uid, split, start, num_frames))
         self._num_frames[split] += num_frames
         if sum(len(part["image"]) for part in self._pending[split]) >= self._shard_frames:
             self._flush(split)
@@ -168,12 +173,12 @@ class FrameWriter:
         """Writes what is pending and then the index.
 
         Raises:
-            FrameDataError: if no frame was added for training.
+            FrameDataError: if no frame of the main track was added for training.
         """
         for split in self._pending:
             self._flush(split)
-        if not self._num_frames["train"]:
-            message = "no frame to learn from was captured"
+        if not any(race.split == "train" and race.map_uid == self._main_track for race in self._races):
+            message = f"no frame to learn from was captured on the main track {self._main_track}"
             raise FrameDataError(message)
         shards: dict[str, list[str]] = {split: list(names) for split, names in self._shards.items()}
         statistics = _statistics(self._folder, shards, self._races)
@@ -181,7 +186,7 @@ class FrameWriter:
         index = FrameIndex(
             observation=self._observation,
             actions=actions_to_json(self._actions),
-            map_uid=self._map_uid,
+            main_track=self._main_track,
             shards=shards,
             races=tuple(self._races),
             statistics=statistics,
@@ -241,6 +246,10 @@ class FrameDataset:
     def __len__(self) -> int:
         return len(self.images)
 
+    def on_main_track(self) -> list[FrameRace]:
+        """Returns the races of this split that were driven on the main track."""
+        return [race for race in self.races if race.map_uid == self.index.main_track]
+
     def batch(self, frames: NDArray[np.int64] | slice) -> Batch:
         """Returns the frames of the given numbers as torch tensors of their own."""
         return Batch(
@@ -271,6 +280,11 @@ class FrameDataset:
         """Yields every frame once, in the order they are stored."""
         for start in range(0, len(self), batch_size):
             yield self.batch(slice(start, min(start + batch_size, len(self))))
+
+
+def frames_of(races: Sequence[FrameRace]) -> NDArray[np.int64]:
+    """Returns the numbers of all frames of some races of one split, race after race."""
+    return np.concatenate([np.zeros(0, np.int64), *(np.arange(r.start, r.start + r.num_frames) for r in races)])
 
 
 def read_index(folder: Path) -> FrameIndex:

@@ -1,7 +1,8 @@
 """The frame dataset in the layout of the Hugging Face Hub, and back: nothing is lost on the way.
 
     data/<split>-<k>-of-<n>.parquet   one row a frame: `image` as PNG, `floats`, `action`, `action_share`, `controls`,
-                                      `time_ms`, `along_m`, `race_id`; `player` only where names were asked for
+                                      `time_ms`, `along_m`, `race_id`, `map_uid`; `player` only where names were
+                                      asked for
     rulka.json                        the index without its shards: contracts, races, splits, statistics
     README.md                         the card, with the metadata that the Hub reads
 
@@ -27,7 +28,7 @@ from PIL import Image
 
 from rulka.actions import action_table
 from rulka.artifacts import ObservationContract, actions_to_json
-from rulka.datasets.card import card
+from rulka.datasets.card import PICTURE, card
 from rulka.datasets.frames import (
     SCHEMA_VERSION,
     CapturedRace,
@@ -129,7 +130,7 @@ def import_frames(folder: Path, out: Path, *, shard_frames: int) -> FrameIndex:
         out,
         observation=index.observation,
         actions=table,
-        map_uid=index.map_uid,
+        main_track=index.main_track,
         splits={race.race_id: race.split for race in index.races},
         shard_frames=shard_frames,
     )
@@ -150,13 +151,17 @@ def _write_splits(folder: Path, datasets: Mapping[Split, FrameDataset], players:
 
 
 def _write_rows(path: Path, dataset: FrameDataset, rows: slice, players: Mapping[str, str] | None) -> None:
-    race_ids = [dataset.index.races[number].race_id for number in dataset.race_index[rows]]
+    races = [dataset.index.races[number] for number in dataset.race_index[rows]]
     images = [{"bytes": _png(image[0]), "path": None} for image in dataset.images[rows]]
+    texts = {"race_id": [race.race_id for race in races], "map_uid": [race.map_uid for race in races]}
+    if players is not None:
+        texts[PLAYER_COLUMN] = [players.get(race.race_id, "") for race in races]
     columns: dict[str, pa.Array] = {
-        "image": pa.array(images, pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-        "race_id": pa.array(race_ids, pa.string()),
+        "image": pa.array(images, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
     }
-    features: dict[str, Any] = {"image": {"_type": "Image"}, "race_id": {"dtype": "string", "_type": "Value"}}
+    columns |= {name: pa.array(values, pa.string()) for name, values in texts.items()}
+    features: dict[str, Any] = {"image": {"_type": "Image"}}
+    features |= {name: {"dtype": "string", "_type": "Value"} for name in texts}
     for name in _VECTORS:
         values = getattr(dataset, name)[rows]
         columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
@@ -165,9 +170,6 @@ def _write_rows(path: Path, dataset: FrameDataset, rows: slice, players: Mapping
     for name, (kind, dtype) in _SCALARS.items():
         columns[name] = pa.array(getattr(dataset, name)[rows], kind)
         features[name] = {"dtype": dtype, "_type": "Value"}
-    if players is not None:
-        columns[PLAYER_COLUMN] = pa.array([players.get(race_id, "") for race_id in race_ids], pa.string())
-        features[PLAYER_COLUMN] = {"dtype": "string", "_type": "Value"}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     table = pa.table(columns).replace_schema_metadata(metadata)
     pq.write_table(table, path, row_group_size=2_000, write_page_checksum=True)
@@ -185,13 +187,12 @@ def _header(index: FrameIndex, datasets: Mapping[Split, FrameDataset], licence: 
     num_frames = sum(map(len, datasets.values()))
     bounds = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
     size = next((name for bound, name in bounds if num_frames < bound), "1M<n<10M")
-    return _HEADER.format(licence=licence, name=f"Rulka frames of {index.map_uid}", size=size, files=files)
+    return _HEADER.format(licence=licence, name=f"Rulka frames of {index.main_track}", size=size, files=files)
 
 
 def _body(index: FrameIndex, players: Mapping[str, str] | None) -> str:
-    picture = "![examples](contact_sheet.png)\n\n"
     named = "The column `player` names who drove." if players is not None else "Players are not named."
-    return card(index).replace(picture, "") + f"\n{named} `rulka frames import` turns this folder into shards again.\n"
+    return card(index).replace(PICTURE, "") + f"\n{named} `rulka frames import` turns this folder into shards again.\n"
 
 
 def _read_index(folder: Path) -> FrameIndex:
@@ -246,7 +247,8 @@ def _race(race: FrameRace, table: pa.Table | None, observation: ObservationContr
         raise FrameDataError(message, hint=_HINT)
     vectors = {name: _matrix(table, name) for name in _VECTORS}
     scalars = {name: table[name].to_numpy() for name in _SCALARS}
-    return CapturedRace(race_id=race.race_id, source=race.source, image=np.stack(images)[:, None], **vectors, **scalars)
+    known = {"race_id": race.race_id, "source": race.source, "map_uid": race.map_uid}
+    return CapturedRace(**known, image=np.stack(images)[:, None], **vectors, **scalars)
 
 
 def _matrix(table: pa.Table, name: str) -> NDArray[np.float32]:

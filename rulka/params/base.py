@@ -83,6 +83,10 @@ def refuse_impossible(combinations: Iterable[tuple[bool, str]]) -> None:
         raise ValueError(message)
 
 
+MapChoice = Literal["main", "all"]
+"""Races on the main track of `data/races`, or on all maps."""
+
+
 def check_order(section: Section, lower: str, upper: str) -> None:
     """Raises ValueError unless the first of two fields is at most the second; None counts as no bound."""
     low, high = getattr(section, lower), getattr(section, upper)

@@ -16,6 +16,7 @@ from rulka.params.base import (
     Backend,
     BatchSize,
     LateralM,
+    MapChoice,
     Positive,
     RaceSeconds,
     Section,
@@ -158,12 +159,20 @@ class CaptureParams(Section):
     """Stage `capture`: races to frames."""
 
     backend: Backend = Field(description="who draws: the simulator's camera, or the game, in which races are replayed")
+    maps: MapChoice = Field(description="whose races: the main track's, or those of all maps, to see more roads")
     steer_dead_zone: float = Field(ge=0, lt=1, description="analog steering of at most this size counts as none")
     shard_frames: BatchSize = Field(description="frames in one shard")
     num_workers: int = Field(ge=1, le=256, description="processes that draw frames side by side")
     validation_fraction: float = Field(
         ge=0, lt=1, description="share of races held out, by a hash of each; 0 holds out none"
     )
+
+    @model_validator(mode="after")
+    def _check_maps(self) -> CaptureParams:
+        if self.backend == "game" and self.maps == "all":
+            message = "the game shows the one map that is open: with backend game, maps must be main"
+            raise ValueError(message)
+        return self
 
 
 class EvaluateParams(LineStartParams):

@@ -10,6 +10,7 @@ from rulka.params.base import (
     BatchSize,
     Count,
     LearningRate,
+    MapChoice,
     NotNegative,
     Positive,
     Section,
@@ -96,7 +97,10 @@ class PretrainParams(FitParams):
 class CloneParams(FitParams, LineStartParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
-    fastest_share: float = Field(gt=0, le=1, description="share of the training races that are imitated, fastest first")
+    maps: MapChoice = Field(description="whose races are imitated: the main track's, or those of all maps")
+    fastest_share: float = Field(
+        gt=0, le=1, description="share of a map's training races that are imitated, fastest first"
+    )
     previous_action_dropout: Share = Field(description="share of samples that do not see the previous actions")
     float_noise: NotNegative = Field(description="noise on the floats, in units of the normalisation's std")
     labels: LabelKind = Field(description="shares of a decision's actions, or the one that was held longest")

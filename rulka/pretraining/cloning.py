@@ -24,11 +24,11 @@ from torch.nn import functional
 
 from models.actor_critic import ClonePolicy
 from rulka.actions import FORWARD, ActionTable
-from rulka.datasets.frames import Batch, FrameDataset, FrameRace
+from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
 from rulka.datasets.split import place
 from rulka.device import device_of, upload_ahead
 from rulka.observation import FLOATS
-from rulka.params import CloneParams, LabelKind
+from rulka.params import CloneParams, LabelKind, MapChoice
 
 EVALUATION_BATCH = 512
 
@@ -70,16 +70,22 @@ def disconnect(float_head: nn.Sequential, part: str) -> None:
         float_head[0].get_parameter("weight")[:, FLOATS[part]] = 0.0
 
 
-def frames_of_fastest(frames: FrameDataset, share: float) -> NDArray[np.int64]:
-    """Returns the numbers of all frames of the fastest races, at least of one.
+def fastest_of(races: Sequence[FrameRace], share: float) -> list[FrameRace]:
+    """Returns the fastest races of each map, at least one of each.
 
     Args:
-        frames: races that all reached the finish, so that fewer frames mean a faster race.
-        share: share of the races to take, fastest first; in [0, 1].
+        races: all reached the finish, so that fewer frames mean a faster race.
+        share: share of a map's races to take, fastest first; in [0, 1].
     """
-    ordered = sorted(frames.races, key=lambda race: (race.num_frames, race.race_id))
-    chosen = ordered[: max(1, round(share * len(ordered)))]
-    return frames_of(chosen)
+    by_map: dict[str, list[FrameRace]] = {}
+    for race in sorted(races, key=lambda race: (race.num_frames, race.race_id)):
+        by_map.setdefault(race.map_uid, []).append(race)
+    return [race for ordered in by_map.values() for race in ordered[: max(1, round(share * len(ordered)))]]
+
+
+def races_of(frames: FrameDataset, maps: MapChoice) -> list[FrameRace]:
+    """Returns the races of a split on the main track, or on all maps."""
+    return frames.on_main_track() if maps == "main" else frames.races
 
 
 class HeldOut(NamedTuple):
@@ -97,11 +103,6 @@ def share_held_out(races: Sequence[FrameRace]) -> HeldOut:
     ordered = sorted(races, key=lambda race: place(f"report {race.race_id}"))
     middle = (len(ordered) + 1) // 2
     return HeldOut(ordered[:middle], ordered[middle:] or ordered)
-
-
-def frames_of(races: Sequence[FrameRace]) -> NDArray[np.int64]:
-    """Returns the numbers of all frames of some races of one split, race after race."""
-    return np.concatenate([np.arange(race.start, race.start + race.num_frames) for race in races])
 
 
 def as_labels(action: Tensor, share: Tensor, labels: LabelKind) -> Tensor:
@@ -217,13 +218,19 @@ def confusion_matrix(action: NDArray[np.int64], predicted: NDArray[np.int64], nu
 
 
 def measure(
-    policy: ClonePolicy, train: FrameDataset, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable
+    policy: ClonePolicy,
+    train: FrameDataset,
+    imitated: NDArray[np.int64],
+    frames: FrameDataset,
+    races: Sequence[FrameRace],
+    table: ActionTable,
 ) -> dict[str, Any]:
     """Compares a policy with the labels of some races, and with policies that learned nothing.
 
     Args:
         policy: call this without gradients.
-        train: frames that the majority action is taken from.
+        train: training frames.
+        imitated: numbers of those that it learned from, which the majority action is taken from.
         frames: frames of the races.
         races: races to measure on.
         table: what its actions are, A of them.
@@ -238,7 +245,7 @@ def measure(
     seen, hidden = predict(policy, frames, numbers), predict(policy, frames, numbers, hide_previous=True)
     own = predict_own(policy, frames, races, table)
     repeated = repeat_last_action(action, frames.race_index[numbers])
-    majority = int(train.action_share[:].sum(axis=0, dtype=np.float64).argmax())
+    majority = int(train.action_share[imitated].sum(axis=0, dtype=np.float64).argmax())
     has_changed = repeated != action
     confusion = confusion_matrix(action, seen.predicted, table.num_actions)
     return {

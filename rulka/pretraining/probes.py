@@ -1,8 +1,9 @@
 """What an encoder's features tell of a frame: linear probes, beside those of the same encoder with random weights.
 
 A probe is a ridge regression from features to one quantity (Alain and Bengio 2016, arXiv:1610.01644), fitted on
-training frames and measured on held-out races. Random features are a strong baseline for small grey frames: what is
-told no better than by these, pretraining has not brought.
+training frames of the main track and measured on held-out races there, as progress on another map is another place.
+Random features are a strong baseline for small grey frames: what is told no better than by these, pretraining has not
+brought.
 Dimensions: N frames, E features, Q quantities.
 """
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.encoders.base import normalise_image
-from rulka.datasets.frames import FrameDataset
+from rulka.datasets.frames import FrameDataset, frames_of
 from rulka.device import device_of
 from rulka.observation import FLOATS
 
@@ -108,7 +109,7 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
         encoder: pretrained, on its device.
         fresh: the same with random weights.
         train: frames to fit on.
-        held_out: frames to measure on, at least one.
+        held_out: frames to measure on, at least one of the main track.
     """
     shown = [_spread(frames) for frames in (train, held_out)]
     targets = [
@@ -134,8 +135,9 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
 
 
 def _spread(frames: FrameDataset) -> NDArray[np.int64]:
-    """Returns numbers of frames, in order, spread evenly over all."""
-    return np.linspace(0, len(frames) - 1, min(MOST_FRAMES, len(frames))).astype(np.int64)
+    """Returns numbers of frames, in order, spread evenly over those of the main track."""
+    numbers = frames_of(frames.on_main_track())
+    return numbers[np.linspace(0, len(numbers) - 1, min(MOST_FRAMES, len(numbers))).astype(np.int64)]
 
 
 def _features(encoder: nn.Module, frames: FrameDataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:

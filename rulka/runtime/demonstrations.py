@@ -47,7 +47,7 @@ class TrackEnd:
 
 
 def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardParams) -> list[ExperienceBlock]:
-    """Turns every captured training race of the simulator into a block of one car.
+    """Turns every captured training race of the simulator on the main track into a block of one car.
 
     Returns:
         The blocks; none, with a warning, where all races are recordings.
@@ -61,12 +61,13 @@ def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardPa
         FrameDataError: if the frames show another track, or a race that is not in the dataset.
     """
     frames = FrameDataset(frames_dir, "train")
-    if frames.index.map_uid != races.main_track.uid:
-        message = f"the frames show track {frames.index.map_uid!r}, training is on {races.main_track.uid!r}"
+    if frames.index.main_track != races.main_track.uid:
+        message = f"the frames show track {frames.index.main_track!r}, training is on {races.main_track.uid!r}"
         raise FrameDataError(message, hint="Run `dvc repro capture` again.")
     times_ms = {race.race_id: race.race_time_ms for race in races.races}
     blocks = []
-    for entry in frames.races:
+    shown_races = frames.on_main_track()
+    for entry in shown_races:
         if entry.race_id not in times_ms:
             message = f"race {entry.race_id} was captured but is not among the races any more"
             raise FrameDataError(message, hint="Run `dvc repro capture` again.")
@@ -76,6 +77,7 @@ def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardPa
         race = CapturedRace(
             race_id=entry.race_id,
             source=entry.source,
+            map_uid=entry.map_uid,
             image=frames.images[shown],
             floats=frames.floats[shown],
             action=frames.action[shown],
@@ -88,7 +90,7 @@ def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardPa
         blocks.append(race_block(race, TrackEnd(races.main_track.length_m, time_ms) if time_ms else None, rewards))
     if not blocks:
         _LOGGER.warning(
-            "no demonstrations are replayed: none of %d races was driven in the simulator", len(frames.races)
+            "no demonstrations are replayed: none of %d races was driven in the simulator", len(shown_races)
         )
     return blocks
 

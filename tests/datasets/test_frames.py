@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
-from rulka.datasets.card import card, contact_sheet, write_card
+from rulka.datasets.card import card, contact_sheet, examples, maps_of, write_card
 from rulka.datasets.checksums import checksums_of, sealed
 from rulka.datasets.frames import (
     INDEX_FILE,
@@ -57,6 +58,7 @@ def test_values_survive(tmp_path: Path) -> None:
     race = CapturedRace(
         "one",
         "recording",
+        "m",
         rng.integers(0, 256, (5, 1, 36, 34)).astype(np.uint8),
         rng.normal(size=(5, NUM_FLOATS)).astype(np.float32),
         share.argmax(axis=1).astype(np.uint8),
@@ -69,7 +71,7 @@ def test_values_survive(tmp_path: Path) -> None:
         tmp_path,
         observation=observation_contract(sees(36, 34)),
         actions=action_table(5),
-        map_uid="m",
+        main_track="m",
         splits={"one": "train"},
         shard_frames=3,
     )
@@ -229,7 +231,7 @@ def test_arrays_of_other_lengths_are_not_written(tmp_path: Path) -> None:
 def one_race_writer(folder: Path) -> FrameWriter:
     contract = observation_contract(sees(64, 64))
     return FrameWriter(
-        folder, observation=contract, actions=action_table(5), map_uid="m", splits={"bad": "train"}, shard_frames=3
+        folder, observation=contract, actions=action_table(5), main_track="m", splits={"bad": "train"}, shard_frames=3
     )
 
 
@@ -246,9 +248,15 @@ def test_a_contract_that_differs_is_named(write_frames: Write) -> None:
 def test_no_frames_are_no_dataset(tmp_path: Path) -> None:
     contract = observation_contract(sees(36, 34))
     writer = FrameWriter(
-        tmp_path, observation=contract, actions=action_table(5), map_uid="m", splits={}, shard_frames=3
+        tmp_path,
+        observation=contract,
+        actions=action_table(5),
+        main_track="m",
+        splits={"elsewhere": "train"},
+        shard_frames=9,
     )
-    with pytest.raises(FrameDataError, match="no frame"):
+    writer.add(synthetic_race("elsewhere", 5, seed=0))
+    with pytest.raises(FrameDataError, match="no frame to learn from was captured on the main track m"):
         writer.close()
     assert not (tmp_path / INDEX_FILE).exists()
 
@@ -269,6 +277,26 @@ def test_card_counts(write_frames: Write) -> None:
     assert "| driver | 4 | 126 |" in text  # 30 + 31 + 32 + 33
     assert "| 3 | none | 20.0 % |" in text  # one fifth of every synthetic decision
     assert (folder / "contact_sheet.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_card_lists_maps_with_the_main_track_first(write_frames: Write) -> None:
+    """Four races of 30 to 33 frames on the main track, then three of 34 to 36."""
+    folder, index = write_frames(num_races=7, num_frames=30, num_elsewhere=3, validation_fraction=0.0)
+    assert maps_of(index) == ["synthetic", "elsewhere"]
+    assert maps_of(replace(index, main_track="elsewhere")) == ["elsewhere", "synthetic"]
+    text = card(index)
+    assert "races on 2 maps" in text
+    assert "| `synthetic` | 126 | 4 | 4 | 0 |\n| `elsewhere` | 105 | 3 | 3 | 0 |" in text
+    write_card(folder, index, "simulator")
+    height, width = imread(folder / "contact_sheet.png").shape[:2]
+    assert (height, width) == (6 * 66 + 2, 10 * 66 + 2), "three rows of ten for each of two maps"
+
+
+def test_the_sheet_shows_every_map_in_its_own_rows(write_frames: Write) -> None:
+    folder, _ = write_frames(num_races=6, num_elsewhere=1)
+    train = FrameDataset(folder, "train")
+    shown = [train.index.races[number].map_uid for number in train.race_index[examples(train)]]
+    assert shown == 30 * ["synthetic"] + 30 * ["elsewhere"]
 
 
 def test_card_says_who_rendered(write_frames: Write) -> None:

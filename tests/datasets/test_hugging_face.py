@@ -29,7 +29,7 @@ ARRAYS = ("images", "floats", "action", "action_share", "controls", "time_ms", "
 def exported(write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """A frame dataset and its export, whose files are so short that races cross them."""
     monkeypatch.setattr(hugging_face, "ROWS_PER_FILE", 70)
-    frames, _ = write_frames(num_races=5)
+    frames, _ = write_frames(num_races=5, num_elsewhere=2)
     out = tmp_path / "hub"
     export_frames(frames, out, licence="cc-by-4.0")
     return frames, out
@@ -56,6 +56,15 @@ def test_card_says_what_the_hub_reads(exported: tuple[Path, Path]) -> None:
     assert head["size_categories"] == ["n<1K"]
     assert {entry["split"] for entry in head["configs"][0]["data_files"]} == set(SPLITS)
     assert "contact_sheet" not in text
+
+
+def test_rows_say_which_map(exported: tuple[Path, Path]) -> None:
+    frames, out = exported
+    maps = {race.race_id: race.map_uid for race in FrameDataset(frames, "train").index.races}
+    tables = [pq.read_table(path, columns=["race_id", "map_uid"]) for path in (out / "data").iterdir()]
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert {row["map_uid"] for row in rows} == {"synthetic", "elsewhere"}
+    assert all(row["map_uid"] == maps[row["race_id"]] for row in rows)
 
 
 def test_players_are_named_only_on_demand(write_frames: Write, tmp_path: Path) -> None:

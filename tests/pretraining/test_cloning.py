@@ -15,7 +15,7 @@ from models.actor_critic import ClonePolicy
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table
-from rulka.datasets.frames import FrameDataset, FrameRace
+from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
 from rulka.datasets.sharded import ShardedArray
 from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
 from rulka.params import CloneParams, reference_params
@@ -23,13 +23,13 @@ from rulka.pretraining.cloning import (
     confusion_matrix,
     disconnect,
     disturb,
-    frames_of,
-    frames_of_fastest,
+    fastest_of,
     hide,
     label_entropy,
     measure,
     predict,
     predict_own,
+    races_of,
     repeat_last_action,
     share_held_out,
 )
@@ -126,7 +126,8 @@ def test_a_copycat_scores_as_the_baseline_and_is_unmasked(write_frames: Callable
     folder, _ = write_frames()
     train, validation = FrameDataset(folder, "train"), FrameDataset(folder, "validation")
     with torch.no_grad():
-        result = measure(Copycat(), train, validation, validation.races, action_table(5))
+        everything = frames_of(train.races)
+        result = measure(Copycat(), train, everything, validation, validation.races, action_table(5))
     action, race = validation.action[:].astype(int), validation.race_index[:]
     repeats = np.mean([a == b for a, b, r, s in zip(action[1:], action, race[1:], race, strict=False) if r == s])
     assert result["accuracy"] == result["repeat_last_action_accuracy"] == pytest.approx(repeats, abs=0.03)
@@ -173,7 +174,7 @@ def test_own_actions_of_a_blind_policy_change_nothing(write_frames: Callable[...
 
 
 def test_held_out_races_choose_or_report_but_not_both() -> None:
-    races = [FrameRace(f"race-{number}", "driver", "validation", 9 * number, 9) for number in range(9)]
+    races = [FrameRace(f"race-{number}", "driver", "m", "validation", 9 * number, 9) for number in range(9)]
     choosing, reporting = share_held_out(races)
     assert sorted([*choosing, *reporting], key=lambda race: race.start) == races
     assert (len(choosing), len(reporting)) == (5, 4)
@@ -185,14 +186,19 @@ def test_held_out_races_choose_or_report_but_not_both() -> None:
 def test_the_fastest_races_are_those_with_fewest_frames(write_frames: Callable[..., tuple[Path, object]]) -> None:
     folder, _ = write_frames(num_races=5, num_frames=20, validation_fraction=0.0)  # 20, 21, 22, 23 and 24 frames
     train = FrameDataset(folder, "train")
-
-    def names(share: float) -> list[str]:
-        numbers = np.unique(train.race_index[frames_of_fastest(train, share)])
-        return [train.index.races[number].race_id for number in numbers]
-
-    assert names(0.4) == ["race-0", "race-1"]
-    assert names(0.0) == ["race-0"]
-    assert len(frames_of_fastest(train, 1.0)) == len(train)
-    batches = list(train.iterate_batches(seed=1, epoch=0, batch_size=16, frames=frames_of_fastest(train, 0.4)))
+    assert [race.race_id for race in fastest_of(train.races, 0.4)] == ["race-0", "race-1"]
+    assert [race.race_id for race in fastest_of(train.races, 0.0)] == ["race-0"]
+    assert len(frames_of(fastest_of(train.races, 1.0))) == len(train)
+    fastest = frames_of(fastest_of(train.races, 0.4))
+    batches = list(train.iterate_batches(seed=1, epoch=0, batch_size=16, frames=fastest))
     chosen = np.sort(np.concatenate([batch.floats[:, 0].numpy() for batch in batches]))
     np.testing.assert_array_equal(chosen, np.sort(train.floats[:41][:, 0]))
+
+
+def test_the_fastest_are_those_of_every_map(write_frames: Callable[..., tuple[Path, object]]) -> None:
+    """The races elsewhere have more frames than all of the main track."""
+    folder, _ = write_frames(num_races=6, num_frames=10, validation_fraction=0.0, num_elsewhere=2)
+    train = FrameDataset(folder, "train")
+    fastest = fastest_of(races_of(train, "all"), 0.5)
+    assert [race.race_id for race in fastest] == ["race-0", "race-1", "race-4"]
+    assert [race.race_id for race in races_of(train, "main")] == ["race-0", "race-1", "race-2", "race-3"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
-from rulka.datasets.frames import CapturedRace, FrameDataset, FrameWriter
+from rulka.datasets.frames import CapturedRace, FrameDataset, FrameWriter, Split
 from rulka.observation import FLOATS
 from rulka.pretraining.probes import Probes, probe_encoder, quantities_of
 from tests.conftest import sees
@@ -55,27 +55,31 @@ def some_floats(lateral_m: np.ndarray, heading_deg: np.ndarray, speed_mps: np.nd
 
 
 def capture(folder: Path) -> tuple[FrameDataset, FrameDataset]:
-    """Frames whose first pixel tells the place across the road, the second the speed and the third the action."""
+    """Frames whose first pixel tells the place across the road, the second the speed and the third the action.
+
+    On another map they would tell something else.
+    """
     rng = np.random.default_rng(3)
     contract, table = observation_contract(sees(SIZE, SIZE)), action_table(5)
-    splits = {"a": "train", "b": "validation"}
+    splits: dict[str, Split] = {"a": "train", "elsewhere": "train", "b": "validation"}
     writer = FrameWriter(
         folder,
         observation=contract,
         actions=table,
-        map_uid="x",
+        main_track="x",
         splits=splits,
-        shard_frames=1000,  # pyright: ignore
+        shard_frames=1000,
     )
     for race_id in splits:
         image = rng.integers(0, 256, (NUM_FRAMES, 1, SIZE, SIZE), dtype=np.uint8)
         action = rng.integers(0, 2, NUM_FRAMES)
         image[:, 0, 0, 2] = 200 * action
-        lateral_m = LATERAL_STEP_M * (image[:, 0, 0, 0].astype(float) - 128.0)
+        lateral_m = LATERAL_STEP_M * (image[:, 0, 0, 3 * (race_id == "elsewhere")].astype(float) - 128.0)
         writer.add(
             CapturedRace(
                 race_id=race_id,
                 source="driver",
+                map_uid="elsewhere" if race_id == "elsewhere" else "x",
                 image=image,
                 floats=some_floats(lateral_m, np.zeros(NUM_FRAMES), image[:, 0, 0, 1] / 4.0),
                 action=action.astype(np.uint8),

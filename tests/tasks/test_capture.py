@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rulka.datasets.frames import FrameDataset, read_index
-from rulka.datasets.races import load_races
+from rulka.datasets.races import RaceDataset, load_races, write_races
 from rulka.errors import UserError
 from rulka.params import ActionParams, CaptureParams, TrackParams, read_params
 from tasks.capture import capture
@@ -31,6 +31,7 @@ def races_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def params(**changes: object) -> CaptureParams:
     values = {
         "backend": "simulator",
+        "maps": "all",
         "steer_dead_zone": 0.0153,
         "shard_frames": 300,
         "num_workers": 1,
@@ -62,6 +63,44 @@ def test_every_race_is_captured_to_its_end(races_dir: Path, tmp_path: Path) -> N
             assert (np.diff(along_m) > -0.5).all()
     assert (tmp_path / "frames" / "README.md").is_file()
     assert (tmp_path / "frames" / "contact_sheet.png").is_file()
+
+
+@pytest.fixture
+def two_maps(races_dir: Path, tmp_path: Path) -> Path:
+    """The same races, and as many on a road that is 150 m long."""
+    few = PARAMS.races.model_copy(update={"num_demonstrations": 4, "reference_decisions": 0, "seed": 7})
+    short = TRACK.model_copy(update={"length_m": 150.0})
+    out = tmp_path / "short"
+    races(ACTIONS, PARAMS.simulator, short, few, PARAMS.race_end, recordings_dir=tmp_path / "none", out_dir=out)
+    first, second = load_races(races_dir), load_races(out)
+    (tmp_path / "races").mkdir()
+    both = RaceDataset(first.races + second.races, first.main_track, (), (second.main_track,))
+    write_races(tmp_path / "races", both)
+    return tmp_path / "races"
+
+
+def test_races_of_all_maps_are_captured_on_their_own_track(two_maps: Path, tmp_path: Path) -> None:
+    dataset = load_races(two_maps)
+    run(two_maps, tmp_path / "frames")
+    index = read_index(tmp_path / "frames")
+    assert {race.race_id: race.map_uid for race in index.races} == {
+        race.race_id: race.map_uid for race in dataset.races
+    }
+    assert index.main_track == dataset.main_track.uid
+    train = FrameDataset(tmp_path / "frames", "train")
+    for race in train.races:
+        end_m = float(train.along_m[race.start : race.start + race.num_frames][-1])
+        assert end_m == pytest.approx(dataset.tracks[race.map_uid].length_m, abs=5.0)
+    on_main = {race.race_id for race in dataset.on_main_track()}
+    assert {race.race_id for race in train.on_main_track()} == on_main & {race.race_id for race in train.races}
+
+
+def test_the_main_track_alone_gives_the_same_frames_as_without_the_other(
+    races_dir: Path, two_maps: Path, tmp_path: Path
+) -> None:
+    run(two_maps, tmp_path / "main", maps="main")
+    run(races_dir, tmp_path / "alone")
+    assert content(tmp_path / "main") == content(tmp_path / "alone")
 
 
 def test_workers_do_not_change_a_byte(races_dir: Path, tmp_path: Path) -> None:

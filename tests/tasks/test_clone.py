@@ -22,13 +22,13 @@ from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
-from rulka.datasets.frames import FrameDataset, FrameRace
+from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
 from rulka.errors import UserError
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import ActionParams, CloneParams, NetworkParams, reference_params
-from rulka.pretraining.cloning import Predictions, frames_of, share_held_out
+from rulka.pretraining.cloning import Predictions, share_held_out
 from tasks.clone import Folders, clone
 from tests.conftest import sees
 
@@ -47,6 +47,7 @@ def params(**changes: Any) -> CloneParams:
         "max_grad_norm": 1.0,
         "precision": "float32",
         "seed": 1,
+        "maps": "main",
         "fastest_share": 1.0,
         "previous_action_dropout": 1.0,
         "float_noise": 0.02,
@@ -182,6 +183,16 @@ def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
     num_reported = sum(race.num_frames for race in held_out.reporting)
     assert sum(row["num_frames"] for row in metrics["per_action"]) == num_reported
     assert (metrics["num_choosing_races"], metrics["num_reporting_races"]) == tuple(map(len, held_out))
+
+
+@pytest.mark.parametrize(("maps", "num_frames"), [("main", 12 + 13), ("all", 12 + 13 + 14 + 15)])
+def test_the_main_track_is_imitated_or_all_maps(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path, maps: str, num_frames: int
+) -> None:
+    frames_dir, _ = write_frames(num_races=4, num_frames=12, num_elsewhere=2, validation_fraction=0.0)
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1, maps=maps)
+    assert metrics["num_train_frames"] == num_frames
+    assert sum(row["num_frames"] for row in metrics["per_action"]) == num_frames
 
 
 def test_one_held_out_race_has_to_choose_and_report(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:

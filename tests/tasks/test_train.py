@@ -182,6 +182,20 @@ def test_recordings_are_not_replayed(
     assert ("no demonstrations are replayed" in caplog.text) == (not blocks)
 
 
+def test_races_on_other_maps_are_no_demonstrations(
+    small_params: Params, driven: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OneElsewhere(FrameDataset):
+        def __init__(self, folder: Path, split: Any) -> None:
+            super().__init__(folder, split)
+            self.races = [replace(self.races[0], map_uid="elsewhere"), *self.races[1:]]
+
+    num_races = len(FrameDataset(driven[1], "train").races)
+    monkeypatch.setattr("rulka.runtime.demonstrations.FrameDataset", OneElsewhere)
+    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards)
+    assert len(blocks) == num_races - 1
+
+
 def straight_race() -> CapturedRace:
     """Five frames, 2 m and 50 ms apart, at 30 m/s."""
     number, floats = np.arange(5), np.zeros((5, 184), np.float32)
@@ -189,6 +203,7 @@ def straight_race() -> CapturedRace:
     return CapturedRace(
         race_id="x",
         source="recording",
+        map_uid="m",
         image=np.zeros((5, 1, 64, 64), np.uint8),
         floats=floats,
         action=number.astype(np.uint8),
@@ -233,6 +248,7 @@ def test_demonstrations_pay_for_manner_and_direction_too(small_params: Params) -
     race = CapturedRace(
         race_id="x",
         source="recording",
+        map_uid="m",
         image=np.zeros((5, 1, 64, 64), np.uint8),
         floats=floats,
         action=(number + 1).astype(np.uint8),
