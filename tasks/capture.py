@@ -20,7 +20,7 @@ from rulka.datasets.card import write_card
 from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.game_capture import GameCapture, QuarantinedRace, ReplayError, write_quarantine
 from rulka.datasets.races import Race, RaceDataError, load_races
-from rulka.datasets.split import split_races
+from rulka.datasets.split import split_maps
 from rulka.folders import FRAMES, RACES
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
@@ -72,7 +72,9 @@ def capture(
             observation=observation_contract(observation),
             actions=table,
             main_track=track.uid,
-            splits=split_races([race.race_id for race in races], capture.validation_fraction),
+            splits=split_maps(
+                {race.race_id: race.map_uid for race in races}, capture.validation_fraction, capture.test_fraction
+            ),
             shard_frames=capture.shard_frames,
         )
         total = sum(race.duration_ms // table.duration_ms + 1 for race in races)

@@ -5,9 +5,9 @@ Reads  data/frames/         see rulka.datasets.frames
        data/races/          the main track, which the policy races on
 Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors are `ClonePolicy.state_dict()`
          metrics.json       accuracy on held-out races beside what needs no learning, per action, and every epoch.
-                            One half of them, by a hash of each, gives the loss along races in which the policy sees
-                            its own actions, which chooses the epoch where it does not race; the other half is measured
-                            on. `measured_on` says "choosing" where one race has to do both, and "train", with
+                            Races of the validation split give the loss along races in which the policy sees its own
+                            actions, which chooses the epoch where it does not race; those of the test split are
+                            measured on. `measured_on` says "validation" where there are none, and "train", with
                             `validation_*` null, where none is held out. `races` says how it raced after which epoch
          loss_curve.png, confusion.png
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, check_contract, frames_of
 from rulka.datasets.races import load_races
+from rulka.datasets.split import SPLITS, Split
 from rulka.device import device_of, make_generator, upload, use_cores, use_device
 from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
@@ -48,16 +50,16 @@ from rulka.params import (
     read_params,
 )
 from rulka.pretraining.cloning import (
-    HeldOut,
+    Measured,
     as_labels,
     disconnect,
     disturb,
     fastest_of,
     labels_of,
     measure,
+    measured_races,
     predict_own,
     races_of,
-    share_held_out,
 )
 from rulka.pretraining.fit import History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.plots import plot_confusion, plot_loss
@@ -79,8 +81,8 @@ class _Result:
     races: dict[int, ClosedLoop]
     seconds: float
     imitated: NDArray[np.int64]
-    held_out: HeldOut
-    known: list[FrameRace]
+    choosing: list[FrameRace]
+    measured: Measured
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,8 @@ def clone(
     require(folders.encoder, "pretrain")
     table = action_table(actions.ticks_per_action)
     pretrained = load_artifact(folders.encoder, "encoder", observation=observation, encoder=encoder)
-    train, validation = FrameDataset(folders.frames, "train"), FrameDataset(folders.frames, "validation")
-    check_contract(train.index, observation_contract(observation), table)
+    splits: dict[Split, FrameDataset] = {split: FrameDataset(folders.frames, split) for split in SPLITS}
+    check_contract(splits["train"].index, observation_contract(observation), table)
     torch.manual_seed(clone.seed)
     policy = build_clone_policy(observation, encoder, network, pretrained.normalisation, table.num_actions)
     policy.encoder.load_state_dict(
@@ -127,7 +129,7 @@ def clone(
         settings = RaceSettings.for_evaluation(observation, actions, simulator, clone, race_end)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
         races = EvaluationRaces(load_races(folders.races).main_track, settings, seeds)
-    result = _train(policy, clone, train, validation, table, races)
+    result = _train(policy, clone, splits, table, races)
     artifact = Artifact(
         kind="policy",
         tensors=policy.state_dict(),
@@ -154,28 +156,27 @@ def clone(
         ),
     )
     with output_folder(folders.out) as folder:
-        _write_results(folder, result, train, validation, table)
+        _write_results(folder, result, splits["train"], table)
         write_artifact(folder, artifact)
 
 
 def _train(
     policy: ClonePolicy,
     clone: CloneParams,
-    train: FrameDataset,
-    validation: FrameDataset,
+    splits: Mapping[Split, FrameDataset],
     table: ActionTable,
     races: EvaluationRaces | None,
 ) -> _Result:
     started_s = time.monotonic()
-    held_out = share_held_out(races_of(validation, clone.maps))
+    train, validation = splits["train"], splits["validation"]
+    choosing = races_of(validation, clone.maps)
     disconnect(policy.float_head, "clock")
     if clone.previous_action_dropout == 1.0:
         disconnect(policy.float_head, "previous_actions")
     device = device_of(policy)
     generator = make_generator(device, clone.seed)
 
-    known = races_of(train, clone.maps)
-    frames = frames_of(fastest_of(known, clone.fastest_share))
+    frames = frames_of(fastest_of(races_of(train, clone.maps), clone.fastest_share))
     weights = action_weights(labels_of(train, frames, clone.labels).mean(dim=0), clone.rare_actions).to(device)
 
     def loss_of(batch: Batch, floats: torch.Tensor) -> torch.Tensor:
@@ -189,7 +190,6 @@ def _train(
     precision = choose_precision(clone.precision, policy, lambda: loss_of(sample, sample.floats))
 
     def validate() -> float | None:
-        choosing = held_out.choosing
         return predict_own(policy, validation, choosing, table, clone.labels).loss if choosing else None
 
     driven: dict[int, ClosedLoop] = {}
@@ -217,17 +217,15 @@ def _train(
             on_batch=lambda num_frames, value: bar.advance(num_frames, loss=value),
         )
     say_if_stopped("clone", history)
-    return _Result(policy, history, precision, driven, time.monotonic() - started_s, frames, held_out, known)
+    measured = measured_races(splits, clone.maps)
+    return _Result(policy, history, precision, driven, time.monotonic() - started_s, frames, choosing, measured)
 
 
-def _write_results(
-    folder: Path, result: _Result, train: FrameDataset, validation: FrameDataset, table: ActionTable
-) -> None:
-    is_held_out, races = bool(result.held_out.reporting), result.held_out.reporting
-    frames, races = (validation, races) if is_held_out else (train, result.known)
+def _write_results(folder: Path, result: _Result, train: FrameDataset, table: ActionTable) -> None:
+    is_held_out = result.measured.frames.split != "train"
     with torch.no_grad():
-        measured = measure(result.policy, train, result.imitated, frames, races, table)
-    metrics = _metrics(result, validation) | measured
+        measured = measure(result.policy, train, result.imitated, result.measured, table)
+    metrics = _metrics(result) | measured
     metrics |= {f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")}
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
     plot_loss(
@@ -240,14 +238,13 @@ def _write_results(
     plot_confusion(folder / "confusion.png", np.array(measured["confusion"]), action_names(table))
 
 
-def _metrics(result: _Result, validation: FrameDataset) -> dict[str, Any]:
-    held_out = result.held_out
+def _metrics(result: _Result) -> dict[str, Any]:
     return {
         "num_train_frames": len(result.imitated),
-        "num_validation_frames": len(validation),
-        "num_choosing_races": len(held_out.choosing),
-        "num_reporting_races": len(held_out.reporting),
-        "measured_on": _measured_on(held_out),
+        "num_validation_frames": len(frames_of(result.choosing)),
+        "num_validation_races": len(result.choosing),
+        "num_measured_races": len(result.measured.races),
+        "measured_on": result.measured.frames.split,
         "best_epoch": result.history.best_epoch,
         "train_loss": result.history.best.train_loss,
         "stopped": result.history.stopped,
@@ -256,13 +253,6 @@ def _metrics(result: _Result, validation: FrameDataset) -> dict[str, Any]:
         "epochs": [epoch.to_json() for epoch in result.history.epochs],
         "races": [{"epoch": epoch} | driven.to_json() for epoch, driven in result.races.items()],
     }
-
-
-def _measured_on(held_out: HeldOut) -> str:
-    """Returns which races gave the measures: held-out ones that chose nothing, the one that had to choose, or none."""
-    if not held_out.reporting:
-        return "train"
-    return "choosing" if held_out.reporting == held_out.choosing else "reporting"
 
 
 def action_names(table: ActionTable) -> list[str]:

@@ -3,7 +3,8 @@
 Reads  data/frames/         see rulka.datasets.frames
 Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; tensors are named `encoder.*`
          metrics.json       losses of every epoch, which one was kept, what they compare with, and
-                            why training stopped early, if it did; and what features tell of held-out frames
+                            why training stopped early, if it did; and what features tell of held-out frames, and of
+                            which split these are (`probed_on`)
          loss_curve.png, reconstructions.png, probes.png
 """
 
@@ -81,7 +82,8 @@ def pretrain(
     objective = build_objective(pretrain.objective, encoder, observation).to(use_device())
     fresh = copy.deepcopy(objective.encoder)
     result = _train(objective, pretrain, train, validation)
-    probes = _probe(result.objective, fresh, train, validation)
+    probed = next((frames for frames in (FrameDataset(frames_dir, "test"), validation) if frames.on_main_track()), None)
+    probes = _probe(result.objective, fresh, train, probed)
     tensors = {f"encoder.{name}": tensor for name, tensor in result.objective.encoder.state_dict().items()}
     artifact = Artifact(
         kind="encoder",
@@ -98,7 +100,7 @@ def pretrain(
         | {"probes": probes.to_json() if probes else None},
     )
     with output_folder(out_dir) as folder:
-        _write_results(folder, result, probes, pretrain, train, validation)
+        _write_results(folder, result, probes, pretrain, train, validation, probed)
         write_artifact(folder, artifact)
 
 
@@ -127,12 +129,12 @@ def _train(objective: Objective, pretrain: PretrainParams, train: FrameDataset, 
     return _Result(objective, history, precision, time.monotonic() - started_s)
 
 
-def _probe(objective: Objective, fresh: Encoder, train: FrameDataset, validation: FrameDataset) -> Probes | None:
+def _probe(objective: Objective, fresh: Encoder, train: FrameDataset, held_out: FrameDataset | None) -> Probes | None:
     """Returns what the features tell of held-out frames, beside those of the weights that training began with."""
-    if not validation.on_main_track():
+    if held_out is None:
         return None
     with torch.no_grad():
-        return probe_encoder(objective.encoder, fresh, train, validation)
+        return probe_encoder(objective.encoder, fresh, train, held_out)
 
 
 def _batches(
@@ -181,10 +183,11 @@ def _write_results(
     pretrain: PretrainParams,
     train: FrameDataset,
     validation: FrameDataset,
+    probed: FrameDataset | None,
 ) -> None:
     baselines = _baselines(pretrain, train, validation)
     metrics = _metrics(result, pretrain, train, validation) | baselines
-    metrics["probes"] = probes.to_json() if probes else None
+    metrics |= {"probes": probes.to_json() if probes else None, "probed_on": probed.split if probed else None}
     plot_probes(folder / "probes.png", probes)
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
     unit = "loss" if result.objective.compares_frames else "loss (squared error, images in [-1, 1])"

@@ -22,7 +22,7 @@ import torch
 from rulka.actions import action_table
 from rulka.artifacts import observation_contract
 from rulka.datasets.frames import CapturedRace, FrameIndex, FrameWriter
-from rulka.datasets.split import split_races
+from rulka.datasets.split import split_maps
 from rulka.device import choose_device
 from rulka.evaluation.results import RaceResult
 from rulka.graph import read_graph
@@ -150,22 +150,23 @@ def write_frames(tmp_path: Path) -> Callable[..., tuple[Path, FrameIndex]]:
         num_frames: int = 40,
         shard_frames: int = 100,
         validation_fraction: float = 0.3,
+        test_fraction: float = 0.0,
         num_elsewhere: int = 0,
     ) -> tuple[Path, FrameIndex]:
         """The last `num_elsewhere` races are on another map than the main track."""
         folder = tmp_path / "frames"
         folder.mkdir()
-        race_ids = [f"race-{number}" for number in range(num_races)]
+        num_here = num_races - num_elsewhere
+        map_of = {f"race-{n}": "synthetic" if n < num_here else "elsewhere" for n in range(num_races)}
         writer = FrameWriter(
             folder,
             observation=observation_contract(sees(NUM_PIXELS, NUM_PIXELS)),
             actions=action_table(5),
             main_track="synthetic",
-            splits=split_races(race_ids, validation_fraction),
+            splits=split_maps(map_of, validation_fraction, test_fraction),
             shard_frames=shard_frames,
         )
-        for number, race_id in enumerate(race_ids):
-            map_uid = "synthetic" if number < num_races - num_elsewhere else "elsewhere"
+        for number, (race_id, map_uid) in enumerate(map_of.items()):
             writer.add(synthetic_race(race_id, num_frames + number, number, map_uid))
         return folder, writer.close()
 

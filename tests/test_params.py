@@ -137,6 +137,10 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"races.select.min_race_s": 9.0, "races.select.max_race_s": 8.0}, "min_race_s 9.0 is greater than max_race_s"),
         ({"races.campaign": "copper"}, r"races.campaign: must be 'copper-oval', .* or 'last-light' \(got 'copper'\)"),
         ({"capture.backend": "game"}, "capture: the game shows the one map that is open: with backend game, maps must"),
+        (
+            {"capture.validation_fraction": 0.5, "capture.test_fraction": 0.5},
+            "capture: validation_fraction and test_fraction are shares of the same races: less than 1 together",
+        ),
         ({"capture.validation_fraction": 1.0}, "capture.validation_fraction: must be less than 1"),
         ({"races.num_demonstrations": 0}, "races.num_demonstrations: must be greater than or equal to 1"),
         ({"clone.fastest_share": 0.0}, "clone.fastest_share: must be greater than 0"),

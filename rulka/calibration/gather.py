@@ -138,4 +138,4 @@ def _material(
 def _held_out(uid: str, race_ids: Sequence[str], holdout: float) -> set[str]:
     if len(race_ids) == 1:
         return set(race_ids) if place(uid) < holdout else set()
-    return {race_id for race_id, split in split_races(race_ids, holdout).items() if split == "validation"}
+    return {race_id for race_id, split in split_races(race_ids, holdout, 0.0).items() if split != "train"}

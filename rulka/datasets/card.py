@@ -46,7 +46,9 @@ Shares of the actions in the training frames, by the time for which they were he
 |---|---|---|
 {shares}
 
-The split is by race. Files and fields are described in `rulka/datasets/frames.py`; read with `FrameDataset`.
+The split is by race, of every map by itself: a single race is trained on, a second one validates, a third one tests.
+Validation chooses an epoch, test is only measured on. Files and fields are described in `rulka/datasets/frames.py`;
+read with `FrameDataset`.
 Whoever publishes these frames needs the consent of those whose recordings they were made from.
 """
 

@@ -25,7 +25,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,14 +35,13 @@ from rulka.actions import ActionTable
 from rulka.artifacts import ObservationContract, actions_to_json
 from rulka.datasets.checksums import SEAL, checksums_of, find_damage, is_sealed, sealed
 from rulka.datasets.sharded import ShardedArray
+from rulka.datasets.split import SPLITS, Split
 from rulka.errors import UserError
 
 SCHEMA_VERSION = 4
 INDEX_FILE = "index.json"
 HINT = "Run `dvc repro capture` to make it."
 DAMAGE_HINT = "`dvc checkout --force capture` brings back DVC's copy of it, `dvc repro capture` makes it anew."
-
-Split = Literal["train", "validation"]
 
 _DTYPES: dict[str, type] = {
     "image": np.uint8,
@@ -147,9 +146,9 @@ class FrameWriter:
     ) -> None:
         self._folder, self._observation, self._actions, self._main_track = folder, observation, actions, main_track
         self._splits, self._shard_frames = dict(splits), shard_frames
-        self._pending: dict[Split, list[dict[str, NDArray]]] = {"train": [], "validation": []}
-        self._shards: dict[Split, list[str]] = {"train": [], "validation": []}
-        self._num_frames: dict[Split, int] = {"train": 0, "validation": 0}
+        self._pending: dict[Split, list[dict[str, NDArray]]] = {split: [] for split in SPLITS}
+        self._shards: dict[Split, list[str]] = {split: [] for split in SPLITS}
+        self._num_frames: dict[Split, int] = dict.fromkeys(SPLITS, 0)
         self._races: list[FrameRace] = []
 
     def add(self, race: CapturedRace) -> None:
@@ -213,9 +212,10 @@ class FrameDataset:
 
     Args:
         folder: a frame dataset.
-        split: "train" or "validation"; the latter is empty when there was a single race.
+        split: "train", "validation" or "test"; the others are empty when there was a single race of each map.
 
     Attributes:
+        split: which it is.
         index: what the whole dataset holds.
         races: races of this split.
         images: [N, 1, H, W] uint8; index it with a slice or an array of frame numbers.
@@ -228,7 +228,7 @@ class FrameDataset:
 
     def __init__(self, folder: Path, split: Split) -> None:
         self.index = read_index(folder)
-        self.races = [race for race in self.index.races if race.split == split]
+        self.split, self.races = split, [race for race in self.index.races if race.split == split]
         shards = self.index.shards[split]
         files = (f"{shard}/{name}.npy" for shard in shards for name in _DTYPES)
         damage = find_damage(folder, self.index.checksums, files)

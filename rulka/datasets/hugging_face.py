@@ -37,9 +37,9 @@ from rulka.datasets.frames import (
     FrameIndex,
     FrameRace,
     FrameWriter,
-    Split,
 )
 from rulka.datasets.races import load_races
+from rulka.datasets.split import SPLITS, Split
 from rulka.folders import RACES
 from rulka.graph import GRAPH_FILE, read_graph
 from rulka.outputs import filled_folder, not_written
@@ -49,7 +49,6 @@ from rulka.stage import output_folder
 INDEX_FILE = "rulka.json"
 ROWS_PER_FILE = 50_000
 PLAYER_COLUMN = "player"
-SPLITS: tuple[Split, ...] = ("train", "validation")
 _SCALARS: dict[str, tuple[pa.DataType, str]] = {
     "action": (pa.uint8(), "uint8"),
     "time_ms": (pa.int32(), "int32"),

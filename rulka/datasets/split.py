@@ -1,10 +1,16 @@
-"""Which races are held out: decided by a hash of each race's id, so that it never changes when races are added."""
+"""Which races are held out: decided by a hash of each race's id, so that it hardly ever changes when races are added.
+
+Races of the validation split choose, an epoch for example; those of the test split are measured on and choose nothing.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 def place(race_id: str) -> float:
@@ -12,19 +18,43 @@ def place(race_id: str) -> float:
     return int.from_bytes(hashlib.sha256(race_id.encode()).digest()[:8], "big") / 2**64
 
 
-def split_races(race_ids: Sequence[str], validation_fraction: float) -> dict[str, Literal["train", "validation"]]:
-    """Assigns every race to training or validation.
+def split_races(race_ids: Sequence[str], validation_fraction: float, test_fraction: float) -> dict[str, Split]:
+    """Assigns every race of a map to a split.
 
-    With two races or more and a positive fraction, each side gets at least one: the race with the lowest place is
-    validated on, the one with the highest is trained on. A single race is trained on.
+    Validation gets the races with the lowest places, test those above, training the others. With a positive fraction a
+    split gets one race at least as soon as there are enough for those before it: training comes first, then validation,
+    then test. Where every split has a race by its places alone, a race that is added moves no other.
 
     Args:
         race_ids: distinct ids, in any order.
-        validation_fraction: share of races to hold out, in [0, 1].
+        validation_fraction: share of races to choose by, in [0, 1].
+        test_fraction: share of races to measure on, in [0, 1].
     """
     ordered = sorted(race_ids, key=place)
-    num_held_out = sum(place(race_id) < validation_fraction for race_id in ordered)
-    if validation_fraction > 0:
-        num_held_out = max(num_held_out, 1)
-    num_held_out = min(num_held_out, len(ordered) - 1)
-    return {race_id: "validation" if at < num_held_out else "train" for at, race_id in enumerate(ordered)}
+    places, ends = [place(race_id) for race_id in ordered], (validation_fraction, validation_fraction + test_fraction)
+    num_validation = max(sum(at < ends[0] for at in places), validation_fraction > 0)
+    num_test = max(sum(ends[0] <= at < ends[1] for at in places), test_fraction > 0)
+    num_free = len(ordered) - 1
+    num_validation = min(num_validation, max(num_free - (test_fraction > 0), min(num_free, 1)))
+    num_test = min(num_test, num_free - num_validation)
+    num_held_out = num_validation + num_test
+
+    def split_of(at: int) -> Split:
+        return "validation" if at < num_validation else "test" if at < num_held_out else "train"
+
+    return {race_id: split_of(at) for at, race_id in enumerate(ordered)}
+
+
+def split_maps(map_of: Mapping[str, str], validation_fraction: float, test_fraction: float) -> dict[str, Split]:
+    """Assigns races to splits, those of every map by themselves; see `split_races`.
+
+    Args:
+        map_of: UID of the map by race id.
+        validation_fraction: share of a map's races to choose by.
+        test_fraction: share of a map's races to measure on.
+    """
+    splits: dict[str, Split] = {}
+    for uid in sorted(set(map_of.values())):
+        of_map = [race_id for race_id, other in map_of.items() if other == uid]
+        splits |= split_races(of_map, validation_fraction, test_fraction)
+    return splits

@@ -164,11 +164,15 @@ class CaptureParams(Section):
     shard_frames: BatchSize = Field(description="frames in one shard")
     num_workers: int = Field(ge=1, le=256, description="processes that draw frames side by side")
     validation_fraction: float = Field(
-        ge=0, lt=1, description="share of races held out, by a hash of each; 0 holds out none"
+        ge=0, lt=1, description="share of a map's races that choose an epoch, by a hash of each; 0 holds out none"
     )
+    test_fraction: float = Field(ge=0, lt=1, description="share of a map's races that are only measured on")
 
     @model_validator(mode="after")
-    def _check_maps(self) -> CaptureParams:
+    def _check(self) -> CaptureParams:
+        if self.validation_fraction + self.test_fraction >= 1:
+            message = "validation_fraction and test_fraction are shares of the same races: less than 1 together"
+            raise ValueError(message)
         if self.backend == "game" and self.maps == "all":
             message = "the game shows the one map that is open: with backend game, maps must be main"
             raise ValueError(message)

@@ -12,7 +12,7 @@ Dimensions: N frames, B batch, F floats, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from torch.nn import functional
 from models.actor_critic import ClonePolicy
 from rulka.actions import FORWARD, ActionTable
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
-from rulka.datasets.split import place
+from rulka.datasets.split import Split
 from rulka.device import device_of, upload_ahead
 from rulka.observation import FLOATS
 from rulka.params import CloneParams, LabelKind, MapChoice
@@ -88,21 +88,17 @@ def races_of(frames: FrameDataset, maps: MapChoice) -> list[FrameRace]:
     return frames.on_main_track() if maps == "main" else frames.races
 
 
-class HeldOut(NamedTuple):
-    """Held-out races, shared between two uses; see `share_held_out`."""
+class Measured(NamedTuple):
+    """Races of one split that a policy is measured on."""
 
-    choosing: list[FrameRace]
-    reporting: list[FrameRace]
+    frames: FrameDataset
+    races: list[FrameRace]
 
 
-def share_held_out(races: Sequence[FrameRace]) -> HeldOut:
-    """Shares held-out races between choosing an epoch and reporting what it can do, by a hash of each.
-
-    A single race does both, as there is no other; none leaves both empty.
-    """
-    ordered = sorted(races, key=lambda race: place(f"report {race.race_id}"))
-    middle = (len(ordered) + 1) // 2
-    return HeldOut(ordered[:middle], ordered[middle:] or ordered)
+def measured_races(splits: Mapping[Split, FrameDataset], maps: MapChoice) -> Measured:
+    """Returns the races of the test split, or where it has none, those that choose, or at last those that teach."""
+    parts = [Measured(splits[split], races_of(splits[split], maps)) for split in ("test", "validation", "train")]
+    return next((part for part in parts if part.races), parts[-1])
 
 
 def as_labels(action: Tensor, share: Tensor, labels: LabelKind) -> Tensor:
@@ -221,8 +217,7 @@ def measure(
     policy: ClonePolicy,
     train: FrameDataset,
     imitated: NDArray[np.int64],
-    frames: FrameDataset,
-    races: Sequence[FrameRace],
+    measured: Measured,
     table: ActionTable,
 ) -> dict[str, Any]:
     """Compares a policy with the labels of some races, and with policies that learned nothing.
@@ -231,8 +226,7 @@ def measure(
         policy: call this without gradients.
         train: training frames.
         imitated: numbers of those that it learned from, which the majority action is taken from.
-        frames: frames of the races.
-        races: races to measure on.
+        measured: races to measure on.
         table: what its actions are, A of them.
 
     Returns:
@@ -240,6 +234,7 @@ def measure(
         accuracy_with_own_actions, accuracy_without_previous_actions, majority_accuracy, repeat_last_action_accuracy,
         accuracy_where_action_changes (and the share of such frames), label_entropy, per_action, confusion.
     """
+    frames, races = measured
     numbers = frames_of(races)
     action = frames.action[numbers].astype(np.int64)
     seen, hidden = predict(policy, frames, numbers), predict(policy, frames, numbers, hide_previous=True)

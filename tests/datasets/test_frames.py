@@ -26,6 +26,7 @@ from rulka.datasets.frames import (
     check_contract,
     read_index,
 )
+from rulka.datasets.split import SPLITS
 from rulka.observation import NUM_FLOATS
 from tests.conftest import sees, synthetic_race
 
@@ -38,11 +39,12 @@ def test_index_round_trip(write_frames: Write) -> None:
 
 
 def test_every_race_lies_whole_in_one_split_in_time_order(write_frames: Write) -> None:
-    folder, index = write_frames(num_races=7, num_frames=40, shard_frames=90)
+    folder, index = write_frames(num_races=7, num_frames=40, shard_frames=90, test_fraction=0.1)
     assert len(index.shards["train"]) > 1
     seen = {}
-    for split in ("train", "validation"):
+    for split in SPLITS:
         frames = FrameDataset(folder, split)
+        assert frames.split == split
         for race in frames.races:
             part = slice(race.start, race.start + race.num_frames)
             np.testing.assert_array_equal(frames.time_ms[part], 50 * np.arange(race.num_frames))
@@ -84,8 +86,8 @@ def test_values_survive(tmp_path: Path) -> None:
         assert stored[:].dtype == getattr(race, name).dtype
     np.testing.assert_array_equal(frames.action[:], share.argmax(axis=1))
     np.testing.assert_array_equal(frames.along_m[:], race.along_m)
-    assert len(FrameDataset(tmp_path, "validation")) == 0
-    assert frames.index.statistics["num_frames"] == {"train": 5, "validation": 0}
+    assert len(FrameDataset(tmp_path, "validation")) == len(FrameDataset(tmp_path, "test")) == 0
+    assert frames.index.statistics["num_frames"] == {"train": 5, "validation": 0, "test": 0}
     np.testing.assert_allclose(frames.index.statistics["action_share"], share.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(frames.index.statistics["float_std"], race.floats.std(axis=0), atol=1e-5)
 
@@ -286,7 +288,7 @@ def test_card_lists_maps_with_the_main_track_first(write_frames: Write) -> None:
     assert maps_of(replace(index, main_track="elsewhere")) == ["elsewhere", "synthetic"]
     text = card(index)
     assert "races on 2 maps" in text
-    assert "| `synthetic` | 126 | 4 | 4 | 0 |\n| `elsewhere` | 105 | 3 | 3 | 0 |" in text
+    assert "| `synthetic` | 126 | 4 | 4 | 0 | 0 |\n| `elsewhere` | 105 | 3 | 3 | 0 | 0 |" in text
     write_card(folder, index, "simulator")
     height, width = imread(folder / "contact_sheet.png").shape[:2]
     assert (height, width) == (6 * 66 + 2, 10 * 66 + 2), "three rows of ten for each of two maps"

@@ -194,7 +194,9 @@ def run_stage(folder: Path, races: list[Race], port: int, monkeypatch: pytest.Mo
         PARAMS.observation,
         PARAMS.actions,
         PARAMS.simulator,
-        PARAMS.capture.model_copy(update={"backend": "game", "maps": "main", "validation_fraction": 0.0}),
+        PARAMS.capture.model_copy(
+            update={"backend": "game", "maps": "main", "validation_fraction": 0.0, "test_fraction": 0.0}
+        ),
         races_dir=folder / "races",
         out_dir=folder / "frames",
     )

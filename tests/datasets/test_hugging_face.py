@@ -29,7 +29,7 @@ ARRAYS = ("images", "floats", "action", "action_share", "controls", "time_ms", "
 def exported(write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """A frame dataset and its export, whose files are so short that races cross them."""
     monkeypatch.setattr(hugging_face, "ROWS_PER_FILE", 70)
-    frames, _ = write_frames(num_races=5, num_elsewhere=2)
+    frames, _ = write_frames(num_races=7, num_elsewhere=2, test_fraction=0.1)
     out = tmp_path / "hub"
     export_frames(frames, out, licence="cc-by-4.0")
     return frames, out

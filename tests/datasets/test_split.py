@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from rulka.datasets.split import place, split_races
+from rulka.datasets.split import place, split_maps, split_races
 
 
 def test_place_by_hand() -> None:
@@ -16,35 +16,68 @@ def test_place_by_hand() -> None:
 
 def test_split_is_frozen() -> None:
     """These assignments may never change: published numbers depend on them."""
-    splits = split_races([f"race-{number}" for number in range(10)], 0.3)
+    splits = split_races([f"race-{number}" for number in range(10)], 0.3, 0.2)
     assert [name for name, split in splits.items() if split == "validation"] == ["race-3", "race-6", "race-8"]
+    assert [name for name, split in splits.items() if split == "test"] == ["race-0", "race-7", "race-1", "race-9"]
 
 
 def test_other_races_do_not_move_a_race() -> None:
-    few, many = (split_races([f"race-{n}" for n in range(count)], 0.3) for count in (50, 500))
+    few, many = (split_races([f"race-{n}" for n in range(count)], 0.2, 0.1) for count in (50, 500))
     assert {name: many[name] for name in few} == few
 
 
 def test_share_is_about_what_was_asked_for() -> None:
-    splits = list(split_races([f"race-{n}" for n in range(2000)], 0.15).values())
+    splits = list(split_races([f"race-{n}" for n in range(2000)], 0.15, 0.1).values())
     assert 0.12 < splits.count("validation") / 2000 < 0.18
+    assert 0.08 < splits.count("test") / 2000 < 0.12
 
 
 @pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9, 1.0])
 @pytest.mark.parametrize("num_races", [2, 5])
 def test_both_sides_get_a_race(fraction: float, num_races: int) -> None:
-    splits = split_races([f"race-{n}" for n in range(num_races)], fraction)
+    splits = split_races([f"race-{n}" for n in range(num_races)], fraction, 0.0)
     assert set(splits.values()) == {"train", "validation"}
 
 
 def test_a_single_race_is_trained_on() -> None:
-    assert split_races(["alone"], 0.9) == {"alone": "train"}
+    assert split_races(["alone"], 0.5, 0.4) == {"alone": "train"}
 
 
 def test_nothing_is_held_out_when_nothing_is_asked_for() -> None:
-    assert set(split_races([f"race-{n}" for n in range(50)], 0.0).values()) == {"train"}
+    assert set(split_races([f"race-{n}" for n in range(50)], 0.0, 0.0).values()) == {"train"}
 
 
 def test_order_does_not_matter() -> None:
     names = [f"race-{n}" for n in range(20)]
-    assert split_races(names, 0.2) == split_races(names[::-1], 0.2)
+    assert split_races(names, 0.2, 0.1) == split_races(names[::-1], 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("num_races", "expected"),
+    [(1, ["train"]), (2, ["train", "validation"]), (3, ["test", "train", "validation"])],
+)
+@pytest.mark.parametrize("start", range(0, 40, 4))
+@pytest.mark.parametrize("fractions", [(0.1, 0.1), (0.8, 0.1), (0.1, 0.8), (0.5, 0.4)])
+def test_training_comes_first_then_validation_then_test(
+    num_races: int, expected: list[str], start: int, fractions: tuple[float, float]
+) -> None:
+    splits = split_races([f"race-{start + n}" for n in range(num_races)], *fractions)
+    assert sorted(splits.values()) == expected
+
+
+def test_without_validation_the_second_race_tests() -> None:
+    assert sorted(split_races(["race-1", "race-2"], 0.0, 0.1).values()) == ["test", "train"]
+
+
+def test_the_held_out_races_are_those_of_one_share_divided() -> None:
+    """Whoever held out a fifth to choose by still trains on the same races."""
+    names = [f"race-{n}" for n in range(200)]
+    one, two = split_races(names, 0.2, 0.0), split_races(names, 0.1, 0.1)
+    assert {name for name in names if one[name] == "train"} == {name for name in names if two[name] == "train"}
+
+
+def test_every_map_is_split_by_itself() -> None:
+    few, many = [f"few-{n}" for n in range(3)], [f"many-{n}" for n in range(50)]
+    splits = split_maps(dict.fromkeys(few, "a") | dict.fromkeys(many, "b") | {"alone": "c"}, 0.1, 0.1)
+    assert splits == split_races(few, 0.1, 0.1) | split_races(many, 0.1, 0.1) | {"alone": "train"}
+    assert {splits[name] for name in few} == {splits[name] for name in many} == {"train", "validation", "test"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ from models.actor_critic import ClonePolicy
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table
-from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
+from rulka.datasets.frames import FrameDataset, frames_of
 from rulka.datasets.sharded import ShardedArray
+from rulka.datasets.split import SPLITS, Split
 from rulka.observation import FLOATS, NUM_FLOATS, reference_normalisation
 from rulka.params import CloneParams, reference_params
 from rulka.pretraining.cloning import (
+    Measured,
     confusion_matrix,
     disconnect,
     disturb,
@@ -27,11 +30,11 @@ from rulka.pretraining.cloning import (
     hide,
     label_entropy,
     measure,
+    measured_races,
     predict,
     predict_own,
     races_of,
     repeat_last_action,
-    share_held_out,
 )
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
@@ -127,7 +130,7 @@ def test_a_copycat_scores_as_the_baseline_and_is_unmasked(write_frames: Callable
     train, validation = FrameDataset(folder, "train"), FrameDataset(folder, "validation")
     with torch.no_grad():
         everything = frames_of(train.races)
-        result = measure(Copycat(), train, everything, validation, validation.races, action_table(5))
+        result = measure(Copycat(), train, everything, Measured(validation, validation.races), action_table(5))
     action, race = validation.action[:].astype(int), validation.race_index[:]
     repeats = np.mean([a == b for a, b, r, s in zip(action[1:], action, race[1:], race, strict=False) if r == s])
     assert result["accuracy"] == result["repeat_last_action_accuracy"] == pytest.approx(repeats, abs=0.03)
@@ -173,14 +176,31 @@ def test_own_actions_of_a_blind_policy_change_nothing(write_frames: Callable[...
     assert own.loss == pytest.approx(seen.loss, rel=1e-5)
 
 
-def test_held_out_races_choose_or_report_but_not_both() -> None:
-    races = [FrameRace(f"race-{number}", "driver", "m", "validation", 9 * number, 9) for number in range(9)]
-    choosing, reporting = share_held_out(races)
-    assert sorted([*choosing, *reporting], key=lambda race: race.start) == races
-    assert (len(choosing), len(reporting)) == (5, 4)
-    assert share_held_out(races[::-1]) == (choosing, reporting), "whatever their order"
-    assert share_held_out(races[:1]) == (races[:1], races[:1])
-    assert share_held_out([]) == ([], [])
+@pytest.mark.parametrize(
+    ("num_races", "fractions", "maps", "split"),
+    [
+        (4, (0.1, 0.1), "main", "test"),
+        (4, (0.1, 0.0), "main", "validation"),
+        (4, (0.0, 0.0), "main", "train"),
+        (3, (0.1, 0.1), "main", "validation"),
+        (3, (0.1, 0.1), "all", "validation"),
+        (6, (0.1, 0.1), "all", "test"),
+    ],
+)
+def test_races_that_chose_nothing_are_measured_on_where_there_are_some(
+    write_frames: Callable[..., tuple[Path, object]],
+    num_races: int,
+    fractions: tuple[float, float],
+    maps: Any,
+    split: Split,
+) -> None:
+    """One race is elsewhere; of three, two are on the main track: they train and validate."""
+    validation, test = fractions
+    folder, _ = write_frames(num_races, validation_fraction=validation, test_fraction=test, num_elsewhere=1)
+    splits: dict[Split, FrameDataset] = {name: FrameDataset(folder, name) for name in SPLITS}
+    measured = measured_races(splits, maps)
+    assert measured.frames.split == split
+    assert measured.races == races_of(splits[split], maps)
 
 
 def test_the_fastest_races_are_those_with_fewest_frames(write_frames: Callable[..., tuple[Path, object]]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rulka.datasets.frames import FrameDataset, read_index
 from rulka.datasets.races import RaceDataset, load_races, write_races
+from rulka.datasets.split import SPLITS
 from rulka.errors import UserError
 from rulka.params import ActionParams, CaptureParams, TrackParams, read_params
 from tasks.capture import capture
@@ -36,6 +37,7 @@ def params(**changes: object) -> CaptureParams:
         "shard_frames": 300,
         "num_workers": 1,
         "validation_fraction": 0.3,
+        "test_fraction": 0.2,
     }
     return CaptureParams.model_validate(values | changes)
 
@@ -53,7 +55,7 @@ def test_every_race_is_captured_to_its_end(races_dir: Path, tmp_path: Path) -> N
     dataset = load_races(races_dir)
     captured = {race.race_id: race.num_frames for race in read_index(tmp_path / "frames").races}
     assert captured == {race.race_id: -(-race.duration_ms // 50) for race in dataset.races}
-    for split in ("train", "validation"):
+    for split in SPLITS:
         frames = FrameDataset(tmp_path / "frames", split)
         assert len(frames) > 0
         for race in frames.races:

@@ -23,12 +23,13 @@ from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
 from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
+from rulka.datasets.split import SPLITS
 from rulka.errors import UserError
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import ActionParams, CloneParams, NetworkParams, reference_params
-from rulka.pretraining.cloning import Predictions, share_held_out
+from rulka.pretraining.cloning import Predictions
 from tasks.clone import Folders, clone
 from tests.conftest import sees
 
@@ -138,7 +139,7 @@ def test_the_artifact_drives_as_it_was_measured(write_frames: Write, encoder_dir
     policy = build_clone_policy(OBSERVATION, CONV, network, artifact.normalisation, artifact.config["num_actions"])
     policy.load_state_dict(artifact.tensors)
     validation = FrameDataset(frames_dir, "validation")
-    frames = validation.batch(frames_of(share_held_out(validation.races).reporting))
+    frames = validation.batch(frames_of(validation.races))
     with torch.no_grad():
         accuracy = (policy(frames.image, frames.floats).argmax(dim=1) == frames.action).float().mean().item()
     assert accuracy == pytest.approx(metrics["validation_accuracy"])
@@ -165,8 +166,8 @@ def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
     write_frames: Write, encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second epoch is best along races with its own actions, whatever it would do with the recorded ones."""
-    frames_dir, _ = write_frames(num_races=10, num_frames=12, validation_fraction=0.5)
-    held_out = share_held_out(FrameDataset(frames_dir, "validation").races)
+    frames_dir, _ = write_frames(num_races=10, num_frames=12, validation_fraction=0.3, test_fraction=0.2)
+    validation, test = (FrameDataset(frames_dir, split).races for split in SPLITS[1:])
     losses, chosen_by = iter([2.0, 1.0, 3.0, 0.0]), []  # the last is that of the report
 
     def own(policy: object, frames: object, races: list[FrameRace], table: object, *_: object) -> Predictions:
@@ -178,11 +179,11 @@ def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
         monkeypatch.setattr(module, "predict_own", own)
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=3)
     assert metrics["best_epoch"] == 1
-    assert chosen_by == [held_out.choosing] * 3 + [held_out.reporting]
-    assert metrics["measured_on"] == "reporting"
-    num_reported = sum(race.num_frames for race in held_out.reporting)
+    assert chosen_by == [validation] * 3 + [test]
+    assert metrics["measured_on"] == "test"
+    num_reported = sum(race.num_frames for race in test)
     assert sum(row["num_frames"] for row in metrics["per_action"]) == num_reported
-    assert (metrics["num_choosing_races"], metrics["num_reporting_races"]) == tuple(map(len, held_out))
+    assert (metrics["num_validation_races"], metrics["num_measured_races"]) == (len(validation), len(test))
 
 
 @pytest.mark.parametrize(("maps", "num_frames"), [("main", 12 + 13), ("all", 12 + 13 + 14 + 15)])
@@ -195,9 +196,11 @@ def test_the_main_track_is_imitated_or_all_maps(
     assert sum(row["num_frames"] for row in metrics["per_action"]) == num_frames
 
 
-def test_one_held_out_race_has_to_choose_and_report(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
+def test_without_a_test_split_the_races_that_choose_report(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path
+) -> None:
     frames_dir, _ = write_frames(num_races=2)
-    assert run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1)["measured_on"] == "choosing"
+    assert run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1)["measured_on"] == "validation"
 
 
 def test_it_starts_from_the_pretrained_encoder(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:

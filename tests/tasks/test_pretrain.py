@@ -102,12 +102,27 @@ def test_same_seed_same_weights(write_frames: Write, tmp_path: Path) -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
+@pytest.mark.parametrize(("test_fraction", "split"), [(0.1, "test"), (0.0, "validation")])
+def test_probes_are_measured_on_races_that_chose_nothing(
+    write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test_fraction: float, split: str
+) -> None:
+    frames_dir, _ = write_frames(test_fraction=test_fraction)
+    probed = []
+
+    def probe(*networks_and_frames: Any) -> None:
+        probed.append([frames.split for frames in networks_and_frames[2:]])
+
+    monkeypatch.setattr("tasks.pretrain.probe_encoder", probe)
+    assert run(frames_dir, tmp_path / "encoder", epochs=1)["probed_on"] == split
+    assert probed == [["train", split]]
+
+
 def test_a_single_race_has_no_validation(write_frames: Write, tmp_path: Path) -> None:
     frames_dir, _ = write_frames(num_races=1)
     metrics = run(frames_dir, tmp_path / "encoder", epochs=1)
     assert metrics["validation_loss"] is None
     assert metrics["num_validation_frames"] == 0
-    assert metrics["probes"] is None
+    assert metrics["probes"] is metrics["probed_on"] is None
     assert (tmp_path / "encoder" / "probes.png").stat().st_size > 1000
 
 

@@ -74,7 +74,7 @@ def test_every_stage_chose_a_precision_and_learned(chain: Chain) -> None:
         training = chain.json_of(f"{folder}/meta.json")["provenance"]["training"]
         assert training["precision"] in ("float32", "bf16")
         assert training["env_steps"] == 256
-    assert chain.json_of("policy/metrics.json")["measured_on"] in ("reporting", "choosing")
+    assert chain.json_of("policy/metrics.json")["measured_on"] in ("validation", "test")
 
 
 def test_the_agents_raced_and_the_page_says_what_they_started_with(chain: Chain) -> None:
