@@ -256,9 +256,6 @@ class Copies:
 
 def upload_ahead(batches: Iterator[BatchT], device: torch.device) -> Iterator[BatchT]:
     """Yields batches on a device; a thread makes and copies the next one while the last is computed with."""
-    if device.type == "cpu":
-        yield from batches
-        return
 
     def take() -> BatchT | None:
         batch = next(batches, None)

@@ -27,7 +27,7 @@ from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
-from rulka.datasets.frames import Batch, FrameDataset, check_contract
+from rulka.datasets.frames import FrameDataset, Images, check_contract
 from rulka.device import device_of, make_generator, upload_ahead, use_cores, use_device
 from rulka.folders import ENCODER, FRAMES, METRICS_FILE
 from rulka.losses.pretraining import VICREG_EPSILON
@@ -108,7 +108,7 @@ def _train(objective: Objective, pretrain: PretrainParams, train: FrameDataset, 
     started_s, device = time.monotonic(), device_of(objective)
     _check_comparable(objective, train, validation)
     generator = make_generator(device, pretrain.seed)
-    sample = train.batch(slice(0, pretrain.batch_size)).image.to(device)
+    sample = torch.from_numpy(train.images[: pretrain.batch_size]).to(device)
     precision = choose_precision(
         pretrain.precision, objective, lambda: objective.loss(sample, make_generator(device, 0))
     )
@@ -139,13 +139,13 @@ def _probe(objective: Objective, fresh: Encoder, train: FrameDataset, held_out: 
 
 def _batches(
     objective: Objective, frames: FrameDataset, pretrain: PretrainParams, epoch: int, batch_size: int
-) -> Iterator[Batch]:
+) -> Iterator[Images]:
     """Yields frames in an order of the epoch; where the objective compares frames, all batches have one size.
 
     What is left over then waits for another epoch.
     """
     size = min(batch_size, len(frames))
-    for batch in frames.iterate_batches(seed=pretrain.seed, epoch=epoch, batch_size=batch_size):
+    for batch in frames.iterate_images(seed=pretrain.seed, epoch=epoch, batch_size=batch_size):
         if len(batch.image) == size or not objective.compares_frames:
             yield batch
 
@@ -195,7 +195,7 @@ def _write_results(
     plot_loss(folder / "loss_curve.png", result.history, title=title, unit=unit, baselines=baselines)
     source = validation if len(validation) else train
     chosen = np.linspace(0, len(source) - 1, NUM_PREVIEWS).astype(np.int64)
-    images = source.batch(chosen).image
+    images = torch.from_numpy(source.images[chosen])
     device = device_of(result.objective)
     with torch.no_grad():
         shown = result.objective.preview(images.to(device), make_generator(device, pretrain.seed))
@@ -240,7 +240,7 @@ def _baselines(pretrain: PretrainParams, train: FrameDataset, validation: FrameD
 def _spread_frames(frames: FrameDataset, num_frames: int) -> torch.Tensor:
     """Returns normalised images [N, 1, H, W], at most `num_frames`, spread evenly over all."""
     chosen = np.linspace(0, len(frames) - 1, min(num_frames, len(frames))).astype(np.int64)
-    return normalise_image(frames.batch(chosen).image, torch.float32)
+    return normalise_image(torch.from_numpy(frames.images[chosen]), torch.float32)
 
 
 def main() -> None:

@@ -122,6 +122,12 @@ class Batch(NamedTuple):
     action_share: torch.Tensor
 
 
+class Images(NamedTuple):
+    """Frames for whoever looks at nothing else: image [B, 1, H, W] uint8."""
+
+    image: torch.Tensor
+
+
 class FrameWriter:
     """Writes a frame dataset race by race into an existing folder. Use `close` to complete it.
 
@@ -272,9 +278,21 @@ class FrameDataset:
             batch_size: frames in a batch.
             frames: numbers of the frames to yield; all when left out.
         """
+        for rows in self._shuffled(seed, epoch, batch_size, frames):
+            yield self.batch(rows)
+
+    def iterate_images(self, *, seed: int, epoch: int, batch_size: int) -> Iterator[Images]:
+        """Yields the same as `iterate_batches`, and reads nothing but images."""
+        for rows in self._shuffled(seed, epoch, batch_size, None):
+            yield Images(torch.from_numpy(self.images[rows]))
+
+    def _shuffled(
+        self, seed: int, epoch: int, batch_size: int, frames: NDArray[np.int64] | None
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yields the numbers of the frames of every batch."""
         order = np.random.default_rng([seed, epoch]).permutation(np.arange(len(self)) if frames is None else frames)
         for start in range(0, len(order), batch_size):
-            yield self.batch(order[start : start + batch_size])
+            yield order[start : start + batch_size]
 
     def iterate_in_order(self, batch_size: int) -> Iterator[Batch]:
         """Yields every frame once, in the order they are stored."""

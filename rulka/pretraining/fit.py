@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rulka.agents.precision import Precision, autocast, faster_precision
-from rulka.datasets.frames import Batch
-from rulka.device import device_of, upload_ahead
+from rulka.device import BatchT, device_of, upload_ahead
 from rulka.errors import UserError
 from rulka.params import FitParams
 
@@ -78,11 +77,11 @@ class History:
 
 
 @dataclass(frozen=True)
-class Lessons:
+class Lessons(Generic[BatchT]):
     """What is learned, and by what the best epoch is known.
 
     Attributes:
-        batches: training batches of an epoch, by its number from 0, in main memory.
+        batches: training batches of an epoch, by its number from 0, in main memory; all columns have a row for a frame.
         loss: mean loss [] of a batch; called under autocast, in training mode.
         validate: loss on held-out frames, or None where there are none (the training loss then decides); called
             without gradients, in evaluation mode.
@@ -91,8 +90,8 @@ class Lessons:
             Called like `validate`, in float32.
     """
 
-    batches: Callable[[int], Iterator[Batch]]
-    loss: Callable[[Batch], Tensor]
+    batches: Callable[[int], Iterator[BatchT]]
+    loss: Callable[[BatchT], Tensor]
     validate: Callable[[], float | None]
     judge: Callable[[int], tuple[float, ...] | None] | None = None
 
@@ -102,7 +101,7 @@ def fit(
     params: FitParams,
     precision: Precision,
     steps_per_epoch: int,
-    lessons: Lessons,
+    lessons: Lessons[BatchT],
     on_batch: Callable[[int, float], None],
 ) -> History:
     """Trains a network and leaves the weights of its best epoch in it.
@@ -187,7 +186,7 @@ class _Step:
     max_grad_norm: float
     precision: Precision
 
-    def __call__(self, loss: Callable[[Batch], Tensor], batch: Batch) -> float:
+    def __call__(self, loss: Callable[[BatchT], Tensor], batch: BatchT) -> float:
         """Makes it and returns the loss.
 
         Raises:
@@ -211,14 +210,14 @@ class _Step:
 
 
 def _train_epoch(
-    step: _Step, batches: Iterator[Batch], loss: Callable[[Batch], Tensor], on_batch: Callable[[int, float], None]
+    step: _Step, batches: Iterator[BatchT], loss: Callable[[BatchT], Tensor], on_batch: Callable[[int, float], None]
 ) -> float:
     """Makes one gradient step for each batch and returns the mean loss over frames."""
     total, num_frames = 0.0, 0
     for batch in batches:
         value = step(loss, batch)
-        total, num_frames = total + value * len(batch.image), num_frames + len(batch.image)
-        on_batch(len(batch.image), value)
+        total, num_frames = total + value * len(batch[0]), num_frames + len(batch[0])
+        on_batch(len(batch[0]), value)
     return total / num_frames
 
 

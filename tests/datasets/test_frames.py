@@ -109,6 +109,15 @@ def test_an_epoch_has_every_frame_once_and_depends_on_nothing_else(write_frames:
     assert [len(batch) for batch in times(1, 0)][:-1] == [32] * (len(frames) // 32)
 
 
+def test_images_alone_come_in_the_same_order(write_frames: Write) -> None:
+    folder, _ = write_frames()
+    frames = FrameDataset(folder, "train")
+    order = {"seed": 3, "epoch": 2, "batch_size": 32}
+    alone, whole = frames.iterate_images(**order), frames.iterate_batches(**order)
+    for images, batch in zip(alone, whole, strict=True):
+        np.testing.assert_array_equal(images.image.numpy(), batch.image.numpy())
+
+
 def test_batches_hold_matching_rows(write_frames: Write) -> None:
     folder, _ = write_frames()
     frames = FrameDataset(folder, "train")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from rulka import device, doctor
-from rulka.device import CPU, DEVICE_VARIABLE, DeviceError, choose_device, use_device
+from rulka.device import CPU, DEVICE_VARIABLE, DeviceError, choose_device, upload_ahead, use_device
 
 ROOT = Path(__file__).parents[2]
 GPU = torch.device("cuda", 0)
@@ -169,3 +171,27 @@ def test_all_cores_compute_unless_the_environment_says_otherwise(
         assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
+
+
+class _Numbers(NamedTuple):
+    value: torch.Tensor
+
+
+def test_a_batch_is_made_while_the_last_is_computed_with() -> None:
+    """By another thread, one batch ahead and no further; what goes wrong there goes wrong here, in its turn."""
+    makers: list[int] = []
+
+    def batches() -> Iterator[_Numbers]:
+        for number in range(4):
+            makers.append(threading.get_ident())
+            yield _Numbers(torch.full((2,), float(number)))
+        message = "no more"
+        raise ValueError(message)
+
+    coming = upload_ahead(batches(), CPU)
+    values = [next(coming).value.tolist()]
+    assert len(makers) <= 2
+    with pytest.raises(ValueError, match="no more"):
+        values.extend(batch.value.tolist() for batch in coming)
+    assert values == [[number, number] for number in (0.0, 1.0, 2.0, 3.0)]
+    assert threading.get_ident() not in makers

@@ -1,0 +1,176 @@
+"""How much of training is waiting for frames: `python -m benchmarks.pretraining [--device cuda] [--json]`.
+
+Frames learned from per second of wall time, Level 0 with every objective and Level 1, through the loop of the stages
+(`rulka.pretraining.fit`): with batches read from shards that are made for it in a temporary folder, and with the first
+of them over and over. Sizes and precision of params.yaml. Medians of interleaved rounds, each in another order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rulka.actions import action_table
+from rulka.agents.networks import build_clone_policy
+from rulka.agents.precision import Precision, raise_malloc_thresholds
+from rulka.datasets.frames import Batch, FrameDataset, Images
+from rulka.device import DEVICE_VARIABLE, choose_device, make_generator, upload, wait_for
+from rulka.observation import reference_normalisation
+from rulka.params import FitParams, ObjectiveParams, Params, PretrainParams, read_params
+from rulka.pretraining.fit import Lessons, choose_precision, fit
+from rulka.pretraining.objectives import build_objective
+from tasks.capture import capture
+from tasks.races import races
+
+NUM_ROUNDS = 7
+NUM_BATCHES = 8
+NUM_DEMONSTRATIONS = 8
+"""Of some 250 frames each: enough that no batch of a round is read twice."""
+VIEWS: dict[str, Any] = {"projection": 128, "crop_pixels": 8, "brightness": 0.2, "blur_pixels": 1, "noise": 0.1}
+OBJECTIVES: tuple[dict[str, Any], ...] = (
+    {"kind": "autoencoder"},
+    {"kind": "vae", "num_latent": 64, "kl_weight": 0.001},
+    {"kind": "simclr", "temperature": 0.5, **VIEWS},
+    {"kind": "vicreg", "invariance": 25, "variance": 25, "covariance": 1, **VIEWS},
+)
+
+Round = Callable[[], int]
+"""Learns and returns from how many frames."""
+
+
+def make_frames(params: Params, folder: Path) -> FrameDataset:
+    """Returns the training frames of some races of the built-in driver."""
+    (folder / "recordings").mkdir()
+    chosen = params.races.model_copy(update={"num_demonstrations": NUM_DEMONSTRATIONS, "reference_decisions": 0})
+    races(
+        params.actions,
+        params.simulator,
+        params.track,
+        chosen,
+        params.race_end,
+        recordings_dir=folder / "recordings",
+        out_dir=folder / "races",
+    )
+    capture(
+        params.observation,
+        params.actions,
+        params.simulator,
+        params.capture,
+        races_dir=folder / "races",
+        out_dir=folder / "frames",
+    )
+    return FrameDataset(folder / "frames", "train")
+
+
+def rounds_of(
+    network: nn.Module, params: FitParams, read: Callable[[int], Any], loss: Callable[[Any], Tensor]
+) -> tuple[Round, Round]:
+    """Returns what learns from some batches that are read, and from the first of them over and over."""
+    device = next(network.parameters()).device
+    cached = next(read(0))
+    precision: Precision = choose_precision(params.precision, network, lambda: loss(upload(cached, device)))
+    once = params.model_copy(update={"epochs": 1})
+    epochs = itertools.count()
+
+    def learn(batches: Callable[[int], Any]) -> int:
+        seen: list[int] = []
+        lessons = Lessons(lambda _: itertools.islice(batches(next(epochs)), NUM_BATCHES), loss, lambda: None)
+        fit(network, once, precision, NUM_BATCHES, lessons, lambda num_frames, _: seen.append(num_frames))
+        wait_for(device)
+        return sum(seen)
+
+    return partial(learn, read), partial(learn, lambda _: itertools.repeat(cached))
+
+
+def level_0(params: Params, kind: dict[str, Any], frames: FrameDataset, device: torch.device) -> tuple[Round, Round]:
+    """Returns the rounds of an objective."""
+    chosen = PretrainParams.model_validate(params.pretrain.model_dump() | {"objective": kind})
+    objective_params: ObjectiveParams = chosen.objective
+    objective = build_objective(objective_params, params.encoder, params.observation).to(device)
+    generator = make_generator(device, 0)
+
+    def loss(batch: Images) -> Tensor:
+        return objective.loss(batch.image, generator)
+
+    read = partial(_read, frames.iterate_images, chosen.batch_size)
+    return rounds_of(objective, chosen, read, loss)
+
+
+def level_1(params: Params, frames: FrameDataset, device: torch.device) -> tuple[Round, Round]:
+    """Returns the rounds of behaviour cloning."""
+    num_actions = action_table(params.actions.ticks_per_action).num_actions
+    policy = build_clone_policy(
+        params.observation, params.encoder, params.network, reference_normalisation(), num_actions
+    ).to(device)
+
+    def loss(batch: Batch) -> Tensor:
+        return functional.cross_entropy(policy(batch.image, batch.floats), batch.action_share)
+
+    return rounds_of(policy, params.clone, partial(_read, frames.iterate_batches, params.clone.batch_size), loss)
+
+
+def _read(iterate: Callable[..., Any], batch_size: int, epoch: int) -> Any:
+    return iterate(seed=0, epoch=epoch, batch_size=batch_size)
+
+
+def median_rates(rounds: dict[str, tuple[Round, Round]]) -> dict[str, dict[str, float]]:
+    """Returns frames per second of wall time, read and cached, and the median ratio of the two, interleaved."""
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in rounds}
+    rng = np.random.default_rng(0)
+    for attempt in range(NUM_ROUNDS + 1):
+        for name in rng.permutation([*rounds]).tolist():
+            found = [0.0, 0.0]
+            for which in rng.permutation(2).tolist():
+                start_s = time.perf_counter()
+                num_frames = rounds[name][which]()
+                found[which] = num_frames / (time.perf_counter() - start_s)
+            if attempt:  # the first finds caches cold
+                rates[name].append((found[0], found[1]))
+    return {
+        name: {
+            "read": statistics.median(read for read, _ in pairs),
+            "cached": statistics.median(cached for _, cached in pairs),
+            "ratio": statistics.median(read / cached for read, cached in pairs),
+        }
+        for name, pairs in rates.items()
+    }
+
+
+def main() -> None:
+    """Prints a table, or one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", help=f"as {DEVICE_VARIABLE}; the CPU where neither is given")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    arguments = parser.parse_args()
+    params = read_params()
+    raise_malloc_thresholds()
+    torch.manual_seed(0)
+    device = choose_device(arguments.device or os.environ.get(DEVICE_VARIABLE, "cpu")).device
+    with tempfile.TemporaryDirectory() as folder:
+        frames = make_frames(params, Path(folder))
+        rounds = {kind["kind"]: level_0(params, kind, frames, device) for kind in OBJECTIVES}
+        rates = median_rates(rounds | {"clone": level_1(params, frames, device)})
+    if arguments.json:
+        print(json.dumps({"device": str(device), "batch": params.pretrain.batch_size, "frames_per_s": rates}))
+        return
+    print(f"\nframes per second of wall time on {device}\n{'':14s} {'read':>9s} {'cached':>9s} {'ratio':>7s}")
+    for name, row in rates.items():
+        print(f"  {name:12s} {row['read']:9,.0f} {row['cached']:9,.0f} {row['ratio']:7.2f}")
+
+
+if __name__ == "__main__":
+    main()
