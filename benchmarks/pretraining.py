@@ -8,6 +8,7 @@ of them over and over. Sizes and precision of params.yaml. Medians of interleave
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import json
 import os
@@ -26,13 +27,14 @@ from torch.nn import functional
 
 from rulka.actions import action_table
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.precision import Precision, raise_malloc_thresholds
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.datasets.frames import Batch, FrameDataset, Images
 from rulka.device import DEVICE_VARIABLE, choose_device, make_generator, upload, wait_for
 from rulka.observation import reference_normalisation
 from rulka.params import FitParams, ObjectiveParams, Params, PretrainParams, read_params
 from rulka.pretraining.fit import Lessons, choose_precision, fit
 from rulka.pretraining.objectives import build_objective
+from rulka.progress import Progress
 from tasks.capture import capture
 from tasks.races import races
 
@@ -82,16 +84,16 @@ def rounds_of(
     """Returns what learns from some batches that are read, and from the first of them over and over."""
     device = next(network.parameters()).device
     cached = next(read(0))
-    precision: Precision = choose_precision(params.precision, network, lambda: loss(upload(cached, device)))
+    precision = choose_precision(params.precision, network, lambda: loss(upload(cached, device)))
     once = params.model_copy(update={"epochs": 1})
     epochs = itertools.count()
 
     def learn(batches: Callable[[int], Any]) -> int:
-        seen: list[int] = []
         lessons = Lessons(lambda _: itertools.islice(batches(next(epochs)), NUM_BATCHES), loss, lambda: None)
-        fit(network, once, precision, NUM_BATCHES, lessons, lambda num_frames, _: seen.append(num_frames))
+        bar = Progress("", None, "frames", stream=io.StringIO())
+        fit(network, once, lambda: precision, NUM_BATCHES, lessons, bar)
         wait_for(device)
-        return sum(seen)
+        return int(bar.done)
 
     return partial(learn, read), partial(learn, lambda _: itertools.repeat(cached))
 

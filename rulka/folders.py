@@ -22,6 +22,8 @@ EVALUATION = DATA / "evaluation"
 
 RUNS = Path("runs")
 """What is alive, or of use to people alone; no stage's output."""
+PRETRAIN_RUNS = RUNS / "pretrain"
+CLONE_RUNS = RUNS / "clone"
 TRAINING_RUNS = RUNS / "train"
 STAGE_DURATIONS = RUNS / "stage_durations.jsonl"
 """One line for each stage that ended well: stage, seconds, peak_rss_mb, ended_at."""

@@ -79,6 +79,11 @@ class Progress:
         else:
             self._write_line(self.time_left())
 
+    def skip(self, amount: float) -> None:
+        """Adds to what is done what an earlier start of the work did, which says nothing of the pace of this one."""
+        self.done += amount
+        self._done_before += amount
+
     @property
     def rate(self) -> float:
         """Units a second since the work began here; 0 before any time has passed."""

@@ -45,6 +45,11 @@ def provenance(stage: str, sections: Mapping[str, BaseModel], inputs: Mapping[st
     }
 
 
+def fingerprint(origin: Mapping[str, Any]) -> str:
+    """Returns the hash of what decides an output, by its provenance: parameters, inputs and code."""
+    return hash_json([origin[name] for name in ("params_sha256", "inputs_sha256", "code_sha256")])
+
+
 def library_versions() -> dict[str, str | None]:
     """Returns the versions of Python and of the libraries that results depend on; None for those not installed."""
     return {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}

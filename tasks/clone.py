@@ -10,13 +10,13 @@ Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; t
                             measured on. `measured_on` says "validation" where there are none, and "train", with
                             `validation_*` null, where none is held out. `races` says how it raced after which epoch
          loss_curve.png, confusion.png
+Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.resume
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +35,10 @@ from rulka.artifacts import Artifact, load_artifact, observation_contract, sight
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, check_contract, frames_of
 from rulka.datasets.races import load_races
 from rulka.datasets.split import SPLITS, Split
-from rulka.device import device_of, make_generator, upload, use_cores, use_device
+from rulka.device import Generators, device_of, upload, use_cores, use_device
 from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
-from rulka.folders import ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
+from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
 from rulka.losses.cloning import action_loss, action_weights
 from rulka.params import (
     ActionParams,
@@ -63,9 +63,11 @@ from rulka.pretraining.cloning import (
 )
 from rulka.pretraining.fit import History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.plots import plot_confusion, plot_loss
+from rulka.pretraining.resume import resumable
 from rulka.progress import Progress
 from rulka.provenance import provenance
 from rulka.race_settings import RaceSettings
+from rulka.runtime.checkpoint import Checkpoints
 from rulka.stage import output_folder, require, run_stage
 
 FIRST_SEED = 1_000_000
@@ -77,22 +79,36 @@ _ENCODER_PREFIX = "encoder."
 class _Result:
     policy: ClonePolicy
     history: History
-    precision: Precision
     races: dict[int, ClosedLoop]
-    seconds: float
     imitated: NDArray[np.int64]
     choosing: list[FrameRace]
     measured: Measured
 
 
 @dataclass(frozen=True)
+class _Driven:
+    """How the policy raced, by the number of the epoch before."""
+
+    races: dict[int, ClosedLoop]
+
+    def state_dict(self) -> dict[int, dict[str, Any]]:
+        """Returns plain values."""
+        return {epoch: driven.to_json() for epoch, driven in self.races.items()}
+
+    def load_state_dict(self, state: dict[int, dict[str, Any]]) -> None:
+        """Takes over what `state_dict` returned."""
+        self.races.update({epoch: ClosedLoop(**values) for epoch, values in state.items()})
+
+
+@dataclass(frozen=True)
 class Folders:
-    """Where the stage reads and writes: outputs of `races`, `capture`, `pretrain`, and its own."""
+    """Where the stage reads and writes: outputs of `races`, `capture`, `pretrain`, and its own; live checkpoints."""
 
     races: Path
     frames: Path
     encoder: Path
     out: Path
+    runs: Path
 
 
 def clone(
@@ -107,6 +123,8 @@ def clone(
     folders: Folders,
 ) -> None:
     """Trains a policy to do what the recorded drivers did and keeps the weights of its best epoch.
+
+    A run that was stopped goes on from its last checkpoint.
 
     Raises:
         UserError: if an input is missing or made for other parameters, or training does not converge.
@@ -129,35 +147,35 @@ def clone(
         settings = RaceSettings.for_evaluation(observation, actions, simulator, clone, race_end)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
         races = EvaluationRaces(load_races(folders.races).main_track, settings, seeds)
-    result = _train(policy, clone, splits, table, races)
-    artifact = Artifact(
-        kind="policy",
-        tensors=policy.state_dict(),
-        config={
-            "encoder": encoder.model_dump(mode="json"),
-            "network": network.model_dump(mode="json"),
-            "num_actions": table.num_actions,
-        },
-        observation=sight_contract(observation),
-        actions=table,
-        normalisation=pretrained.normalisation,
-        provenance=provenance(
-            "clone",
-            {
-                "observation": observation,
-                "actions": actions,
-                "simulator": simulator,
-                "race_end": race_end,
-                "encoder": encoder,
-                "network": network,
-                "clone": clone,
+    sections = {
+        "observation": observation,
+        "actions": actions,
+        "simulator": simulator,
+        "race_end": race_end,
+        "encoder": encoder,
+        "network": network,
+        "clone": clone,
+    }
+    inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
+    origin = provenance("clone", sections, inputs)
+    with resumable(folders.runs, origin) as checkpoints:
+        result = _train(policy, clone, splits, table, races, checkpoints)
+        artifact = Artifact(
+            kind="policy",
+            tensors=policy.state_dict(),
+            config={
+                "encoder": encoder.model_dump(mode="json"),
+                "network": network.model_dump(mode="json"),
+                "num_actions": table.num_actions,
             },
-            {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder},
-        ),
-    )
-    with output_folder(folders.out) as folder:
-        _write_results(folder, result, splits["train"], table)
-        write_artifact(folder, artifact)
+            observation=sight_contract(observation),
+            actions=table,
+            normalisation=pretrained.normalisation,
+            provenance=origin,
+        )
+        with output_folder(folders.out) as folder:
+            _write_results(folder, result, splits["train"], table)
+            write_artifact(folder, artifact)
 
 
 def _train(
@@ -166,15 +184,15 @@ def _train(
     splits: Mapping[Split, FrameDataset],
     table: ActionTable,
     races: EvaluationRaces | None,
+    checkpoints: Checkpoints,
 ) -> _Result:
-    started_s = time.monotonic()
     train, validation = splits["train"], splits["validation"]
     choosing = races_of(validation, clone.maps)
     disconnect(policy.float_head, "clock")
     if clone.previous_action_dropout == 1.0:
         disconnect(policy.float_head, "previous_actions")
     device = device_of(policy)
-    generator = make_generator(device, clone.seed)
+    generators = Generators(device, clone.seed)
 
     frames = frames_of(fastest_of(races_of(train, clone.maps), clone.fastest_share))
     weights = action_weights(labels_of(train, frames, clone.labels).mean(dim=0), clone.rare_actions).to(device)
@@ -184,21 +202,23 @@ def _train(
         return action_loss(policy(batch.image, floats), labels, weights, clone.focal)
 
     def loss(batch: Batch) -> torch.Tensor:
-        return loss_of(batch, disturb(batch.floats, policy.float_mean, policy.float_std, clone, generator))
+        return loss_of(batch, disturb(batch.floats, policy.float_mean, policy.float_std, clone, generators.device))
 
     sample = upload(train.batch(slice(0, clone.batch_size)), device)
-    precision = choose_precision(clone.precision, policy, lambda: loss_of(sample, sample.floats))
+
+    def precision() -> Precision:
+        return choose_precision(clone.precision, policy, lambda: loss_of(sample, sample.floats))
 
     def validate() -> float | None:
         return predict_own(policy, validation, choosing, table, clone.labels).loss if choosing else None
 
-    driven: dict[int, ClosedLoop] = {}
+    driven = _Driven({})
 
     def judge(epoch: int) -> tuple[float, float] | None:
         if races is None or ((epoch + 1) % clone.race_every and epoch + 1 < clone.epochs):
             return None
-        driven[epoch] = drive(policy, races)
-        return driven[epoch].rank
+        driven.races[epoch] = drive(policy, races)
+        return driven.races[epoch].rank
 
     with Progress("clone", clone.epochs * len(frames), "frames") as bar:
         history = fit(
@@ -213,12 +233,13 @@ def _train(
                 loss=loss,
                 validate=validate,
                 judge=judge if races else None,
+                keeps={"generators": generators, "driven": driven},
             ),
-            on_batch=lambda num_frames, value: bar.advance(num_frames, loss=value),
+            bar,
+            checkpoints,
         )
     say_if_stopped("clone", history)
-    measured = measured_races(splits, clone.maps)
-    return _Result(policy, history, precision, driven, time.monotonic() - started_s, frames, choosing, measured)
+    return _Result(policy, history, driven.races, frames, choosing, measured_races(splits, clone.maps))
 
 
 def _write_results(folder: Path, result: _Result, train: FrameDataset, table: ActionTable) -> None:
@@ -248,8 +269,8 @@ def _metrics(result: _Result) -> dict[str, Any]:
         "best_epoch": result.history.best_epoch,
         "train_loss": result.history.best.train_loss,
         "stopped": result.history.stopped,
-        "precision": result.precision,
-        "seconds": round(result.seconds, 1),
+        "precision": result.history.precision,
+        "seconds": round(result.history.seconds, 1),
         "epochs": [epoch.to_json() for epoch in result.history.epochs],
         "races": [{"epoch": epoch} | driven.to_json() for epoch, driven in result.races.items()],
     }
@@ -277,9 +298,9 @@ def main() -> None:
         params.encoder,
         params.network,
         params.clone,
-        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY),
+        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS),
     )
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(main, after_interrupt="Training goes on from its last checkpoint in runs/clone, where it had saved one.")

@@ -6,6 +6,7 @@ Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; 
                             why training stopped early, if it did; and what features tell of held-out frames, and of
                             which split these are (`probed_on`)
          loss_curve.png, reconstructions.png, probes.png
+Live   runs/pretrain/<fingerprint>/   checkpoints; see rulka.pretraining.resume
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,8 @@ from rulka.actions import action_table
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import FrameDataset, Images, check_contract
-from rulka.device import device_of, make_generator, upload_ahead, use_cores, use_device
-from rulka.folders import ENCODER, FRAMES, METRICS_FILE
+from rulka.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
+from rulka.folders import ENCODER, FRAMES, METRICS_FILE, PRETRAIN_RUNS
 from rulka.losses.pretraining import VICREG_EPSILON
 from rulka.observation import reference_normalisation
 from rulka.params import (
@@ -44,8 +44,10 @@ from rulka.pretraining.fit import FitError, History, Lessons, choose_precision, 
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.plots import plot_loss, plot_probes, save_pairs
 from rulka.pretraining.probes import Probes, probe_encoder
+from rulka.pretraining.resume import resumable
 from rulka.progress import Progress
 from rulka.provenance import provenance
+from rulka.runtime.checkpoint import Checkpoints
 from rulka.stage import output_folder, require, run_stage
 
 NUM_PREVIEWS = 12
@@ -57,8 +59,6 @@ VALIDATION_BATCH = 512
 class _Result:
     objective: Objective
     history: History
-    precision: Precision
-    seconds: float
 
 
 def pretrain(
@@ -69,8 +69,11 @@ def pretrain(
     *,
     frames_dir: Path,
     out_dir: Path,
+    runs_dir: Path,
 ) -> None:
     """Trains an encoder on the training frames and keeps the weights of the epoch that did best on the held-out ones.
+
+    A run that was stopped goes on from its last checkpoint in `runs_dir`.
 
     Raises:
         UserError: if the frames are missing or of another size, or training does not converge.
@@ -81,37 +84,44 @@ def pretrain(
     torch.manual_seed(pretrain.seed)
     objective = build_objective(pretrain.objective, encoder, observation).to(use_device())
     fresh = copy.deepcopy(objective.encoder)
-    result = _train(objective, pretrain, train, validation)
-    probed = next((frames for frames in (FrameDataset(frames_dir, "test"), validation) if frames.on_main_track()), None)
-    probes = _probe(result.objective, fresh, train, probed)
-    tensors = {f"encoder.{name}": tensor for name, tensor in result.objective.encoder.state_dict().items()}
-    artifact = Artifact(
-        kind="encoder",
-        tensors=tensors,
-        config={"encoder": encoder.model_dump(mode="json")},
-        observation=sight_contract(observation),
-        actions=action_table(actions.ticks_per_action),
-        normalisation=reference_normalisation(),
-        provenance=provenance(
-            "pretrain",
-            {"observation": observation, "encoder": encoder, "pretrain": pretrain},
-            {"frames": frames_dir},
+    sections = {"observation": observation, "encoder": encoder, "pretrain": pretrain}
+    origin = provenance("pretrain", sections, {"frames": frames_dir})
+    with resumable(runs_dir, origin) as checkpoints:
+        result = _train(objective, pretrain, train, validation, checkpoints)
+        test = FrameDataset(frames_dir, "test")
+        probed = next((frames for frames in (test, validation) if frames.on_main_track()), None)
+        probes = _probe(result.objective, fresh, train, probed)
+        artifact = Artifact(
+            kind="encoder",
+            tensors={f"encoder.{name}": tensor for name, tensor in result.objective.encoder.state_dict().items()},
+            config={"encoder": encoder.model_dump(mode="json")},
+            observation=sight_contract(observation),
+            actions=action_table(actions.ticks_per_action),
+            normalisation=reference_normalisation(),
+            provenance=origin | {"probes": probes.to_json() if probes else None},
         )
-        | {"probes": probes.to_json() if probes else None},
-    )
-    with output_folder(out_dir) as folder:
-        _write_results(folder, result, probes, pretrain, train, validation, probed)
-        write_artifact(folder, artifact)
+        with output_folder(out_dir) as folder:
+            _write_results(folder, result, probes, pretrain, train, validation, probed)
+            write_artifact(folder, artifact)
 
 
-def _train(objective: Objective, pretrain: PretrainParams, train: FrameDataset, validation: FrameDataset) -> _Result:
-    started_s, device = time.monotonic(), device_of(objective)
+def _train(
+    objective: Objective,
+    pretrain: PretrainParams,
+    train: FrameDataset,
+    validation: FrameDataset,
+    checkpoints: Checkpoints,
+) -> _Result:
+    device = device_of(objective)
     _check_comparable(objective, train, validation)
-    generator = make_generator(device, pretrain.seed)
+    generators = Generators(device, pretrain.seed)
     sample = torch.from_numpy(train.images[: pretrain.batch_size]).to(device)
-    precision = choose_precision(
-        pretrain.precision, objective, lambda: objective.loss(sample, make_generator(device, 0))
-    )
+
+    def precision() -> Precision:
+        return choose_precision(
+            pretrain.precision, objective, lambda: objective.loss(sample, make_generator(device, 0))
+        )
+
     with Progress(f"pretrain ({pretrain.objective.kind})", pretrain.epochs * len(train), "frames") as bar:
         history = fit(
             objective,
@@ -120,13 +130,15 @@ def _train(objective: Objective, pretrain: PretrainParams, train: FrameDataset, 
             _steps_per_epoch(objective, len(train), pretrain.batch_size),
             Lessons(
                 batches=lambda epoch: _batches(objective, train, pretrain, epoch, pretrain.batch_size),
-                loss=lambda batch: objective.loss(batch.image, generator),
+                loss=lambda batch: objective.loss(batch.image, generators.device),
                 validate=lambda: _validation_loss(objective, validation, pretrain),
+                keeps={"generators": generators},
             ),
-            on_batch=lambda num_frames, loss: bar.advance(num_frames, loss=loss),
+            bar,
+            checkpoints,
         )
     say_if_stopped("pretrain", history)
-    return _Result(objective, history, precision, time.monotonic() - started_s)
+    return _Result(objective, history)
 
 
 def _probe(objective: Objective, fresh: Encoder, train: FrameDataset, held_out: FrameDataset | None) -> Probes | None:
@@ -215,8 +227,8 @@ def _metrics(
         "train_loss": best.train_loss,
         "validation_loss": best.validation_loss,
         "stopped": result.history.stopped,
-        "precision": result.precision,
-        "seconds": round(result.seconds, 1),
+        "precision": result.history.precision,
+        "seconds": round(result.history.seconds, 1),
         "epochs": [epoch.to_json() for epoch in result.history.epochs],
     }
 
@@ -255,8 +267,11 @@ def main() -> None:
         params.pretrain,
         frames_dir=FRAMES,
         out_dir=ENCODER,
+        runs_dir=PRETRAIN_RUNS,
     )
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(
+        main, after_interrupt="Training goes on from its last checkpoint in runs/pretrain, where it had saved one."
+    )

@@ -29,11 +29,13 @@ class FitParams(Section):
     """Supervised training, shared by the stages `pretrain` and `clone`."""
 
     epochs: Count = Field(description="passes over the training frames")
+    patience: Count | None = Field(description="epochs without a better one after which training ends; null: never")
     batch_size: BatchSize = Field(description="frames of one gradient step")
     learning_rate: LearningRate = Field(description="highest; rises at once and falls along half a cosine")
     weight_decay: NotNegative = Field(description="of AdamW, decoupled from the gradient")
     max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
     precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster one")
+    checkpoint_s: Positive = Field(description="seconds between live checkpoints")
     seed: Seed = Field(description="of fresh weights, of the order of the frames and of all noise")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Generic, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,10 @@ from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.device import BatchT, device_of, upload_ahead
 from rulka.errors import UserError
 from rulka.params import FitParams
+from rulka.pretraining.resume import Keeper, Stateful
+from rulka.progress import Progress
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.stop import StopSignals
 
 WARMUP_SHARE = 0.05
 """Share of all gradient steps over which the learning rate rises from zero."""
@@ -29,17 +34,12 @@ class _DivergedError(Exception):
     """Training cannot go on from here."""
 
 
-class _Best(NamedTuple):
-    """The best epoch so far: its number, how good it is, larger being better, and its weights."""
-
-    epoch: int
-    rank: tuple[float, ...]
-    weights: dict[str, Tensor]
-
-
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the frames gave; `validation_loss` is None where nothing is held out."""
+    """What one pass over the frames gave; `validation_loss` is None where nothing is held out.
+
+    `seconds` are those of its batches, of validation and of the judge.
+    """
 
     epoch: int
     train_loss: float
@@ -63,17 +63,26 @@ class History:
     Attributes:
         epochs: those that came to their end.
         best_epoch: number of the one whose weights were kept.
+        precision: in which it was computed.
         stopped: why training ended before its last epoch, None where it did not.
+        has_diverged: whether that is because losses, gradients or weights were no numbers any more.
     """
 
     epochs: tuple[Epoch, ...]
     best_epoch: int
+    precision: Precision
     stopped: str | None = None
+    has_diverged: bool = False
 
     @property
     def best(self) -> Epoch:
         """The epoch whose weights were kept."""
         return self.epochs[self.best_epoch]
+
+    @property
+    def seconds(self) -> float:
+        """Of all epochs together, however often training was stopped in between."""
+        return sum(epoch.seconds for epoch in self.epochs)
 
 
 @dataclass(frozen=True)
@@ -88,72 +97,152 @@ class Lessons(Generic[BatchT]):
         judge: says how good the weights after an epoch are, by its number from 0, the larger the better, or None where
             it does not look. An epoch that was judged is better than all that were not, which go by their losses.
             Called like `validate`, in float32.
+        keeps: what of the caller's a run that goes on takes up again, by name: random numbers that `loss` draws, what
+            `judge` remembers.
     """
 
     batches: Callable[[int], Iterator[BatchT]]
     loss: Callable[[BatchT], Tensor]
     validate: Callable[[], float | None]
     judge: Callable[[int], tuple[float, ...] | None] | None = None
+    keeps: Mapping[str, Stateful] = field(default_factory=dict)
+
+
+@dataclass
+class _Done:
+    """How far training is; all of it goes into checkpoints.
+
+    Attributes:
+        precision: in which it is computed.
+        epochs: those that came to their end.
+        best_epoch: number of the best of them, None where there is none yet.
+        best_rank: how good it is, larger being better.
+        best_weights: those at its end.
+        stopped: see `History`.
+        has_diverged: see `History`.
+        num_steps: gradient steps of all epochs.
+        all_frames: of all epochs.
+        num_batches: of the epoch under way.
+        num_frames: of the epoch under way.
+        loss_sum: of its frames.
+        seconds: of the epoch under way.
+    """
+
+    precision: Precision = "measured"
+    epochs: list[Epoch] = field(default_factory=list)
+    best_epoch: int | None = None
+    best_rank: tuple[float, ...] = ()
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    stopped: str | None = None
+    has_diverged: bool = False
+    num_steps: int = 0
+    all_frames: int = 0
+    num_batches: int = 0
+    num_frames: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all of it as plain values and tensors."""
+        return vars(self) | {"epochs": [asdict(epoch) for epoch in self.epochs]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` returned."""
+        vars(self).update(dict(state) | {"epochs": [Epoch(**row) for row in state["epochs"]]})
+
+    def count_batch(self, num_frames: int, loss: float) -> None:
+        """Counts a batch that was learned from."""
+        self.num_steps, self.num_batches = self.num_steps + 1, self.num_batches + 1
+        self.num_frames, self.all_frames = self.num_frames + num_frames, self.all_frames + num_frames
+        self.loss_sum += loss * num_frames
+
+    def end_epoch(self, validation_loss: float | None, rank: tuple[float, ...] | None, network: nn.Module) -> None:
+        """Ends the epoch under way, and remembers it and its weights if it is the best so far.
+
+        Args:
+            validation_loss: on held-out frames.
+            rank: what the judge says of it; None where the loss is to decide.
+            network: that was trained.
+        """
+        epoch = Epoch(len(self.epochs), self.loss_sum / self.num_frames, validation_loss, round(self.seconds, 3))
+        self.epochs.append(epoch)
+        self.num_batches, self.num_frames, self.loss_sum, self.seconds = 0, 0, 0.0, 0.0
+        rank = (0.0, -epoch.judged_loss) if rank is None else (1.0, *rank)
+        weights = network.state_dict()
+        # Comparisons with NaN are false, so a loss that is no number is looked for, and so are such weights: where
+        # nothing is held out, the last step of an epoch shows in no loss of it.
+        is_finite = all(map(math.isfinite, rank)) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
+        if is_finite and (self.best_epoch is None or rank > self.best_rank):
+            self.best_epoch, self.best_rank = epoch.epoch, rank
+            self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
+
+    def num_without_better(self) -> int:
+        """Returns how many epochs have ended since the best one."""
+        return len(self.epochs) - (0 if self.best_epoch is None else self.best_epoch + 1)
 
 
 def fit(
     network: nn.Module,
     params: FitParams,
-    precision: Precision,
+    precision: Callable[[], Precision],
     steps_per_epoch: int,
     lessons: Lessons[BatchT],
-    on_batch: Callable[[int, float], None],
+    bar: Progress,
+    checkpoints: Checkpoints | None = None,
 ) -> History:
     """Trains a network and leaves the weights of its best epoch in it.
+
+    Training that diverges, or has not become better for `params.patience` epochs, ends before its last epoch, and the
+    best one before that is kept; `History.stopped` says why.
 
     Args:
         network: trained in place, where it is.
         params: how; their precision and seed are the caller's to apply.
-        precision: what to compute in, see `choose_precision`.
+        precision: says what to compute in, see `choose_precision`; not asked where training goes on.
         steps_per_epoch: gradient steps of one epoch, by which the learning rate falls.
         lessons: what is learned.
-        on_batch: called with the number of frames and the loss after every gradient step.
-
-    Training that diverges stops, and the best epoch before that is kept; `History.stopped` says why.
+        bar: counts frames and shows losses.
+        checkpoints: those of an earlier start are gone on from, and new ones written: every `params.checkpoint_s`, at
+            Ctrl-C and the like, and at the end. On the CPU in float32 the result is the same as without a stop, bit for
+            bit.
 
     Raises:
         FitError: if no epoch came to its end with finite losses and weights.
+        StopRequestedError: if somebody asked to stop; a checkpoint was saved.
+        CheckpointError: if a checkpoint cannot be written, or all are damaged.
     """
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, eps=1e-6
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_factor(params.epochs * steps_per_epoch))
-    step = _Step(network, optimizer, schedule, params.max_grad_norm, precision)
-    epochs: list[Epoch] = []
-    best: _Best | None = None
-    stopped = None
-    device = device_of(network)
-    for number in range(params.epochs):
-        started_s = time.monotonic()
-        network.train()
-        try:
-            train_loss = _train_epoch(step, upload_ahead(lessons.batches(number), device), lessons.loss, on_batch)
-        except _DivergedError as error:
-            stopped = f"{error} in epoch {number + 1} of {params.epochs}"
-            break
-        network.eval()
-        with torch.no_grad(), autocast(precision, device):
-            validation_loss = lessons.validate()
-        epochs.append(Epoch(number, train_loss, validation_loss, round(time.monotonic() - started_s, 3)))
-        with torch.no_grad():
-            rank = None if lessons.judge is None else lessons.judge(number)
-        best = _better(best, number, (0.0, -epochs[-1].judged_loss) if rank is None else (1.0, *rank), network)
-    if best is None:
-        message = stopped or "no epoch ended with finite losses and weights"
-        raise FitError(message, hint="Lower the learning_rate of this stage in params.yaml.")
-    network.load_state_dict(best.weights)
-    return History(tuple(epochs), best.epoch, stopped)
+    done = _Done()
+    parts = {"network": network, "optimizer": optimizer, "schedule": schedule, "done": done, **lessons.keeps}
+    with StopSignals() as stop:
+        keeper = Keeper(checkpoints, params.checkpoint_s, parts, stop)
+        if keeper.restore():
+            bar.skip(done.all_frames)
+        else:
+            done.precision = precision()
+        step = _Step(network, optimizer, schedule, params.max_grad_norm, done.precision)
+        while done.stopped is None and len(done.epochs) < params.epochs:
+            _train_epoch(step, lessons, done, keeper, bar, params)
+            if done.stopped is None:
+                keeper.look(done.num_steps)
+        if done.best_epoch is None:
+            message = "no epoch ended with finite losses and weights"
+            if done.stopped is not None and done.has_diverged:
+                message = done.stopped
+            raise FitError(message, hint="Lower the learning_rate of this stage in params.yaml.")
+        keeper.save(done.num_steps)
+    network.load_state_dict(done.best_weights)
+    return History(tuple(done.epochs), done.best_epoch, done.precision, done.stopped, done.has_diverged)
 
 
 def say_if_stopped(stage: str, history: History) -> None:
     """Writes one line where training ended early, as the weights that are kept do not show it."""
     if history.stopped is not None:
-        kept = f"the weights of epoch {history.best_epoch + 1} are kept; a lower learning_rate may do better"
+        advice = "; a lower learning_rate may do better" if history.has_diverged else ""
+        kept = f"the weights of epoch {history.best_epoch + 1} are kept{advice}"
         sys.stderr.write(f"{stage}: {history.stopped}; {kept}\n")
 
 
@@ -210,15 +299,45 @@ class _Step:
 
 
 def _train_epoch(
-    step: _Step, batches: Iterator[BatchT], loss: Callable[[BatchT], Tensor], on_batch: Callable[[int, float], None]
-) -> float:
-    """Makes one gradient step for each batch and returns the mean loss over frames."""
-    total, num_frames = 0.0, 0
-    for batch in batches:
-        value = step(loss, batch)
-        total, num_frames = total + value * len(batch[0]), num_frames + len(batch[0])
-        on_batch(len(batch[0]), value)
-    return total / num_frames
+    step: _Step,
+    lessons: Lessons[BatchT],
+    done: _Done,
+    keeper: Keeper,
+    bar: Progress,
+    params: FitParams,
+) -> None:
+    """Makes one gradient step for each batch that is left of an epoch, validates and judges."""
+    network, number = step.network, len(done.epochs)
+    device = device_of(network)
+    clock_s = time.monotonic()
+
+    def count_time() -> None:
+        nonlocal clock_s
+        now_s = time.monotonic()
+        done.seconds, clock_s = done.seconds + now_s - clock_s, now_s
+
+    network.train()
+    batches = itertools.islice(lessons.batches(number), done.num_batches, None)
+    try:
+        for batch in upload_ahead(batches, device):
+            value = step(lessons.loss, batch)
+            done.count_batch(len(batch[0]), value)
+            bar.advance(len(batch[0]), loss=value)
+            count_time()
+            keeper.look(done.num_steps)
+    except _DivergedError as error:
+        done.stopped, done.has_diverged = f"{error} in epoch {number + 1} of {params.epochs}", True
+        return
+    network.eval()
+    with torch.no_grad():
+        with autocast(step.precision, device):
+            validation_loss = lessons.validate()
+        rank = None if lessons.judge is None else lessons.judge(number)
+    count_time()
+    done.end_epoch(validation_loss, rank, network)
+    has_looked = lessons.judge is None or rank is not None  # what was not judged is no better than what was
+    if params.patience is not None and has_looked and done.num_without_better() >= params.patience:
+        done.stopped = f"no better epoch in {params.patience}, at epoch {number + 1} of {params.epochs}"
 
 
 def _rate_factor(num_steps: int) -> Callable[[int], float]:
@@ -231,20 +350,3 @@ def _rate_factor(num_steps: int) -> Callable[[int], float]:
         return 0.5 * (1.0 + math.cos(math.pi * (step - num_warmup) / max(1, num_steps - num_warmup)))
 
     return factor
-
-
-def _better(best: _Best | None, epoch: int, rank: tuple[float, ...], network: nn.Module) -> _Best | None:
-    """Returns the better of the best epoch so far and the one that just ended.
-
-    Comparisons with NaN are false, so a loss that is no number is looked for, and so are such weights: where nothing
-    is held out, the last step of an epoch shows in no loss of it.
-    """
-    weights = network.state_dict()
-    is_finite = all(map(math.isfinite, rank)) and all(bool(tensor.isfinite().all()) for tensor in weights.values())
-    if not is_finite or (best is not None and rank <= best.rank):
-        return best
-    return _Best(epoch, rank, _copy(network))
-
-
-def _copy(network: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}

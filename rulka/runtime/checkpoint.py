@@ -45,17 +45,17 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, env_steps: int, state: Mapping[str, Any]) -> Path:
+    def save(self, step: int, state: Mapping[str, Any]) -> Path:
         """Writes a checkpoint, all or nothing, and removes those before the last `NUM_KEPT`.
 
         Args:
-            env_steps: of the run; orders the checkpoints.
+            step: how far the run is, in whatever it counts; orders the checkpoints.
             state: nested dictionaries, lists and tuples of tensors, numbers and texts.
 
         Raises:
             CheckpointError: if it cannot be written; those written before are untouched.
         """
-        path = self.folder / f"checkpoint-{env_steps:012d}.ckpt"
+        path = self.folder / f"checkpoint-{step:012d}.ckpt"
         try:
             with write_file(path) as file:
                 file.write(_encode(state))

@@ -1,33 +1,28 @@
-"""The folders of training runs: who works in one, what a finished run leaves there, what killed runs left behind.
+"""The folders of training runs: what a finished run leaves there, what killed runs left behind.
 
-`run.lock` and `run.pid` are held by the process that works in the folder, as long as it lives. `final/` is the trained
-agent. `delivered.json` says that it became the output of the stage, and what `dvc.lock` said of `train` at that moment.
+`final/` is the trained agent. `delivered.json` says that it became the output of the stage, and what `dvc.lock` said of
+`train` at that moment.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import get_args
 
-from filelock import FileLock, Timeout
-
-from rulka.errors import UserError
 from rulka.graph import read_lock
 from rulka.params import Algorithm
 from rulka.provenance import hash_json
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished, write_file
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.live import LIVE_FILE
+from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.shared_memory import remove_left_memory
 
-LOCK_FILE, PID_FILE = "run.lock", "run.pid"
 FINAL_FOLDER = "final"
 DELIVERY_FILE = "delivered.json"
 NUM_KEPT = 1
@@ -35,40 +30,6 @@ NUM_KEPT = 1
 
 _NAME = re.compile(rf"({'|'.join(get_args(Algorithm))})-[0-9a-f]{{16}}")
 _LOGGER = logging.getLogger(__name__)
-
-
-class RunInUseError(UserError):
-    """Another process trains in a folder."""
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps every other process out of the folder of a run; the system takes the lock of a process that dies.
-
-    Raises:
-        RunInUseError: if another process works there; the message names it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK_FILE, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        message = f"{folder.as_posix()} is in use: {_owner(folder)} trains there"
-        hint = "Wait until it ends, or stop it with Ctrl-C where it runs; `rulka watch` shows how far it is."
-        raise RunInUseError(message, hint=hint) from error
-    try:
-        (folder / PID_FILE).write_text(str(os.getpid()), encoding="utf-8")
-        yield
-    finally:
-        (folder / PID_FILE).unlink(missing_ok=True)
-        lock.release()
-
-
-def _owner(folder: Path) -> str:
-    try:
-        return f"process {int((folder / PID_FILE).read_text(encoding='utf-8'))}"
-    except (OSError, ValueError):  # it has only just begun, or is just ending
-        return "another process"
 
 
 def dvc_record() -> str | None:

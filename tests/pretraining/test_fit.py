@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,17 +11,21 @@ import pytest
 import torch
 from torch import nn
 
+from rulka.agents.precision import Precision
 from rulka.datasets.frames import Batch
 from rulka.params import FitParams
 from rulka.pretraining.fit import FitError, History, Lessons, _rate_factor, choose_precision, fit, say_if_stopped
+from rulka.progress import Progress
 
 PARAMS = FitParams(
     epochs=4,
+    patience=None,
     batch_size=3,
     learning_rate=0.1,
     weight_decay=0.0,
     max_grad_norm=10.0,
     precision="float32",
+    checkpoint_s=1e-9,
     seed=0,
 )
 
@@ -45,10 +50,27 @@ class Line(nn.Linear):
         return self.weight.item(), self.bias.item()
 
 
+class Bar(Progress):
+    """A bar that shows nothing and remembers the frames and the loss of every step."""
+
+    def __init__(self, seen: list[tuple[int, float]]) -> None:
+        super().__init__("", None, "frames", stream=io.StringIO())
+        self.seen = seen
+
+    def advance(self, amount: float = 1, **facts: Any) -> None:
+        super().advance(amount, **facts)
+        self.seen.append((int(amount), facts["loss"]))
+
+
+def in_float32() -> Precision:
+    return "float32"
+
+
 def run(
     validation: list[float | None],
     seen: list | None = None,
     judge: Callable[[int], tuple[float, ...] | None] | None = None,
+    params: FitParams = PARAMS,
 ) -> tuple[History, Line]:
     network = Line()
     remaining = iter(validation)
@@ -59,11 +81,11 @@ def run(
 
     history = fit(
         network,
-        PARAMS,
-        "float32",
+        params,
+        in_float32,
         5,
         Lessons(batches, lambda batch: (network(batch.floats) - 3).square().mean(), validate, judge),
-        on_batch=lambda num_frames, loss: seen.append((num_frames, loss)) if seen is not None else None,
+        Bar([] if seen is None else seen),
     )
     return history, network
 
@@ -136,7 +158,7 @@ def diverging(at_step: int, spoil: Callable[[Line, torch.Tensor], torch.Tensor])
     def validate() -> None:
         network.at_end_of_epoch.append(network.weights)
 
-    history = fit(network, PARAMS, "float32", 5, Lessons(batches, loss, validate), on_batch=lambda *_: None)
+    history = fit(network, PARAMS, in_float32, 5, Lessons(batches, loss, validate), Bar([]))
     return history, network
 
 
@@ -230,3 +252,51 @@ def test_precision_is_measured_only_when_asked_for() -> None:
     assert choose_precision("measured", network, loss) in ("float32", "bfloat16")
     assert calls
     assert network.weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("validation", "patience", "num_epochs", "best"),
+    [
+        ([3.0, 1.0, 2.0, 1.5], 2, 4, 1),
+        ([1.0, 2.0, 0.5, 4.0], 1, 2, 0),
+        ([1.0, 2.0, 3.0, 0.5], 2, 3, 0),
+        ([float("nan"), 1.0, float("nan"), 0.5], 2, 4, 3),
+        ([3.0, 2.0, 1.0, 0.5], 1, 4, 3),
+    ],
+)
+def test_training_ends_once_patience_is_over(
+    validation: list[float | None],
+    patience: int,
+    num_epochs: int,
+    best: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The best epoch before that is kept; a loss that is no number is no better one."""
+    history, network = run(validation, params=PARAMS.model_copy(update={"patience": patience}))
+    assert len(history.epochs) == num_epochs
+    assert history.best_epoch == best
+    assert network.weights == network.at_end_of_epoch[best]
+    say_if_stopped("pretrain", history)
+    said = capsys.readouterr().err
+    if num_epochs - best > patience:
+        assert history.stopped == f"no better epoch in {patience}, at epoch {num_epochs} of 4"
+        assert said == f"pretrain: {history.stopped}; the weights of epoch {best + 1} are kept\n"
+    else:
+        assert history.stopped is None
+        assert said == ""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_epochs"),
+    [({1: (2.0,), 3: (1.0,)}, 4), ({0: (2.0,), 1: (1.0,)}, 2), ({0: (2.0,), 3: (3.0,)}, 4)],
+)
+def test_patience_ends_where_the_judge_has_looked(ranks: dict[int, tuple[float]], num_epochs: int) -> None:
+    """An epoch that was not judged is no better one, and no reason to end either."""
+    history, _ = run([3.0, 2.0, 1.0, 0.5], judge=ranks.get, params=PARAMS.model_copy(update={"patience": 1}))
+    assert len(history.epochs) == num_epochs
+
+
+def test_patience_without_any_good_epoch_is_an_error_that_names_the_parameter() -> None:
+    with pytest.raises(FitError, match="no epoch ended with finite losses") as caught:
+        run([float("nan")] * 4, params=PARAMS.model_copy(update={"patience": 1}))
+    assert "learning_rate" in caught.value.hint

@@ -15,7 +15,8 @@ from runtime_fakes import memory_of
 
 from rulka.errors import UserError
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.run_folder import RunInUseError, clean_up, dvc_record, locked
+from rulka.runtime.run_folder import clean_up, dvc_record
+from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.shared_memory import LIST_FILE
 
 PATIENCE_S = 120.0

@@ -42,6 +42,8 @@ NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, iqn=reference_params()
 def params(**changes: Any) -> CloneParams:
     values: dict[str, Any] = {
         "epochs": 6,
+        "patience": None,
+        "checkpoint_s": 60.0,
         "batch_size": 32,
         "learning_rate": 0.003,
         "weight_decay": 0.0,
@@ -94,7 +96,7 @@ def start(folders: Folders, encoder: EncoderConfig = CONV, **changes: Any) -> No
 
 
 def run(frames_dir: Path, encoder_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
-    start(Folders(out_dir / "no races", frames_dir, encoder_dir, out_dir), **changes)
+    start(Folders(out_dir / "no races", frames_dir, encoder_dir, out_dir, out_dir.parent / "runs"), **changes)
     return json.loads((out_dir / "metrics.json").read_text())
 
 
@@ -102,7 +104,7 @@ def test_another_encoder_than_the_pretrained_one_is_refused(
     write_frames: Write, encoder_dir: Path, tmp_path: Path
 ) -> None:
     frames_dir, _ = write_frames(num_races=2, num_frames=6)
-    folders = Folders(tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy")
+    folders = Folders(tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy", tmp_path / "runs")
     pooled = CONV.model_copy(update={"adaptive_pool": 3})
     with pytest.raises(UserError, match=r"encoder.adaptive_pool is 0, expected 3") as caught:
         start(folders, encoder=pooled)
@@ -274,7 +276,9 @@ def test_the_epoch_that_races_best_is_kept(
 
     monkeypatch.setattr(stage, "drive", drive)
     out = tmp_path / "policy"
-    start(Folders(races, frames, encoder_dir, out), epochs=5, race_every=2, num_races=3, batch_size=64)
+    start(
+        Folders(races, frames, encoder_dir, out, tmp_path / "runs"), epochs=5, race_every=2, num_races=3, batch_size=64
+    )
     metrics = json.loads((out / "metrics.json").read_text())
     assert seen == [3, 3, 3]
     assert [row["epoch"] for row in metrics["races"]] == [1, 3, 4]
@@ -285,5 +289,49 @@ def test_the_epoch_that_races_best_is_kept(
 def test_a_policy_that_is_to_race_needs_the_races(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
     frames_dir, _ = write_frames(num_races=2, num_frames=6)
     with pytest.raises(UserError, match="no races") as caught:
-        start(Folders(tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy"), race_every=1)
+        start(
+            Folders(tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy", tmp_path / "runs"),
+            race_every=1,
+        )
     assert "dvc repro races" in caught.value.for_people()
+
+
+class Killed(BaseException):
+    """Stands for `kill -9`: nothing is saved when it comes."""
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
+    driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the fourth epoch, after races that chose the best epoch so far."""
+    races, frames = driven
+    real, calls = stage.disturb, []
+
+    def disturb(*arguments: Any) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == killed_at:
+            raise Killed
+        return real(*arguments)
+
+    def race(out: Path) -> None:
+        folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs")
+        start(folders, epochs=4, race_every=2, num_races=2, batch_size=64, checkpoint_s=1e-9, float_noise=0.1)
+
+    monkeypatch.setattr(stage, "disturb", disturb)
+    killed_at = 0
+    race(tmp_path / "whole")
+    per_epoch = len(calls) // 4
+    assert per_epoch > 2
+    killed_at = len(calls) + 3 * per_epoch + 2
+    with pytest.raises(Killed):
+        race(tmp_path / "resumed")
+    race(tmp_path / "resumed")
+    assert len(calls) == 8 * per_epoch + 1
+    found = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "resumed")]
+    assert [row["epoch"] for row in found[1]["races"]] == [1, 3]
+    for metrics in found:
+        del metrics["seconds"]
+        metrics["epochs"] = [row | {"seconds": 0} for row in metrics["epochs"]]
+    assert found[0] == found[1]
+    tensors = [load_artifact(tmp_path / name, "policy").tensors for name in ("whole", "resumed")]
+    assert all(torch.equal(tensor, tensors[1][name]) for name, tensor in tensors[0].items())

@@ -38,6 +38,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 def params(**changes: Any) -> PretrainParams:
     values: dict[str, Any] = {
         "epochs": 3,
+        "patience": None,
+        "checkpoint_s": 60.0,
         "batch_size": 32,
         "learning_rate": 0.003,
         "weight_decay": 0.0,
@@ -50,7 +52,8 @@ def params(**changes: Any) -> PretrainParams:
 
 
 def run(frames_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
-    pretrain(OBSERVATION, ACTIONS, CONV, params(**changes), frames_dir=frames_dir, out_dir=out_dir)
+    runs_dir = out_dir.parent / "runs"
+    pretrain(OBSERVATION, ACTIONS, CONV, params(**changes), frames_dir=frames_dir, out_dir=out_dir, runs_dir=runs_dir)
     return json.loads((out_dir / "metrics.json").read_text())
 
 
@@ -83,7 +86,8 @@ def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: 
 def test_a_residual_encoder_with_spectral_norm_is_pretrained_and_loaded(write_frames: Write, tmp_path: Path) -> None:
     encoder = ImpalaConfig(kind="impala", width=1, adaptive_pool=2, spectral_norm=True)
     frames_dir, _ = write_frames(num_races=2, num_frames=20)
-    pretrain(OBSERVATION, ACTIONS, encoder, params(epochs=2), frames_dir=frames_dir, out_dir=tmp_path / "encoder")
+    folders = {"frames_dir": frames_dir, "out_dir": tmp_path / "encoder", "runs_dir": tmp_path / "runs"}
+    pretrain(OBSERVATION, ACTIONS, encoder, params(epochs=2), **folders)
     artifact = load_artifact(tmp_path / "encoder", "encoder", encoder=encoder)
     assert ENCODER_CONFIG.validate_python(artifact.config["encoder"]) == encoder
     network = build_encoder(encoder, 64, 64)
@@ -177,6 +181,46 @@ def test_training_that_diverges_keeps_what_was_good_and_says_so(
     assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
+class Killed(BaseException):
+    """Stands for `kill -9`: nothing is saved when it comes."""
+
+
+@pytest.mark.parametrize("kind", ["autoencoder", "simclr"])
+def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
+    write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """In mid-epoch; the precision is not measured again, and nothing is left once the encoder is there."""
+    frames_dir, _ = write_frames()
+    changes = {"objective": OBJECTIVES[kind], "precision": "measured", "checkpoint_s": 1e-9}
+    measured: list[int] = []
+    monkeypatch.setattr("tasks.pretrain.choose_precision", lambda *_: measured.append(1) or "float32")
+    whole = run(frames_dir, tmp_path / "whole", **changes)
+    objective = AutoencoderObjective if kind == "autoencoder" else SimclrObjective
+    real, calls = objective.loss, []
+
+    def dying(self: Any, image: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        calls.extend([1] * torch.is_grad_enabled())
+        if len(calls) == 6:
+            raise Killed
+        return real(self, image, generator)
+
+    monkeypatch.setattr(objective, "loss", dying)
+    with pytest.raises(Killed):
+        run(frames_dir, tmp_path / "resumed", **changes)
+    assert not (tmp_path / "resumed").exists()
+    resumed = run(frames_dir, tmp_path / "resumed", **changes)
+    assert len(measured) == 2
+    assert len(calls) < 6 + 3 * 6
+    assert list((tmp_path / "runs").rglob("*.ckpt")) == []
+    for name in ("epochs", "seconds"):
+        rows = [metrics.pop(name) for metrics in (whole, resumed)]
+        if name == "epochs":
+            assert [row | {"seconds": 0} for row in rows[0]] == [row | {"seconds": 0} for row in rows[1]]
+    assert whole == resumed
+    tensors = [load_artifact(tmp_path / name, "encoder").tensors for name in ("whole", "resumed")]
+    assert all(torch.equal(tensor, tensors[1][name]) for name, tensor in tensors[0].items())
+
+
 def test_missing_frames_say_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="dvc repro capture"):
         run(tmp_path / "none", tmp_path / "encoder")
@@ -192,6 +236,7 @@ def test_frames_of_another_size_are_refused(write_frames: Write, tmp_path: Path)
             params(),
             frames_dir=frames_dir,
             out_dir=tmp_path / "encoder",
+            runs_dir=tmp_path / "runs",
         )
     assert not (tmp_path / "encoder").exists()
 

@@ -23,7 +23,8 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import Candidate, CheckResult
 from rulka.runtime.learner_loop import Outcome, RunState
 from rulka.runtime.metrics_log import METRICS_FILE
-from rulka.runtime.run_folder import DELIVERY_FILE, FINAL_FOLDER, RunInUseError
+from rulka.runtime.run_folder import DELIVERY_FILE, FINAL_FOLDER
+from rulka.runtime.run_lock import RunInUseError
 from rulka.runtime.specs import RunSpec
 from rulka.schedule import Schedule
 from tasks.train import train
@@ -159,7 +160,7 @@ def test_a_damaged_note_of_a_delivery_is_said(
 HOLD = """
 import sys, time
 from pathlib import Path
-from rulka.runtime.run_folder import locked
+from rulka.runtime.run_lock import locked
 with locked(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(600)

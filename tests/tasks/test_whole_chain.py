@@ -54,8 +54,9 @@ def run_stages(params: Params, races: Path, folder: Path) -> None:
     seen, network = (params.observation, params.actions), (params.encoder, params.network)
     encoder, policy, initial = folder / "encoder", folder / "policy", folder / "agent_init"
     capture(*seen, params.simulator, params.capture, races_dir=races, out_dir=folder / "frames")
-    pretrain(*seen, params.encoder, params.pretrain, frames_dir=folder / "frames", out_dir=encoder)
-    folders = CloneFolders(races, folder / "frames", encoder, policy)
+    paths = {"frames_dir": folder / "frames", "out_dir": encoder, "runs_dir": folder / "runs" / "pretrain"}
+    pretrain(*seen, params.encoder, params.pretrain, **paths)
+    folders = CloneFolders(races, folder / "frames", encoder, policy, folder / "runs" / "clone")
     clone(*seen, params.simulator, params.race_end, *network, params.clone, folders=folders)
     sections = (*seen, *network, params.train, params.transfer)
     transfer(*sections, encoder_dir=encoder, policy_dir=policy, out_dir=initial)

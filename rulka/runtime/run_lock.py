@@ -1,0 +1,47 @@
+"""Who works in the folder of a run: `run.lock` and `run.pid` are held by that process, as long as it lives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rulka.errors import UserError
+
+LOCK_FILE, PID_FILE = "run.lock", "run.pid"
+
+
+class RunInUseError(UserError):
+    """Another process trains in a folder."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps every other process out of the folder of a run; the system takes the lock of a process that dies.
+
+    Raises:
+        RunInUseError: if another process works there; the message names it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK_FILE, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        message = f"{folder.as_posix()} is in use: {_owner(folder)} trains there"
+        raise RunInUseError(message, hint="Wait until it ends, or stop it with Ctrl-C where it runs.") from error
+    try:
+        (folder / PID_FILE).write_text(str(os.getpid()), encoding="utf-8")
+        yield
+    finally:
+        (folder / PID_FILE).unlink(missing_ok=True)
+        lock.release()
+
+
+def _owner(folder: Path) -> str:
+    try:
+        return f"process {int((folder / PID_FILE).read_text(encoding='utf-8'))}"
+    except (OSError, ValueError):  # it has only just begun, or is just ending
+        return "another process"

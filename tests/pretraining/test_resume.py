@@ -1,0 +1,220 @@
+"""A training that was stopped goes on from its checkpoint as if nothing had been, and from no other's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from models.encoders.config import ConvConfig
+from rulka.device import CPU, Generators
+from rulka.params import FitParams, ObservationParams, VicregParams
+from rulka.pretraining.fit import History, Lessons, fit
+from rulka.pretraining.objectives import Objective, build_objective
+from rulka.pretraining.resume import resumable
+from rulka.progress import Progress
+from rulka.runtime.checkpoint import CheckpointError, Checkpoints
+from rulka.runtime.run_lock import RunInUseError, locked
+from rulka.runtime.stop import StopRequestedError
+
+VIEWS: dict[str, Any] = {"projection": 8, "crop_pixels": 4.0, "brightness": 0.2, "blur_pixels": 1.0, "noise": 0.1}
+VICREG = VicregParams(kind="vicreg", invariance=25.0, variance=25.0, covariance=1.0, **VIEWS)
+OBSERVATION = ObservationParams(height=34, width=34)
+NUM_BATCHES = 4
+ORIGIN = {"params_sha256": "a", "inputs_sha256": {"frames": "b"}, "code_sha256": "c", "created": "now"}
+
+
+class Killed(BaseException):
+    """Stands for `kill -9`: nothing is saved when it comes."""
+
+
+class Images(NamedTuple):
+    image: torch.Tensor
+
+
+def params(checkpoint_s: float = 1e-9, **changes: Any) -> FitParams:
+    values: dict[str, Any] = {
+        "epochs": 3,
+        "patience": None,
+        "batch_size": 6,
+        "learning_rate": 0.003,
+        "weight_decay": 0.01,
+        "max_grad_norm": 1.0,
+        "precision": "float32",
+        "checkpoint_s": checkpoint_s,
+        "seed": 0,
+    }
+    return FitParams(**values | changes)
+
+
+def batches(epoch: int) -> Iterator[Images]:
+    generator = torch.Generator().manual_seed(epoch)
+    for _ in range(NUM_BATCHES):
+        yield Images(torch.randint(0, 256, (6, 1, 34, 34), dtype=torch.uint8, generator=generator))
+
+
+class Outcome(NamedTuple):
+    history: History
+    objective: Objective
+    bar: Progress
+    steps: list[int]
+
+
+def run(
+    checkpoints: Checkpoints | None,
+    at_step: int = 0,
+    strike: Callable[[], None] = lambda: None,
+    chosen: FitParams | None = None,
+) -> Outcome:
+    """Trains; `strike` is called before a gradient step of a number, counted from 1 in this start."""
+    torch.manual_seed(0)
+    objective = build_objective(VICREG, ConvConfig(kind="conv", adaptive_pool=1), OBSERVATION)
+    generators, steps = Generators(CPU, 1), []
+
+    def loss(batch: Images) -> torch.Tensor:
+        steps.append(len(steps) + 1)
+        if steps[-1] == at_step:
+            strike()
+        # Noise of the global generator too, as a network with dropout would draw it.
+        return objective.loss(batch.image, generators.device) * (1.0 + 0.1 * torch.rand(()))
+
+    def validate() -> float:
+        return float(objective.loss(next(batches(100)).image, torch.Generator().manual_seed(0)))
+
+    bar = Progress("", None, "frames", stream=StringIO())
+    lessons = Lessons(batches, loss, validate, keeps={"generators": generators})
+    history = fit(objective, chosen or params(), lambda: "float32", NUM_BATCHES, lessons, bar, checkpoints)
+    return Outcome(history, objective, bar, steps)
+
+
+def kill() -> None:
+    raise Killed
+
+
+def assert_same(one: Outcome, other: Outcome) -> None:
+    for name, tensor in one.objective.state_dict().items():
+        assert torch.equal(tensor, other.objective.state_dict()[name]), name
+    assert one.history.best_epoch == other.history.best_epoch
+    losses = [[(e.train_loss, e.validation_loss) for e in each.history.epochs] for each in (one, other)]
+    assert losses[0] == losses[1]
+    assert one.bar.done == other.bar.done
+
+
+@pytest.mark.parametrize("at_step", [1, 2, 4, 5, 7, 12])
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path: Path, at_step: int) -> None:
+    """In mid-epoch, at the end of one, and before anything was saved; the views are drawn at random."""
+    whole = run(None)
+    with pytest.raises(Killed):
+        run(Checkpoints(tmp_path), at_step, kill)
+    resumed = run(Checkpoints(tmp_path))
+    assert_same(resumed, whole)
+    assert len(resumed.steps) == 3 * NUM_BATCHES + 1 - at_step
+
+
+def test_a_run_that_is_killed_again_and_again_ends_all_the_same(tmp_path: Path) -> None:
+    for _ in range(4):
+        with pytest.raises(Killed):
+            run(Checkpoints(tmp_path), 3, kill)
+    assert_same(run(Checkpoints(tmp_path)), run(None))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_first(tmp_path: Path, number: int) -> None:
+    """Long before the next checkpoint is due; the batch that is learned from is still counted."""
+    rare = params(checkpoint_s=1e5)
+    with pytest.raises(StopRequestedError):
+        run(Checkpoints(tmp_path), 6, lambda: os.kill(os.getpid(), number), rare)
+    resumed = run(Checkpoints(tmp_path), chosen=rare)
+    assert len(resumed.steps) == 3 * NUM_BATCHES - 6
+    assert_same(resumed, run(None))
+
+
+def test_without_a_stop_nothing_is_saved_before_it_is_due(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(Checkpoints(tmp_path), 6, kill, params(checkpoint_s=1e5))
+    assert Checkpoints(tmp_path).files() == []
+
+
+def test_what_was_trained_to_its_end_is_not_trained_again(tmp_path: Path) -> None:
+    """What comes after training may fail: then only that is done again."""
+    first, again = run(Checkpoints(tmp_path)), run(Checkpoints(tmp_path))
+    assert again.steps == []
+    assert_same(again, first)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(Killed):
+        run(Checkpoints(tmp_path), 7, kill)
+    newest = Checkpoints(tmp_path).files()[0]
+    newest.write_bytes(newest.read_bytes()[:-100])
+    resumed = run(Checkpoints(tmp_path))
+    assert f"{newest.name} is damaged" in caplog.text
+    assert len(resumed.steps) == 3 * NUM_BATCHES - 5
+    assert_same(resumed, run(None))
+
+
+def test_damaged_checkpoints_alone_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(Checkpoints(tmp_path), 7, kill)
+    for file in Checkpoints(tmp_path).files():
+        file.write_bytes(b"{}\n")
+    with pytest.raises(CheckpointError, match=r"all checkpoints in .* are damaged") as caught:
+        run(Checkpoints(tmp_path))
+    assert "Remove that folder" in caught.value.hint
+
+
+# Whose checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def save(runs: Path, origin: dict[str, Any]) -> Path:
+    """A run that saves and is killed; returns its folder."""
+
+    def save_and_die() -> None:
+        with resumable(runs, origin) as checkpoints:
+            folders.append(checkpoints.folder)
+            checkpoints.save(1, {"one": 1})
+            raise Killed
+
+    folders: list[Path] = []
+    with pytest.raises(Killed):
+        save_and_die()
+    return folders[0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"params_sha256": "other"}, {"inputs_sha256": {"frames": "other"}}, {"code_sha256": "other"}]
+)
+def test_other_parameters_inputs_or_code_begin_anew(tmp_path: Path, change: dict[str, Any]) -> None:
+    save(tmp_path, ORIGIN)
+    with resumable(tmp_path, ORIGIN | change) as checkpoints:
+        assert checkpoints.load_newest() is None
+    with resumable(tmp_path, ORIGIN | {"created": "later"}) as checkpoints:
+        assert checkpoints.load_newest() == {"one": 1}
+
+
+def test_checkpoints_go_once_the_output_is_there(tmp_path: Path) -> None:
+    folder = save(tmp_path, ORIGIN)
+    with resumable(tmp_path, ORIGIN) as checkpoints:
+        assert len(checkpoints.files()) == 1
+    assert Checkpoints(folder).files() == []
+
+
+def test_of_other_runs_the_last_alone_is_kept(tmp_path: Path) -> None:
+    """But none that lives."""
+    folders = [tmp_path / name for name in ("older", "last", "alive", "delivered")]
+    for saved_s, folder in zip((1000.0, 2000.0, 500.0), folders[:3], strict=True):
+        os.utime(Checkpoints(folder).save(1, {}), (saved_s, saved_s))
+    folders[3].mkdir()
+    with locked(folders[2]), resumable(tmp_path, ORIGIN) as current:
+        assert {*tmp_path.iterdir()} == {folders[1], folders[2], current.folder}
+
+
+def test_two_processes_do_not_make_the_same(tmp_path: Path) -> None:
+    with resumable(tmp_path, ORIGIN), pytest.raises(RunInUseError, match="trains there"), resumable(tmp_path, ORIGIN):
+        pass
