@@ -14,7 +14,7 @@ import torch
 
 from models.encoders.config import ConvConfig
 from rulka.device import CPU, Generators
-from rulka.params import FitParams, ObservationParams, VicregParams
+from rulka.params import FitParams, VicregParams
 from rulka.pretraining.fit import History, Lessons, fit
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.resume import resumable
@@ -22,10 +22,11 @@ from rulka.progress import Progress
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.stop import StopRequestedError
+from tests.conftest import sees
 
 VIEWS: dict[str, Any] = {"projection": 8, "crop_pixels": 4.0, "brightness": 0.2, "blur_pixels": 1.0, "noise": 0.1}
 VICREG = VicregParams(kind="vicreg", invariance=25.0, variance=25.0, covariance=1.0, **VIEWS)
-OBSERVATION = ObservationParams(height=34, width=34)
+OBSERVATION = sees(34, 34)
 NUM_BATCHES = 4
 ORIGIN = {"params_sha256": "a", "inputs_sha256": {"frames": "b"}, "code_sha256": "c", "created": "now"}
 
