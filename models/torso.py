@@ -119,10 +119,12 @@ class Torso(nn.Module):
     def to_bfloat16(self) -> None:
         """Stores and computes everything but the output layers in bfloat16; for acting only, in place."""
         torsos = [module for module in self.modules() if isinstance(module, Torso)]  # one may carry another
-        layers = [layer for torso in torsos for layer in torso.output_layers()]
-        outputs = {id(parameter) for layer in layers for parameter in layer.parameters()}
+        layers: list[nn.Module] = [layer for torso in torsos for layer in torso.output_layers()]
+        # Batch norms want weights in the precision of their statistics, and take inputs in any.
+        layers += [module for module in self.modules() if isinstance(module, nn.BatchNorm2d)]
+        exact = {id(parameter) for layer in layers for parameter in layer.parameters()}
         for parameter in self.parameters():
-            if id(parameter) not in outputs:
+            if id(parameter) not in exact:
                 parameter.data = parameter.data.to(torch.bfloat16)
         for torso in torsos:
             torso._stored_dtype = torch.bfloat16

@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from models.encoders.config import EncoderConfig
+from models.encoders.config import ENCODER_CONFIG, EncoderConfig
 from rulka.actions import ActionTable, Controls
 from rulka.errors import UserError
 from rulka.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
@@ -119,6 +119,11 @@ class Artifact:
     actions: ActionTable
     normalisation: Normalisation
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def encoder(self) -> EncoderConfig:
+        """The encoder, from which its network can be built; of a backbone more than what parameters ask for."""
+        return ENCODER_CONFIG.validate_python(self.config["encoder"])
 
 
 def float_layout_hash(actions_per_decision: int = 1) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from rulka.graph import CODE_FOLDERS, code_files, hash_code
 
-LIBRARIES = ("rulka", "torch", "numpy", "numba", "safetensors")
+LIBRARIES = ("rulka", "torch", "numpy", "numba", "safetensors", "transformers")
 CHUNK_BYTES = 1 << 20
 
 

@@ -136,7 +136,7 @@ def clone(
     splits: dict[Split, FrameDataset] = {split: FrameDataset(folders.frames, split) for split in SPLITS}
     check_contract(splits["train"].index, observation_contract(observation), table)
     torch.manual_seed(clone.seed)
-    policy = build_clone_policy(observation, encoder, network, pretrained.normalisation, table.num_actions)
+    policy = build_clone_policy(observation, pretrained.encoder, network, pretrained.normalisation, table.num_actions)
     policy.encoder.load_state_dict(
         {name.removeprefix(_ENCODER_PREFIX): tensor for name, tensor in pretrained.tensors.items()}
     )
@@ -164,7 +164,7 @@ def clone(
             kind="policy",
             tensors=policy.state_dict(),
             config={
-                "encoder": encoder.model_dump(mode="json"),
+                "encoder": pretrained.config["encoder"],
                 "network": network.model_dump(mode="json"),
                 "num_actions": table.num_actions,
             },

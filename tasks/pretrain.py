@@ -40,6 +40,7 @@ from rulka.params import (
     VicregParams,
     read_params,
 )
+from rulka.pretraining.backbones import first_encoder
 from rulka.pretraining.fit import FitError, History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.plots import plot_loss, plot_probes, save_pairs
@@ -76,16 +77,20 @@ def pretrain(
     A run that was stopped goes on from its last checkpoint in `runs_dir`.
 
     Raises:
-        UserError: if the frames are missing or of another size, or training does not converge.
+        UserError: if the frames are missing or of another size, a backbone cannot be had, or training does not
+            converge.
     """
     require(frames_dir, "capture")
+    first = first_encoder(encoder, observation)
     train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
     check_contract(train.index, observation_contract(observation), action_table(actions.ticks_per_action))
     torch.manual_seed(pretrain.seed)
-    objective = build_objective(pretrain.objective, encoder, observation).to(use_device())
+    objective = build_objective(pretrain.objective, first.config, observation).to(use_device())
     fresh = copy.deepcopy(objective.encoder)
+    if first.tensors is not None:
+        objective.encoder.load_state_dict(first.tensors)
     sections = {"observation": observation, "encoder": encoder, "pretrain": pretrain}
-    origin = provenance("pretrain", sections, {"frames": frames_dir})
+    origin = provenance("pretrain", sections, {"frames": frames_dir}) | {"first_weights": first.origin}
     with resumable(runs_dir, origin) as checkpoints:
         result = _train(objective, pretrain, train, validation, checkpoints)
         test = FrameDataset(frames_dir, "test")
@@ -94,7 +99,7 @@ def pretrain(
         artifact = Artifact(
             kind="encoder",
             tensors={f"encoder.{name}": tensor for name, tensor in result.objective.encoder.state_dict().items()},
-            config={"encoder": encoder.model_dump(mode="json")},
+            config={"encoder": first.config.model_dump(mode="json")},
             observation=sight_contract(observation),
             actions=action_table(actions.ticks_per_action),
             normalisation=reference_normalisation(),
@@ -142,7 +147,7 @@ def _train(
 
 
 def _probe(objective: Objective, fresh: Encoder, train: FrameDataset, held_out: FrameDataset | None) -> Probes | None:
-    """Returns what the features tell of held-out frames, beside those of the weights that training began with."""
+    """Returns what the features tell of held-out frames, beside those of fresh weights."""
     if held_out is None:
         return None
     with torch.no_grad():

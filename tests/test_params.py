@@ -123,7 +123,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
             "encoder.spectral_norm is a key of another kind of encoder: this one has kind",
         ),
         ({"encoder.adaptive_pol": 1}, r"encoder.adaptive_pol is not .*; did you mean adaptive_pool\?$"),
-        ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala' or 'patches' \(got 'covn'\)$"),
+        ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala', 'patches' or 'backbone' \(got 'covn'\)$"),
         ({"encoder": {}}, "encoder.kind is missing$"),
         ({"encoder": PATCHES}, "encoder.patch must divide observation.height 64 and observation.width 64$"),
         ({"encoder": {"kind": "impala"}}, "\n  encoder.width is missing\n"),

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from models.encoders.backbone import BackboneEncoder
 from models.encoders.base import Encoder
-from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
+from models.encoders.config import (
+    BackboneConfig,
+    ConvConfig,
+    EncoderConfig,
+    ImpalaConfig,
+    PatchConfig,
+    ResolvedBackboneConfig,
+)
 from models.encoders.conv import ConvEncoder
 from models.encoders.impala import ImpalaEncoder
 from models.encoders.patches import PatchEncoder
@@ -13,7 +21,8 @@ def build_encoder(config: EncoderConfig, height: int, width: int, channels: int 
     """Returns an encoder of images [B, channels, height, width], with fresh weights from torch's global generator.
 
     Raises:
-        ValueError: if images are too small for it, or cannot be cut into its patches.
+        ValueError: if images are too small for it, or cannot be cut into its patches; if a backbone is not resolved,
+            or is no vision model.
     """
     match config:
         case ConvConfig():
@@ -22,3 +31,8 @@ def build_encoder(config: EncoderConfig, height: int, width: int, channels: int 
             return ImpalaEncoder(config, height, width, channels)
         case PatchConfig():
             return PatchEncoder(config, height, width, channels)
+        case ResolvedBackboneConfig():
+            return BackboneEncoder(config)
+        case BackboneConfig():
+            message = f"stage pretrain has not looked yet at what encoder.source names ({config.source.kind})"
+            raise ValueError(message)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 PoolSize = Annotated[int, Field(ge=0, le=64)]
 
@@ -51,9 +51,76 @@ class PatchConfig(_Config):
         return self
 
 
-AnyEncoder = ConvConfig | ImpalaConfig | PatchConfig
+class ArchitectureSource(_Config):
+    """A backbone that is written down in the parameters; its weights are fresh."""
+
+    kind: Literal["architecture"] = Field(description="fresh weights, with nothing to download")
+    config: dict[str, JsonValue] = Field(
+        description="what a config.json of transformers has: model_type, and what differs from its defaults"
+    )
+
+
+class FolderSource(_Config):
+    """A backbone in a folder, as `save_pretrained` of transformers writes it."""
+
+    kind: Literal["folder"] = Field(description="a folder with config.json and model.safetensors")
+    path: str = Field(min_length=1, description="of the folder; preprocessor_config.json is read where it is there")
+
+
+class HubSource(_Config):
+    """A backbone on the Hugging Face Hub."""
+
+    kind: Literal["hub"] = Field(description="downloaded once, into the cache of huggingface_hub")
+    name: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="owner and name, for example facebook/dinov2-small")
+    revision: str = Field(min_length=1, description="branch, tag or commit; only a commit stays what it is")
+
+
+class BackboneConfig(_Config):
+    """A vision model of transformers, see `models.encoders.backbone`; as it is asked for, which no network can use yet.
+
+    Stage `pretrain` makes a `ResolvedBackboneConfig` of it.
+    """
+
+    kind: Literal["backbone"] = Field(description="a vision model of Hugging Face transformers")
+    source: ArchitectureSource | FolderSource | HubSource = Field(
+        discriminator="kind", description="where architecture and first weights come from"
+    )
+    pixels: int | None = Field(
+        ge=8, le=2048, description="rows and columns images are resized to; null: what the model was made for"
+    )
+    token: Literal["cls", "mean"] = Field(description="features: the class token, or the mean over patches")
+
+
+class ImageConfig(_Config):
+    """What a backbone's images are.
+
+    Attributes:
+        pixels: rows and columns.
+        mean: subtracted from each channel, whose values are from 0 to 1.
+        std: each is divided by after that.
+    """
+
+    pixels: int
+    mean: tuple[float, ...] = Field(strict=False)
+    std: tuple[float, ...] = Field(strict=False)
+
+
+class ResolvedBackboneConfig(BackboneConfig):
+    """The same with all that its network is built from, as artifacts hold it: no folder, no hub.
+
+    Attributes:
+        architecture: the whole configuration of transformers.
+        image: what goes in.
+    """
+
+    architecture: dict[str, JsonValue]
+    image: ImageConfig
+
+
+AnyEncoder = ConvConfig | ImpalaConfig | PatchConfig | BackboneConfig
 EncoderConfig = Annotated[AnyEncoder, Field(discriminator="kind")]
 """The configuration of any encoder, told apart by its `kind`."""
 
-ENCODER_CONFIG: TypeAdapter[AnyEncoder] = TypeAdapter(EncoderConfig)
+StoredEncoder = ConvConfig | ImpalaConfig | PatchConfig | ResolvedBackboneConfig
+ENCODER_CONFIG: TypeAdapter[StoredEncoder] = TypeAdapter(Annotated[StoredEncoder, Field(discriminator="kind")])
 """Reads one out of the plain JSON of an artifact."""

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.encoders.config import ENCODER_CONFIG
 from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, agent_table
 from rulka.artifacts import Artifact, sight_contract
 from rulka.errors import UserError
@@ -56,6 +55,8 @@ class TensorReport:
 def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkParams) -> None:
     """Makes sure that both inputs see the same numbers, and that the policy has the sizes of the network to build.
 
+    Parameters ask for an encoder; which backbone that is, `pretrain` finds out, and `clone` has it from there.
+
     Raises:
         TransferError: naming the field that differs.
     """
@@ -68,6 +69,9 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
                     f"and {_short(expected[where])} for the cloned policy"
                 )
                 raise TransferError(message, hint="Run `dvc repro clone` again.")
+    if pretrained.encoder != policy.encoder:
+        message = "the cloned policy was made with another backbone than that of the encoder"
+        raise TransferError(message, hint="Run `dvc repro clone` again.")
     stored = policy.config.get("network")
     if not isinstance(stored, Mapping):
         message = "the cloned policy does not say how large its network is"
@@ -100,8 +104,9 @@ def initial_agent(
     table = agent_table(algorithm, actions, network)
     normalisation = policy.normalisation.for_chunks(table.actions_per_decision)
     torch.manual_seed(transfer.seed)
-    encoder = ENCODER_CONFIG.validate_python(pretrained.config["encoder"])
-    tensors = entry.build_network(observation, encoder, network, normalisation, table.num_outputs).state_dict()
+    tensors = entry.build_network(
+        observation, pretrained.encoder, network, normalisation, table.num_outputs
+    ).state_dict()
     report = take_over(algorithm, tensors, {"pretrained": pretrained.tensors, "cloned": policy.tensors}, parts)
     config = {
         "algorithm": algorithm,

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from torch import nn
 
-from models.encoders.config import ENCODER_CONFIG
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, label_of
 from rulka.agents.networks import build_clone_policy
@@ -79,7 +77,7 @@ def load_policy(
         raise ArtifactError(message)
     try:
         preference = _preference(artifact, device)
-    except (KeyError, ValidationError, RuntimeError) as error:
+    except (KeyError, ValueError, RuntimeError) as error:
         message = f"{folder.as_posix()} cannot be used: config and weights do not make a network: {error}"
         raise ArtifactError(message) from error
     return GreedyPolicy(str(algorithm), artifact, preference, device)
@@ -94,8 +92,7 @@ def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
 
 def _preference(artifact: Artifact, device: torch.device) -> Preference:
     """Builds the network of an artifact on a device and returns what it thinks of actions."""
-    observation, table = artifact.observation.params(), artifact.actions
-    encoder = ENCODER_CONFIG.validate_python(artifact.config["encoder"])
+    observation, table, encoder = artifact.observation.params(), artifact.actions, artifact.encoder
     sizes = NetworkParams.model_validate(artifact.config["network"])
     if artifact.kind == "policy":
         policy = build_clone_policy(observation, encoder, sizes, artifact.normalisation, table.num_actions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from models.encoders.config import EncoderConfig, PatchConfig
+from models.encoders.config import BackboneConfig, EncoderConfig, PatchConfig
 from rulka.actions import TICK_MS
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
 from rulka.params.base import Algorithm, Section, refuse_impossible
@@ -72,6 +72,10 @@ class Params(Section):
                 and bool(self.observation.height % self.encoder.patch or self.observation.width % self.encoder.patch),
                 f"encoder.patch must divide observation.height {self.observation.height} and observation.width "
                 f"{self.observation.width}",
+            ),
+            (
+                isinstance(self.encoder, BackboneConfig) and self.observation.channels > 1,
+                "a backbone takes one frame at a time: set observation.frames_as to features",
             ),
             (
                 isinstance(objective, ViewsParams) and objective.crop_pixels >= side,

@@ -66,6 +66,11 @@ class ObservationParams(Section):
         return self.frames, self.height, self.width
 
     @property
+    def channels(self) -> int:
+        """Frames that an encoder takes at once."""
+        return self.frames if self.frames_as == "channels" else 1
+
+    @property
     def shows_image(self) -> bool:
         """Whether agents are shown frames at all."""
         return "image" not in self.withheld

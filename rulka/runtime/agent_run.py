@@ -303,7 +303,7 @@ class AgentRun:
         return AgentSpec(
             algorithm=self._algorithm,
             observation=sections.observation,
-            encoder=sections.encoder,
+            encoder=initial.encoder,
             network=sections.network,
             settings=sections.algorithms[self._algorithm],
             num_actions=self._table.num_actions,

@@ -1,0 +1,134 @@
+"""Vision models of Hugging Face transformers as encoders: ViT, DINOv2 and whatever else its `AutoModel` knows.
+
+Built from a configuration alone: where that and the first weights come from is `rulka.pretraining.backbones`.
+Dimensions: B batch, H x W pixels, S x S pixels of the model's images, C their channels, T tokens, D numbers of a token,
+which are the features of an image.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.encoders.base import Encoder
+from models.encoders.config import ResolvedBackboneConfig
+from models.torchvision_loading import load_torchvision
+
+_MODEL_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a model raises that is made of values, or given images, that it does not go with."""
+
+
+def load_transformers() -> ModuleType:
+    """Imports transformers, which takes seconds, and returns it."""
+    load_torchvision()  # which transformers imports, without the care that it needs
+    transformers = importlib.import_module("transformers")
+    transformers.logging.set_verbosity_error()  # it prints whole configurations
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+class BackboneEncoder(Encoder):
+    """A backbone with its image processing, and one vector for each image out of what it returns.
+
+    Grey images are resized to S x S, whole, and given to all channels with the model's own mean and standard deviation.
+    Models that can do so interpolate their position codes, where S is not what they were made for.
+
+    It is always in evaluation mode: dropout or statistics of a batch would make what learns and what acts different
+    functions, which PPO's ratios do not forgive. Batch norms so keep the statistics that they came with.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, config: ResolvedBackboneConfig) -> None:
+        """Makes fresh weights.
+
+        Raises:
+            ValueError: if this is no architecture of a vision model that takes such images, or it has no such token.
+        """
+        super().__init__()
+        transformers = load_transformers()
+        architecture = transformers.AutoConfig.for_model(**config.architecture)
+        try:
+            self.backbone: nn.Module = transformers.AutoModel.from_config(architecture, dtype=torch.float32)
+        except _MODEL_ERRORS as error:
+            message = f"transformers makes no model of this {architecture.model_type}: {error!r}"
+            raise ValueError(message) from error
+        drop_pooler(self.backbone)
+        self._pixels, patch = config.image.pixels, getattr(architecture, "patch_size", None)
+        if isinstance(patch, int) and self._pixels % patch:
+            sizes = f"{self._pixels} x {self._pixels} pixels cannot be cut into patches of {patch} pixels"
+            message = f"images of {sizes}: set encoder.pixels to a multiple of that"
+            raise ValueError(message)
+        # (p / 255 - mean) / std, of an image (p - 128) / 128
+        mean, std = torch.tensor(config.image.mean), torch.tensor(config.image.std)
+        self.register_buffer("scale", (128 / 255 / std).view(-1, 1, 1), persistent=False)
+        self.register_buffer("shift", ((128 / 255 - mean) / std).view(-1, 1, 1), persistent=False)
+        accepted = inspect.signature(self.backbone.forward).parameters
+        self._options = {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in accepted else {}
+        self.eval()
+        shape = self._try_out(architecture.model_type)
+        self._first_patch = _first_patch(shape, patch, self._pixels)
+        self._uses_class_token = config.token == "cls"
+        if self._uses_class_token and self._first_patch == 0:
+            message = f"{architecture.model_type} has no class token: set encoder.token to mean"
+            raise ValueError(message)
+        self.num_features = shape[-1] if len(shape) == 3 else shape[1]
+
+    def train(self, mode: bool = True) -> BackboneEncoder:
+        """Changes nothing in the backbone, see above."""
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Maps images made by `normalise_image` [B, 1, H, W] to features [B, D]."""
+        output = self._last_hidden_state(image)
+        if output.dim() == 4:
+            return output.mean(dim=(2, 3))
+        return output[:, 0] if self._uses_class_token else output[:, self._first_patch :].mean(dim=1)
+
+    def _last_hidden_state(self, image: Tensor) -> Tensor:
+        """Returns tokens [B, T, D], or a map [B, D, h, w] of a convolutional model."""
+        seen = image.float()  # the antialiasing knows no bfloat16
+        if seen.shape[-2:] != (self._pixels, self._pixels):
+            size = (self._pixels, self._pixels)
+            seen = functional.interpolate(seen, size, mode="bilinear", align_corners=False, antialias=True)
+        seen = (seen * self.scale + self.shift).to(image.dtype)
+        return self.backbone(pixel_values=seen, **self._options).last_hidden_state
+
+    @torch.no_grad()
+    def _try_out(self, model_type: str) -> torch.Size:
+        """Returns the shape of the output for one image."""
+        try:
+            shape = self._last_hidden_state(torch.zeros(1, 1, self._pixels, self._pixels)).shape
+        except _MODEL_ERRORS as error:
+            message = f"{model_type} makes no features of images of {self._pixels} x {self._pixels} pixels: {error}"
+            raise ValueError(message) from error
+        if len(shape) not in (3, 4):
+            message = f"{model_type} returns numbers {list(shape)} for an image, neither tokens nor a map"
+            raise ValueError(message)
+        return shape
+
+
+def drop_pooler(backbone: Any) -> None:
+    """Removes a pooler that has weights, in place: nothing here uses it, and many checkpoints lack its weights."""
+    pooler = getattr(backbone, "pooler", None)
+    if isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
+        backbone.pooler = None
+
+
+def _first_patch(shape: torch.Size, patch_size: object, pixels: int) -> int:
+    """Returns how many tokens stand before those of patches: the class token, registers and the like; 0 in a map.
+
+    Models that merge patches have fewer tokens than patches, and none before them.
+    """
+    if len(shape) == 4 or not isinstance(patch_size, int):
+        return 0
+    return max(0, shape[1] - (pixels // patch_size) ** 2)

@@ -1,0 +1,323 @@
+"""Where a backbone's architecture and first weights come from: params.yaml, a folder, the Hugging Face Hub.
+
+Stage `pretrain` reads them, once. What it finds goes into its artifact whole, so that every later stage builds the same
+network with no folder, no network and no hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from models.encoders.backbone import BackboneEncoder, drop_pooler, load_transformers
+from models.encoders.config import (
+    ArchitectureSource,
+    BackboneConfig,
+    EncoderConfig,
+    FolderSource,
+    HubSource,
+    ImageConfig,
+    ResolvedBackboneConfig,
+)
+from rulka.errors import UserError
+from rulka.params import ObservationParams
+from rulka.params.problems import did_you_mean
+
+CONFIG_FILE = "config.json"
+PROCESSOR_FILE = "preprocessor_config.json"
+WEIGHTS_FILES = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+
+_PROBE_PIXELS = 97
+"""Of the images that a processor is tried on: no model's own size, so that a size which stays shows."""
+_NOT_OF_ARCHITECTURE = frozenset(
+    ("_name_or_path", "architectures", "auto_map", "dtype", "id2label", "label2id", "transformers_version")
+)
+"""Of a configuration: names, labels of a head, and a precision, which is ours to choose."""
+_NUM_NAMED = 4
+"""Of tensors that do not fit."""
+
+
+class BackboneError(UserError):
+    """A backbone that cannot be had, or cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class FirstEncoder:
+    """What an encoder begins with.
+
+    Attributes:
+        config: of the encoder, from which alone it can be built.
+        tensors: its weights by name; None for fresh ones.
+        origin: plain JSON about where the weights come from, with their SHA-256; empty for fresh ones.
+    """
+
+    config: EncoderConfig
+    tensors: Mapping[str, Tensor] | None = None
+    origin: dict[str, Any] = field(default_factory=dict)
+
+
+class _Processor(NamedTuple):
+    """What an image processor makes: how many rows and columns, None if as many as before; see `ImageConfig`."""
+
+    pixels: int | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def first_encoder(encoder: EncoderConfig, observation: ObservationParams) -> FirstEncoder:
+    """Returns an encoder's configuration complete, and the weights it begins with.
+
+    That is what was given, with fresh weights, for all that is no backbone.
+
+    Raises:
+        BackboneError: if a backbone is not there, is not what it should be, or its weights do not fit.
+    """
+    if not isinstance(encoder, BackboneConfig):
+        return FirstEncoder(encoder)
+    source = encoder.source
+    if isinstance(source, ArchitectureSource):
+        config = _written_config(source)
+        resolved = _resolved(encoder, config, None, observation)
+        _build(resolved)
+        return FirstEncoder(resolved)
+    folder, origin = _folder_of(source)
+    config = _read_config(folder)
+    resolved = _resolved(encoder, config, _read_processor(folder), observation)
+    network = _build(resolved)
+    network.backbone.load_state_dict(_read_weights(folder, config))
+    return FirstEncoder(resolved, network.state_dict(), origin | {"weights_sha256": _hash_weights(folder)})
+
+
+def _folder_of(source: FolderSource | HubSource) -> tuple[Path, dict[str, Any]]:
+    """Returns the folder where the files lie, and where they come from."""
+    if isinstance(source, HubSource):
+        folder = _download(source)
+        # The cache of huggingface_hub has a folder for each commit.
+        return folder, {"hub": source.name, "revision": source.revision, "commit": folder.name}
+    folder = Path(source.path)
+    if not (folder / CONFIG_FILE).is_file():
+        message = f"encoder.source.path: {folder.as_posix()} holds no {CONFIG_FILE}"
+        hint = f"Name a folder that `save_pretrained` of transformers wrote, with {CONFIG_FILE} and {WEIGHTS_FILES[0]}."
+        raise BackboneError(message, hint=hint)
+    return folder, {"folder": folder.as_posix()}
+
+
+def _download(source: HubSource) -> Path:
+    """Returns the folder of a revision in the cache of huggingface_hub, after downloading what is not there yet."""
+    import httpx2
+    from huggingface_hub import constants, errors, snapshot_download
+
+    called = f"{source.name} (revision {source.revision})"
+    elsewhere = "or copy its files from a machine that has it and set encoder.source to {kind: folder, path: ...}."
+    try:
+        folder = snapshot_download(
+            source.name, revision=source.revision, allow_patterns=[CONFIG_FILE, PROCESSOR_FILE, *WEIGHTS_FILES]
+        )
+    except errors.LocalEntryNotFoundError as error:
+        if constants.HF_HUB_OFFLINE:
+            message = f"encoder.source: {called} is not on this machine, and HF_HUB_OFFLINE forbids to download it"
+            raise BackboneError(message, hint=f"Run once without HF_HUB_OFFLINE, {elsewhere}") from error
+        reason = next(iter(str(error).splitlines()), "")
+        message = f"encoder.source: {called} is not on this machine, and the hub cannot be reached: {reason}"
+        raise BackboneError(message, hint=f"Try again with a network, {elsewhere}") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        message = f"encoder.source: the hub does not give out {called}"
+        hint = "Check name and revision; for a private or gated one, sign in with `hf auth login`."
+        raise BackboneError(message, hint=hint) from error
+    except (httpx2.HTTPError, OSError) as error:
+        message = f"encoder.source: {called} cannot be downloaded: {error}"
+        raise BackboneError(message, hint=f"Try again later, {elsewhere}") from error
+    if not (Path(folder) / CONFIG_FILE).is_file():
+        message = f"encoder.source: {called} holds no {CONFIG_FILE}, so it is no model of transformers"
+        raise BackboneError(message, hint="Name another one in encoder.source.name.")
+    return Path(folder)
+
+
+def _written_config(source: ArchitectureSource) -> Any:
+    """Returns the configuration of transformers that params.yaml writes down."""
+    written = source.config
+    if "model_type" not in written:
+        message = "encoder.source.config has no model_type"
+        raise BackboneError(message, hint="Add it, for example model_type: vit.")
+    config = _checked_config(written, "encoder.source.config")
+    known = type(config)().to_dict()  # `config` has whatever was written
+    for name in written:
+        if name not in known:
+            message = f"encoder.source.config: {config.model_type} has no {name}{did_you_mean(name, known)}"
+            raise BackboneError(message)
+    return config
+
+
+def _read_config(folder: Path) -> Any:
+    """Returns the configuration of transformers that lies in a folder."""
+    file = folder / CONFIG_FILE
+    try:
+        written = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unreadable(file, error) from error
+    if not isinstance(written, dict):
+        raise _unreadable(file, "it is no object")
+    return _checked_config(written, file.as_posix())
+
+
+def _unreadable(path: Path, why: object) -> BackboneError:
+    message = f"{path.as_posix()} cannot be read: {why}"
+    return BackboneError(message, hint="Take the folder from where it came from again.")
+
+
+def _checked_config(written: Mapping[str, Any], where: str) -> Any:
+    from huggingface_hub.errors import StrictDataclassError  # a value of another type than it should have
+
+    transformers = load_transformers()
+    model_type = written.get("model_type")
+    if model_type not in transformers.CONFIG_MAPPING:
+        if "auto_map" in written:
+            message = f"{where}: {model_type} needs Python code of its own (trust_remote_code), which is not run here"
+            raise BackboneError(message, hint="Name a model whose code is part of transformers.")
+        message = f"{where}: transformers {transformers.__version__} knows no model_type {model_type!r}"
+        raise BackboneError(message + did_you_mean(str(model_type), transformers.CONFIG_MAPPING))
+    try:
+        return transformers.CONFIG_MAPPING[model_type].from_dict(dict(written))
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError, StrictDataclassError) as error:
+        message = f"{where} is no configuration of {model_type}: {error}"
+        raise BackboneError(message) from error
+
+
+def _resolved(
+    encoder: BackboneConfig, config: Any, processor: _Processor | None, observation: ObservationParams
+) -> ResolvedBackboneConfig:
+    """Returns the configuration complete, as JSON has it."""
+    num_channels, own_size = getattr(config, "num_channels", 3), getattr(config, "image_size", None)
+    if processor is None:  # colours are then centred: nearly the images of all other encoders
+        processor = _Processor(None, (0.5,) * num_channels, (0.5,) * num_channels)
+    if len(processor.mean) != num_channels:
+        message = f"{PROCESSOR_FILE} makes images of {len(processor.mean)} channels, the model takes {num_channels}"
+        raise BackboneError(message, hint="Take both files from the same place.")
+    sizes = (encoder.pixels, processor.pixels, own_size if isinstance(own_size, int) else None, observation.height)
+    pixels = next(size for size in sizes if size is not None)
+    architecture = {name: value for name, value in config.to_dict().items() if name not in _NOT_OF_ARCHITECTURE}
+    return ResolvedBackboneConfig(
+        **encoder.model_dump(),
+        architecture=json.loads(json.dumps(architecture)),
+        image=ImageConfig(pixels=pixels, mean=processor.mean, std=processor.std),
+    )
+
+
+def _read_processor(folder: Path) -> _Processor | None:
+    """Returns what a folder's image processor makes of images; None where there is none.
+
+    It is found out by trying, on a black and on a white image, as processors differ in their settings.
+    """
+    if not (folder / PROCESSOR_FILE).is_file():
+        return None
+    transformers = load_transformers()
+    black = np.zeros((_PROBE_PIXELS, _PROBE_PIXELS, 3), np.uint8)
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+        made: Tensor = processor(images=[black, ~black], return_tensors="pt")["pixel_values"]
+        _, _, height, width = made.shape
+    except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+        message = f"{(folder / PROCESSOR_FILE).as_posix()} cannot be used: {error}"
+        raise BackboneError(message, hint="Remove it, and set encoder.pixels: colours are then centred.") from error
+    if height != width:
+        message = (
+            f"{(folder / PROCESSOR_FILE).as_posix()} makes images of {height} x {width} pixels, which are no square"
+        )
+        raise BackboneError(message, hint="Name another model.")
+    at_black, at_white = made.double().mean(dim=(2, 3))
+    std = 1.0 / (at_white - at_black)
+    mean = -at_black * std
+    rounded = (tuple(round(value, 6) for value in values.tolist()) for values in (mean, std))
+    return _Processor(None if height == _PROBE_PIXELS else height, *rounded)
+
+
+def _build(config: ResolvedBackboneConfig) -> BackboneEncoder:
+    """Returns the network with fresh weights, having looked whether it can be an encoder."""
+    try:
+        network = BackboneEncoder(config)
+    except ValueError as error:
+        message = f"encoder: {error}"
+        hint = (
+            "An encoder is a vision model that makes tokens, or a map, of images: ViT, DINOv2, ResNet and their like."
+        )
+        raise BackboneError(message, hint=hint) from error
+    pixels = config.image.pixels
+    image = torch.linspace(-1.0, 1.0, pixels * pixels).view(1, 1, pixels, pixels)
+    with torch.no_grad():
+        first, second = network(image), network(image)
+    if not torch.equal(first, second):
+        message = (
+            f"encoder: {config.architecture['model_type']} draws random numbers, and so says other things each time"
+        )
+        raise BackboneError(message, hint="Name a model that hides no parts of its images, as masked autoencoders do.")
+    return network
+
+
+def _read_weights(folder: Path, config: Any) -> dict[str, Tensor]:
+    """Returns the weights of the model without its head, by the names of this version of transformers."""
+    if not any((folder / name).is_file() for name in WEIGHTS_FILES[:2]):
+        pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+        found = f"; {', '.join(pickles)} may run code when read, and is not" if pickles else ""
+        message = f"{folder.as_posix()} holds no weights as safetensors ({WEIGHTS_FILES[0]}){found}"
+        hint = (
+            "Where you trust its authors, load it with transformers elsewhere and `save_pretrained` it into a folder."
+        )
+        raise BackboneError(message, hint=hint)
+    try:
+        backbone, info = load_transformers().AutoModel.from_pretrained(
+            folder,
+            config=config,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # so that they are told below, with all else
+            output_loading_info=True,
+            dtype=torch.float32,
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise _unreadable(folder, error) from error
+    _check_fit(folder, backbone, info)
+    drop_pooler(backbone)
+    return backbone.state_dict()
+
+
+def _check_fit(folder: Path, backbone: nn.Module, info: Mapping[str, Any]) -> None:
+    """Raises BackboneError unless every tensor of the model was there; others may be those of a head."""
+    own = {name for name, _ in backbone.named_children()} | {getattr(backbone, "base_model_prefix", "")}
+    wrong = {
+        "missing": [name for name in info["missing_keys"] if not name.startswith("pooler.")],
+        "unexpected": [name for name in info["unexpected_keys"] if name.split(".")[0] in own],
+        "of another shape": [name for name, *_ in info["mismatched_keys"]],
+    }
+    found = [
+        f"{_shortened(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in wrong.items() if names
+    ]
+    if found:
+        message = f"the weights in {folder.as_posix()} do not fit its {CONFIG_FILE}: {'; '.join(found)}"
+        raise BackboneError(message, hint="Take both files from the same place.")
+
+
+def _shortened(names: list[str]) -> str:
+    rest = len(names) - _NUM_NAMED
+    return ", ".join(sorted(names)[:_NUM_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _hash_weights(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of every file of weights, by its name."""
+    digests = {}
+    for file in sorted(path for pattern in WEIGHTS_FILES for path in folder.glob(pattern)):
+        with file.open("rb") as stream:
+            digests[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digests
