@@ -136,8 +136,9 @@ def synthetic_race(race_id: str, num_frames: int, seed: int, map_uid: str = "syn
     time_ms = 50 * np.arange(num_frames, dtype=np.int32)
     along_m = 0.5 * time_ms.astype(np.float32)
     keys = np.eye(12, dtype=np.float32)[action] @ action_table(5).analog()
+    ticks = np.stack([*4 * [action], np.full(num_frames, 3)], axis=1).astype(np.uint8)
     return CapturedRace(
-        race_id, "driver", map_uid, image, floats, action.astype(np.uint8), share, keys, time_ms, along_m
+        race_id, "driver", map_uid, image, floats, action.astype(np.uint8), share, ticks, keys, time_ms, along_m
     )
 
 

@@ -17,13 +17,11 @@ from rulka.datasets.frames import CapturedRace
 from rulka.datasets.races import Race
 from rulka.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats
 from rulka.recordings.car_rows import MAX_EXTRAPOLATION_MS, interpolate_rows
-from rulka.recordings.controls import label_shares
+from rulka.recordings.controls import Labels, label_decisions
 from rulka.simulator.render import render_frames
 from rulka.simulator.scene import Scene
 from rulka.tracks.progress import progress_along
 from rulka.tracks.track import Track
-
-_Labels = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -74,19 +72,20 @@ def captured_race(
         settings: how.
     """
     table = settings.table
-    share, action = labels(race, decision_ms, settings)
+    done = labels(race, decision_ms, settings)
     zone_index, along_m, _ = progress_along(track, cars[:, CAR["position"]])
     floats = np.empty((len(cars), NUM_FLOATS), np.float32)
     margin_m = (track.length_m - along_m).astype(np.float32)
-    build_floats(cars, previous_keys(action, table), track.zones, zone_index, margin_m, floats)
+    build_floats(cars, previous_keys(done.action, table), track.zones, zone_index, margin_m, floats)
     return CapturedRace(
         race_id=race.race_id,
         source=race.source,
         map_uid=race.map_uid,
         image=image[:, None],
         floats=floats,
-        action=action.astype(np.uint8),
-        action_share=share,
+        action=done.action.astype(np.uint8),
+        action_share=done.share,
+        tick_actions=done.by_tick.astype(np.uint8),
         controls=mean_controls(race, decision_ms, settings),
         time_ms=decision_ms.astype(np.int32),
         along_m=along_m.astype(np.float32),
@@ -123,13 +122,13 @@ def gearbox_counter(gearbox_state: NDArray[np.float32]) -> NDArray[np.float32]:
     return counter
 
 
-def labels(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> _Labels:
-    """Returns [N, A] for which share of each decision each action was held, and [N] the one held longest.
+def labels(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> Labels:
+    """Returns which actions were held in each decision.
 
     A decision at time t shapes the states after t, which the controls of the ticks from t on lead to.
     """
     first = _first_ticks(race, decision_ms)
-    return label_shares(race.controls, settings.table, first, settings.steer_dead_zone)
+    return label_decisions(race.controls, settings.table, first, settings.steer_dead_zone)
 
 
 def mean_controls(race: Race, decision_ms: NDArray[np.int64], settings: CaptureSettings) -> NDArray[np.float32]:

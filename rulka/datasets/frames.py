@@ -7,6 +7,8 @@
     <shard>/floats.npy    float32 [N, 184], unnormalised
     <shard>/action.npy    uint8 [N] index of the action that was held longest, the earliest of equals
     <shard>/action_share.npy  float32 [N, A] share of the decision for which each action was held; rows sum to 1
+    <shard>/tick_actions.npy  uint8 [N, K] action of every tick of 10 ms; of analog steering taps of a key, see
+                          `rulka.recordings.controls.tapped_steer`, and the labels above are of these
     <shard>/controls.npy  float32 [N, 3] raw steer in [-1, 1] (positive right), gas and brake, meaned over the decision
     <shard>/time_ms.npy   int32 [N] race time of the frame
     <shard>/along_m.npy   float32 [N] progress along the line of the race's own track
@@ -16,7 +18,7 @@
 Shards are plain `.npy` files that can be memory-mapped, hold one split only, and never divide a race. Frames of a race
 follow each other in time. The split is by race and fixed by a hash of the race's id, see `rulka.datasets.split`. The
 files of a split are hashed once when it is opened, so that nothing is learned from what was not written.
-Dimensions: N frames, H x W pixels, A actions.
+Dimensions: N frames, H x W pixels, A actions, K ticks of a decision.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ _DTYPES: dict[str, type] = {
     "floats": np.float32,
     "action": np.uint8,
     "action_share": np.float32,
+    "tick_actions": np.uint8,
     "controls": np.float32,
     "time_ms": np.int32,
     "along_m": np.float32,
@@ -71,6 +74,7 @@ class CapturedRace:
         floats: [N, 184] float32.
         action: [N] uint8.
         action_share: [N, A] float32.
+        tick_actions: [N, K] uint8.
         controls: [N, 3] float32.
         time_ms: [N] int32.
         along_m: [N] float32.
@@ -83,6 +87,7 @@ class CapturedRace:
     floats: NDArray[np.float32]
     action: NDArray[np.uint8]
     action_share: NDArray[np.float32]
+    tick_actions: NDArray[np.uint8]
     controls: NDArray[np.float32]
     time_ms: NDArray[np.int32]
     along_m: NDArray[np.float32]
@@ -163,7 +168,7 @@ class FrameWriter:
         Raises:
             FrameDataError: if it holds what no frame holds: numbers that are not finite, an action that is none.
         """
-        _check_values(race, self._actions.num_actions)
+        _check_values(race, self._actions)
         split, num_frames = self._splits[race.race_id], len(race.image)
         values = {name: getattr(race, name) for name in _DTYPES if name != "race"}
         values["race"] = np.full(num_frames, len(self._races))
@@ -225,8 +230,8 @@ class FrameDataset:
         index: what the whole dataset holds.
         races: races of this split.
         images: [N, 1, H, W] uint8; index it with a slice or an array of frame numbers.
-        floats, action, action_share, controls, time_ms, along_m, race_index: see the module, indexed the same way.
-            `race_index` points into `index.races`.
+        floats, action, action_share, tick_actions, controls, time_ms, along_m, race_index: see the module, indexed the
+            same way. `race_index` points into `index.races`.
 
     Raises:
         FrameDataError: if the dataset is missing, incomplete, damaged, or of another version.
@@ -243,8 +248,10 @@ class FrameDataset:
         paths = [folder / shard for shard in shards]
         arrays = {name: _open(paths, name) for name in _DTYPES}
         self.images, self.floats, self.action = arrays["image"], arrays["floats"], arrays["action"]
-        self.action_share, self.controls, self.race_index = arrays["action_share"], arrays["controls"], arrays["race"]
-        self.time_ms, self.along_m = arrays["time_ms"], arrays["along_m"]
+        self.action_share, self.tick_actions, self.controls = (
+            arrays[name] for name in ("action_share", "tick_actions", "controls")
+        )
+        self.race_index, self.time_ms, self.along_m = arrays["race"], arrays["time_ms"], arrays["along_m"]
         if len(self) != sum(race.num_frames for race in self.races):
             message = f"{folder.as_posix()}: the shards of {split} hold {len(self)} frames, the index says otherwise"
             raise FrameDataError(message, hint=HINT)
@@ -334,7 +341,7 @@ def read_index(folder: Path) -> FrameIndex:
     return FrameIndex(**content)
 
 
-def _check_values(race: CapturedRace, num_actions: int) -> None:
+def _check_values(race: CapturedRace, actions: ActionTable) -> None:
     """Raises FrameDataError naming the first array, and frame, that holds what cannot be."""
     num_frames = len(race.image)
     is_possible = {
@@ -342,7 +349,8 @@ def _check_values(race: CapturedRace, num_actions: int) -> None:
         "controls": np.isfinite(race.controls).all(axis=1),
         "along_m": np.isfinite(race.along_m),
         "action_share": ((race.action_share >= 0.0) & (race.action_share <= 1.0)).all(axis=1),
-        "action": (race.action >= 0) & (race.action < num_actions),
+        "action": race.action < actions.num_actions,
+        "tick_actions": (race.tick_actions < actions.num_actions).all(axis=1),
         "time_ms": race.time_ms >= 0,
     }
     for name, is_right in is_possible.items():

@@ -1,8 +1,8 @@
 """The frame dataset in the layout of the Hugging Face Hub, and back: nothing is lost on the way.
 
-    data/<split>-<k>-of-<n>.parquet   one row a frame: `image` as PNG, `floats`, `action`, `action_share`, `controls`,
-                                      `time_ms`, `along_m`, `race_id`, `map_uid`; `player` only where names were
-                                      asked for
+    data/<split>-<k>-of-<n>.parquet   one row a frame: `image` as PNG, `floats`, `action`, `action_share`,
+                                      `tick_actions`, `controls`, `time_ms`, `along_m`, `race_id`, `map_uid`;
+                                      `player` only where names were asked for
     rulka.json                        the index without its shards: contracts, races, splits, statistics
     README.md                         the card, with the metadata that the Hub reads
 
@@ -54,7 +54,7 @@ _SCALARS: dict[str, tuple[pa.DataType, str]] = {
     "time_ms": (pa.int32(), "int32"),
     "along_m": (pa.float32(), "float32"),
 }
-_VECTORS = ("floats", "action_share", "controls")
+_VECTORS = {"floats": "float32", "action_share": "float32", "tick_actions": "uint8", "controls": "float32"}
 _HINT = "Export it again with `rulka frames export`."
 
 _HEADER = """---
@@ -161,10 +161,10 @@ def _write_rows(path: Path, dataset: FrameDataset, rows: slice, players: Mapping
     columns |= {name: pa.array(values, pa.string()) for name, values in texts.items()}
     features: dict[str, Any] = {"image": {"_type": "Image"}}
     features |= {name: {"dtype": "string", "_type": "Value"} for name in texts}
-    for name in _VECTORS:
+    for name, dtype in _VECTORS.items():
         values = getattr(dataset, name)[rows]
         columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-        feature = {"dtype": "float32", "_type": "Value"}
+        feature = {"dtype": dtype, "_type": "Value"}
         features[name] = {"feature": feature, "length": values.shape[1], "_type": "List"}
     for name, (kind, dtype) in _SCALARS.items():
         columns[name] = pa.array(getattr(dataset, name)[rows], kind)
@@ -244,15 +244,15 @@ def _race(race: FrameRace, table: pa.Table | None, observation: ObservationContr
     if any(image.shape != size or image.dtype != np.uint8 for image in images):
         message = f"race {race.race_id} holds images that are not grey ones of {size[0]} x {size[1]} pixels"
         raise FrameDataError(message, hint=_HINT)
-    vectors = {name: _matrix(table, name) for name in _VECTORS}
+    vectors = {name: _matrix(table, name, dtype) for name, dtype in _VECTORS.items()}
     scalars = {name: table[name].to_numpy() for name in _SCALARS}
     known = {"race_id": race.race_id, "source": race.source, "map_uid": race.map_uid}
     return CapturedRace(**known, image=np.stack(images)[:, None], **vectors, **scalars)
 
 
-def _matrix(table: pa.Table, name: str) -> NDArray[np.float32]:
+def _matrix(table: pa.Table, name: str, dtype: str) -> NDArray:
     column = table[name].combine_chunks()
-    return np.asarray(column.flatten().to_numpy(zero_copy_only=False), np.float32).reshape(len(table), -1)
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False), dtype).reshape(len(table), -1)
 
 
 def export_dataset(frames: Path, out: Path, *, licence: str, with_players: bool) -> FrameIndex:

@@ -1,7 +1,7 @@
 """Reading and writing TrackMania recordings and maps (`.Gbx`). No torch."""
 
 from rulka.recordings.alignment import Lag, device_of, inputs_to_controls, measure_lag, require_inputs
-from rulka.recordings.controls import events_to_controls, label_shares
+from rulka.recordings.controls import events_to_controls, label_decisions
 from rulka.recordings.errors import (
     ContradictoryTimeError,
     DamagedError,
@@ -50,7 +50,7 @@ __all__ = [
     "events_to_controls",
     "inputs_to_controls",
     "inspect_file",
-    "label_shares",
+    "label_decisions",
     "measure_lag",
     "parse_map",
     "parse_recording",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ FULL_BYTE = 127
 DONT_INVERT = "_FakeDontInverseAxis"
 MAX_TICKS = 1_100_000
 """A little more than three hours, the longest race that is read."""
+TAP_TICKS = 2.0
+"""Taps last 30 ms or more then. The wheels need 70 ms to turn, so that shorter ones steer by less than their share, and
+with longer ones the car strays further; measured, see docs/recordings.md."""
 _FIRST_PATCHED_MARKER, _LAST_PATCHED_MARKER = 2, 3
 _PATCHED_PHASES_MS = {"SteerLeft": (1, 2, 3), "SteerRight": (1, 2, 3), "Steer": (2, 3, 9)}
 """Sub-tick phases of the stamps that count in recordings of the competition patch; the others repeat them."""
@@ -123,10 +127,57 @@ def _quantised(events: tuple[InputEvent, ...]) -> Iterable[InputEvent]:
     return kept
 
 
-def label_shares(
+def tapped_steer(steer: NDArray[np.float32], dead_zone: float) -> NDArray[np.float32]:
+    """Turns analog steering into direction keys that are down for as large a share of the time, in taps.
+
+    A key goes down once the steering that it has not given adds up to `TAP_TICKS` of it, and up once it has given as
+    much too much. Full steering and none are keys as they are.
+
+    Args:
+        steer: [T] in [-1, 1].
+        dead_zone: steering of at most this size counts as none; in [0, 1).
+
+    Returns:
+        [T] -1, 0 or 1.
+    """
+    keys = np.where(np.abs(steer) > dead_zone, np.sign(steer), np.float32(0))
+    is_partial = (keys != 0) & (np.abs(steer) < 1)
+    key, missing = 0.0, 0.0
+    for tick in np.flatnonzero(is_partial).tolist():
+        if tick == 0 or not is_partial[tick - 1]:
+            key, missing = float(keys[tick - 1]) if tick else 0.0, 0.0
+        side = float(keys[tick])
+        key = key if key == side else 0.0
+        missing += float(steer[tick])
+        if key == 0.0 and side * missing >= TAP_TICKS:
+            key = side
+        elif key != 0.0 and side * (missing - key) <= -TAP_TICKS:
+            key = 0.0
+        missing -= key
+        keys[tick] = key
+    return keys
+
+
+class Labels(NamedTuple):
+    """What was done in D decisions, in actions of the table.
+
+    Attributes:
+        share: [D, num_actions] float32 share of each action in the decision's ticks, summing to 1.
+        action: [D] int64 the action with the largest share, the earliest held of equals.
+        by_tick: [D, ticks_per_action] int64 the action of every tick.
+    """
+
+    share: NDArray[np.float32]
+    action: NDArray[np.int64]
+    by_tick: NDArray[np.int64]
+
+
+def label_decisions(
     controls: NDArray[np.float32], table: ActionTable, tick: NDArray[np.int64], dead_zone: float
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+) -> Labels:
     """Labels decisions: which actions of the table were held in the ticks that follow, and for how long.
+
+    Analog steering is tapped first, see `tapped_steer`.
 
     Args:
         controls: [T, 3] steer, gas and brake of every tick.
@@ -135,16 +186,15 @@ def label_shares(
         dead_zone: steering of at most this size counts as none; in [0, 1).
 
     Returns:
-        [D, num_actions] float32 share of each action in the decision's ticks, summing to 1, and [D] int64 the action
-        with the largest share, the earliest held of equals. Ticks past the last row count as the last row.
+        The labels. Ticks past the last row count as the last row.
     """
-    action = table.index_of(controls[:, 1], controls[:, 2], controls[:, 0], dead_zone)
+    action = table.index_of(controls[:, 1], controls[:, 2], tapped_steer(controls[:, 0], dead_zone), 0.0)
     rows = np.minimum(tick[:, None] + np.arange(table.ticks_per_action), len(action) - 1)
     held = action[rows]
     shares = (held[:, :, None] == np.arange(table.num_actions)).mean(axis=1)
     share_held = np.take_along_axis(shares, held, axis=1)
     majority = np.take_along_axis(held, share_held.argmax(axis=1)[:, None], axis=1)[:, 0]
-    return shares.astype(np.float32), majority
+    return Labels(shares.astype(np.float32), majority, held)
 
 
 def controls_to_events(controls: NDArray[np.float32], race_time_ms: int | None) -> tuple[InputEvent, ...]:

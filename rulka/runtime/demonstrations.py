@@ -82,6 +82,7 @@ def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardPa
             floats=frames.floats[shown],
             action=frames.action[shown],
             action_share=frames.action_share[shown],
+            tick_actions=frames.tick_actions[shown],
             controls=frames.controls[shown],
             time_ms=frames.time_ms[shown],
             along_m=frames.along_m[shown],

@@ -98,6 +98,7 @@ def test_a_simulated_race_is_captured_as_the_agent_saw_it() -> None:
     captured = capture_race(race_of_driver(driven, TRACK.uid, TABLE), TRACK, bake_scene(TRACK), SETTINGS)
     np.testing.assert_array_equal(captured.action, driven.actions)
     np.testing.assert_array_equal(captured.action_share, np.eye(12, dtype=np.float32)[driven.actions])
+    np.testing.assert_array_equal(captured.tick_actions, np.repeat(driven.actions[:, None], 5, axis=1))
     np.testing.assert_array_equal(captured.controls, TABLE.analog()[driven.actions])
     np.testing.assert_array_equal(captured.time_ms, 50 * np.arange(len(driven.actions)))
     for name, part in FLOATS.items():
@@ -125,7 +126,7 @@ def test_labels_by_hand(source: str) -> None:
     """Decisions of ticks 0 to 4 and 5 to 9: the key is down from tick 7 on."""
     race = race_with(source=source)
     race.controls[7:, 0] = -1.0
-    share, action = labels(race, np.array([0, 50]), SETTINGS)
+    share, action, _ = labels(race, np.array([0, 50]), SETTINGS)
     for row, expected in zip(share, ({0: 1.0}, {0: 0.4, 1: 0.6}), strict=True):
         np.testing.assert_allclose(row, [expected.get(index, 0.0) for index in range(12)], atol=1e-6)
     assert action.tolist() == [0, 1]
@@ -141,10 +142,9 @@ def test_analog_controls_stay_raw_and_are_meaned_by_hand() -> None:
 
 def test_steering_inside_the_dead_zone_is_none() -> None:
     race = race_with()
-    race.controls[:, 0] = 0.015
-    assert labels(race, np.array([0]), SETTINGS)[1].tolist() == [0]
-    race.controls[:, 0] = 0.016
-    assert labels(race, np.array([0]), SETTINGS)[1].tolist() == [2]
+    race.controls[:, 0] = 0.6
+    assert labels(race, np.array([0, 50]), replace(SETTINGS, steer_dead_zone=0.61)).action.tolist() == [0, 0]
+    assert labels(race, np.array([0, 50]), replace(SETTINGS, steer_dead_zone=0.59)).action.tolist() == [0, 2]
 
 
 def test_previous_keys_are_a_decision_apart_and_begin_with_forward() -> None:
@@ -206,3 +206,12 @@ def test_real_jumps_do_not_show_the_road_from_below(name: str, most: float) -> N
     second = capture_race(dataset.races[0], dataset.main_track, scene._replace(ink=ink), SETTINGS).image
     is_dark = (first != second).mean(axis=(1, 2, 3)) > 1 / 3
     assert is_dark.mean() <= most
+
+
+def test_labels_of_analog_steering_steer_for_its_share() -> None:
+    """Steering of 0.3 to the left for 20 s: every decision is a tap or none, three tenths of the time."""
+    race = race_with(controls=np.tile(np.array([-0.3, 1.0, 0.0], np.float32), (2000, 1)))
+    share, action, by_tick = labels(race, 50 * np.arange(400), SETTINGS)
+    assert share.mean(axis=0)[[0, 1]] == pytest.approx([0.7, 0.3], abs=0.01)
+    assert (action == 1).mean() == pytest.approx(0.3, abs=0.03)
+    np.testing.assert_allclose(share, np.stack([(by_tick == number).mean(axis=1) for number in range(12)], axis=1))

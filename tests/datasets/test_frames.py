@@ -65,6 +65,7 @@ def test_values_survive(tmp_path: Path) -> None:
         rng.normal(size=(5, NUM_FLOATS)).astype(np.float32),
         share.argmax(axis=1).astype(np.uint8),
         share,
+        rng.integers(0, 12, (5, 5)).astype(np.uint8),
         rng.uniform(-1, 1, (5, 3)).astype(np.float32),
         np.arange(5, dtype=np.int32) * 50,
         rng.normal(size=5).astype(np.float32),
@@ -81,7 +82,8 @@ def test_values_survive(tmp_path: Path) -> None:
     writer.close()
     frames = FrameDataset(tmp_path, "train")
     stored_arrays = {"image": frames.images, "floats": frames.floats, "controls": frames.controls}
-    for name, stored in (stored_arrays | {"action_share": frames.action_share}).items():
+    stored_arrays |= {"action_share": frames.action_share, "tick_actions": frames.tick_actions}
+    for name, stored in stored_arrays.items():
         np.testing.assert_array_equal(stored[:], getattr(race, name))
         assert stored[:].dtype == getattr(race, name).dtype
     np.testing.assert_array_equal(frames.action[:], share.argmax(axis=1))
@@ -222,6 +224,7 @@ def test_an_index_that_lost_something_is_named(write_frames: Write, path: tuple[
         ({"controls": np.inf}, "controls of frame 3"),
         ({"action_share": -0.1}, "action_share of frame 3"),
         ({"action": 12}, "action of frame 3 holds what cannot be: 12"),
+        ({"tick_actions": 12}, "tick_actions of frame 3"),
         ({"time_ms": -50}, "time_ms of frame 3"),
     ],
 )

@@ -93,7 +93,7 @@ def test_races_of_the_driver_are_replayed_exactly(game: GameCapture, races: list
     assert len({race.race_time_ms for race in races}) == len(races)
     for race in races:
         through, without = game.capture(race), capture_race(race, TRACK, scene, SETTINGS)
-        for name in ("action", "action_share", "controls", "time_ms"):
+        for name in ("action", "action_share", "tick_actions", "controls", "time_ms"):
             np.testing.assert_array_equal(getattr(through, name), getattr(without, name), err_msg=name)
         np.testing.assert_array_equal(through.along_m, without.along_m)
         np.testing.assert_array_equal(through.floats, without.floats)

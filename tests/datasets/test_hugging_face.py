@@ -22,7 +22,7 @@ from rulka.datasets.frames import FrameDataError, FrameDataset, FrameIndex, Spli
 from rulka.datasets.hugging_face import INDEX_FILE, SPLITS, export_frames, import_frames, stage_writing
 
 Write = Callable[..., tuple[Path, FrameIndex]]
-ARRAYS = ("images", "floats", "action", "action_share", "controls", "time_ms", "along_m", "race_index")
+ARRAYS = ("images", "floats", "action", "action_share", "tick_actions", "controls", "time_ms", "along_m", "race_index")
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ def capture(folder: Path) -> tuple[FrameDataset, FrameDataset]:
                 floats=some_floats(lateral_m, np.zeros(NUM_FRAMES), image[:, 0, 0, 1] / 4.0),
                 action=action.astype(np.uint8),
                 action_share=np.eye(12, dtype=np.float32)[action],
+                tick_actions=np.repeat(action[:, None], 5, axis=1).astype(np.uint8),
                 controls=np.zeros((NUM_FRAMES, 3), np.float32),
                 time_ms=np.arange(NUM_FRAMES, dtype=np.int32) * 50,
                 along_m=rng.random(NUM_FRAMES).astype(np.float32) * 100,

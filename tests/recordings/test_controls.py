@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from rulka.actions import action_table
-from rulka.recordings import ContradictoryTimeError, InputEvent, events_to_controls, label_shares
-from rulka.recordings.controls import analog_value
+from rulka.recordings import ContradictoryTimeError, InputEvent, events_to_controls, label_decisions
+from rulka.recordings.controls import TAP_TICKS, analog_value, tapped_steer
 
 TABLE = action_table(5)
 
@@ -114,29 +114,59 @@ def test_held_controls_equal_a_naive_twin(rng: np.random.Generator) -> None:
 def test_label_shares_by_hand() -> None:
     """Two ticks forward, three forward and left; then five coasting to the right."""
     controls = np.array([[0, 1, 0]] * 2 + [[-1, 1, 0]] * 3 + [[1, 0, 0]] * 5, dtype=np.float32)
-    shares, majority = label_shares(controls, TABLE, np.array([0, 5, 1]), 0.1)
+    shares, majority, by_tick = label_decisions(controls, TABLE, np.array([0, 5, 1]), 0.1)
     expected = np.zeros((3, 12))
     expected[0, [0, 1]] = 0.4, 0.6
     expected[1, 5] = 1.0
     expected[2, [0, 1, 5]] = 0.2, 0.6, 0.2
     np.testing.assert_allclose(shares, expected, atol=1e-7)
     assert majority.tolist() == [1, 5, 1]
+    assert by_tick.tolist() == [[0, 0, 1, 1, 1], [5, 5, 5, 5, 5], [0, 1, 1, 1, 5]]
 
 
 def test_ties_go_to_the_action_held_first() -> None:
     controls = np.array([[0, 0, 1]] * 2 + [[0, 1, 0]] * 2 + [[1, 1, 0]], dtype=np.float32)
-    _, majority = label_shares(controls, TABLE, np.array([0]), 0.1)
+    majority = label_decisions(controls, TABLE, np.array([0]), 0.1).action
     assert majority.tolist() == [6]
 
 
 def test_ticks_past_the_end_repeat_the_last_row() -> None:
     controls = np.array([[0, 1, 0], [0, 0, 1]], dtype=np.float32)
-    shares, majority = label_shares(controls, TABLE, np.array([0, 1]), 0.1)
+    shares, majority, by_tick = label_decisions(controls, TABLE, np.array([0, 1]), 0.1)
     np.testing.assert_allclose(shares[0, [0, 6]], [0.2, 0.8], atol=1e-7)
     assert majority.tolist() == [6, 6]
+    assert by_tick.tolist() == [[0, 6, 6, 6, 6], [6, 6, 6, 6, 6]]
 
 
 def test_the_dead_zone() -> None:
-    controls = np.array([[0.05, 1, 0]] * 5, dtype=np.float32)
-    assert label_shares(controls, TABLE, np.array([0]), 0.05)[1].tolist() == [0]
-    assert label_shares(controls, TABLE, np.array([0]), 0.04)[1].tolist() == [2]
+    """Five ticks of 0.4 make two of full steering, so that a key goes down in the fifth; inside the zone none does."""
+    controls = np.array([[0.4, 1, 0]] * 5, dtype=np.float32)
+    assert label_decisions(controls, TABLE, np.array([0]), 0.4).by_tick.tolist() == [[0, 0, 0, 0, 0]]
+    assert label_decisions(controls, TABLE, np.array([0]), 0.39).by_tick.tolist() == [[0, 0, 0, 0, 2]]
+
+
+def test_taps_by_hand() -> None:
+    """Half steering to the right: in the fourth tick two of full steering are missing, and the key goes down.
+
+    Six ticks later it would have given two too many, and six more later two are missing again.
+    """
+    keys = tapped_steer(np.full(20, 0.5, np.float32), 0.1)
+    assert keys.tolist() == 3 * [0] + 6 * [1] + 6 * [0] + 5 * [1]
+    np.testing.assert_array_equal(tapped_steer(np.full(20, -0.5, np.float32), 0.1), -keys)
+
+
+def test_keys_stay_as_they_are_and_what_was_missing_is_forgotten_between() -> None:
+    steer = np.array([0, 1, -1, -1, 0, 1, 0.5, 0.5, 0.5, 0, 0.5, 0.5, 0.5, 1, -0.5], np.float32)
+    assert tapped_steer(steer, 0.1).tolist() == [0, 1, -1, -1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_taps_are_down_for_the_share_of_the_steering(seed: int) -> None:
+    """Whatever it does, the keys are never further from it than a tap; and they never steer the other way."""
+    rng = np.random.default_rng(seed)
+    steer = np.repeat(rng.uniform(0.05, 0.95, 60), 30).astype(np.float32)
+    keys = tapped_steer(steer, 0.01)
+    assert set(keys.tolist()) == {0.0, 1.0}
+    assert np.abs(np.cumsum(steer - keys)).max() <= TAP_TICKS + 1e-3
+    changes = np.flatnonzero(np.diff(keys))
+    assert np.diff(changes).min() >= 2 * TAP_TICKS - 1, "a tap, or a pause, lasts 30 ms or more"
