@@ -131,7 +131,7 @@ def test_batches_hold_matching_rows(write_frames: Write) -> None:
     np.testing.assert_array_equal(in_order, frames.floats[:])
 
 
-@pytest.mark.parametrize(("version", "age"), [(0, "older"), (99, "newer")])
+@pytest.mark.parametrize(("version", "age"), [(0, "older"), (3, "older"), (99, "newer")])
 def test_other_versions_are_named(write_frames: Write, version: int, age: str) -> None:
     folder, _ = write_frames()
     content = json.loads((folder / INDEX_FILE).read_text())
@@ -304,6 +304,14 @@ def test_card_lists_maps_with_the_main_track_first(write_frames: Write) -> None:
     write_card(folder, index, "simulator")
     height, width = imread(folder / "contact_sheet.png").shape[:2]
     assert (height, width) == (6 * 66 + 2, 10 * 66 + 2), "three rows of ten for each of two maps"
+
+
+def test_card_says_what_becomes_of_a_map_with_few_races(write_frames: Write) -> None:
+    """Three races on the main track, of 30, 31 and 32 frames, and one elsewhere."""
+    _, index = write_frames(num_races=4, num_frames=30, num_elsewhere=1, test_fraction=0.1)
+    text = card(index)
+    assert "| `synthetic` | 93 | 3 | 1 | 1 | 1 |\n| `elsewhere` | 33 | 1 | 1 | 0 | 0 |" in text
+    assert "a single race is trained on, a second one validates, a third one tests" in text
 
 
 def test_the_sheet_shows_every_map_in_its_own_rows(write_frames: Write) -> None:

@@ -48,6 +48,15 @@ def test_there_and_back_nothing_changes(exported: tuple[Path, Path], tmp_path: P
             np.testing.assert_array_equal(getattr(before, name)[:], getattr(after, name)[:], err_msg=name)
 
 
+def test_splits_without_a_race_are_none_there_and_none_back(write_frames: Write, tmp_path: Path) -> None:
+    frames, _ = write_frames(num_races=1)
+    export_frames(frames, tmp_path / "hub", licence="other")
+    assert {path.name.split("-")[0] for path in (tmp_path / "hub" / "data").iterdir()} == {"train"}
+    (tmp_path / "again").mkdir()
+    import_frames(tmp_path / "hub", tmp_path / "again", shard_frames=100)
+    assert [len(FrameDataset(tmp_path / "again", split)) for split in SPLITS] == [40, 0, 0]
+
+
 def test_card_says_what_the_hub_reads(exported: tuple[Path, Path]) -> None:
     _, out = exported
     text = (out / "README.md").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,16 @@ def test_the_main_track_alone_gives_the_same_frames_as_without_the_other(
     run(two_maps, tmp_path / "main", maps="main")
     run(races_dir, tmp_path / "alone")
     assert content(tmp_path / "main") == content(tmp_path / "alone")
+
+
+def test_no_race_on_the_main_track_is_named(two_maps: Path, tmp_path: Path) -> None:
+    dataset = load_races(two_maps)
+    elsewhere = tuple(race for race in dataset.races if race.map_uid != dataset.main_track.uid)
+    (tmp_path / "elsewhere").mkdir()
+    write_races(tmp_path / "elsewhere", replace(dataset, races=elsewhere))
+    with pytest.raises(UserError, match=f"holds no race on its main track {dataset.main_track.uid}") as caught:
+        run(tmp_path / "elsewhere", tmp_path / "frames")
+    assert "dvc repro races" in caught.value.hint
 
 
 def test_workers_do_not_change_a_byte(races_dir: Path, tmp_path: Path) -> None:

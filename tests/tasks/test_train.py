@@ -196,6 +196,14 @@ def test_races_on_other_maps_are_no_demonstrations(
     assert len(blocks) == num_races - 1
 
 
+def test_frames_of_another_main_track_are_refused(small_params: Params, driven: tuple[Path, Path]) -> None:
+    races = load_races(driven[0])
+    moved = replace(races, main_track=replace(races.main_track, uid="elsewhere"))
+    with pytest.raises(UserError, match=r"the frames show track '.*', training is on 'elsewhere'") as caught:
+        demonstration_blocks(driven[1], moved, small_params.rewards)
+    assert "dvc repro capture" in caught.value.hint
+
+
 def straight_race() -> CapturedRace:
     """Five frames, 2 m and 50 ms apart, at 30 m/s."""
     number, floats = np.arange(5), np.zeros((5, 184), np.float32)
