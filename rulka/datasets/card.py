@@ -68,7 +68,8 @@ def write_card(folder: Path, index: FrameIndex, backend: Backend) -> None:
 
 def examples(train: FrameDataset) -> NDArray[np.int64]:
     """Returns the numbers of the frames that the sheet shows: rows of each map, spread evenly over its frames."""
-    maps = maps_of(train.index)[:MOST_MAPS]
+    shown = {race.map_uid for race in train.races}
+    maps = [uid for uid in maps_of(train.index) if uid in shown][:MOST_MAPS]
     num_shown = SHEET_COLUMNS * max(1, SHEET_ROWS // len(maps))
     chosen = []
     for uid in maps:
