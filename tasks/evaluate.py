@@ -63,7 +63,7 @@ from rulka.params import (
 )
 from rulka.race_settings import RaceSettings
 from rulka.report.facts import StageDuration, facts_of, read_durations, read_origins, transfer_summary
-from rulka.report.figures import draw_figures, save_figures
+from rulka.report.figures import draw_figures, encoder_figures, save_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Report, render_report
 from rulka.stage import output_folder, require, run_stage
@@ -187,7 +187,7 @@ def _draw(
     return Report(
         evaluation=evaluation,
         seed=races.seeds[0],
-        plots=list(figures.values()),
+        plots=[*figures.values(), *encoder_figures(inputs.encoder)],
         video=folder / VIDEO_FILE,
         video_caption="",
         facts=facts_of(evaluation, demonstrations, origins, transfer, races),

@@ -5,7 +5,9 @@ Writes data/encoder/        an artifact of kind "encoder", see rulka.artifacts; 
          metrics.json       losses of every epoch, which one was kept, what they compare with, and
                             why training stopped early, if it did; and what features tell of held-out frames, and of
                             which split these are (`probed_on`)
-         loss_curve.png, reconstructions.png, probes.png
+         loss_curve.png, probes.png
+         previews.png       frames, and below them what is rebuilt of them, or two views
+         neighbours.png, embedding.png   where the features put held-out frames
 Live   runs/pretrain/<fingerprint>/   checkpoints; see rulka.pretraining.resume
 """
 
@@ -29,7 +31,17 @@ from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import FrameDataset, Images, check_contract
 from rulka.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
-from rulka.folders import ENCODER, FRAMES, METRICS_FILE, PRETRAIN_RUNS
+from rulka.folders import (
+    EMBEDDING_PICTURE,
+    ENCODER,
+    FRAMES,
+    LOSS_CURVE,
+    METRICS_FILE,
+    NEIGHBOURS_PICTURE,
+    PRETRAIN_RUNS,
+    PREVIEWS_PICTURE,
+    PROBES_PICTURE,
+)
 from rulka.losses.pretraining import VICREG_EPSILON
 from rulka.observation import reference_normalisation
 from rulka.params import (
@@ -41,9 +53,10 @@ from rulka.params import (
     read_params,
 )
 from rulka.pretraining.backbones import first_encoder
+from rulka.pretraining.embedding import embed
 from rulka.pretraining.fit import FitError, History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
-from rulka.pretraining.plots import plot_loss, plot_probes, save_pairs
+from rulka.pretraining.plots import plot_embedding, plot_loss, plot_neighbours, plot_probes, save_rows
 from rulka.pretraining.probes import Probes, probe_encoder
 from rulka.pretraining.resume import resumable
 from rulka.progress import Progress
@@ -205,19 +218,27 @@ def _write_results(
     baselines = _baselines(pretrain, train, validation)
     metrics = _metrics(result, pretrain, train, validation) | baselines
     metrics |= {"probes": probes.to_json() if probes else None, "probed_on": probed.split if probed else None}
-    plot_probes(folder / "probes.png", probes)
+    plot_probes(folder / PROBES_PICTURE, probes)
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
     unit = "loss" if result.objective.compares_frames else "loss (squared error, images in [-1, 1])"
     title = f"Level 0: encoder ({pretrain.objective.kind})"
-    plot_loss(folder / "loss_curve.png", result.history, title=title, unit=unit, baselines=baselines)
-    source = validation if len(validation) else train
-    chosen = np.linspace(0, len(source) - 1, NUM_PREVIEWS).astype(np.int64)
-    images = torch.from_numpy(source.images[chosen])
-    device = device_of(result.objective)
+    plot_loss(folder / LOSS_CURVE, result.history, title=title, unit=unit, baselines=baselines)
+    _draw(folder, result.objective, pretrain, train if probed is None else probed)
+
+
+def _draw(folder: Path, objective: Objective, pretrain: PretrainParams, frames: FrameDataset) -> None:
+    """Draws what became of frames, and where their features put them."""
+    device = device_of(objective)
+    images = torch.from_numpy(frames.images[np.linspace(0, len(frames) - 1, NUM_PREVIEWS).astype(np.int64)])
+    generator = make_generator(device, pretrain.seed)
+    num_rows = 2 if objective.compares_frames else 1
     with torch.no_grad():
-        shown = result.objective.preview(images.to(device), make_generator(device, pretrain.seed))
-    pixels = (shown * 128 + 128).round().clamp(0, 255).to(torch.uint8).cpu()
-    save_pairs(folder / "reconstructions.png", images[:, 0].numpy(), pixels[:, 0].numpy())
+        shown = [objective.preview(images.to(device), generator) for _ in range(num_rows)]
+        embedding = embed(objective.encoder, frames)
+    pixels = [(each * 128 + 128).round().clamp(0, 255).to(torch.uint8).cpu() for each in shown]
+    save_rows(folder / PREVIEWS_PICTURE, *(each[:, 0].numpy() for each in (images, *pixels)))
+    plot_neighbours(folder / NEIGHBOURS_PICTURE, embedding)
+    plot_embedding(folder / EMBEDDING_PICTURE, embedding)
 
 
 def _metrics(

@@ -190,7 +190,7 @@ def fit(
     bar: Progress,
     checkpoints: Checkpoints | None = None,
 ) -> History:
-    """Trains a network and leaves the weights of its best epoch in it.
+    """Trains a network and leaves the weights of its best epoch in it, and it in evaluation mode.
 
     Training that diverges, or has not become better for `params.patience` epochs, ends before its last epoch, and the
     best one before that is kept; `History.stopped` says why.
@@ -235,6 +235,7 @@ def fit(
             raise FitError(message, hint="Lower the learning_rate of this stage in params.yaml.")
         keeper.save(done.num_steps)
     network.load_state_dict(done.best_weights)
+    network.eval()
     return History(tuple(done.epochs), done.best_epoch, done.precision, done.stopped, done.has_diverged)
 
 

@@ -11,9 +11,11 @@ from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 from rulka.datasets.card import contact_sheet
+from rulka.pretraining.embedding import Embedding, nearest_in_other_races, principal_plane
 from rulka.pretraining.fit import History
 from rulka.pretraining.probes import Probes
 
+NUM_QUERIES, NUM_NEAREST = 6, 5
 _PROBED = {
     "speed_mps": "speed\nm/s",
     "progress_m": "progress\nm",
@@ -94,6 +96,45 @@ def plot_probes(path: Path, probes: Probes | None) -> None:
     figure.savefig(path, dpi=100)
 
 
-def save_pairs(path: Path, above: NDArray[np.uint8], below: NDArray[np.uint8]) -> None:
-    """Writes images [N, H, W] with their counterparts below them, as one picture."""
-    imsave(path, contact_sheet(np.concatenate([above, below]), len(above)), cmap="gray", vmin=0, vmax=255)
+def plot_neighbours(path: Path, embedding: Embedding) -> None:
+    """Draws some frames, one from each stretch of the track, each with those of other races that are nearest to it."""
+    figure = Figure(figsize=(7, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle("Frames (blue), and those of other races with the nearest features", fontsize=11)
+    if len(np.unique(embedding.race)) < 2:
+        figure.text(0.5, 0.5, "there are no frames of other races to be near to", ha="center")
+        figure.savefig(path, dpi=100)
+        return
+    by_place = np.argsort(embedding.along_m, kind="stable")
+    middles = (np.arange(NUM_QUERIES) + 0.5) / NUM_QUERIES * len(by_place)
+    queries = by_place[middles.astype(np.int64)]
+    nearest = nearest_in_other_races(embedding.features, embedding.race, queries, NUM_NEAREST)
+    places = figure.subplots(NUM_QUERIES, 1 + NUM_NEAREST)
+    for axes in places.flat:
+        axes.set_axis_off()
+    for row, query, found in zip(places, queries, nearest, strict=True):
+        for axes, frame in zip(row, [query, *found], strict=False):
+            axes.imshow(embedding.images[frame], cmap="gray", vmin=0, vmax=255)
+            text = f"{embedding.along_m[frame]:.0f} m, {embedding.speed_mps[frame]:.0f} m/s"
+            axes.set_title(text, fontsize=8, color="#4477aa" if frame == query else "black")
+    figure.savefig(path, dpi=100)
+
+
+def plot_embedding(path: Path, embedding: Embedding) -> None:
+    """Draws features in the plane in which they vary most, coloured by speed and by the place along the track."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle("Features of frames, two principal components", fontsize=11)
+    plane, shares = principal_plane(embedding.features)
+    quantities = {"speed, m/s": embedding.speed_mps, "place along the track, m": embedding.along_m}
+    for axes, (name, values) in zip(figure.subplots(1, 2, sharey=True), quantities.items(), strict=True):
+        points = axes.scatter(plane[:, 0], plane[:, 1], c=values, s=5, cmap="viridis", linewidths=0)
+        figure.colorbar(points, ax=axes, label=name)
+        axes.set_xlabel(f"first, {shares[0]:.0%} of the variance")
+    figure.axes[0].set_ylabel(f"second, {shares[1]:.0%} of the variance")
+    figure.savefig(path, dpi=100)
+
+
+def save_rows(path: Path, *rows: NDArray[np.uint8]) -> None:
+    """Writes images [N, H, W] with their counterparts below them, in one row or more, as one picture."""
+    imsave(path, contact_sheet(np.concatenate(rows), len(rows[0])), cmap="gray", vmin=0, vmax=255)

@@ -111,7 +111,7 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
         train: frames to fit on.
         held_out: frames to measure on, at least one of the main track.
     """
-    shown = [_spread(frames) for frames in (train, held_out)]
+    shown = [spread(frames, MOST_FRAMES) for frames in (train, held_out)]
     targets = [
         np.stack(list(quantities_of(frames.floats[rows], frames.along_m[rows]).values()), axis=1)
         for frames, rows in zip((train, held_out), shown, strict=True)
@@ -122,7 +122,7 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
     errors, accuracies = [], []
     for network in (encoder, fresh):
         network.eval()
-        seen, met = (_features(network, frames, rows) for frames, rows in zip((train, held_out), shown, strict=True))
+        seen, met = (features_of(network, frames, rows) for frames, rows in zip((train, held_out), shown, strict=True))
         told = _fit(seen, np.concatenate([targets[0], one_hot], axis=1))(met)
         errors.append(_root_mean_square(told[:, : len(names)] - targets[1]).tolist())
         accuracies.append(float((told[:, len(names) :].argmax(axis=1) == wanted).mean()))
@@ -134,14 +134,14 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
     )
 
 
-def _spread(frames: FrameDataset) -> NDArray[np.int64]:
-    """Returns numbers of frames, in order, spread evenly over those of the main track."""
+def spread(frames: FrameDataset, most: int) -> NDArray[np.int64]:
+    """Returns numbers of frames, in order, at most so many, spread evenly over those of the main track."""
     numbers = frames_of(frames.on_main_track())
-    return numbers[np.linspace(0, len(numbers) - 1, min(MOST_FRAMES, len(numbers))).astype(np.int64)]
+    return numbers[np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(np.int64)]
 
 
-def _features(encoder: nn.Module, frames: FrameDataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns [N, E] what an encoder makes of frames."""
+def features_of(encoder: nn.Module, frames: FrameDataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns [N, E] what an encoder makes of frames; call it without gradients."""
     device = device_of(encoder)
     batches = (torch.from_numpy(frames.images[rows[start : start + _BATCH]]) for start in range(0, len(rows), _BATCH))
     parts: list[Tensor] = [encoder(normalise_image(image.to(device), torch.float32)).cpu() for image in batches]

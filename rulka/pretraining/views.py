@@ -1,6 +1,6 @@
 """Views of frames, which objectives compare: each image cropped, lit, blurred and made noisy by draws of its own.
 
-torchvision's transforms draw once for a whole batch, so that views are made by torch's own sampling here: called for
+torchvision's transforms draw once for a whole batch, so that views are made by torch's own sampling here. Called for
 each image in turn, its RandomResizedCrop, GaussianBlur, ColorJitter and GaussianNoise left SimCLR 0.49 of its rate on
 one core, and 0.45 in the thread that reads frames. Frames are never mirrored: left and right mean different actions.
 Dimensions: B batch, H x W pixels.

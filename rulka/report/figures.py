@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.evaluation.results import Evaluation
+from rulka.folders import EMBEDDING_PICTURE, LOSS_CURVE, NEIGHBOURS_PICTURE, PREVIEWS_PICTURE, PROBES_PICTURE
 from rulka.report import learning_plots, race_plots
 from rulka.report.learning_plots import TrainingLog
 from rulka.report.theme import DARK, LIGHT, Draw, to_png
@@ -24,14 +25,14 @@ class Plot:
         title: heading above it.
         caption: how to read it.
         light: PNG for light pages.
-        dark: PNG for dark pages.
+        dark: PNG for dark pages; None where it is the same.
         is_small: whether it should not fill the page's width.
     """
 
     title: str
     caption: str
     light: bytes
-    dark: bytes
+    dark: bytes | None
     is_small: bool = False
 
 
@@ -71,6 +72,37 @@ def save_figures(folder: Path, figures: dict[str, Plot]) -> None:
     folder.mkdir()
     for name, figure in figures.items():
         (folder / f"{name}.png").write_bytes(figure.light)
+
+
+def encoder_figures(folder: Path) -> list[Plot]:
+    """Returns the pictures of Level 0 that lie in the encoder's folder."""
+    titles = {
+        LOSS_CURVE: ("Level 0: loss", "Of every epoch, on training frames and held-out ones. The dotted line is kept."),
+        PROBES_PICTURE: (
+            "Level 0: what features tell",
+            "A linear layer on the features tells these of frames from held-out races, beside the same encoder with "
+            "random weights, and a constant.",
+        ),
+        PREVIEWS_PICTURE: (
+            "Level 0: what it was shown",
+            "Frames, and below them what was rebuilt of them from their features, or two views that were compared.",
+        ),
+        NEIGHBOURS_PICTURE: (
+            "Level 0: nearest frames",
+            "On the left a frame, beside it the frames of other held-out races whose features are nearest (cosine), "
+            "with place and speed. Where places and speeds are alike, features tell them.",
+        ),
+        EMBEDDING_PICTURE: (
+            "Level 0: features in a plane",
+            "Two principal components, of frames from held-out races, by speed and by the place along the track.",
+        ),
+    }
+    files = {folder / name: words for name, words in titles.items()}
+    return [
+        Plot(title, caption, file.read_bytes(), None, is_small=True)
+        for file, (title, caption) in files.items()
+        if file.exists()
+    ]
 
 
 def _race_figures(evaluation: Evaluation) -> list[_Wanted]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.report.facts import Fact, StageDuration
-from rulka.report.figures import Plot, draw_figures, save_figures
+from rulka.report.figures import Plot, draw_figures, encoder_figures, save_figures
 from rulka.report.page import MAX_VIDEO_BYTES, Report, headline, render_report
 from rulka.tracks.track import Track
 
@@ -91,6 +92,21 @@ def test_page_is_whole_and_asks_no_server(track: Track, make_race: MakeRace, tmp
     assert all(reference.startswith("data:") for reference in parser.references)
     assert not re.search(r"https?://|@import|url\(", page)
     assert page.count("data:video/mp4") == 1
+
+
+def test_pictures_of_level_0_are_shown_where_they_are(track: Track, make_race: MakeRace, tmp_path: Path) -> None:
+    """Drawn once, for light and dark pages alike."""
+    assert encoder_figures(tmp_path) == []
+    for name in ("loss_curve.png", "neighbours.png", "other.png"):
+        (tmp_path / name).write_bytes(name.encode())
+    plots = encoder_figures(tmp_path)
+    assert [plot.title for plot in plots] == ["Level 0: loss", "Level 0: nearest frames"]
+    page = render_report(replace(make_report(make_evaluation(track, make_race)), plots=plots))
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == []
+    images = [f"data:image/png;base64,{base64.b64encode(plot.light).decode()}" for plot in plots]
+    assert [reference for reference in parser.references if "image/png" in reference] == images
 
 
 def test_names_from_files_are_escaped(track: Track, make_race: MakeRace) -> None:

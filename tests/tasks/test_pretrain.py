@@ -76,8 +76,10 @@ def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: 
         "meta.json",
         "metrics.json",
         "loss_curve.png",
-        "reconstructions.png",
+        "previews.png",
         "probes.png",
+        "neighbours.png",
+        "embedding.png",
     }
     assert artifact.provenance["probes"] == metrics["probes"]
     assert metrics["probes"]["speed_mps"]["constant_error"] > 0
