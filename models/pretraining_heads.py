@@ -1,6 +1,7 @@
 """What Level 0 has behind the encoder and throws away: a decoder, the latent space of the VAE, SimCLR's projection.
 
-Dimensions: B batch, D input features, E encoder features, H x W pixels, Z latent numbers, P numbers of a projection.
+Dimensions: B batch, D input features, E encoder features, C channels, H x W pixels, Z latent numbers, P numbers of a
+projection.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _HIDDEN = 256
 
 
 class ConvDecoder(nn.Module):
-    """Features [B, D] to images [B, 1, H, W] in (-1, 1); 308,081 parameters for D = 512 at 64 x 64.
+    """Features [B, D] to images [B, C, H, W] in (-1, 1); 308,081 parameters for D = 512 and one channel at 64 x 64.
 
     The output is a tanh, so that it reaches the whole range of `normalise_image`. (A sigmoid, as in the peer, cannot
     produce the darker half of it.) The last map grows to 16 times the first; rows and columns beyond the image are cut
     off.
     """
 
-    def __init__(self, num_inputs: int, height: int, width: int) -> None:
+    def __init__(self, num_inputs: int, height: int, width: int, channels: int = 1) -> None:
         super().__init__()
         self.height, self.width = height, width
         shape = (_FIRST_CHANNELS, -(-height // _GROWTH), -(-width // _GROWTH))
@@ -37,11 +38,11 @@ class ConvDecoder(nn.Module):
             nn.ReLU(inplace=True),
             nn.ConvTranspose2d(32, 16, 4, 2, padding=1),
             nn.ReLU(inplace=True),
-            nn.ConvTranspose2d(16, 1, 4, 2, padding=1),
+            nn.ConvTranspose2d(16, channels, 4, 2, padding=1),
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Maps features [B, D] to images [B, 1, H, W] in (-1, 1)."""
+        """Maps features [B, D] to images [B, C, H, W] in (-1, 1)."""
         return torch.tanh(self.layers(self.expand(features))[:, :, : self.height, : self.width])
 
 

@@ -133,7 +133,9 @@ def clone(
     require(folders.encoder, "pretrain")
     table = action_table(actions.ticks_per_action)
     pretrained = load_artifact(folders.encoder, "encoder", observation=observation, encoder=encoder)
-    splits: dict[Split, FrameDataset] = {split: FrameDataset(folders.frames, split) for split in SPLITS}
+    splits: dict[Split, FrameDataset] = {
+        split: FrameDataset(folders.frames, split, observation.frames) for split in SPLITS
+    }
     check_contract(splits["train"].index, observation_contract(observation), table)
     torch.manual_seed(clone.seed)
     policy = build_clone_policy(observation, pretrained.encoder, network, pretrained.normalisation, table.num_actions)

@@ -30,6 +30,7 @@ from rulka.actions import action_table
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import FrameDataset, Images, check_contract
+from rulka.datasets.split import SPLITS
 from rulka.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
 from rulka.folders import (
     EMBEDDING_PICTURE,
@@ -95,7 +96,7 @@ def pretrain(
     """
     require(frames_dir, "capture")
     first = first_encoder(encoder, observation)
-    train, validation = FrameDataset(frames_dir, "train"), FrameDataset(frames_dir, "validation")
+    train, validation, test = (FrameDataset(frames_dir, split, observation.channels) for split in SPLITS)
     check_contract(train.index, observation_contract(observation), action_table(actions.ticks_per_action))
     torch.manual_seed(pretrain.seed)
     objective = build_objective(pretrain.objective, first.config, observation).to(use_device())
@@ -106,7 +107,6 @@ def pretrain(
     origin = provenance("pretrain", sections, {"frames": frames_dir}) | {"first_weights": first.origin}
     with resumable(runs_dir, origin) as checkpoints:
         result = _train(objective, pretrain, train, validation, checkpoints)
-        test = FrameDataset(frames_dir, "test")
         probed = next((frames for frames in (test, validation) if frames.on_main_track()), None)
         probes = _probe(result.objective, fresh, train, probed)
         artifact = Artifact(
@@ -133,7 +133,7 @@ def _train(
     device = device_of(objective)
     _check_comparable(objective, train, validation)
     generators = Generators(device, pretrain.seed)
-    sample = torch.from_numpy(train.images[: pretrain.batch_size]).to(device)
+    sample = torch.from_numpy(train.seen(slice(0, pretrain.batch_size))).to(device)
 
     def precision() -> Precision:
         return choose_precision(
@@ -229,14 +229,14 @@ def _write_results(
 def _draw(folder: Path, objective: Objective, pretrain: PretrainParams, frames: FrameDataset) -> None:
     """Draws what became of frames, and where their features put them."""
     device = device_of(objective)
-    images = torch.from_numpy(frames.images[np.linspace(0, len(frames) - 1, NUM_PREVIEWS).astype(np.int64)])
+    images = torch.from_numpy(frames.seen(np.linspace(0, len(frames) - 1, NUM_PREVIEWS).astype(np.int64)))
     generator = make_generator(device, pretrain.seed)
     num_rows = 2 if objective.compares_frames else 1
     with torch.no_grad():
         shown = [objective.preview(images.to(device), generator) for _ in range(num_rows)]
         embedding = embed(objective.encoder, frames)
     pixels = [(each * 128 + 128).round().clamp(0, 255).to(torch.uint8).cpu() for each in shown]
-    save_rows(folder / PREVIEWS_PICTURE, *(each[:, 0].numpy() for each in (images, *pixels)))
+    save_rows(folder / PREVIEWS_PICTURE, *(each[:, -1].numpy() for each in (images, *pixels)))
     plot_neighbours(folder / NEIGHBOURS_PICTURE, embedding)
     plot_embedding(folder / EMBEDDING_PICTURE, embedding)
 
@@ -276,9 +276,9 @@ def _baselines(pretrain: PretrainParams, train: FrameDataset, validation: FrameD
 
 
 def _spread_frames(frames: FrameDataset, num_frames: int) -> torch.Tensor:
-    """Returns normalised images [N, 1, H, W], at most `num_frames`, spread evenly over all."""
+    """Returns normalised images [N, C, H, W], at most `num_frames`, spread evenly over all."""
     chosen = np.linspace(0, len(frames) - 1, min(num_frames, len(frames))).astype(np.int64)
-    return normalise_image(torch.from_numpy(frames.images[chosen]), torch.float32)
+    return normalise_image(torch.from_numpy(frames.seen(chosen)), torch.float32)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@
 Shards are plain `.npy` files that can be memory-mapped, hold one split only, and never divide a race. Frames of a race
 follow each other in time. The split is by race and fixed by a hash of the race's id, see `rulka.datasets.split`. The
 files of a split are hashed once when it is opened, so that nothing is learned from what was not written.
-Dimensions: N frames, H x W pixels, A actions, K ticks of a decision.
+Dimensions: N frames, L of them seen at once, H x W pixels, A actions, K ticks of a decision.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class FrameIndex:
 
 
 class Batch(NamedTuple):
-    """Frames to learn from: image [B, 1, H, W] uint8, floats [B, 184], action [B] int64, action_share [B, A]."""
+    """Frames to learn from: image [B, L, H, W] uint8, floats [B, 184], action [B] int64, action_share [B, A]."""
 
     image: torch.Tensor
     floats: torch.Tensor
@@ -128,7 +128,7 @@ class Batch(NamedTuple):
 
 
 class Images(NamedTuple):
-    """Frames for whoever looks at nothing else: image [B, 1, H, W] uint8."""
+    """Frames for whoever looks at nothing else: image [B, L, H, W] uint8."""
 
     image: torch.Tensor
 
@@ -224,12 +224,14 @@ class FrameDataset:
     Args:
         folder: a frame dataset.
         split: "train", "validation" or "test"; the others are empty when there was a single race of each map.
+        frames: how many are seen at once: L, the newest and those of the decisions before it in the same race, whose
+            first frame stands for those before that.
 
     Attributes:
         split: which it is.
         index: what the whole dataset holds.
         races: races of this split.
-        images: [N, 1, H, W] uint8; index it with a slice or an array of frame numbers.
+        images: [N, 1, H, W] uint8 the newest frames alone; index it with a slice or an array of frame numbers.
         floats, action, action_share, tick_actions, controls, time_ms, along_m, race_index: see the module, indexed the
             same way. `race_index` points into `index.races`.
 
@@ -237,7 +239,7 @@ class FrameDataset:
         FrameDataError: if the dataset is missing, incomplete, damaged, or of another version.
     """
 
-    def __init__(self, folder: Path, split: Split) -> None:
+    def __init__(self, folder: Path, split: Split, frames: int = 1) -> None:
         self.index = read_index(folder)
         self.split, self.races = split, [race for race in self.index.races if race.split == split]
         shards = self.index.shards[split]
@@ -255,6 +257,8 @@ class FrameDataset:
         if len(self) != sum(race.num_frames for race in self.races):
             message = f"{folder.as_posix()}: the shards of {split} hold {len(self)} frames, the index says otherwise"
             raise FrameDataError(message, hint=HINT)
+        self._back = np.arange(1 - frames, 1)
+        self._first = np.concatenate([np.zeros(0, np.int64), *(np.full(r.num_frames, r.start) for r in self.races)])
 
     def __len__(self) -> int:
         return len(self.images)
@@ -263,10 +267,18 @@ class FrameDataset:
         """Returns the races of this split that were driven on the main track."""
         return [race for race in self.races if race.map_uid == self.index.main_track]
 
+    def seen(self, frames: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
+        """Returns what is seen at once [B, L, H, W] with the frames of the given numbers, oldest first."""
+        if len(self._back) == 1:
+            return self.images[frames]
+        numbers = np.arange(len(self))[frames]
+        rows = np.maximum(numbers[:, None] + self._back, self._first[numbers][:, None])
+        return self.images[rows.ravel()][:, 0].reshape(*rows.shape, *self.images.shape[2:])
+
     def batch(self, frames: NDArray[np.int64] | slice) -> Batch:
         """Returns the frames of the given numbers as torch tensors of their own."""
         return Batch(
-            torch.from_numpy(self.images[frames]),
+            torch.from_numpy(self.seen(frames)),
             torch.from_numpy(self.floats[frames]),
             torch.from_numpy(self.action[frames].astype(np.int64)),
             torch.from_numpy(self.action_share[frames]),
@@ -291,7 +303,7 @@ class FrameDataset:
     def iterate_images(self, *, seed: int, epoch: int, batch_size: int) -> Iterator[Images]:
         """Yields the same as `iterate_batches`, and reads nothing but images."""
         for rows in self._shuffled(seed, epoch, batch_size, None):
-            yield Images(torch.from_numpy(self.images[rows]))
+            yield Images(torch.from_numpy(self.seen(rows)))
 
     def _shuffled(
         self, seed: int, epoch: int, batch_size: int, frames: NDArray[np.int64] | None

@@ -1,7 +1,7 @@
 """What Level 0 can learn from: rebuilding frames (plain or variational), or comparing views of frames.
 
 Every objective owns an `encoder`, which is all that is kept, and the head that is thrown away.
-Dimensions: B batch, H x W pixels.
+Dimensions: B batch, C frames that the encoder takes at once, H x W pixels.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Objective(nn.Module):
 
     def __init__(self, encoder: EncoderConfig, observation: ObservationParams) -> None:
         super().__init__()
-        self.encoder = build_encoder(encoder, observation.height, observation.width)
+        self.encoder = build_encoder(encoder, observation.height, observation.width, observation.channels)
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the mean loss [] of raw images [B, 1, H, W] uint8."""
+        """Returns the mean loss [] of raw images [B, C, H, W] uint8."""
         raise NotImplementedError
 
     def preview(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns, for raw images [B, 1, H, W], normalised images that show a person what was learned."""
+        """Returns, for raw images [B, C, H, W], normalised images that show a person what was learned."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ class AutoencoderObjective(Objective):
 
     def __init__(self, encoder: EncoderConfig, observation: ObservationParams) -> None:
         super().__init__(encoder, observation)
-        self.decoder = ConvDecoder(self.encoder.num_features, observation.height, observation.width)
+        self.decoder = _decoder(self.encoder.num_features, observation)
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Returns the reconstruction loss []; draws nothing."""
@@ -73,7 +73,7 @@ class VaeObjective(Objective):
     def __init__(self, encoder: EncoderConfig, observation: ObservationParams, params: VaeParams) -> None:
         super().__init__(encoder, observation)
         self.head = VaeHead(self.encoder.num_features, params.num_latent)
-        self.decoder = ConvDecoder(params.num_latent, observation.height, observation.width)
+        self.decoder = _decoder(params.num_latent, observation)
         self.kl_weight = params.kl_weight
 
     def loss(self, image: Tensor, generator: torch.Generator) -> Tensor:
@@ -133,6 +133,10 @@ class VicregObjective(ViewsObjective):
     def compare(self, first: Tensor, second: Tensor) -> Tensor:
         """Returns the weighted sum [] of the three terms."""
         return vicreg_loss(first, second, *self.weights)
+
+
+def _decoder(num_inputs: int, observation: ObservationParams) -> ConvDecoder:
+    return ConvDecoder(num_inputs, observation.height, observation.width, observation.channels)
 
 
 def build_objective(objective: ObjectiveParams, encoder: EncoderConfig, observation: ObservationParams) -> Objective:

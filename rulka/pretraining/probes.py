@@ -143,7 +143,7 @@ def spread(frames: FrameDataset, most: int) -> NDArray[np.int64]:
 def features_of(encoder: nn.Module, frames: FrameDataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Returns [N, E] what an encoder makes of frames; call it without gradients."""
     device = device_of(encoder)
-    batches = (torch.from_numpy(frames.images[rows[start : start + _BATCH]]) for start in range(0, len(rows), _BATCH))
+    batches = (torch.from_numpy(frames.seen(rows[start : start + _BATCH])) for start in range(0, len(rows), _BATCH))
     parts: list[Tensor] = [encoder(normalise_image(image.to(device), torch.float32)).cpu() for image in batches]
     return torch.cat(parts).double().numpy()
 

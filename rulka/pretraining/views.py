@@ -3,7 +3,7 @@
 torchvision's transforms draw once for a whole batch, so that views are made by torch's own sampling here. Called for
 each image in turn, its RandomResizedCrop, GaussianBlur, ColorJitter and GaussianNoise left SimCLR 0.49 of its rate on
 one core, and 0.45 in the thread that reads frames. Frames are never mirrored: left and right mean different actions.
-Dimensions: B batch, H x W pixels.
+Dimensions: B batch, C frames that the encoder takes at once, H x W pixels.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def random_view(image: Tensor, views: ViewsParams, generator: torch.Generator) -
     images in [-1, 1] black.
 
     Args:
-        image: [B, 1, H, W] normalised images in [-1, 1].
+        image: [B, C, H, W] normalised images in [-1, 1]; all frames of one are changed alike, but for the noise.
         views: how much of each at most.
         generator: of random numbers, on the images' device.
 
     Returns:
-        [B, 1, H, W] in [-1, 1].
+        [B, C, H, W] in [-1, 1].
     """
     seen = _cropped(image, views.crop_pixels, generator)
     if views.blur_pixels > 0.0:

@@ -318,7 +318,8 @@ class AgentRun:
         if not self._needs_demonstrations:
             return []
         require(self._folders.frames, "capture")
-        return demonstration_blocks(self._folders.frames, load_races(self._folders.races), self._sections.rewards)
+        sections, races = self._sections, load_races(self._folders.races)
+        return demonstration_blocks(self._folders.frames, races, sections.rewards, sections.observation.frames)
 
     def _trained(self, initial: Artifact, outcome: Outcome) -> Artifact:
         inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}

@@ -46,7 +46,9 @@ class TrackEnd:
     time_ms: int
 
 
-def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardParams) -> list[ExperienceBlock]:
+def demonstration_blocks(
+    frames_dir: Path, races: RaceDataset, rewards: RewardParams, frames_seen: int
+) -> list[ExperienceBlock]:
     """Turns every captured training race of the simulator on the main track into a block of one car.
 
     Returns:
@@ -56,11 +58,12 @@ def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardPa
         frames_dir: the frame dataset.
         races: the races that the frames were captured from.
         rewards: weights of the reward.
+        frames_seen: at once.
 
     Raises:
         FrameDataError: if the frames show another track, or a race that is not in the dataset.
     """
-    frames = FrameDataset(frames_dir, "train")
+    frames = FrameDataset(frames_dir, "train", frames_seen)
     if frames.index.main_track != races.main_track.uid:
         message = f"the frames show track {frames.index.main_track!r}, training is on {races.main_track.uid!r}"
         raise FrameDataError(message, hint="Run `dvc repro capture` again.")
@@ -78,7 +81,7 @@ def demonstration_blocks(frames_dir: Path, races: RaceDataset, rewards: RewardPa
             race_id=entry.race_id,
             source=entry.source,
             map_uid=entry.map_uid,
-            image=frames.images[shown],
+            image=frames.seen(shown),
             floats=frames.floats[shown],
             action=frames.action[shown],
             action_share=frames.action_share[shown],

@@ -327,3 +327,22 @@ def test_card_says_who_rendered(write_frames: Write) -> None:
     assert "simulator" not in card(index, "game")
     assert "by the game" in card(index, "game")
     assert "Rendered" not in card(index), "an index alone does not tell"
+
+
+@pytest.mark.parametrize("frames", [1, 2, 5])
+def test_what_is_seen_at_once_never_comes_from_another_race(write_frames: Write, frames: int) -> None:
+    """Frame by frame: the one so many decisions before, or the first of the race."""
+    folder, _ = write_frames(3, num_frames=6)
+    dataset = FrameDataset(folder, "train", frames)
+    images, races = dataset.images[:], dataset.race_index[:]
+    numbers = np.random.default_rng(0).permutation(len(dataset))
+    seen = dataset.seen(numbers)
+    assert seen.shape == (len(dataset), frames, *images.shape[2:])
+    for number, stack in zip(numbers, seen, strict=True):
+        first = int(np.flatnonzero(races == races[number])[0])
+        for back in range(frames):
+            assert np.array_equal(stack[frames - 1 - back], images[max(first, number - back), 0])
+    assert np.array_equal(dataset.seen(slice(2, 7)), dataset.seen(np.arange(2, 7)))
+    assert np.array_equal(dataset.batch(numbers).image.numpy(), seen)
+    order = dataset.iterate_images(seed=3, epoch=1, batch_size=4)
+    assert sum(len(part.image) for part in order) == len(dataset)

@@ -36,9 +36,23 @@ class Chain:
         return json.loads((self.folder / name).read_text())
 
 
-@pytest.fixture(scope="module")
-def chain(small_params: Params, driven: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Chain:
+SIGHTS: dict[str, dict[str, Any]] = {
+    "one frame": {},
+    "three as channels": {"frames": 3},
+    "two encoded one by one, no waypoints": {"frames": 2, "frames_as": "features", "withheld": ["waypoints", "margin"]},
+    "no image": {"withheld": ["image"]},
+}
+
+
+@pytest.fixture(scope="module", params=SIGHTS.values(), ids=list(SIGHTS))
+def chain(
+    small_params: Params,
+    driven: tuple[Path, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Chain:
     folder, data = tmp_path_factory.mktemp("chain"), small_params.model_dump()
+    data["observation"] |= request.param
     data["capture"] |= {"validation_fraction": 0.4}
     data["pretrain"] |= {"epochs": 1, "batch_size": 64, "precision": "measured"}
     data["clone"] |= {"epochs": 2, "batch_size": 64, "precision": "measured"}
@@ -97,7 +111,7 @@ def test_the_new_agents_begin_with_the_functions_that_were_cloned(chain: Chain) 
     ppo.load_state_dict(load_artifact(initial, "agent_init").tensors)
     iqn.load_state_dict(load_artifact(initial / "compared" / "iqn", "agent_init").tensors)
     generator = torch.Generator().manual_seed(0)
-    image = torch.randint(0, 256, (4, 1, 64, 64), dtype=torch.uint8, generator=generator)
+    image = torch.randint(0, 256, (4, *params.observation.image_shape), dtype=torch.uint8, generator=generator)
     floats = policy.float_mean + policy.float_std * torch.randn(4, len(policy.float_mean), generator=generator)
     floats[:, FLOATS["clock"]] = 0.0
     with torch.no_grad():
