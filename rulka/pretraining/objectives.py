@@ -6,6 +6,7 @@ Dimensions: B batch, C frames that the encoder takes at once, H x W pixels.
 
 from __future__ import annotations
 
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,7 @@ from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from models.pretraining_heads import ConvDecoder, Projector, VaeHead, sample
+from rulka.errors import UserError
 from rulka.losses.pretraining import nt_xent_loss, reconstruction_loss, vae_loss, vicreg_loss
 from rulka.params import (
     AutoencoderParams,
@@ -24,6 +26,13 @@ from rulka.params import (
     ViewsParams,
 )
 from rulka.pretraining.views import random_view
+
+TRAINING_BYTES = 16
+"""Of a weight in training: itself, its gradient, and two moments of AdamW."""
+
+
+class ObjectiveError(UserError):
+    """An objective cannot be learned from images of this size."""
 
 
 class Objective(nn.Module):
@@ -136,11 +145,35 @@ class VicregObjective(ViewsObjective):
 
 
 def _decoder(num_inputs: int, observation: ObservationParams) -> ConvDecoder:
-    return ConvDecoder(num_inputs, observation.height, observation.width, observation.channels)
+    """Returns a decoder with fresh weights.
+
+    Raises:
+        ObjectiveError: if it is larger than the memory of this machine, as its first layer soon is with large images.
+    """
+    size = observation.height, observation.width
+    with torch.device("meta"):
+        num_weights = sum(
+            weight.numel() for weight in ConvDecoder(num_inputs, *size, observation.channels).parameters()
+        )
+    needed, free = TRAINING_BYTES * num_weights, psutil.virtual_memory().available
+    if needed > free:
+        message = (
+            f"to rebuild images of {size[0]} x {size[1]} pixels from {num_inputs:,} features takes a decoder of "
+            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free"
+        )
+        hint = (
+            "Pool the features (encoder.adaptive_pool), make images smaller, or take an objective that compares views."
+        )
+        raise ObjectiveError(message, hint=hint)
+    return ConvDecoder(num_inputs, *size, observation.channels)
 
 
 def build_objective(objective: ObjectiveParams, encoder: EncoderConfig, observation: ObservationParams) -> Objective:
-    """Returns an objective with fresh weights from torch's global generator."""
+    """Returns an objective with fresh weights from torch's global generator.
+
+    Raises:
+        ObjectiveError: if images are too large for it.
+    """
     match objective:
         case AutoencoderParams():
             return AutoencoderObjective(encoder, observation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from torch.nn import functional
 from models.encoders.base import normalise_image
 from models.encoders.config import ConvConfig, EncoderConfig
 from rulka.params import AutoencoderParams, ObjectiveParams, SimclrParams, VaeParams, VicregParams
-from rulka.pretraining.objectives import Objective, build_objective
+from rulka.pretraining.objectives import Objective, ObjectiveError, build_objective
 from rulka.pretraining.views import random_view
 from tests.conftest import sees
 
@@ -27,8 +28,9 @@ LEARNED: tuple[ObjectiveParams, ...] = (
     AUTOENCODER,
     VAE.model_copy(update={"kl_weight": 1e-5}),
     SIMCLR.model_copy(update={"temperature": 0.2, "brightness": 0.3}),
+    VICREG.model_copy(update={"brightness": 0.3}),
 )
-"""Such that a short training shows; VICReg takes longer than a test may."""
+"""Such that a short training shows."""
 
 
 def build(params: ObjectiveParams, height: int = 64, width: int = 64, encoder: EncoderConfig = CONV) -> Objective:
@@ -135,6 +137,17 @@ def test_every_task_takes_every_size_of_image(params: ObjectiveParams, height: i
     assert objective.preview(image, torch.Generator().manual_seed(0)).shape == (3, 1, height, width)
 
 
+def test_a_decoder_that_no_memory_holds_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 64 x 64: 308,081 weights (512 features); at 512 x 512 it is a matter of 60 GB."""
+    free = psutil.virtual_memory()._replace(available=16 * 308_081)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    build(AUTOENCODER)
+    with pytest.raises(ObjectiveError, match=r"images of 512 x 512 pixels .* decoder of 60\.4 GB") as caught:
+        build(AUTOENCODER, 512, 512)
+    assert "adaptive_pool" in caught.value.hint
+    build(SIMCLR, 128, 128)
+
+
 # What the features are good for ---------------------------------------------------------------------------------------
 
 
@@ -161,16 +174,34 @@ def explained(encoder: nn.Module) -> float:
     return float(1 - error.square().mean() / true.var())
 
 
+def teach(objective: Objective, num_steps: int) -> None:
+    images, _ = scenes(512, 3)
+    optimizer = torch.optim.Adam(objective.parameters(), 2e-3)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        objective.loss(images[torch.randint(0, 512, (32,), generator=generator)], generator).backward()
+        optimizer.step()
+
+
 @pytest.mark.parametrize("params", LEARNED, ids=lambda params: params.kind)
 def test_learned_features_say_more_than_random_ones(params: ObjectiveParams) -> None:
     torch.manual_seed(1)
     objective = build(params, 48, 48)
     random = explained(objective.encoder)
-    images, _ = scenes(512, 3)
-    optimizer = torch.optim.Adam(objective.parameters(), 2e-3)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(90):
-        optimizer.zero_grad()
-        objective.loss(images[torch.randint(0, 512, (32,), generator=generator)], generator).backward()
-        optimizer.step()
+    teach(objective, 90)
     assert explained(objective.encoder) > random + 0.2
+
+
+def test_without_its_variance_term_vicreg_collapses() -> None:
+    """All frames then get the same features, whatever is on them."""
+    spread = []
+    for variance in (25.0, 0.0):
+        torch.manual_seed(1)
+        objective = build(VICREG.model_copy(update={"variance": variance}), 48, 48)
+        teach(objective, 40)
+        with torch.no_grad():
+            features = objective.encoder(normalise_image(scenes(64, 5)[0], torch.float32))
+        spread.append(float(features.std(dim=0).mean()))
+    assert spread[0] > 0.1
+    assert spread[1] < 0.1 * spread[0]
