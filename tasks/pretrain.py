@@ -58,7 +58,7 @@ from rulka.pretraining.embedding import embed
 from rulka.pretraining.fit import FitError, History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.plots import plot_embedding, plot_loss, plot_neighbours, plot_probes, save_rows
-from rulka.pretraining.probes import Probes, probe_encoder
+from rulka.pretraining.probes import Probes, probe_encoder, spread
 from rulka.pretraining.resume import resumable
 from rulka.progress import Progress
 from rulka.provenance import provenance
@@ -229,7 +229,7 @@ def _write_results(
 def _draw(folder: Path, objective: Objective, pretrain: PretrainParams, frames: FrameDataset) -> None:
     """Draws what became of frames, and where their features put them."""
     device = device_of(objective)
-    images = torch.from_numpy(frames.seen(np.linspace(0, len(frames) - 1, NUM_PREVIEWS).astype(np.int64)))
+    images = torch.from_numpy(frames.seen(spread(np.arange(len(frames)), NUM_PREVIEWS)))
     generator = make_generator(device, pretrain.seed)
     num_rows = 2 if objective.compares_frames else 1
     with torch.no_grad():
@@ -270,14 +270,14 @@ def _baselines(pretrain: PretrainParams, train: FrameDataset, validation: FrameD
             return {"blind_guess_loss": math.log(2 * min(pretrain.batch_size, num_frames) - 1)}
         case VicregParams(variance=weight):
             return {"collapsed_loss": weight * (1.0 - math.sqrt(VICREG_EPSILON))}
-    mean = _spread_frames(train, NUM_BASELINE_FRAMES).mean(dim=0)
-    error = _spread_frames(validation if len(validation) else train, NUM_BASELINE_FRAMES) - mean
+    mean = _spread_frames(train).mean(dim=0)
+    error = _spread_frames(validation if len(validation) else train) - mean
     return {"mean_image_loss": float(error.square().mean())}
 
 
-def _spread_frames(frames: FrameDataset, num_frames: int) -> torch.Tensor:
-    """Returns normalised images [N, C, H, W], at most `num_frames`, spread evenly over all."""
-    chosen = np.linspace(0, len(frames) - 1, min(num_frames, len(frames))).astype(np.int64)
+def _spread_frames(frames: FrameDataset) -> torch.Tensor:
+    """Returns normalised images [N, C, H, W], spread evenly over all."""
+    chosen = spread(np.arange(len(frames)), NUM_BASELINE_FRAMES)
     return normalise_image(torch.from_numpy(frames.seen(chosen)), torch.float32)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from rulka.datasets.frames import FrameDataset
+from rulka.datasets.frames import FrameDataset, frames_of
 from rulka.pretraining.probes import features_of, quantities_of, spread
 
 MOST_FRAMES = 2_000
@@ -37,8 +37,8 @@ class Embedding:
 
 
 def embed(encoder: nn.Module, frames: FrameDataset) -> Embedding:
-    """Returns what an encoder makes of frames spread over all races; call it without gradients."""
-    rows = spread(frames, MOST_FRAMES)
+    """Returns what an encoder makes of frames spread over all races on the main track; call it without gradients."""
+    rows = spread(frames_of(frames.on_main_track()), MOST_FRAMES)
     along_m = frames.along_m[rows]
     speed_mps = quantities_of(frames.floats[rows], along_m)["speed_mps"]
     features = features_of(encoder, frames, rows)

@@ -318,6 +318,7 @@ def _train_epoch(
         done.seconds, clock_s = done.seconds + now_s - clock_s, now_s
 
     network.train()
+    # Batches that an earlier start has learned from are read and passed over, which takes a small part of that time.
     batches = itertools.islice(lessons.batches(number), done.num_batches, None)
     try:
         for batch in upload_ahead(batches, device):

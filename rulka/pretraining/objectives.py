@@ -150,11 +150,9 @@ def _decoder(num_inputs: int, observation: ObservationParams) -> ConvDecoder:
     Raises:
         ObjectiveError: if it is larger than the memory of this machine, as its first layer soon is with large images.
     """
-    size = observation.height, observation.width
+    size = observation.height, observation.width, observation.channels
     with torch.device("meta"):
-        num_weights = sum(
-            weight.numel() for weight in ConvDecoder(num_inputs, *size, observation.channels).parameters()
-        )
+        num_weights = sum(weight.numel() for weight in ConvDecoder(num_inputs, *size).parameters())
     needed, free = TRAINING_BYTES * num_weights, psutil.virtual_memory().available
     if needed > free:
         message = (
@@ -165,7 +163,7 @@ def _decoder(num_inputs: int, observation: ObservationParams) -> ConvDecoder:
             "Pool the features (encoder.adaptive_pool), make images smaller, or take an objective that compares views."
         )
         raise ObjectiveError(message, hint=hint)
-    return ConvDecoder(num_inputs, *size, observation.channels)
+    return ConvDecoder(num_inputs, *size)
 
 
 def build_objective(objective: ObjectiveParams, encoder: EncoderConfig, observation: ObservationParams) -> Objective:

@@ -111,7 +111,7 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
         train: frames to fit on.
         held_out: frames to measure on, at least one of the main track.
     """
-    shown = [spread(frames, MOST_FRAMES) for frames in (train, held_out)]
+    shown = [spread(frames_of(frames.on_main_track()), MOST_FRAMES) for frames in (train, held_out)]
     targets = [
         np.stack(list(quantities_of(frames.floats[rows], frames.along_m[rows]).values()), axis=1)
         for frames, rows in zip((train, held_out), shown, strict=True)
@@ -134,9 +134,8 @@ def probe_encoder(encoder: nn.Module, fresh: nn.Module, train: FrameDataset, hel
     )
 
 
-def spread(frames: FrameDataset, most: int) -> NDArray[np.int64]:
-    """Returns numbers of frames, in order, at most so many, spread evenly over those of the main track."""
-    numbers = frames_of(frames.on_main_track())
+def spread(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Returns at most so many of some numbers of frames, in order, spread evenly over all."""
     return numbers[np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(np.int64)]
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from models.encoders.config import ConvConfig
-from rulka.device import CPU, Generators
+from rulka.device import CPU, Generators, make_generator, upload
 from rulka.params import FitParams, VicregParams
 from rulka.pretraining.fit import History, Lessons, fit
 from rulka.pretraining.objectives import Objective, build_objective
@@ -72,21 +72,23 @@ def run(
     at_step: int = 0,
     strike: Callable[[], None] = lambda: None,
     chosen: FitParams | None = None,
+    device: torch.device = CPU,
 ) -> Outcome:
     """Trains; `strike` is called before a gradient step of a number, counted from 1 in this start."""
     torch.manual_seed(0)
-    objective = build_objective(VICREG, ConvConfig(kind="conv", adaptive_pool=1), OBSERVATION)
-    generators, steps = Generators(CPU, 1), []
+    objective = build_objective(VICREG, ConvConfig(kind="conv", adaptive_pool=1), OBSERVATION).to(device)
+    generators, steps = Generators(device, 1), []
 
     def loss(batch: Images) -> torch.Tensor:
         steps.append(len(steps) + 1)
         if steps[-1] == at_step:
             strike()
         # Noise of the global generator too, as a network with dropout would draw it.
-        return objective.loss(batch.image, generators.device) * (1.0 + 0.1 * torch.rand(()))
+        return objective.loss(batch.image, generators.device) * (1.0 + 0.1 * float(torch.rand(())))
 
     def validate() -> float:
-        return float(objective.loss(next(batches(100)).image, torch.Generator().manual_seed(0)))
+        held_out = upload(next(batches(100)), device)
+        return float(objective.loss(held_out.image, make_generator(device, 0)))
 
     bar = Progress("", None, "frames", stream=StringIO())
     lessons = Lessons(batches, loss, validate, keeps={"generators": generators})
@@ -123,6 +125,16 @@ def test_a_run_that_is_killed_again_and_again_ends_all_the_same(tmp_path: Path) 
         with pytest.raises(Killed):
             run(Checkpoints(tmp_path), 3, kill)
     assert_same(run(Checkpoints(tmp_path)), run(None))
+
+
+def test_a_killed_run_goes_on_on_another_device(tmp_path: Path, device: torch.device) -> None:
+    """Where it was killed, and the losses are those of a run that was not, to rounding."""
+    with pytest.raises(Killed):
+        run(Checkpoints(tmp_path), 7, kill, device=device)
+    resumed, whole = run(Checkpoints(tmp_path), device=device), run(None, device=device)
+    assert len(resumed.steps) == 3 * NUM_BATCHES - 6
+    losses = [[epoch.train_loss for epoch in each.history.epochs] for each in (resumed, whole)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
