@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from models.encoders.config import EncoderConfig
 from models.layers import LAST_GAIN, POLICY_GAIN, RELU_GAIN, initialise, initialise_all, output
@@ -39,7 +40,33 @@ class _Policy(Torso):
 
 
 class ClonePolicy(_Policy):
-    """Observations to action logits."""
+    """Observations to action logits.
+
+    Attributes:
+        dropout: share of the trunk's units that are left out while learning, and never else.
+    """
+
+    def __init__(
+        self, inputs: InputShape, encoder: EncoderConfig, float_hidden: int, dense_hidden: int, num_actions: int
+    ) -> None:
+        super().__init__(inputs, encoder, float_hidden, dense_hidden, num_actions)
+        self.dropout = 0.0
+
+    @property
+    def num_hidden(self) -> int:
+        """W."""
+        return self.policy_head.in_features
+
+    def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W], dropout behind each layer."""
+        if not (self.training and self.dropout):
+            return super().hidden(encoded, floats)
+        hidden = self.join(encoded, floats)
+        for layer in self.trunk:
+            hidden = layer(hidden)
+            if isinstance(layer, nn.ReLU):  # no layer of its own, which would have to have a number among the others
+                hidden = functional.dropout(hidden, self.dropout)
+        return hidden
 
     def forward(self, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images [B, 1, H, W] uint8 and raw floats [B, F] to logits [B, A] float32."""
@@ -47,7 +74,11 @@ class ClonePolicy(_Policy):
 
     def decide(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """The same from image features [B, E]."""
-        return output(self.policy_head, self.hidden(encoded, floats))
+        return self.read_out(self.hidden(encoded, floats))
+
+    def read_out(self, hidden: Tensor) -> Tensor:
+        """Maps the trunk's output [B, W] to logits."""
+        return output(self.policy_head, hidden)
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the policy head."""

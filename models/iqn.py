@@ -109,13 +109,15 @@ class IqnNetwork(Torso):
         Returns:
             [B, A] float32; differs from the mean Q-values by one number for each row.
         """
-        state, factors = self.state(image, floats), self.embed(tau)
         # The output layer is linear: the mean over fractions may be taken before it.
+        return output(_linear(self.advantage_head, "2"), self.advantage_units(image, floats, tau))
+
+    def advantage_units(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+        """Hidden units [B, G / 2] of the advantage head, meaned over fractions; see `advantages`."""
+        state, factors = self.state(image, floats), self.embed(tau)
         if self.embedding_at == "hidden":
-            hidden = _hidden(self.advantage_head, state) * self.of_advantage(factors).mean(dim=0)
-        else:
-            hidden = _hidden(self.advantage_head, state[:, None, :] * factors).mean(dim=1)
-        return output(_linear(self.advantage_head, "2"), hidden)
+            return _hidden(self.advantage_head, state) * self.of_advantage(factors).mean(dim=0)
+        return _hidden(self.advantage_head, state[:, None, :] * factors).mean(dim=1)
 
     def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """Return distribution of one action for each observation, all that learning takes.

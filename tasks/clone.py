@@ -3,13 +3,15 @@
 Reads  data/frames/         see rulka.datasets.frames
        data/encoder/        the pretrained encoder
        data/races/          the main track, which the policy races on
-Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors are `ClonePolicy.state_dict()`
-         metrics.json       accuracy on held-out races beside what needs no learning, per action, and every epoch.
-                            Races of the validation split give the loss along races in which the policy sees its own
-                            actions, which chooses the epoch where it does not race; those of the test split are
-                            measured on. `measured_on` says "validation" where there are none, and "train", with
-                            `validation_*` null, where none is held out. `races` says how it raced after which epoch
-         loss_curve.png, confusion.png
+Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; tensors are those of `ClonePolicy` or
+                            `ClonedIqn`, and of `CloningHeads`, which never drive
+         metrics.json       accuracy on held-out races beside what needs no learning, where the action changes, per
+                            action, calibration, and every epoch. Races of the validation split give the loss along
+                            races in which the policy sees its own actions, weighed as in training, which chooses the
+                            epoch where it does not race; those of the test split are measured on. `measured_on` says
+                            "validation" where there are none, and "train", with `validation_*` null, where none is
+                            held out. `races` says how it raced after which epoch
+         loss_curve.png, confusion.png, calibration.png, timelines.png
 Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.resume
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +28,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from models.actor_critic import ClonePolicy
+from models.cloning_heads import CloningHeads
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
+from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
 from rulka.agents.networks import build_clone_policy
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
@@ -39,7 +44,7 @@ from rulka.device import Generators, device_of, upload, use_cores, use_device
 from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
-from rulka.losses.cloning import action_loss, action_weights
+from rulka.losses.cloning import action_weights
 from rulka.params import (
     ActionParams,
     CloneParams,
@@ -49,14 +54,16 @@ from rulka.params import (
     SimulatorParams,
     read_params,
 )
+from rulka.pretraining.clone_measures import measure
+from rulka.pretraining.clone_plots import draw_calibration, draw_timelines
 from rulka.pretraining.cloning import (
+    Labels,
+    Lesson,
     Measured,
-    as_labels,
+    check_races,
     disconnect,
     disturb,
     fastest_of,
-    labels_of,
-    measure,
     measured_races,
     predict_own,
     races_of,
@@ -77,7 +84,8 @@ _ENCODER_PREFIX = "encoder."
 
 @dataclass(frozen=True)
 class _Result:
-    policy: ClonePolicy
+    policy: Cloned
+    heads: CloningHeads
     history: History
     races: dict[int, ClosedLoop]
     imitated: NDArray[np.int64]
@@ -137,12 +145,15 @@ def clone(
         split: FrameDataset(folders.frames, split, observation.frames) for split in SPLITS
     }
     check_contract(splits["train"].index, observation_contract(observation), table)
+    check_races(splits, clone)
     torch.manual_seed(clone.seed)
-    policy = build_clone_policy(observation, pretrained.encoder, network, pretrained.normalisation, table.num_actions)
+    build = build_clone_policy if clone.shape == "policy" else build_cloned_iqn
+    policy = build(observation, pretrained.encoder, network, pretrained.normalisation, table.num_actions)
     policy.encoder.load_state_dict(
         {name.removeprefix(_ENCODER_PREFIX): tensor for name, tensor in pretrained.tensors.items()}
     )
-    policy.to(use_device())
+    heads = CloningHeads(policy.num_hidden, table.num_actions, clone.offsets[1:], is_analog=clone.analog_weight > 0.0)
+    nn.ModuleList([policy, heads]).to(use_device())
     races = None
     if clone.race_every:
         require(folders.races, "races")
@@ -161,14 +172,15 @@ def clone(
     inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
     origin = provenance("clone", sections, inputs)
     with resumable(folders.runs, origin) as checkpoints:
-        result = _train(policy, clone, splits, table, races, checkpoints)
+        result = _train(policy, heads, clone, splits, table, races, checkpoints)
         artifact = Artifact(
             kind="policy",
-            tensors=policy.state_dict(),
+            tensors=policy.state_dict() | heads.state_dict(),
             config={
                 "encoder": pretrained.config["encoder"],
                 "network": network.model_dump(mode="json"),
                 "num_actions": table.num_actions,
+                "shape": clone.shape,
             },
             observation=sight_contract(observation),
             actions=table,
@@ -181,7 +193,8 @@ def clone(
 
 
 def _train(
-    policy: ClonePolicy,
+    policy: Cloned,
+    heads: CloningHeads,
     clone: CloneParams,
     splits: Mapping[Split, FrameDataset],
     table: ActionTable,
@@ -190,6 +203,7 @@ def _train(
 ) -> _Result:
     train, validation = splits["train"], splits["validation"]
     choosing = races_of(validation, clone.maps)
+    policy.dropout = clone.dropout
     disconnect(policy.float_head, "clock")
     if clone.previous_action_dropout == 1.0:
         disconnect(policy.float_head, "previous_actions")
@@ -197,22 +211,26 @@ def _train(
     generators = Generators(device, clone.seed)
 
     frames = frames_of(fastest_of(races_of(train, clone.maps), clone.fastest_share))
-    weights = action_weights(labels_of(train, frames, clone.labels).mean(dim=0), clone.rare_actions).to(device)
-
-    def loss_of(batch: Batch, floats: torch.Tensor) -> torch.Tensor:
-        labels = as_labels(batch.action, batch.action_share, clone.labels)
-        return action_loss(policy(batch.image, floats), labels, weights, clone.focal)
+    labels = Labels.of(train, clone.labels)
+    share = labels.now[frames].mean(dim=0)
+    say_what_is_never_done(share, table)
+    weights = action_weights(share, clone.rare_actions).to(device)
+    lesson = Lesson(policy, heads, labels.to(device), weights, clone)
 
     def loss(batch: Batch) -> torch.Tensor:
-        return loss_of(batch, disturb(batch.floats, policy.float_mean, policy.float_std, clone, generators.device))
+        return lesson.loss(batch, disturb(batch.floats, policy.float_mean, policy.float_std, clone, generators.device))
 
-    sample = upload(train.batch(slice(0, clone.batch_size)), device)
+    taught, sample = nn.ModuleList([policy, heads]), upload(train.batch(slice(0, clone.batch_size)), device)
 
     def precision() -> Precision:
-        return choose_precision(clone.precision, policy, lambda: loss_of(sample, sample.floats))
+        return choose_precision(clone.precision, taught, lambda: lesson.loss(sample, sample.floats))
+
+    wanted = Labels.of(validation, clone.labels).now[frames_of(choosing)] if choosing else None
 
     def validate() -> float | None:
-        return predict_own(policy, validation, choosing, table, clone.labels).loss if choosing else None
+        if wanted is None:
+            return None
+        return float(lesson.policy_loss(predict_own(policy, validation, choosing, table).logits, wanted))
 
     driven = _Driven({})
 
@@ -224,7 +242,7 @@ def _train(
 
     with Progress("clone", clone.epochs * len(frames), "frames") as bar:
         history = fit(
-            policy,
+            taught,
             clone,
             precision,
             math.ceil(len(frames) / clone.batch_size),
@@ -241,13 +259,13 @@ def _train(
             checkpoints,
         )
     say_if_stopped("clone", history)
-    return _Result(policy, history, driven.races, frames, choosing, measured_races(splits, clone.maps))
+    return _Result(policy, heads, history, driven.races, frames, choosing, measured_races(splits, clone.maps))
 
 
 def _write_results(folder: Path, result: _Result, train: FrameDataset, table: ActionTable) -> None:
     is_held_out = result.measured.frames.split != "train"
     with torch.no_grad():
-        measured = measure(result.policy, train, result.imitated, result.measured, table)
+        measured = measure(result.policy, result.heads, train, result.imitated, result.measured, table)
     metrics = _metrics(result) | measured
     metrics |= {f"validation_{name}": measured[name] if is_held_out else None for name in ("loss", "accuracy")}
     (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
@@ -259,6 +277,8 @@ def _write_results(folder: Path, result: _Result, train: FrameDataset, table: Ac
         baselines={"entropy of the labels": measured["label_entropy"]},
     )
     plot_confusion(folder / "confusion.png", np.array(measured["confusion"]), action_names(table))
+    draw_calibration(measured["calibration"]).savefig(folder / "calibration.png", dpi=100)
+    draw_timelines(measured["timelines"]).savefig(folder / "timelines.png", dpi=100)
 
 
 def _metrics(result: _Result) -> dict[str, Any]:
@@ -276,6 +296,15 @@ def _metrics(result: _Result) -> dict[str, Any]:
         "epochs": [epoch.to_json() for epoch in result.history.epochs],
         "races": [{"epoch": epoch} | driven.to_json() for epoch, driven in result.races.items()],
     }
+
+
+def say_what_is_never_done(share: torch.Tensor, table: ActionTable) -> None:
+    """Writes one line that names the actions without any share [A] in the labels."""
+    never = [name for name, part in zip(action_names(table), share.tolist(), strict=True) if part == 0.0]
+    if never:
+        sys.stderr.write(
+            f"clone: no training frame shows {', '.join(never)}; the policy cannot learn when to do that\n"
+        )
 
 
 def action_names(table: ActionTable) -> list[str]:

@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from rulka.agents.algorithms import label_of
@@ -178,8 +177,7 @@ def _draw(
 ) -> Report:
     """Draws all figures and gathers what else stands in the report."""
     cloning = _read_json(inputs.policy / METRICS_FILE)
-    confusion = np.array(cloning["confusion"], dtype=np.float64) if "confusion" in cloning else None
-    figures = draw_figures(evaluation, _training_logs(inputs.agent), confusion, cloning.get("validation_accuracy"))
+    figures = draw_figures(evaluation, _training_logs(inputs.agent), cloning)
     save_figures(folder / PLOTS, figures)
     origins = read_origins(inputs.encoder, inputs.policy, inputs.agent_init, inputs.agent)
     transfer = transfer_summary(inputs.agent_init)

@@ -9,8 +9,8 @@ Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorith
 
 Where each part comes from, `transfer` says for each algorithm: PPO can go on as the cloned policy, with a fresh value
 head. IQN can take the encoder and the float head; a head trained with cross-entropy says how likely an action is, not
-what it is worth. With every part fresh, an agent learns from scratch; both inputs are read all the same, for the
-normalisation that all networks share.
+what it is worth. Trunk and heads it can take from a cloned policy of its own shape (`clone.shape`). With every part
+fresh, an agent learns from scratch; both inputs are read all the same, for the normalisation that all networks share.
 """
 
 from __future__ import annotations

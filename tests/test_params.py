@@ -144,12 +144,24 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"capture.validation_fraction": 1.0}, "capture.validation_fraction: must be less than 1"),
         ({"races.num_demonstrations": 0}, "races.num_demonstrations: must be greater than or equal to 1"),
         ({"clone.fastest_share": 0.0}, "clone.fastest_share: must be greater than 0"),
+        ({"clone.offsets": [1, 2]}, r"clone: offsets must begin with 0, which drives, and rise, not \[1, 2\]"),
+        ({"clone.offsets": [0, 2, 2]}, r"clone: offsets must begin with 0, .* not \[0, 2, 2\]"),
+        ({"clone.offsets": []}, "clone.offsets is empty"),
         ({"simulator.physics.idle_rpm": 2e4}, "idle_rpm 20000.0 is greater than max_rpm"),
         ({"simulator.physics.rest_m": 0.2}, "rest_m 0.2 is greater than travel_m"),
         ({"simulator.physics.gear_up_mps": [65.0, 60.0, 63.0, 97.0]}, "gear_up_mps must rise"),
         ({"network.iqn.layer_norm": True}, "set transfer.iqn.float_head to fresh"),
         ({"transfer.iqn.trunk": "cloned"}, "transfer.iqn.trunk is cloned, but .* no values of actions"),
         ({"transfer.iqn.heads": "cloned"}, "transfer.iqn.heads is cloned, but .* no values of actions"),
+        ({"clone.shape": "iqn"}, "transfer.ppo.trunk is cloned, but .* of its clone.shape iqn, not that of ppo"),
+        (
+            {"clone.shape": "iqn", "train.algorithm": "iqn", "train.compared": []},
+            "guided carries a cloned policy of clone.shape policy, and clone.shape is iqn: set it to false, with",
+        ),
+        (
+            {"transfer.iqn.heads": "cloned", "transfer.iqn.trunk": "fresh"},
+            "whose clone.shape is policy, .* set it to fresh, or clone.shape to iqn",
+        ),
         ({"transfer.ppo.trunk": "pretrained"}, "transfer.ppo.trunk: must be 'fresh' or 'cloned'"),
         ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
         ({"iqn.mini_race_ms": 49.0}, "iqn.mini_race_ms 49 has 0 decisions of 50 ms: set at least 50"),
@@ -182,6 +194,36 @@ def test_action_chunks_need_a_float_head_of_their_own() -> None:
     with pytest.raises(ParamsError, match=r"set transfer.iqn.float_head to fresh"):
         checked_params(with_keys(chunks), "wrong")
     checked_params(with_keys(chunks | {"transfer.iqn.float_head": "fresh"}), "wrong")
+
+
+ALL_OF_IQN = {
+    "clone.shape": "iqn",
+    "train.algorithm": "iqn",
+    "train.compared": [],
+    "network.iqn.guided": False,
+    "iqn.warmup_steps": 0,
+    "iqn.guide_floor": 0.0,
+    "transfer.iqn.trunk": "cloned",
+    "transfer.iqn.heads": "cloned",
+}
+
+
+def test_what_is_shaped_like_iqn_can_become_all_of_it() -> None:
+    checked_params(with_keys(ALL_OF_IQN), "wrong")
+    checked_params(with_keys(ALL_OF_IQN | {"network.iqn.layer_norm": True}), "wrong")
+    chunks = {"network.iqn.actions_per_decision": 5, "iqn.demonstration_share": 0.0, "transfer.iqn.float_head": "fresh"}
+    with pytest.raises(ParamsError, match=r"rates more than the single actions .* set transfer.iqn.trunk and heads"):
+        checked_params(with_keys(ALL_OF_IQN | chunks), "wrong")
+
+
+def test_ppo_takes_over_what_sees_alone_from_another_shape() -> None:
+    both = ALL_OF_IQN | {"train.compared": ["ppo"], "transfer.ppo.trunk": "fresh", "ppo.value_warmup_steps": 0}
+    with pytest.raises(ParamsError, match=r"transfer.ppo.heads is cloned, but .* clone.shape iqn"):
+        checked_params(with_keys(both), "wrong")
+    both |= {"transfer.ppo.heads": "fresh"}
+    checked_params(with_keys(both), "wrong")
+    with pytest.raises(ParamsError, match=r"transfer.ppo.float_head is cloned, but .* has network.iqn.layer_norm"):
+        checked_params(with_keys(both | {"network.iqn.layer_norm": True}), "wrong")
 
 
 def test_what_is_not_trained_may_stand_as_it_is() -> None:

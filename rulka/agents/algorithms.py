@@ -16,10 +16,11 @@ from torch import nn
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.iqn.actor import IqnActor
+from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
 from rulka.agents.iqn.network import PARTS as IQN_PARTS
 from rulka.agents.iqn.network import build_network as build_iqn
 from rulka.agents.iqn.network import greedy_preference as prefer_as_iqn
-from rulka.agents.networks import SEEING_PARTS
+from rulka.agents.networks import SEEING_PARTS, build_clone_policy
 from rulka.agents.ppo.actor import PpoActor
 from rulka.agents.ppo.learner import PpoLearner
 from rulka.agents.ppo.network import PARTS as PPO_PARTS
@@ -29,7 +30,7 @@ from rulka.agents.spec import Actor, AgentSpec, Learner, Preference
 from rulka.artifacts import Artifact
 from rulka.device import CPU
 from rulka.observation import Normalisation
-from rulka.params import ActionParams, Algorithm, IqnParams, NetworkParams, ObservationParams
+from rulka.params import ActionParams, Algorithm, CloneShape, IqnParams, NetworkParams, ObservationParams
 from rulka.schedule import Schedule
 
 
@@ -104,8 +105,17 @@ def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-CLONED_PARTS: Mapping[str, tuple[str, ...]] = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.",)}
-"""The same for all parts of the cloned policy; the pretrained encoder is the first of them."""
+CLONED_PARTS: Mapping[str, tuple[str, ...]] = {
+    **SEEING_PARTS,
+    "trunk": ("trunk.", *IQN_PARTS["trunk"]),
+    "heads": ("policy_head.", *IQN_PARTS["heads"]),
+}
+"""The same for all parts of the cloned policy, of either shape; the pretrained encoder is the first of them."""
+
+CLONED_SHAPES: Mapping[
+    CloneShape, Callable[[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int], Cloned]
+] = {"policy": build_clone_policy, "iqn": build_cloned_iqn}
+"""What makes the network of a cloned policy with weights from torch's global generator, by its shape."""
 
 ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
     "ppo": AlgorithmEntry(
@@ -130,7 +140,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         make_learner=_iqn_learner,
         greedy_preference=prefer_as_iqn,
         parts=IQN_PARTS,
-        without_source=("tau_embed.", "advantage_head.", "value_head.", "guide.floor"),
+        without_source=("guide.floor",),
         own_code=(
             "models/iqn*.py",
             "rulka/agents/iqn/*.py",

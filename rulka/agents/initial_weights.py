@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, agent_table
+from models.cloning_heads import AHEAD_HEADS, CONTROLS_HEAD
+from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES, agent_table
 from rulka.artifacts import Artifact, sight_contract
 from rulka.errors import UserError
 from rulka.observation import FLOATS
@@ -26,6 +27,8 @@ LABELS = {"pretrained": "pretrained encoder", "cloned": "cloned policy"}
 
 STAGES = {"pretrained": "pretrain", "cloned": "clone"}
 NEW_NETWORK = "new network"
+IQN_SIZES = ("tau_embedding", "embedding_at", "layer_norm", "noisy_sigma")
+"""Of `network.iqn`, those that a cloned policy has which is shaped like IQN."""
 REPORT_SCHEMA_VERSION = 2
 
 
@@ -72,13 +75,17 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
     if pretrained.encoder != policy.encoder:
         message = "the cloned policy was made with another backbone than that of the encoder"
         raise TransferError(message, hint="Run `dvc repro clone` again.")
-    stored = policy.config.get("network")
-    if not isinstance(stored, Mapping):
-        message = "the cloned policy does not say how large its network is"
+    stored, shape = policy.config.get("network"), policy.config.get("shape")
+    if not isinstance(stored, Mapping) or shape not in CLONED_SHAPES:
+        message = "the cloned policy does not say how large its network is, or whose"
         raise TransferError(message, hint="Run `dvc repro clone` again.")
-    for name in ("float_hidden", "dense_hidden"):
-        if stored.get(name) != getattr(network, name):
-            message = f"network.{name} is {stored.get(name)} in the cloned policy, expected {getattr(network, name)}"
+    expected = network.model_dump(mode="json")
+    sizes = {name: (stored.get(name), expected[name]) for name in ("float_hidden", "dense_hidden")}
+    if shape != "policy":
+        sizes |= {f"iqn.{name}": (stored["iqn"].get(name), expected["iqn"][name]) for name in IQN_SIZES}
+    for name, (found, wanted) in sizes.items():
+        if found != wanted:
+            message = f"network.{name} is {found} in the cloned policy, expected {wanted}"
             raise TransferError(message, hint="Run `dvc repro clone` again.")
 
 
@@ -98,7 +105,7 @@ def initial_agent(
         TransferError: if a part is asked for that there is not, or that has other tensors or shapes.
     """
     parts, entry = transfer.of(algorithm), ALGORITHMS[algorithm]
-    for is_there, message in parts.impossible(network):
+    for is_there, message in parts.impossible(algorithm, network, policy.config["shape"]):
         if is_there:
             raise TransferError(message)
     table = agent_table(algorithm, actions, network)
@@ -192,6 +199,11 @@ def _row_of_source(
     wishes: Mapping[str, str],
 ) -> TensorReport:
     part, shape, where = part_of(CLONED_PARTS, name), list(tensor.shape), LABELS[source]
+    if name.startswith(AHEAD_HEADS):
+        offset = name.removeprefix(AHEAD_HEADS).partition(".")[0]
+        return TensorReport(where, name, "refused", shape, f"looks {offset} decision{'s' * (offset != '1')} ahead")
+    if name.startswith(CONTROLS_HEAD):
+        return TensorReport(where, name, "refused", shape, "tells analog controls")
     if part is None:
         return TensorReport(where, name, "refused", shape, "belongs to no part of an agent")
     if wishes[part] != source:

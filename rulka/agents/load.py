@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from models.cloning_heads import AHEAD_HEADS, CONTROLS_HEAD
 from rulka.actions import ActionTable
-from rulka.agents.algorithms import ALGORITHMS, label_of
-from rulka.agents.networks import build_clone_policy
+from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
 from rulka.agents.spec import Preference
 from rulka.artifacts import PER_DECISION, Artifact, ArtifactError, load_artifact, read_meta
 from rulka.device import CPU, upload
@@ -95,13 +95,17 @@ def _preference(artifact: Artifact, device: torch.device) -> Preference:
     observation, table, encoder = artifact.observation.params(), artifact.actions, artifact.encoder
     sizes = NetworkParams.model_validate(artifact.config["network"])
     if artifact.kind == "policy":
-        policy = build_clone_policy(observation, encoder, sizes, artifact.normalisation, table.num_actions)
-        return _with_weights(policy, artifact, device)
+        build = CLONED_SHAPES[artifact.config["shape"]]
+        policy = build(observation, encoder, sizes, artifact.normalisation, table.num_actions)
+        beside = (AHEAD_HEADS, CONTROLS_HEAD)
+        driving = {name: tensor for name, tensor in artifact.tensors.items() if not name.startswith(beside)}
+        _with_weights(policy, driving, device)
+        return lambda image, floats: policy.decide(policy.encode(image), floats)
     entry = ALGORITHMS[artifact.config["algorithm"]]
     network = entry.build_network(observation, encoder, sizes, artifact.normalisation, table.num_outputs)
-    return entry.greedy_preference(_with_weights(network, artifact, device), artifact, device)
+    return entry.greedy_preference(_with_weights(network, artifact.tensors, device), artifact, device)
 
 
-def _with_weights(network: nn.Module, artifact: Artifact, device: torch.device) -> nn.Module:
-    network.load_state_dict(artifact.tensors)
+def _with_weights(network: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> nn.Module:
+    network.load_state_dict(tensors)
     return network.eval().to(device)

@@ -119,12 +119,16 @@ class FrameIndex:
 
 
 class Batch(NamedTuple):
-    """Frames to learn from: image [B, L, H, W] uint8, floats [B, 184], action [B] int64, action_share [B, A]."""
+    """Frames to learn from: image [B, L, H, W] uint8, floats [B, 184], action [B] int64, action_share [B, A].
+
+    `number` [B] int64 is theirs in their split, for what is looked up beside them.
+    """
 
     image: torch.Tensor
     floats: torch.Tensor
     action: torch.Tensor
     action_share: torch.Tensor
+    number: torch.Tensor
 
 
 class Images(NamedTuple):
@@ -282,6 +286,7 @@ class FrameDataset:
             torch.from_numpy(self.floats[frames]),
             torch.from_numpy(self.action[frames].astype(np.int64)),
             torch.from_numpy(self.action_share[frames]),
+            torch.from_numpy(np.arange(len(self))[frames]),
         )
 
     def iterate_batches(

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.actor_critic import ClonePolicy
+from rulka.agents.iqn.cloned import Cloned
 from rulka.device import device_of, upload
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.evaluation.results import RaceResult
+from rulka.race_settings import rank_of_races
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ClosedLoop:
         mean_progress_m: furthest point on the track, mean of all.
         mean_time_s: of those that finished; None where none did.
         mean_duration_s: until the race ended, in whatever way, mean of all.
+        median_unfinished_s: race time at which those ended that did not finish, median; None where all did.
     """
 
     num_races: int
@@ -36,35 +38,38 @@ class ClosedLoop:
     mean_progress_m: float
     mean_time_s: float | None
     mean_duration_s: float
+    median_unfinished_s: float | None
 
     @classmethod
     def of(cls, results: Sequence[RaceResult]) -> ClosedLoop:
         """Returns how some races went, at least one."""
         times = [result.time_s for result in results if result.time_s is not None]
+        ends_ms = [result.duration_ms for result in results if not result.is_finished]
         return cls(
             num_races=len(results),
             finish_rate=len(times) / len(results),
             mean_progress_m=float(np.mean([result.progress_m for result in results])),
             mean_time_s=float(np.mean(times)) if times else None,
             mean_duration_s=float(np.mean([result.duration_ms for result in results])) / 1000.0,
+            median_unfinished_s=float(np.median(ends_ms)) / 1000.0 if ends_ms else None,
         )
 
     @property
     def rank(self) -> tuple[float, float]:
         """Larger is better: first the finish rate, then the mean time, or the progress where nobody finished."""
-        return self.finish_rate, self.mean_progress_m if self.mean_time_s is None else -self.mean_time_s
+        return rank_of_races(self.finish_rate, self.mean_time_s, self.mean_progress_m)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON."""
         return asdict(self)
 
 
-def drive(policy: ClonePolicy, races: EvaluationRaces) -> ClosedLoop:
+def drive(policy: Cloned, races: EvaluationRaces) -> ClosedLoop:
     """Lets a policy take its most likely actions; call it without gradients, with the policy in evaluation mode."""
     device = device_of(policy)
 
     def decide(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
-        seen = upload((torch.from_numpy(image), torch.from_numpy(floats)), device)
-        return policy(*seen).argmax(dim=1).cpu().numpy()
+        seen, told = upload((torch.from_numpy(image), torch.from_numpy(floats)), device)
+        return policy.decide(policy.encode(seen), told).argmax(dim=1).cpu().numpy()
 
     return ClosedLoop.of(race(decide, races))

@@ -21,7 +21,7 @@ def action_weights(share: Tensor, exponent: float) -> Tensor:
     return weights / (weights * share).sum()
 
 
-def action_loss(logits: Tensor, share: Tensor, weights: Tensor, focal: float) -> Tensor:
+def action_loss(logits: Tensor, share: Tensor, weights: Tensor, focal: float, is_known: Tensor | None = None) -> Tensor:
     """Weighted cross-entropy [] of labels, mean over frames.
 
     Args:
@@ -29,9 +29,13 @@ def action_loss(logits: Tensor, share: Tensor, weights: Tensor, focal: float) ->
         share: [B, A] of each action in the label; rows sum to 1.
         weights: [A] of `action_weights`.
         focal: exponent of one minus the probability of an action, by which its term is multiplied; 0 is plain.
+        is_known: [B] whether a frame has a label; the others count nothing. All have one when left out.
     """
     log_probs = logits.float().log_softmax(dim=1)
     terms = -share * weights * log_probs
     if focal > 0.0:
         terms = terms * (1.0 - log_probs.exp()) ** focal
-    return terms.sum(dim=1).mean()
+    losses = terms.sum(dim=1)
+    if is_known is None:
+        return losses.mean()
+    return torch.where(is_known, losses, 0.0).sum() / is_known.sum().clamp(min=1)

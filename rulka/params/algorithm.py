@@ -43,4 +43,5 @@ class AlgorithmParams(Section):
             decision_ms: how long a decision lasts.
             is_trained: whether the algorithm takes part.
         """
-        return parts.impossible(network) if is_trained else []
+        del network, parts, decision_ms, is_trained
+        return []

@@ -139,7 +139,6 @@ class IqnParams(AlgorithmParams):
                 "iqn.warmup_steps and iqn.guide_floor ask the cloned policy: set network.iqn.guided to true, "
                 "or both to 0",
             ),
-            *super().impossible(network, parts, decision_ms, is_trained=is_trained),
         ]
 
     def mini_race_decisions(self, decision_ms: int) -> int:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rulka.params.base import Algorithm, Count, Section, Seed, Size
+from rulka.params.base import Algorithm, CloneShape, Count, Section, Seed, Size
 
 
 class IqnNetworkParams(Section):
@@ -40,12 +40,35 @@ class PartsParams(Section):
     encoder: Literal["fresh", "pretrained", "cloned"] = Field(description="of images; pretrained is Level 0")
     float_head: Literal["fresh", "cloned"] = Field(description="of the floats, with their normalisation")
     trunk: Literal["fresh", "cloned"] = Field(description="between both and the heads; IQN's embeds quantile fractions")
-    heads: Literal["fresh", "cloned"] = Field(description="policy head of PPO; values have no earlier stage, so fresh")
+    heads: Literal["fresh", "cloned"] = Field(
+        description="that end in actions: cloned where clone.shape is the algorithm's"
+    )
 
-    def impossible(self, network: NetworkParams) -> list[tuple[bool, str]]:
-        """Returns what cannot be taken over: for each such wish whether it is there, and what is wrong with it."""
-        del network
-        return []
+    def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> list[tuple[bool, str]]:
+        """Returns what cannot be taken over: for each such wish whether it is there, and what is wrong with it.
+
+        Args:
+            algorithm: whose parts these are.
+            network: sizes of networks.
+            shape: of the cloned policy.
+        """
+        cloned = [part for part in ("trunk", "heads") if self.by_part()[part] == "cloned"]
+        has_another = shape != "policy"
+        return [
+            *(
+                (
+                    has_another,
+                    f"transfer.{algorithm}.{part} is cloned, but the cloned policy has that of its clone.shape "
+                    f"{shape}, not that of {algorithm}: set it to fresh, or clone.shape to policy",
+                )
+                for part in cloned
+            ),
+            (
+                has_another and network.iqn.layer_norm and self.float_head == "cloned",
+                f"transfer.{algorithm}.float_head is cloned, but that of clone.shape {shape} has "
+                "network.iqn.layer_norm: set it to fresh",
+            ),
+        ]
 
     def by_part(self) -> dict[str, str]:
         """Returns the source of every part, by the name of the part."""
@@ -55,9 +78,10 @@ class PartsParams(Section):
 class IqnPartsParams(PartsParams):
     """The same for IQN."""
 
-    def impossible(self, network: NetworkParams) -> list[tuple[bool, str]]:
+    def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> list[tuple[bool, str]]:
         """Returns what cannot be taken over; see `PartsParams`."""
-        return _impossible_for_iqn(self, network.iqn)
+        del algorithm
+        return _impossible_for_iqn(self, network.iqn, shape)
 
 
 class TransferParams(Section):
@@ -72,19 +96,28 @@ class TransferParams(Section):
         return getattr(self, algorithm)
 
 
-def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams) -> list[tuple[bool, str]]:
-    no_values = "the cloned policy's logits, and what leads to them, are no values of actions: set it to fresh"
-    has_cloned_floats, count = parts.float_head == "cloned", network.actions_per_decision
+def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams, shape: CloneShape) -> list[tuple[bool, str]]:
+    no_values = (
+        f"the logits of the cloned policy, whose clone.shape is {shape}, and what leads to them, are no values of "
+        "actions: set it to fresh, or clone.shape to iqn"
+    )
+    is_policy, has_cloned_floats = shape == "policy", parts.float_head == "cloned"
+    count, has_cloned_values = network.actions_per_decision, "cloned" in (parts.trunk, parts.heads)
     return [
         (
             count > 1 and network.guided,
             f"network.iqn.guided carries the cloned policy, which knows single actions: with actions_per_decision "
             f"{count} set it to false",
         ),
-        (parts.trunk == "cloned", f"transfer.iqn.trunk is cloned, but {no_values}"),
-        (parts.heads == "cloned", f"transfer.iqn.heads is cloned, but {no_values}"),
         (
-            network.layer_norm and has_cloned_floats,
+            network.guided and not is_policy,
+            f"network.iqn.guided carries a cloned policy of clone.shape policy, and clone.shape is {shape}: set it to "
+            "false, with iqn.warmup_steps and iqn.guide_floor 0, or clone.shape to policy",
+        ),
+        (is_policy and parts.trunk == "cloned", f"transfer.iqn.trunk is cloned, but {no_values}"),
+        (is_policy and parts.heads == "cloned", f"transfer.iqn.heads is cloned, but {no_values}"),
+        (
+            network.layer_norm and has_cloned_floats and is_policy,
             "network.iqn.layer_norm makes another function of the cloned float head's weights: "
             "set transfer.iqn.float_head to fresh",
         ),
@@ -92,5 +125,10 @@ def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams) -> list[t
             count > 1 and has_cloned_floats,
             f"with network.iqn.actions_per_decision {count} IQN sees more previous actions than the cloned float head: "
             "set transfer.iqn.float_head to fresh",
+        ),
+        (
+            count > 1 and has_cloned_values,
+            f"with network.iqn.actions_per_decision {count} IQN rates more than the single actions of the cloned "
+            "policy: set transfer.iqn.trunk and heads to fresh",
         ),
     ]

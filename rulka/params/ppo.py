@@ -53,7 +53,6 @@ class PpoParams(AlgorithmParams):
     ) -> list[tuple[bool, str]]:
         """Returns what cannot be together; see `AlgorithmParams`."""
         return [
-            *super().impossible(network, parts, decision_ms, is_trained=is_trained),
             (
                 is_trained and parts.heads == "fresh" and self.value_warmup_steps > 0,
                 f"ppo.value_warmup_steps {self.value_warmup_steps} spares a cloned policy, and transfer.ppo.heads is "

@@ -67,6 +67,11 @@ class Params(Section):
                     is_trained=name in self.train.algorithms,
                 )
             ),
+            *(
+                problem
+                for name in self.train.algorithms
+                for problem in self.transfer.of(name).impossible(name, self.network, self.clone.shape)
+            ),
             (
                 isinstance(self.encoder, PatchConfig)
                 and bool(self.observation.height % self.encoder.patch or self.observation.width % self.encoder.patch),

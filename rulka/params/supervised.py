@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from rulka.params.base import (
     BatchSize,
+    CloneShape,
     Count,
     LearningRate,
     MapChoice,
@@ -99,6 +101,7 @@ class PretrainParams(FitParams):
 class CloneParams(FitParams, LineStartParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
+    shape: CloneShape = Field(description="network: policy is PPO's, and can guide IQN; iqn can become IQN's values")
     maps: MapChoice = Field(description="whose races are imitated: the main track's, or those of all maps")
     fastest_share: float = Field(
         gt=0, le=1, description="share of a map's training races that are imitated, fastest first"
@@ -108,5 +111,19 @@ class CloneParams(FitParams, LineStartParams):
     labels: LabelKind = Field(description="shares of a decision's actions, or the one that was held longest")
     rare_actions: Share = Field(description="weight of an action by its frequency: 0 alike, 1 all actions alike")
     focal: NotNegative = Field(description="how much less frames count that the policy knows; 0 is plain, 2 usual")
+    dropout: float = Field(ge=0, lt=1, description="share of the trunk's units that learning leaves out at random")
+    offsets: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = Field(
+        strict=False,
+        min_length=1,
+        description="decisions ahead whose actions are learned; 0, the policy, and later ones",
+    )
+    analog_weight: NotNegative = Field(description="of the squared error of steering, gas and brake; 0 learns none")
     race_every: Whole = Field(description="epochs after which it races; the best racer is kept, at 0 the least loss")
     num_races: Several = Field(description="races each time, side by side")
+
+    @model_validator(mode="after")
+    def _check(self) -> CloneParams:
+        if self.offsets[0] != 0 or any(low >= high for low, high in pairwise(self.offsets)):
+            message = f"offsets must begin with 0, which drives, and rise, not {list(self.offsets)}"
+            raise ValueError(message)
+        return self

@@ -1,4 +1,4 @@
-"""What behaviour cloning needs beside the loop: disturbed inputs, and honest measures of what was learned.
+"""What behaviour cloning needs beside the loop: disturbed inputs, labels, and what a policy makes of frames.
 
 The previous actions are among the floats, and most actions repeat the one before, so a cloned policy that only copies
 its own last action looks good on recorded frames and then drives straight on for ever. Hiding them from a share of the
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,11 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.actor_critic import ClonePolicy
-from rulka.actions import FORWARD, ActionTable
+from models.cloning_heads import CloningHeads
+from rulka.actions import ActionTable
+from rulka.agents.iqn.cloned import Cloned
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
 from rulka.datasets.split import Split
 from rulka.device import device_of, upload_ahead
+from rulka.errors import UserError
+from rulka.losses.cloning import action_loss
 from rulka.observation import FLOATS
 from rulka.params import CloneParams, LabelKind, MapChoice
 
@@ -101,15 +104,104 @@ def measured_races(splits: Mapping[Split, FrameDataset], maps: MapChoice) -> Mea
     return next((part for part in parts if part.races), parts[-1])
 
 
-def as_labels(action: Tensor, share: Tensor, labels: LabelKind) -> Tensor:
-    """Returns labels [B, A] of decisions, from the actions held longest [B] and the shares of all [B, A]."""
-    return share if labels == "soft" else functional.one_hot(action, share.shape[1]).to(share.dtype)
+class CloneError(UserError):
+    """Frames that a policy cannot be learned from as the parameters say."""
 
 
-def labels_of(frames: FrameDataset, numbers: NDArray[np.int64], labels: LabelKind) -> Tensor:
-    """Returns the labels [N, A] of frames by their numbers."""
-    action, share = frames.action[numbers].astype(np.int64), frames.action_share[numbers]
-    return as_labels(torch.from_numpy(action), torch.from_numpy(share), labels)
+def check_races(splits: Mapping[Split, FrameDataset], clone: CloneParams) -> None:
+    """Makes sure that there are races to learn from, and that every race is long enough to look ahead in.
+
+    Raises:
+        CloneError: if there are none, or naming the shortest race that is not.
+    """
+    used, offsets = {split: races_of(frames, clone.maps) for split, frames in splits.items()}, clone.offsets
+    if not used["train"]:
+        message = "the frames hold no race to learn from: all are held out"
+        raise CloneError(message, hint="Lower capture.validation_fraction, or capture more races.")
+    shortest = min((race for races in used.values() for race in races), key=lambda race: race.num_frames)
+    if offsets[-1] >= shortest.num_frames:
+        message = (
+            f"clone.offsets looks {offsets[-1]} decisions ahead, and race {shortest.race_id} has "
+            f"{shortest.num_frames}: none of its frames has such a label"
+        )
+        raise CloneError(message, hint=f"Take offsets below {shortest.num_frames}.")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of all frames of a split, to be looked up any number of decisions ahead.
+
+    Attributes:
+        now: [N, A] of the frames themselves: shares of a decision's actions, or 1 for the one that was held longest.
+        num_left: [N] frames of the same race that come after each.
+        controls: [N, 3] raw steering, gas and brake.
+    """
+
+    now: Tensor
+    num_left: Tensor
+    controls: Tensor
+
+    @classmethod
+    def of(cls, frames: FrameDataset, kind: LabelKind) -> Labels:
+        """Returns those of a split, in main memory."""
+        share = torch.from_numpy(frames.action_share[:])
+        longest = torch.from_numpy(frames.action[:].astype(np.int64))
+        now = share if kind == "soft" else functional.one_hot(longest, share.shape[1]).to(share.dtype)
+        num_left = torch.zeros(len(frames), dtype=torch.int64)
+        for race in frames.races:
+            num_left[race.start : race.start + race.num_frames] = torch.arange(race.num_frames).flip(0)
+        return cls(now, num_left, torch.from_numpy(frames.controls[:]))
+
+    def to(self, device: torch.device) -> Labels:
+        """Returns them on a device."""
+        return Labels(*(each.to(device) for each in (self.now, self.num_left, self.controls)))
+
+    def ahead(self, number: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+        """Returns labels [B, A] of decisions after frames by their numbers [B], and which of them [B] there are.
+
+        Where a race has ended by then, the label is that of its last frame, and counts nothing.
+        """
+        num_left = self.num_left[number]
+        return self.now[number + num_left.clamp(max=offset)], num_left >= offset
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What Level 1 trains, and its loss.
+
+    Attributes:
+        policy: that of now, offset 0.
+        heads: those beside it.
+        labels: of the training frames, where the networks are.
+        weights: [A] of the actions, there too.
+        clone: its `focal` and `analog_weight`.
+    """
+
+    policy: Cloned
+    heads: CloningHeads
+    labels: Labels
+    weights: Tensor
+    clone: CloneParams
+
+    def loss(self, batch: Batch, floats: Tensor) -> Tensor:
+        """Returns the mean loss [] of all offsets, and that of the controls by its weight.
+
+        Args:
+            batch: what is seen, with the numbers by which its labels are found.
+            floats: [B, F] in place of the batch's.
+        """
+        hidden = self.policy.hidden(self.policy.encode(batch.image), floats)
+        losses = [self.policy_loss(self.policy.read_out(hidden), self.labels.now[batch.number])]
+        for offset, logits in self.heads.ahead(hidden).items():
+            losses.append(self.policy_loss(logits, *self.labels.ahead(batch.number, offset)))
+        loss, controls = torch.stack(losses).mean(), self.heads.controls(hidden)
+        if controls is None:
+            return loss
+        return loss + self.clone.analog_weight * functional.mse_loss(controls, self.labels.controls[batch.number])
+
+    def policy_loss(self, logits: Tensor, labels: Tensor, is_known: Tensor | None = None) -> Tensor:
+        """Returns the loss [] of one offset, see `action_loss`; of logits and labels [B, A] anywhere."""
+        return action_loss(logits, labels, self.weights.to(logits.device), self.clone.focal, is_known)
 
 
 @dataclass(frozen=True)
@@ -117,34 +209,41 @@ class Predictions:
     """What a policy makes of N frames.
 
     Attributes:
-        loss: mean cross-entropy against the shares of the actions, nats.
-        predicted: [N] most likely action.
+        logits: [N, A] float32, in main memory.
     """
 
-    loss: float
-    predicted: NDArray[np.int64]
+    logits: Tensor
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """[N] most likely action."""
+        return self.logits.argmax(dim=1).numpy()
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        """[N] probability of the most likely action."""
+        return self.logits.softmax(dim=1).amax(dim=1).numpy()
+
+    def losses(self, labels: Tensor) -> NDArray[np.float64]:
+        """Returns the cross-entropy [N] of each frame against labels [N, A], nats."""
+        return functional.cross_entropy(self.logits, labels, reduction="none").double().numpy()
 
 
-def predict(
-    policy: ClonePolicy, frames: FrameDataset, numbers: NDArray[np.int64], *, hide_previous: bool = False
-) -> Predictions:
-    """Runs a policy over frames by their numbers [N], with the recorded previous actions; call it without gradients."""
-    total, predicted = 0.0, [np.zeros(0, np.int64)]
+def hidden_of(
+    policy: Cloned, frames: FrameDataset, numbers: NDArray[np.int64], *, hide_previous: bool = False
+) -> Tensor:
+    """Returns a trunk's output [N, W] for frames by their numbers [N], where the policy is; call it without gradients.
+
+    The policy sees the recorded previous actions, or none.
+    """
+    hidden = []
     for batch in _in_order(policy, frames, numbers):
         floats = hide(batch.floats, policy.float_mean, "previous_actions") if hide_previous else batch.floats
-        logits = policy(batch.image, floats)
-        total += float(functional.cross_entropy(logits, batch.action_share)) * len(floats)
-        predicted.append(logits.argmax(dim=1).cpu().numpy())
-    return Predictions(total / len(numbers), np.concatenate(predicted))
+        hidden.append(policy.hidden(policy.encode(batch.image), floats))
+    return torch.cat(hidden)
 
 
-def predict_own(
-    policy: ClonePolicy,
-    frames: FrameDataset,
-    races: Sequence[FrameRace],
-    table: ActionTable,
-    labels: LabelKind = "soft",
-) -> Predictions:
+def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable) -> Predictions:
     """Runs a policy along races such that it sees its own actions as the previous ones, as it does when it drives.
 
     The car still goes where the recorded driver went. Previous actions from before the first frame are the recorded
@@ -155,7 +254,6 @@ def predict_own(
         frames: frames of the races.
         races: at least one.
         table: what its actions are, one a decision.
-        labels: what its loss is against.
 
     Returns:
         Over all frames of the races, in the order of `frames_of`.
@@ -176,97 +274,11 @@ def predict_own(
         logits[at] = policy.decide(encoded[at], seen)
         pressed = keys[logits[at].argmax(dim=1)]
         previous[is_going] = torch.cat([previous[is_going][:, keys.shape[1] :], pressed], dim=1)
-    wanted = labels_of(frames, numbers, labels).to(device)
-    return Predictions(float(functional.cross_entropy(logits, wanted)), logits.argmax(dim=1).cpu().numpy())
+    return Predictions(logits.cpu())
 
 
-def _in_order(policy: ClonePolicy, frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:
+def _in_order(policy: Cloned, frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:
     """Yields batches of frames where the policy is."""
     parts = range(0, len(numbers), EVALUATION_BATCH)
     batches = (frames.batch(numbers[start : start + EVALUATION_BATCH]) for start in parts)
     return upload_ahead(batches, device_of(policy))
-
-
-def repeat_last_action(action: NDArray[np.int64], race_index: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns [N] what a policy would do that repeats the recorded action before; "forward" at the start of a race.
-
-    Args:
-        action: [N] recorded actions, each race's frames in order.
-        race_index: [N] race of every frame.
-    """
-    previous = np.roll(action, 1)
-    is_first = np.ones(len(action), bool)
-    is_first[1:] = race_index[1:] != race_index[:-1]
-    previous[is_first] = FORWARD
-    return previous
-
-
-def label_entropy(action_share: NDArray[np.float32]) -> float:
-    """Returns the mean entropy of the labels in nats: the cross-entropy that no policy can go below."""
-    share = action_share.astype(np.float64)
-    return float(-(share * np.log(np.where(share > 0, share, 1.0))).sum(axis=1).mean())
-
-
-def confusion_matrix(action: NDArray[np.int64], predicted: NDArray[np.int64], num_actions: int) -> NDArray[np.int64]:
-    """Returns [A, A] counts, rows what was done and columns what was predicted."""
-    counts = np.bincount(action * num_actions + predicted, minlength=num_actions**2)
-    return counts.reshape(num_actions, num_actions)
-
-
-def measure(
-    policy: ClonePolicy,
-    train: FrameDataset,
-    imitated: NDArray[np.int64],
-    measured: Measured,
-    table: ActionTable,
-) -> dict[str, Any]:
-    """Compares a policy with the labels of some races, and with policies that learned nothing.
-
-    Args:
-        policy: call this without gradients.
-        train: training frames.
-        imitated: numbers of those that it learned from, which the majority action is taken from.
-        measured: races to measure on.
-        table: what its actions are, A of them.
-
-    Returns:
-        Plain JSON: loss, accuracy (both with the recorded previous actions), loss_with_own_actions,
-        accuracy_with_own_actions, accuracy_without_previous_actions, majority_accuracy, repeat_last_action_accuracy,
-        accuracy_where_action_changes (and the share of such frames), label_entropy, per_action, confusion.
-    """
-    frames, races = measured
-    numbers = frames_of(races)
-    action = frames.action[numbers].astype(np.int64)
-    seen, hidden = predict(policy, frames, numbers), predict(policy, frames, numbers, hide_previous=True)
-    own = predict_own(policy, frames, races, table)
-    repeated = repeat_last_action(action, frames.race_index[numbers])
-    majority = int(train.action_share[imitated].sum(axis=0, dtype=np.float64).argmax())
-    has_changed = repeated != action
-    confusion = confusion_matrix(action, seen.predicted, table.num_actions)
-    return {
-        "loss": seen.loss,
-        "accuracy": _share(seen.predicted == action),
-        "loss_with_own_actions": own.loss,
-        "accuracy_with_own_actions": _share(own.predicted == action),
-        "accuracy_without_previous_actions": _share(hidden.predicted == action),
-        "majority_accuracy": _share(action == majority),
-        "repeat_last_action_accuracy": _share(~has_changed),
-        "accuracy_where_action_changes": _share((seen.predicted == action)[has_changed]),
-        "share_where_action_changes": _share(has_changed),
-        "label_entropy": label_entropy(frames.action_share[numbers]),
-        "per_action": _per_action(confusion),
-        "confusion": confusion.tolist(),
-    }
-
-
-def _per_action(confusion: NDArray[np.int64]) -> list[dict[str, float | int | None]]:
-    rows = []
-    for action, row in enumerate(confusion):
-        num_frames = int(row.sum())
-        accuracy = float(row[action] / num_frames) if num_frames else None
-        rows.append({"action": action, "num_frames": num_frames, "accuracy": accuracy})
-    return rows
-
-
-def _share(is_true: NDArray[np.bool_]) -> float | None:
-    return float(is_true.mean()) if len(is_true) else None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rulka.evaluation.results import Evaluation
 from rulka.folders import EMBEDDING_PICTURE, LOSS_CURVE, NEIGHBOURS_PICTURE, PREVIEWS_PICTURE, PROBES_PICTURE
+from rulka.pretraining.clone_plots import draw_calibration, draw_timelines
 from rulka.report import learning_plots, race_plots
 from rulka.report.learning_plots import TrainingLog
 from rulka.report.theme import DARK, LIGHT, Draw, to_png
@@ -44,21 +44,18 @@ class _Wanted(NamedTuple):
     is_small: bool = False
 
 
-def draw_figures(
-    evaluation: Evaluation, logs: Sequence[TrainingLog], confusion: NDArray[np.float64] | None, accuracy: float | None
-) -> dict[str, Plot]:
+def draw_figures(evaluation: Evaluation, logs: Sequence[TrainingLog], cloning: Mapping[str, Any]) -> dict[str, Plot]:
     """Draws everything there is something to show for.
 
     Args:
         evaluation: all races.
         logs: training logs, the agent's first; may be empty.
-        confusion: [A, A] counts of the cloned policy, None when unknown.
-        accuracy: its accuracy on held-out races, None when unknown.
+        cloning: measures of the cloned policy, see `rulka.pretraining.clone_measures`; empty when unknown.
 
     Returns:
         Figures by file name without extension, in the order of the page.
     """
-    wanted = [*_race_figures(evaluation), *_learning_figures(evaluation, logs, confusion, accuracy)]
+    wanted = [*_race_figures(evaluation), *_learning_figures(evaluation, logs), *_cloning_figures(cloning)]
     figures = {}
     for figure in wanted:
         light, dark = to_png(figure.draw, LIGHT), to_png(figure.draw, DARK)
@@ -139,31 +136,49 @@ def _race_figures(evaluation: Evaluation) -> list[_Wanted]:
     ]
 
 
-def _learning_figures(
-    evaluation: Evaluation, logs: Sequence[TrainingLog], confusion: NDArray[np.float64] | None, accuracy: float | None
-) -> list[_Wanted]:
-    wanted = []
-    if logs:
-        wanted.append(
-            _Wanted(
-                "training",
-                "Training",
-                "Left by minutes, right by decisions. Lines are training races, which explore and may start anywhere "
-                "on the track: share that finished, best time from the start line so far, mean return. Dots are "
-                "greedy checks from the start line during training: share that finished, and their mean time.",
-                lambda theme: learning_plots.training_plot(logs, evaluation, theme),
-            )
+def _learning_figures(evaluation: Evaluation, logs: Sequence[TrainingLog]) -> list[_Wanted]:
+    if not logs:
+        return []
+    return [
+        _Wanted(
+            "training",
+            "Training",
+            "Left by minutes, right by decisions. Lines are training races, which explore and may start anywhere "
+            "on the track: share that finished, best time from the start line so far, mean return. Dots are "
+            "greedy checks from the start line during training: share that finished, and their mean time.",
+            lambda theme: learning_plots.training_plot(logs, evaluation, theme),
         )
-    if confusion is not None:
-        known = f" It takes the demonstrated action in {accuracy:.0%} of held-out frames." if accuracy else ""
-        wanted.append(
-            _Wanted(
-                "cloning",
-                "What the cloned policy mixes up",
-                f"Each row is an action of the demonstrators, each column what the cloned policy chose instead, in "
-                f"percent of the row.{known} Many confusions are a matter of a twentieth of a second.",
-                lambda theme: learning_plots.confusion_plot(confusion, theme),
-                is_small=True,
-            )
-        )
-    return wanted
+    ]
+
+
+def _cloning_figures(cloning: Mapping[str, Any]) -> list[_Wanted]:
+    if not cloning:
+        return []
+    accuracy = cloning["validation_accuracy"]
+    known = f" It takes the demonstrated action in {accuracy:.0%} of held-out frames." if accuracy else ""
+    confusion = np.array(cloning["confusion"], np.float64)
+    return [
+        _Wanted(
+            "cloning",
+            "What the cloned policy mixes up",
+            f"Each row is an action of the demonstrators, each column what the cloned policy chose instead, in "
+            f"percent of the row.{known} Many confusions are a matter of a twentieth of a second.",
+            lambda theme: learning_plots.confusion_plot(confusion, theme),
+            is_small=True,
+        ),
+        _Wanted(
+            "cloning_timelines",
+            "When the cloned policy holds which key",
+            "Along demonstrations that it did not learn from, below what their drivers held; it sees its own previous "
+            "actions, as when it drives, but goes where they went.",
+            lambda theme: draw_timelines(cloning["timelines"], theme.colours_of_clone),
+        ),
+        _Wanted(
+            "cloning_calibration",
+            "How sure the cloned policy is",
+            "A dot is a fifteenth of the frames: how likely it found the action that it would take, and how often that "
+            "was done. The error is the mean distance from the dashed line.",
+            lambda theme: draw_calibration(cloning["calibration"], theme.colours_of_clone),
+            is_small=True,
+        ),
+    ]

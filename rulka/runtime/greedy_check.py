@@ -18,6 +18,7 @@ from torch import Tensor
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
 from rulka.envs.results import StepResult
+from rulka.race_settings import rank_of_races
 from rulka.runtime.collector import CarBatch
 
 
@@ -59,7 +60,7 @@ class CheckResult:
     @property
     def rank(self) -> tuple[float, float]:
         """Larger is better: first the finish rate, then the mean pace, or the progress where nobody finished."""
-        return self.finish_rate, self.mean_progress_m if self.mean_pace is None else -self.mean_pace
+        return rank_of_races(self.finish_rate, self.mean_pace, self.mean_progress_m)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from rulka.actions import FORWARD
 from rulka.agents.networks import build_clone_policy
 from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
+from rulka.evaluation.results import RaceResult
 from rulka.observation import reference_normalisation
 from rulka.params import NetworkParams, reference_params
 from rulka.tracks.track import Track
@@ -20,7 +22,14 @@ BRAKE = 6
 
 
 def loop(finish_rate: float, progress_m: float, time_s: float | None) -> ClosedLoop:
-    return ClosedLoop(4, finish_rate, progress_m, time_s, 9.0)
+    return ClosedLoop(4, finish_rate, progress_m, time_s, 9.0, 9.0)
+
+
+def test_what_is_told_of_races_by_hand(make_race: Callable[..., RaceResult]) -> None:
+    """Three that ended after 2, 4 and 1 s, and two that needed 10 and 5 s for the 100 m."""
+    races = [make_race(10, stop_m=20), make_race(10, stop_m=40), make_race(20, stop_m=20), make_race(10), make_race(20)]
+    assert ClosedLoop.of(races) == ClosedLoop(5, 0.4, 56.0, 7.5, 4.4, 2.0)
+    assert ClosedLoop.of(races[3:]).median_unfinished_s is None
 
 
 def test_a_driver_is_better_by_finishes_then_by_time_then_by_progress() -> None:
@@ -52,6 +61,8 @@ def test_a_network_races_by_its_most_likely_action(track: Track, action: int, fi
     if finish_rate:
         assert found.mean_progress_m == track.length_m
         assert found.mean_time_s == pytest.approx(found.mean_duration_s)
+        assert found.median_unfinished_s is None
     else:
         assert found.mean_time_s is None
         assert found.mean_duration_s == pytest.approx(params.race_end.no_progress_s, abs=0.051)
+        assert found.median_unfinished_s == pytest.approx(found.mean_duration_s)

@@ -52,3 +52,19 @@ def test_a_frame_that_is_known_counts_for_little_where_hard_ones_are_looked_at()
         for focus in (0.0, 2.0)
     )
     assert float(focal) < 0.01 * float(plain)
+
+
+def test_frames_without_a_label_count_nothing() -> None:
+    """By hand: of three frames the middle one has a label, which one of two actions is found likely by 3 to 1."""
+    logits = torch.tensor([[9.0, -9.0], [math.log(3.0), 0.0], [-50.0, 50.0]], requires_grad=True)
+    share = torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    loss = action_loss(logits, share, torch.ones(2), 0.0, torch.tensor([False, True, False]))
+    assert loss.item() == pytest.approx(math.log(4.0))
+    loss.backward()
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad, torch.tensor([[0.0, 0.0], [0.75, -0.75], [0.0, 0.0]]))
+
+
+def test_a_batch_without_any_label_loses_nothing() -> None:
+    logits, share = some_frames()
+    assert float(action_loss(logits, share, torch.ones(4), 2.0, torch.zeros(6, dtype=torch.bool))) == 0.0

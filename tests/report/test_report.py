@@ -144,7 +144,7 @@ def test_page_and_figures_when_nobody_finishes(
 ) -> None:
     races = [make_race(10, stop_m=40), make_race(10, stop_m=20)]
     evaluation = Evaluation(track, [Contestant("agent", "Agent", races)], races if has_demonstrations else [])
-    figures = draw_figures(evaluation, [], None, None)
+    figures = draw_figures(evaluation, [], {})
     assert set(figures) == {"driven_lines", "speed"}  # no times, and nothing to split against
     save_figures(tmp_path / "plots", figures)
     assert (tmp_path / "plots" / "speed.png").read_bytes().startswith(b"\x89PNG")

@@ -64,7 +64,7 @@ def write_pretrained(folder: Path, encoder: EncoderConfig) -> tuple[Path, Path]:
     contract = sight_contract(observation)
     config: dict[str, Any] = {"encoder": encoder.model_dump()}
     save_artifact(folder / "encoder", Artifact("encoder", tensors, config, contract, table, normalisation))
-    config |= {"network": network.model_dump(mode="json"), "num_actions": table.num_actions}
+    config |= {"network": network.model_dump(mode="json"), "num_actions": table.num_actions, "shape": "policy"}
     save_artifact(folder / "policy", Artifact("policy", policy.state_dict(), config, contract, table, normalisation))
     return folder / "encoder", folder / "policy"
 

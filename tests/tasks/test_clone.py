@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import rulka.evaluation.closed_loop as closed_loop
+import rulka.pretraining.clone_measures as clone_measures
 import rulka.pretraining.cloning as cloning
 import tasks.clone as stage
 from models.actor_critic import ClonePolicy
@@ -22,14 +23,17 @@ from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
-from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
+from rulka.datasets.checksums import SEAL, sealed
+from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
 from rulka.datasets.split import SPLITS
 from rulka.errors import UserError
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces
+from rulka.losses.cloning import action_loss, action_weights
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import ActionParams, CloneParams, NetworkParams, reference_params
 from rulka.pretraining.cloning import Predictions
+from rulka.pretraining.fit import Lessons, fit
 from tasks.clone import Folders, clone
 from tests.conftest import sees
 
@@ -51,12 +55,16 @@ def params(**changes: Any) -> CloneParams:
         "precision": "float32",
         "seed": 1,
         "maps": "main",
+        "shape": "policy",
         "fastest_share": 1.0,
         "previous_action_dropout": 1.0,
         "float_noise": 0.02,
         "labels": "soft",
         "rare_actions": 0.0,
         "focal": 0.0,
+        "dropout": 0.0,
+        "offsets": [0],
+        "analog_weight": 0.0,
         "race_every": 0,
         "num_races": 4,
         "start_lateral_m": 1.0,
@@ -124,7 +132,7 @@ def test_it_learns_from_the_image_and_beats_the_baselines(
     assert len(metrics["confusion"]) == 12
 
 
-@pytest.mark.parametrize("changes", [{"labels": "hard"}, {"rare_actions": 1.0}, {"focal": 2.0}])
+@pytest.mark.parametrize("changes", [{"labels": "hard"}, {"rare_actions": 1.0}, {"focal": 2.0}, {"dropout": 0.3}])
 def test_it_learns_with_every_loss(
     write_frames: Write, encoder_dir: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -172,12 +180,12 @@ def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
     validation, test = (FrameDataset(frames_dir, split).races for split in SPLITS[1:])
     losses, chosen_by = iter([2.0, 1.0, 3.0, 0.0]), []  # the last is that of the report
 
-    def own(policy: object, frames: object, races: list[FrameRace], table: object, *_: object) -> Predictions:
+    def own(_policy: object, frames: FrameDataset, races: list[FrameRace], _table: object) -> Predictions:
         chosen_by.append(races)
-        predicted = np.zeros(sum(race.num_frames for race in races), np.int64)
-        return Predictions(next(losses), predicted)
+        share = torch.from_numpy(frames.action_share[frames_of(races)])
+        return Predictions(torch.where(share > 0, 0.0, next(losses)))  # the higher the worse
 
-    for module in (stage, cloning):
+    for module in (stage, clone_measures):
         monkeypatch.setattr(module, "predict_own", own)
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=3)
     assert metrics["best_epoch"] == 1
@@ -335,3 +343,154 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     assert found[0] == found[1]
     tensors = [load_artifact(tmp_path / name, "policy").tensors for name in ("whole", "resumed")]
     assert all(torch.equal(tensor, tensors[1][name]) for name, tensor in tensors[0].items())
+
+
+def test_heads_ahead_are_measured_kept_in_the_artifact_and_do_not_drive(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path
+) -> None:
+    """Actions last three frames: what is done is seen in the image, what comes next mostly not."""
+    frames_dir, _ = write_frames()
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", offsets=[0, 1, 8])
+    assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
+    now, next_one, later = metrics["by_offset"]
+    assert [row["offset"] for row in metrics["by_offset"]] == [0, 1, 8]
+    assert now["accuracy"] == metrics["accuracy"] > next_one["accuracy"] > later["accuracy"]
+    assert now["num_frames"] > next_one["num_frames"] > later["num_frames"]
+    artifact = load_artifact(tmp_path / "policy", "policy")
+    heads = {name for name in artifact.tensors if name.startswith("ahead_heads.")}
+    assert heads == {f"ahead_heads.{offset}.{kind}" for offset in (1, 8) for kind in ("weight", "bias")}
+    frames = FrameDataset(frames_dir, "validation").batch(slice(None))
+    policy = build_clone_policy(OBSERVATION, CONV, NETWORK, artifact.normalisation, 12)
+    policy.load_state_dict({name: tensor for name, tensor in artifact.tensors.items() if name not in heads})
+    with torch.no_grad():
+        expected = policy(frames.image, frames.floats).argmax(dim=1).numpy()
+    driver = load_policy(tmp_path / "policy")
+    assert (driver(frames.image.numpy(), frames.floats.numpy()) == expected).all()
+
+
+def test_looking_further_ahead_than_a_race_lasts_is_refused(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path
+) -> None:
+    frames_dir, _ = write_frames(num_races=3, num_frames=6)
+    with pytest.raises(
+        UserError, match=r"clone.offsets looks 6 decisions ahead, and race race-0 has 6: none"
+    ) as caught:
+        run(frames_dir, encoder_dir, tmp_path / "policy", offsets=[0, 6])
+    assert "Take offsets below 6." in caught.value.for_people()
+    run(frames_dir, encoder_dir, tmp_path / "policy", offsets=[0, 5], epochs=1)
+
+
+@pytest.mark.parametrize("changes", [{}, {"offsets": [0, 2], "dropout": 0.1}])
+def test_a_policy_shaped_like_iqn_learns_and_drives(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    frames_dir, _ = write_frames()
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", shape="iqn", **changes)
+    assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
+    assert metrics["validation_accuracy"] > metrics["repeat_last_action_accuracy"] + 0.1
+    artifact, validation = load_artifact(tmp_path / "policy", "policy"), FrameDataset(frames_dir, "validation")
+    assert {"tau_embed.0.weight", "value_head.2.bias"} <= set(artifact.tensors)
+    numbers = frames_of(validation.races)
+    driven = load_policy(tmp_path / "policy")(validation.images[numbers], validation.floats[numbers])
+    assert (driven == validation.action[numbers]).mean() == pytest.approx(metrics["validation_accuracy"])
+
+
+def test_a_policy_shaped_like_iqn_races(driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path) -> None:
+    races, frames = driven
+    out = tmp_path / "policy"
+    start(Folders(races, frames, encoder_dir, out), shape="iqn", epochs=1, race_every=1, num_races=2, batch_size=64)
+    (row,) = json.loads((out / "metrics.json").read_text())["races"]
+    assert row["num_races"] == 2
+
+
+def test_analog_controls_are_learned_beside_the_policy(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
+    """Frames that are steered left or right show it; all have the gas pressed."""
+    frames_dir, _ = write_frames()
+    assert run(frames_dir, encoder_dir, tmp_path / "plain", epochs=1)["analog"] is None
+    assert not any("controls_head" in name for name in load_artifact(tmp_path / "plain", "policy").tensors)
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", analog_weight=1.0)
+    assert metrics["analog"]["steer"]["error"] < 0.5 * metrics["analog"]["steer"]["constant_error"]
+    assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
+    assert load_artifact(tmp_path / "policy", "policy").tensors["controls_head.weight"].shape == (3, 64)
+    assert load_policy(tmp_path / "policy").algorithm == "cloning"
+
+
+@pytest.mark.parametrize("changes", [{}, {"focal": 2.0, "rare_actions": 0.5, "labels": "hard"}])
+def test_with_every_option_off_it_learns_as_it_did_without_them(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """The plain loop, bit by bit: the labels of the batch itself, one head, one loss."""
+    frames_dir, _ = write_frames()
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=2, previous_action_dropout=0.5, **changes)
+    learned, pretrained = (load_artifact(tmp_path / kind, kind) for kind in ("policy", "encoder"))
+    own, train = params(epochs=2, previous_action_dropout=0.5, **changes), FrameDataset(frames_dir, "train")
+    torch.manual_seed(own.seed)
+    policy = build_clone_policy(OBSERVATION, CONV, NETWORK, pretrained.normalisation, 12)
+    policy.encoder.load_state_dict({n.removeprefix("encoder."): x for n, x in pretrained.tensors.items()})
+    cloning.disconnect(policy.float_head, "clock")
+    generator = torch.Generator().manual_seed(own.seed)
+
+    def labels_of(batch: Batch) -> torch.Tensor:
+        return torch.eye(12)[batch.action] if own.labels == "hard" else batch.action_share
+
+    weights = action_weights(labels_of(train.batch(slice(None))).mean(dim=0), own.rare_actions)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        floats = cloning.disturb(batch.floats, policy.float_mean, policy.float_std, own, generator)
+        return action_loss(policy(batch.image, floats), labels_of(batch), weights, own.focal)
+
+    judged = iter(epoch["validation_loss"] for epoch in metrics["epochs"])
+    lessons = Lessons(
+        batches=lambda epoch: train.iterate_batches(seed=own.seed, epoch=epoch, batch_size=own.batch_size),
+        loss=loss,
+        validate=lambda: next(judged),
+    )
+    fit(policy, own, "float32", -(-len(train) // own.batch_size), lessons, lambda _frames, _loss: None)
+    assert set(learned.tensors) == set(policy.state_dict())
+    assert all(torch.equal(learned.tensors[name], tensor) for name, tensor in policy.state_dict().items())
+
+
+def test_actions_that_no_frame_shows_are_named(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The labels have gas alone, with left, with right, and a fifth of 3 in every decision."""
+    frames_dir, _ = write_frames(num_races=2)
+    run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1)
+    rest = "left, right, brake, brake+left, brake+right, gas+brake, gas+brake+left, gas+brake+right"
+    assert f"clone: no training frame shows {rest}; the policy cannot learn when to" in capsys.readouterr().err
+    run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1, labels="hard")
+    assert f"clone: no training frame shows none, {rest};" in capsys.readouterr().err
+
+
+def test_frames_without_a_race_to_learn_from_are_refused(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path
+) -> None:
+    frames_dir, _ = write_frames(num_races=2)
+    index = json.loads((frames_dir / "index.json").read_text())
+    del index[SEAL]
+    index["shards"]["train"] = []
+    index["races"] = [race for race in index["races"] if race["split"] == "validation"]
+    (frames_dir / "index.json").write_text(json.dumps(sealed(index)))
+    with pytest.raises(UserError, match="hold no race to learn from") as caught:
+        run(frames_dir, encoder_dir, tmp_path / "policy")
+    assert "Lower capture.validation_fraction" in caught.value.for_people()
+
+
+def test_frames_of_other_decisions_are_refused(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames_dir, _ = write_frames(num_races=2)
+    monkeypatch.setitem(globals(), "ACTIONS", ActionParams(ticks_per_action=10))
+    with pytest.raises(UserError, match=r"the frames have actions.ticks_per_action 5, expected 10"):
+        run(frames_dir, encoder_dir, tmp_path / "policy")
+
+
+def test_a_loss_that_is_no_number_ends_it_with_what_to_do(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames_dir, _ = write_frames(num_races=2)
+    monkeypatch.setattr(cloning, "action_loss", lambda logits, *_: logits.sum() * math.nan)
+    with pytest.raises(UserError, match="the training loss became nan in epoch 1 of 6") as caught:
+        run(frames_dir, encoder_dir, tmp_path / "policy")
+    assert "Lower the learning_rate" in caught.value.for_people()
+    assert not (tmp_path / "policy").exists()

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from models.cloning_heads import CloningHeads
 from models.encoders.config import ImpalaConfig
-from rulka.agents.algorithms import ALGORITHMS
+from models.iqn_cloned import NUM_FRACTIONS
+from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
 from rulka.agents.initial_weights import TransferError
+from rulka.agents.load import load_policy
 from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact
 from rulka.errors import UserError
 from rulka.observation import FLOATS, reference_normalisation
@@ -188,6 +191,21 @@ def test_a_tensor_that_the_network_has_no_place_for_is_an_error(small_params: Pa
     run(with_parts(small_params, "ppo", trunk="fresh"), pretrained)
 
 
+def test_heads_that_look_ahead_are_left_behind(small_params: Params, pretrained: Folders) -> None:
+    expected = load_artifact(run(small_params, pretrained), "agent_init").tensors
+    heads = CloningHeads(32, 12, (1, 4), is_analog=True).state_dict()
+    _change(pretrained[1], "policy", lambda artifact: replace(artifact, tensors=artifact.tensors | heads))
+    out = run(small_params, pretrained)
+    found = load_artifact(out, "agent_init").tensors
+    assert set(found) == set(expected)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    for folder in (out, out / "compared" / "iqn"):
+        rows = rows_of(folder, "cloned policy")
+        assert rows["ahead_heads.1.weight"] == ("refused", "looks 1 decision ahead")
+        assert rows["ahead_heads.4.bias"] == ("refused", "looks 4 decisions ahead")
+        assert rows["controls_head.weight"] == ("refused", "tells analog controls")
+
+
 @pytest.mark.parametrize("part", ["trunk", "heads"])
 def test_values_are_never_cloned(small_params: Params, pretrained: Folders, part: str) -> None:
     with pytest.raises(TransferError, match=f"transfer.iqn.{part} is cloned, but .* no values of actions"):
@@ -200,6 +218,70 @@ def test_iqn_carries_the_policy_that_drives_first(small_params: Params, pretrain
     guide = {name.removeprefix("guide.policy."): tensor for name, tensor in carried.items() if "guide." in name}
     assert set(guide) == {*policy, "guide.floor"}
     assert all(torch.equal(guide[name], tensor) for name, tensor in policy.items())
+
+
+def shape_like_iqn(params: Params, policy_dir: Path) -> Params:
+    """Makes the cloned policy one of IQN's shape, and returns parameters by which IQN takes over all of it."""
+    params = with_iqn(params, guided=False)
+    torch.manual_seed(2)
+    sizes = (params.observation, params.encoder, params.network, reference_normalisation(), 12)
+    tensors = CLONED_SHAPES["iqn"](*sizes).state_dict()
+    _change(policy_dir, "policy", lambda old: replace(old, tensors=tensors, config=old.config | {"shape": "iqn"}))
+    params = with_parts(params, "iqn", trunk="cloned", heads="cloned")
+    return with_parts(params, "ppo", trunk="fresh", heads="fresh")
+
+
+def test_iqn_takes_over_all_of_a_policy_of_its_shape_and_acts_like_it(
+    small_params: Params, pretrained: Folders
+) -> None:
+    params = shape_like_iqn(small_params, pretrained[1])
+    out = run(params, pretrained)
+    policy = load_artifact(pretrained[1], "policy").tensors
+    agent = load_artifact(out / "compared" / "iqn", "agent_init")
+    assert set(agent.tensors) == set(policy)
+    assert all(torch.equal(agent.tensors[name], tensor) for name, tensor in policy.items())
+    assert set(actions_of(out / "compared" / "iqn").values()) == {"copied"}
+    reasons = rows_of(out, "cloned policy")
+    assert reasons["tau_embed.0.weight"] == ("refused", "transfer.ppo.trunk is fresh")
+    assert reasons["advantage_head.2.bias"] == ("refused", "transfer.ppo.heads is fresh")
+    assert reasons["float_head.0.weight"][0] == "copied"
+    sizes = (params.observation, params.encoder, params.network, agent.normalisation, 12)
+    network = ALGORITHMS["iqn"].build_network(*sizes)
+    network.load_state_dict(agent.tensors)
+    acting = replace(agent, config=agent.config | {"iqn": {"num_quantiles_acting": NUM_FRACTIONS}})
+    prefer = ALGORITHMS["iqn"].greedy_preference(network, acting, torch.device("cpu"))
+    image, floats = torch.randint(0, 256, (70, 1, 64, 64), dtype=torch.uint8), torch.randn(70, 184)
+    driver = load_policy(pretrained[1])
+    with torch.no_grad():
+        expected = prefer(image, floats).argmax(dim=1).numpy()
+    assert (driver(image.numpy(), floats.numpy()) == expected).all()
+    assert len(set(expected)) > 1
+
+
+@pytest.mark.parametrize("part", ["trunk", "heads"])
+def test_parts_of_the_other_shape_are_refused(small_params: Params, pretrained: Folders, part: str) -> None:
+    params = shape_like_iqn(small_params, pretrained[1])
+    with pytest.raises(TransferError, match=rf"transfer.ppo.{part} is cloned, .* clone.shape iqn, not that of ppo"):
+        run(with_parts(params, "ppo", **{part: "cloned"}), pretrained)
+    with pytest.raises(
+        TransferError, match=r"guided carries a cloned policy of clone.shape policy, and clone.shape is"
+    ):
+        run(with_iqn(params, guided=True), pretrained)
+
+
+@pytest.mark.parametrize(("name", "value"), [("tau_embedding", 16), ("embedding_at", "state")])
+def test_a_policy_of_another_iqn_is_refused(
+    small_params: Params, pretrained: Folders, name: str, value: object
+) -> None:
+    params = shape_like_iqn(small_params, pretrained[1])
+    with pytest.raises(TransferError, match=rf"network.iqn.{name} is .* in the cloned policy, expected {value}"):
+        run(with_iqn(params, **{name: value}), pretrained)
+
+
+def test_a_policy_that_says_no_shape_is_refused(small_params: Params, pretrained: Folders) -> None:
+    _change(pretrained[1], "policy", lambda old: replace(old, config=old.config | {"shape": "round"}))
+    with pytest.raises(TransferError, match="does not say how large its network is, or whose"):
+        run(small_params, pretrained)
 
 
 def test_an_agent_without_a_guide_carries_no_policy(small_params: Params, pretrained: Folders) -> None:

@@ -6,9 +6,10 @@ import torch
 
 from models.encoders.config import EncoderConfig
 from models.guide import Guide
-from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
+from models.iqn import IqnNetwork, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
 from rulka.agents.iqn.action_chunks import by_place
+from rulka.agents.iqn.cloned import iqn_sizes
 from rulka.agents.networks import SEEING_PARTS, build_clone_policy, input_shape, seeded
 from rulka.agents.spec import AgentSpec, Preference
 from rulka.artifacts import Artifact
@@ -27,17 +28,8 @@ def build_network(
     num_outputs: int,
 ) -> IqnNetwork:
     """Returns a network with fresh weights from torch's global generator; see `rulka.agents.algorithms`."""
-    own = network.iqn
-    sizes = IqnSizes(
-        network.float_hidden,
-        network.dense_hidden,
-        own.tau_embedding,
-        own.layer_norm,
-        own.noisy_sigma,
-        own.embedding_at,
-    )
-    iqn = IqnNetwork(input_shape(observation, normalisation), encoder, sizes, num_outputs)
-    if own.guided:  # last, so that the same seed makes the same weights with and without it
+    iqn = IqnNetwork(input_shape(observation, normalisation), encoder, iqn_sizes(network), num_outputs)
+    if network.iqn.guided:  # last, so that the same seed makes the same weights with and without it
         iqn.guide = Guide(build_clone_policy(observation, encoder, network, normalisation, num_outputs))
     return iqn
 
