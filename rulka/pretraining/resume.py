@@ -57,7 +57,7 @@ def resumable(runs: Path, origin: Mapping[str, Any]) -> Iterator[Checkpoints]:
 
 
 def _forget_others(folder: Path) -> None:
-    others = [other for other in folder.parent.iterdir() if other != folder]
+    others = [other for other in folder.parent.iterdir() if other.is_dir() and other != folder]
     for other in sorted(others, key=_last_saved_s, reverse=True)[NUM_OTHERS_KEPT:]:
         with suppress(RunInUseError), locked(other):
             shutil.rmtree(other)
