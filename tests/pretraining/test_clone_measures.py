@@ -18,10 +18,11 @@ from models.cloning_heads import CloningHeads
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table
-from rulka.datasets.frames import FrameDataset, FrameRace
+from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
 from rulka.observation import reference_normalisation
 from rulka.pretraining.clone_measures import Habits, action_before, calibration, measure, timelines
 from rulka.pretraining.clone_plots import draw_calibration, draw_timelines
+from rulka.pretraining.cloning import Measured
 
 Write = Callable[..., tuple[Path, object]]
 MEAN, STD = (torch.from_numpy(part) for part in (reference_normalisation().mean, reference_normalisation().std))
@@ -37,7 +38,10 @@ def measured(write_frames: Write) -> tuple[dict[str, Any], ClonePolicy, FrameDat
     train, validation = FrameDataset(folder, "train"), FrameDataset(folder, "validation")
     with torch.no_grad():
         heads = CloningHeads(policy.num_hidden, 12, [])
-        return measure(policy, heads, train, validation, validation.races, action_table(5)), policy, validation
+        found = measure(
+            policy, heads, train, frames_of(train.races), Measured(validation, validation.races), action_table(5)
+        )
+    return found, policy, validation
 
 
 def test_habits_by_hand() -> None:
@@ -45,7 +49,7 @@ def test_habits_by_hand() -> None:
     action, race = np.array([0, 0, 1, 1, 2, 1, 0, 2]), np.array([4, 4, 4, 4, 4, 9, 9, 9])
     share = np.eye(4)[action] + [0.0, 0.0, 0.5, 0.0]
     train: Any = SimpleNamespace(action=action, race_index=race, action_share=share)
-    habits = Habits.of(train, 4)
+    habits = Habits.of(train, np.arange(8), 4)
     # Follow 0: 0, 0, 1, 1, 2. Follow 1: 1, 2, 0. Changed to: 1, 1, 2, 2, 0 in all.
     assert habits.majority == 2, "by its share, not by how often it is the longest"
     np.testing.assert_array_equal(habits.likeliest_next, [0, 0, 0, 0])
@@ -72,7 +76,10 @@ def test_fewer_frames_than_bins_are_a_bin_each() -> None:
 def test_timelines_by_hand() -> None:
     time_ms, action = np.array([0, 50, 100, 0, 50]), np.array([0, 0, 3, 1, 1])
     frames: Any = SimpleNamespace(time_ms=time_ms, action=action)
-    races = [FrameRace("late", "driver", "validation", 3, 2), FrameRace("early", "driver", "validation", 0, 3)]
+    races = [
+        FrameRace("late", "driver", "m", "validation", 3, 2),
+        FrameRace("early", "driver", "m", "validation", 0, 3),
+    ]
     assert timelines(frames, races, np.array([1, 2, 0, 3, 3, 7])) == [
         {"race_id": "late", "end_ms": 50, "driver": [[0, 1]], "policy": [[0, 1], [50, 2]]},
         {"race_id": "early", "end_ms": 100, "driver": [[0, 0], [100, 3]], "policy": [[0, 0], [50, 3]]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import ActionParams, CloneParams, NetworkParams, reference_params
 from rulka.pretraining.cloning import Predictions
 from rulka.pretraining.fit import Lessons, fit
+from rulka.progress import Progress
 from tasks.clone import Folders, clone
 from tests.conftest import sees
 
@@ -398,7 +400,8 @@ def test_a_policy_shaped_like_iqn_learns_and_drives(
 def test_a_policy_shaped_like_iqn_races(driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path) -> None:
     races, frames = driven
     out = tmp_path / "policy"
-    start(Folders(races, frames, encoder_dir, out), shape="iqn", epochs=1, race_every=1, num_races=2, batch_size=64)
+    folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs")
+    start(folders, shape="iqn", epochs=1, race_every=1, num_races=2, batch_size=64)
     (row,) = json.loads((out / "metrics.json").read_text())["races"]
     assert row["num_races"] == 2
 
@@ -445,7 +448,8 @@ def test_with_every_option_off_it_learns_as_it_did_without_them(
         loss=loss,
         validate=lambda: next(judged),
     )
-    fit(policy, own, "float32", -(-len(train) // own.batch_size), lessons, lambda _frames, _loss: None)
+    bar = Progress("", None, "frames", stream=io.StringIO())
+    fit(policy, own, lambda: "float32", -(-len(train) // own.batch_size), lessons, bar)
     assert set(learned.tensors) == set(policy.state_dict())
     assert all(torch.equal(learned.tensors[name], tensor) for name, tensor in policy.state_dict().items())
 
