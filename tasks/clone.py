@@ -12,6 +12,8 @@ Writes data/policy/         an artifact of kind "policy", see rulka.artifacts; t
                             "validation" where there are none, and "train", with `validation_*` null, where none is
                             held out. `races` says how it raced after which epoch
          loss_curve.png, confusion.png, calibration.png, timelines.png
+       data/visited/        with `clone.dagger` the frames that the policy met while it was taught, and what it was
+                            advised there, see rulka.pretraining.visited; else no round
 Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.resume
 """
 
@@ -21,7 +23,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +45,13 @@ from rulka.datasets.split import SPLITS, Split
 from rulka.device import Generators, device_of, upload, use_cores, use_device
 from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
-from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
+from rulka.evaluation.visiting import visit
+from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES, VISITED
 from rulka.losses.cloning import action_weights
 from rulka.params import (
     ActionParams,
     CloneParams,
+    DaggerParams,
     NetworkParams,
     ObservationParams,
     RaceEndParams,
@@ -71,12 +75,15 @@ from rulka.pretraining.cloning import (
 from rulka.pretraining.fit import History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.plots import plot_confusion, plot_loss
 from rulka.pretraining.resume import resumable
+from rulka.pretraining.visited import Visited
 from rulka.progress import Progress
 from rulka.provenance import provenance
 from rulka.race_settings import RaceSettings
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.stage import output_folder, require, run_stage
 
+VISITED_SEED = 2_000_000
+"""Of the races in which the policy meets what it learns from."""
 FIRST_SEED = 1_000_000
 """Of the races that choose the epoch: far from those of any evaluation."""
 _ENCODER_PREFIX = "encoder."
@@ -117,6 +124,7 @@ class Folders:
     encoder: Path
     out: Path
     runs: Path
+    visited: Path
 
 
 def clone(
@@ -155,7 +163,7 @@ def clone(
     heads = CloningHeads(policy.num_hidden, table.num_actions, clone.offsets[1:], is_analog=clone.analog_weight > 0.0)
     nn.ModuleList([policy, heads]).to(use_device())
     races = None
-    if clone.race_every:
+    if clone.race_every or clone.dagger:
         require(folders.races, "races")
         settings = RaceSettings.for_evaluation(observation, actions, simulator, clone, race_end)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
@@ -172,7 +180,14 @@ def clone(
     inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
     origin = provenance("clone", sections, inputs)
     with resumable(folders.runs, origin) as checkpoints:
-        result = _train(policy, heads, clone, splits, table, races, checkpoints)
+        visited = Visited(
+            checkpoints.folder / VISITED.name,
+            observation_contract(observation),
+            table,
+            observation.frames,
+            clone.labels,
+        )
+        result = _train(policy, heads, clone, splits, table, races, visited, checkpoints)
         artifact = Artifact(
             kind="policy",
             tensors=policy.state_dict() | heads.state_dict(),
@@ -187,9 +202,11 @@ def clone(
             normalisation=pretrained.normalisation,
             provenance=origin,
         )
-        with output_folder(folders.out) as folder:
+        with output_folder(folders.out) as folder, output_folder(folders.visited) as met:
             _write_results(folder, result, splits["train"], table)
             write_artifact(folder, artifact)
+            visited.copy_to(met)
+        visited.clear()
 
 
 def _train(
@@ -199,6 +216,7 @@ def _train(
     splits: Mapping[Split, FrameDataset],
     table: ActionTable,
     races: EvaluationRaces | None,
+    visited: Visited,
     checkpoints: Checkpoints,
 ) -> _Result:
     train, validation = splits["train"], splits["validation"]
@@ -218,7 +236,8 @@ def _train(
     lesson = Lesson(policy, heads, labels.to(device), weights, clone)
 
     def loss(batch: Batch) -> torch.Tensor:
-        return lesson.loss(batch, disturb(batch.floats, policy.float_mean, policy.float_std, clone, generators.device))
+        floats = disturb(batch.floats, policy.float_mean, policy.float_std, clone, generators.device)
+        return visited.taught_beside(lesson).loss(batch, floats)
 
     taught, sample = nn.ModuleList([policy, heads]), upload(train.batch(slice(0, clone.batch_size)), device)
 
@@ -235,7 +254,10 @@ def _train(
     driven = _Driven({})
 
     def judge(epoch: int) -> tuple[float, float] | None:
-        if races is None or ((epoch + 1) % clone.race_every and epoch + 1 < clone.epochs):
+        if races is None:
+            return None
+        _visit_when_due(policy, clone.dagger, races, visited, epoch)
+        if not clone.race_every or ((epoch + 1) % clone.race_every and epoch + 1 < clone.epochs):
             return None
         driven.races[epoch] = drive(policy, races)
         return driven.races[epoch].rank
@@ -247,19 +269,30 @@ def _train(
             precision,
             math.ceil(len(frames) / clone.batch_size),
             Lessons(
-                batches=lambda epoch: train.iterate_batches(
-                    seed=clone.seed, epoch=epoch, batch_size=clone.batch_size, frames=frames
+                batches=lambda epoch: visited.batches(
+                    train, frames, seed=clone.seed, epoch=epoch, batch_size=clone.batch_size
                 ),
                 loss=loss,
                 validate=validate,
                 judge=judge if races else None,
-                keeps={"generators": generators, "driven": driven},
+                keeps={"generators": generators, "driven": driven, "visited": visited},
             ),
             bar,
             checkpoints,
         )
     say_if_stopped("clone", history)
     return _Result(policy, heads, history, driven.races, frames, choosing, measured_races(splits, clone.maps))
+
+
+def _visit_when_due(
+    policy: Cloned, dagger: DaggerParams | None, races: EvaluationRaces, visited: Visited, epoch: int
+) -> None:
+    """Lets the policy drive after an epoch, by its number from 0, and adds what it met."""
+    if dagger is None or (epoch + 1) % dagger.every or len(visited.rounds) == dagger.rounds:
+        return
+    first = VISITED_SEED + len(visited.rounds) * dagger.num_races
+    seeds = range(first, first + dagger.num_races)
+    visited.add(epoch, visit(policy, replace(races, seeds=seeds), dagger.pace, f"visited-{epoch + 1}"))
 
 
 def _write_results(folder: Path, result: _Result, train: FrameDataset, table: ActionTable) -> None:
@@ -329,7 +362,7 @@ def main() -> None:
         params.encoder,
         params.network,
         params.clone,
-        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS),
+        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, visited=VISITED, runs=CLONE_RUNS),
     )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rulka.agents.iqn.cloned import Cloned
 from rulka.device import device_of, upload
-from rulka.evaluation.race import EvaluationRaces, race
+from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult
 from rulka.race_settings import rank_of_races
 
@@ -66,10 +66,15 @@ class ClosedLoop:
 
 def drive(policy: Cloned, races: EvaluationRaces) -> ClosedLoop:
     """Lets a policy take its most likely actions; call it without gradients, with the policy in evaluation mode."""
+    return ClosedLoop.of(race(greedy(policy), races))
+
+
+def greedy(policy: Cloned) -> Policy:
+    """Returns who takes a policy's most likely actions."""
     device = device_of(policy)
 
     def decide(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
-        seen, told = upload((torch.from_numpy(image), torch.from_numpy(floats)), device)
-        return policy.decide(policy.encode(seen), told).argmax(dim=1).cpu().numpy()
+        seen, known = upload((torch.from_numpy(image), torch.from_numpy(floats)), device)
+        return policy.decide(policy.encode(seen), known).argmax(dim=1).cpu().numpy()
 
-    return ClosedLoop.of(race(decide, races))
+    return decide

@@ -94,13 +94,22 @@ def starts(races: EvaluationRaces) -> Starts:
     return Starts(*(values.astype(np.float32) for values in drawn))
 
 
-def race(policy: Policy, races: EvaluationRaces, on_ended: Callable[[int], None] | None = None) -> list[RaceResult]:
+OnSeen = Callable[[Simulator, NDArray[np.uint8], NDArray[np.float32]], None]
+
+
+def race(
+    policy: Policy,
+    races: EvaluationRaces,
+    on_ended: Callable[[int], None] | None = None,
+    on_seen: OnSeen | None = None,
+) -> list[RaceResult]:
     """Lets a policy drive one race from every seed.
 
     Args:
         policy: who drives; what its actions are is what it says itself, if it does, else what the settings say.
         races: where, from where and how long.
         on_ended: called after each decision in which races ended, with how many.
+        on_seen: called before each decision, with the cars and what they see; memory that the next one overwrites.
 
     Returns:
         One result for each seed, in their order.
@@ -119,6 +128,8 @@ def race(policy: Policy, races: EvaluationRaces, on_ended: Callable[[int], None]
             history.add(has_moved=True, is_first=is_first)
             is_first[:] = False
         simulator.floats(floats)
+        if on_seen:
+            on_seen(simulator, history.seen, floats)
         actions = policy(history.seen, floats)
         simulator.step(actions)
         num_ended = log.add(actions)

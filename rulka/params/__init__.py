@@ -59,6 +59,7 @@ from rulka.params.simulator import (
 from rulka.params.supervised import (
     AutoencoderParams,
     CloneParams,
+    DaggerParams,
     FitParams,
     LabelKind,
     ObjectiveParams,
@@ -89,6 +90,7 @@ __all__ = [
     "CloneParams",
     "CloneShape",
     "Count",
+    "DaggerParams",
     "DriverParams",
     "EngineeredRewardParams",
     "EvaluateParams",

@@ -98,6 +98,18 @@ class PretrainParams(FitParams):
         return self
 
 
+class DaggerParams(Section):
+    """The policy drives while it is taught, and learns what the built-in driver advises where it got to.
+
+    Ross et al. 2011, arXiv:1011.0686.
+    """
+
+    rounds: Count = Field(description="how often it drives")
+    every: Count = Field(description="epochs from one round to the next")
+    num_races: Several = Field(description="races of a round, side by side")
+    pace: float = Field(gt=0, le=1, description="share of the possible speed at which the adviser would drive")
+
+
 class CloneParams(FitParams, LineStartParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
@@ -118,6 +130,7 @@ class CloneParams(FitParams, LineStartParams):
         description="decisions ahead whose actions are learned; 0, the policy, and later ones",
     )
     analog_weight: NotNegative = Field(description="of the squared error of steering, gas and brake; 0 learns none")
+    dagger: DaggerParams | None = Field(description="null: it learns from recorded races alone")
     race_every: Whole = Field(description="epochs after which it races; the best racer is kept, at 0 the least loss")
     num_races: Several = Field(description="races each time, side by side")
 
@@ -125,5 +138,9 @@ class CloneParams(FitParams, LineStartParams):
     def _check(self) -> CloneParams:
         if self.offsets[0] != 0 or any(low >= high for low, high in pairwise(self.offsets)):
             message = f"offsets must begin with 0, which drives, and rise, not {list(self.offsets)}"
+            raise ValueError(message)
+        if self.dagger is not None and self.dagger.rounds * self.dagger.every >= self.epochs:
+            last = self.dagger.rounds * self.dagger.every
+            message = f"dagger's last round comes after epoch {last} of {self.epochs}: none is left to learn of it"
             raise ValueError(message)
         return self

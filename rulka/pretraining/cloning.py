@@ -152,6 +152,11 @@ class Labels:
             num_left[race.start : race.start + race.num_frames] = torch.arange(race.num_frames).flip(0)
         return cls(now, num_left, torch.from_numpy(frames.controls[:]))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Labels]) -> Labels:
+        """Returns those of several datasets, numbered through."""
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ("now", "num_left", "controls")))
+
     def to(self, device: torch.device) -> Labels:
         """Returns them on a device."""
         return Labels(*(each.to(device) for each in (self.now, self.num_left, self.controls)))

@@ -77,11 +77,12 @@ def run_stages(params: Params, driven: tuple[Path, Path], folder: Path, patches:
     races, frames = driven
     seen, network = (params.observation, params.actions), (params.encoder, params.network)
     encoder, policy, initial = folder / "encoder", folder / "policy", folder / "agent_init"
-    pretrain(*seen, params.encoder, params.pretrain, frames_dir=frames, out_dir=encoder)
+    paths = {"frames_dir": frames, "out_dir": encoder, "runs_dir": folder / "runs" / "pretrain"}
+    pretrain(*seen, params.encoder, params.pretrain, **paths)
     (folder / "vit").rename(folder / "gone")
     for name in ("AutoConfig", "AutoModel", "AutoImageProcessor"):
         patches.setattr(getattr(load_transformers(), name), "from_pretrained", refuse)
-    folders = CloneFolders(races, frames, encoder, policy)
+    folders = CloneFolders(races, frames, encoder, policy, folder / "runs" / "clone", folder / "visited")
     clone(*seen, params.simulator, params.race_end, *network, params.clone, folders=folders)
     transfer(*seen, *network, params.train, params.transfer, encoder_dir=encoder, policy_dir=policy, out_dir=initial)
     train(Sections.of_params(params), folders=Folders(initial, races, frames, folder / "runs", folder / "agent"))
@@ -205,5 +206,6 @@ def test_a_backbone_that_is_not_there_is_said_before_frames_are_read(chain: Chai
             params.pretrain,
             frames_dir=tmp_path / "frames",
             out_dir=tmp_path / "encoder",
+            runs_dir=tmp_path / "runs",
         )
     assert not (tmp_path / "encoder").exists()

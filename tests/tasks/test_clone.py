@@ -58,6 +58,7 @@ def params(**changes: Any) -> CloneParams:
         "seed": 1,
         "maps": "main",
         "shape": "policy",
+        "dagger": None,
         "fastest_share": 1.0,
         "previous_action_dropout": 1.0,
         "float_noise": 0.02,
@@ -106,7 +107,12 @@ def start(folders: Folders, encoder: EncoderConfig = CONV, **changes: Any) -> No
 
 
 def run(frames_dir: Path, encoder_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
-    start(Folders(out_dir / "no races", frames_dir, encoder_dir, out_dir, out_dir.parent / "runs"), **changes)
+    start(
+        Folders(
+            out_dir / "no races", frames_dir, encoder_dir, out_dir, out_dir.parent / "runs", out_dir.parent / "visited"
+        ),
+        **changes,
+    )
     return json.loads((out_dir / "metrics.json").read_text())
 
 
@@ -114,7 +120,9 @@ def test_another_encoder_than_the_pretrained_one_is_refused(
     write_frames: Write, encoder_dir: Path, tmp_path: Path
 ) -> None:
     frames_dir, _ = write_frames(num_races=2, num_frames=6)
-    folders = Folders(tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy", tmp_path / "runs")
+    folders = Folders(
+        tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy", tmp_path / "runs", tmp_path / "visited"
+    )
     pooled = CONV.model_copy(update={"adaptive_pool": 3})
     with pytest.raises(UserError, match=r"encoder.adaptive_pool is 0, expected 3") as caught:
         start(folders, encoder=pooled)
@@ -287,7 +295,11 @@ def test_the_epoch_that_races_best_is_kept(
     monkeypatch.setattr(stage, "drive", drive)
     out = tmp_path / "policy"
     start(
-        Folders(races, frames, encoder_dir, out, tmp_path / "runs"), epochs=5, race_every=2, num_races=3, batch_size=64
+        Folders(races, frames, encoder_dir, out, tmp_path / "runs", tmp_path / "visited"),
+        epochs=5,
+        race_every=2,
+        num_races=3,
+        batch_size=64,
     )
     metrics = json.loads((out / "metrics.json").read_text())
     assert seen == [3, 3, 3]
@@ -300,7 +312,14 @@ def test_a_policy_that_is_to_race_needs_the_races(write_frames: Write, encoder_d
     frames_dir, _ = write_frames(num_races=2, num_frames=6)
     with pytest.raises(UserError, match="no races") as caught:
         start(
-            Folders(tmp_path / "no races", frames_dir, encoder_dir, tmp_path / "policy", tmp_path / "runs"),
+            Folders(
+                tmp_path / "no races",
+                frames_dir,
+                encoder_dir,
+                tmp_path / "policy",
+                tmp_path / "runs",
+                tmp_path / "visited",
+            ),
             race_every=1,
         )
     assert "dvc repro races" in caught.value.for_people()
@@ -310,8 +329,16 @@ class Killed(BaseException):
     """Stands for `kill -9`: nothing is saved when it comes."""
 
 
+DAGGER = {"rounds": 2, "every": 1, "num_races": 2, "pace": 0.9}
+
+
+@pytest.mark.parametrize("dagger", [None, DAGGER])
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
-    driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dagger: dict[str, float] | None,
+    driven: tuple[Path, Path],
+    encoder_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the fourth epoch, after races that chose the best epoch so far."""
     races, frames = driven
@@ -324,8 +351,17 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
         return real(*arguments)
 
     def race(out: Path) -> None:
-        folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs")
-        start(folders, epochs=4, race_every=2, num_races=2, batch_size=64, checkpoint_s=1e-9, float_noise=0.1)
+        folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs", tmp_path / "visited")
+        start(
+            folders,
+            epochs=4,
+            race_every=2,
+            num_races=2,
+            batch_size=64,
+            checkpoint_s=1e-9,
+            float_noise=0.1,
+            dagger=dagger,
+        )
 
     monkeypatch.setattr(stage, "disturb", disturb)
     killed_at = 0
@@ -400,7 +436,7 @@ def test_a_policy_shaped_like_iqn_learns_and_drives(
 def test_a_policy_shaped_like_iqn_races(driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path) -> None:
     races, frames = driven
     out = tmp_path / "policy"
-    folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs")
+    folders = Folders(races, frames, encoder_dir, out, tmp_path / "runs", tmp_path / "visited")
     start(folders, shape="iqn", epochs=1, race_every=1, num_races=2, batch_size=64)
     (row,) = json.loads((out / "metrics.json").read_text())["races"]
     assert row["num_races"] == 2
@@ -498,3 +534,29 @@ def test_a_loss_that_is_no_number_ends_it_with_what_to_do(
         run(frames_dir, encoder_dir, tmp_path / "policy")
     assert "Lower the learning_rate" in caught.value.for_people()
     assert not (tmp_path / "policy").exists()
+
+
+def test_with_dagger_it_learns_what_it_is_advised_where_it_got_to(
+    driven: tuple[Path, Path], encoder_dir: Path, tmp_path: Path
+) -> None:
+    races, frames = driven
+    folders = Folders(races, frames, encoder_dir, tmp_path / "policy", tmp_path / "runs", tmp_path / "visited")
+    start(folders, epochs=3, race_every=0, batch_size=64, dagger=DAGGER)
+    rounds = json.loads((folders.visited / "rounds.json").read_text())
+    assert [each["epoch"] for each in rounds] == [0, 1]
+    for number, each in enumerate(rounds):
+        met = FrameDataset(folders.visited / f"round-{number + 1}", "train")
+        assert len(met) == each["num_frames"] > 0
+        assert {race.source for race in met.races} == {"policy"}
+        assert len(met.races) == each["num_races"] == 2
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_dir() and "round" in path.name]
+    plain = replace(folders, out=tmp_path / "plain", visited=tmp_path / "none")
+    start(plain, epochs=3, race_every=0, batch_size=64)
+    assert json.loads((plain.visited / "rounds.json").read_text()) == []
+    ours, theirs = (load_artifact(folder, "policy").tensors for folder in (folders.out, plain.out))
+    assert any(not torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_dagger_that_leaves_no_epoch_is_refused() -> None:
+    with pytest.raises(ValueError, match="last round comes after epoch 4 of 4: none is left"):
+        params(epochs=4, dagger=DAGGER | {"every": 2})

@@ -1,0 +1,143 @@
+"""Frames that the cloned policy met while it was taught, labelled with advice, and learned from beside recorded ones.
+
+    rounds.json    one object for each round: after which epoch, how the policy drove, and how many frames it met
+    round-<k>/     a frame dataset of that round, see `rulka.datasets.frames`
+
+Dimensions: N recorded frames, M met ones.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rulka.actions import ActionTable
+from rulka.artifacts import ObservationContract
+from rulka.datasets.frames import Batch, FrameDataset, FrameWriter
+from rulka.evaluation.visiting import Visit
+from rulka.params import LabelKind
+from rulka.pretraining.cloning import Labels, Lesson
+from rulka.stage import output_folder
+
+ROUNDS_FILE = "rounds.json"
+
+
+class Visited:
+    """All rounds so far.
+
+    Attributes:
+        folder: where they are; made with the first.
+        rounds: a plain object for each.
+        num_frames: M.
+    """
+
+    def __init__(
+        self, folder: Path, observation: ObservationContract, table: ActionTable, frames: int, kind: LabelKind
+    ) -> None:
+        """Begins without any.
+
+        Args:
+            folder: where they go.
+            observation: contract of the frames.
+            table: actions of the labels.
+            frames: how many are seen at once.
+            kind: of the labels that are learned.
+        """
+        self.folder, self.rounds = folder, list[dict[str, Any]]()
+        self._observation, self._table, self._frames = observation, table, frames
+        self._kind: LabelKind = kind
+        self._parts: list[FrameDataset] = []
+        self._taught: Lesson | None = None
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of all rounds."""
+        return sum(len(part) for part in self._parts)
+
+    def add(self, epoch: int, visit: Visit) -> None:
+        """Adds a round: what was met after an epoch, by its number."""
+        name = f"round-{len(self.rounds) + 1}"
+        with output_folder(self.folder / name) as folder:
+            writer = FrameWriter(
+                folder,
+                observation=self._observation,
+                actions=self._table,
+                main_track=visit.races[0].map_uid,
+                splits={race.race_id: "train" for race in visit.races},
+                shard_frames=sum(len(race.image) for race in visit.races),
+            )
+            for race in visit.races:
+                writer.add(race)
+            writer.close()
+        self._open(name)
+        self.rounds.append({"epoch": epoch, "num_frames": len(self._parts[-1])} | visit.driven.to_json())
+
+    def taught_beside(self, recorded: Lesson) -> Lesson:
+        """Returns the lesson of the recorded frames with the labels of those that were met, numbered on."""
+        if self._taught is None:
+            parts = [Labels.of(part, self._kind).to(recorded.labels.now.device) for part in self._parts]
+            self._taught = replace(recorded, labels=Labels.joined([recorded.labels, *parts]))
+        return self._taught
+
+    def batches(
+        self, recorded: FrameDataset, imitated: NDArray[np.int64], *, seed: int, epoch: int, batch_size: int
+    ) -> Iterator[Batch]:
+        """Yields as many frames as are imitated, drawn without repetition from these and from all that were met.
+
+        Args:
+            recorded: N frames.
+            imitated: numbers of those that are learned from.
+            seed: of all epochs.
+            epoch: number of this one.
+            batch_size: frames in a batch; the last one may be smaller.
+
+        Returns:
+            Batches in which a number from N on is that of a frame that was met.
+        """
+        known = len(recorded)
+        numbers = np.concatenate([imitated, known + np.arange(self.num_frames)])
+        order = np.random.default_rng([seed, epoch]).permutation(numbers)[: len(imitated)]
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            parts = [recorded.batch(rows[rows < known])] if (rows < known).any() else []
+            first = known
+            for part in self._parts:
+                inside = rows[(rows >= first) & (rows < first + len(part))]
+                if len(inside):
+                    met = part.batch(inside - first)
+                    parts.append(met._replace(number=met.number + first))
+                first += len(part)
+            yield Batch(*map(torch.cat, zip(*parts, strict=True))) if len(parts) > 1 else parts[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what checkpoints need: which rounds there are; their frames stay in the folder."""
+        return {"rounds": self.rounds}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned, with the frames in the folder."""
+        self.rounds, self._parts = [dict(each) for each in state["rounds"]], []
+        for number in range(len(self.rounds)):
+            self._open(f"round-{number + 1}")
+
+    def copy_to(self, folder: Path) -> None:
+        """Copies the rounds into an existing folder, and says which there are."""
+        (folder / ROUNDS_FILE).write_text(json.dumps(self.rounds, indent=1) + "\n", encoding="utf-8")
+        for number in range(len(self.rounds)):
+            name = f"round-{number + 1}"
+            shutil.copytree(self.folder / name, folder / name)
+
+    def clear(self) -> None:
+        """Removes the folder, as its content lies elsewhere now."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _open(self, name: str) -> None:
+        self._parts.append(FrameDataset(self.folder / name, "train", self._frames))
+        self._taught = None

@@ -1,0 +1,71 @@
+"""What a cloned policy meets where it drives, and what it is advised there."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from models.actor_critic import ClonePolicy
+from models.encoders.config import ConvConfig
+from models.torso import InputShape
+from rulka.actions import action_table
+from rulka.evaluation.race import EvaluationRaces, starts
+from rulka.evaluation.visiting import LOOK_AHEAD_S, by_tick, visit
+from rulka.observation import FLOATS, NUM_FLOATS
+from rulka.params import reference_params
+from rulka.race_settings import RaceSettings
+from rulka.simulator.driver import PurePursuitDriver, Skills
+from rulka.simulator.simulator import Simulator
+from rulka.tracks.generate import generate_track
+
+TABLE = action_table(5)
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
+
+
+def drives_forward() -> ClonePolicy:
+    """A policy that keeps the gas pressed and never steers."""
+    policy = ClonePolicy(InputShape(64, 64, torch.zeros(NUM_FLOATS), torch.ones(NUM_FLOATS)), CONV, 4, 4, 12)
+    with torch.no_grad():
+        policy.policy_head.weight.zero_()
+        policy.policy_head.bias[0] = 5.0
+    return policy.eval()
+
+
+def test_every_decision_is_labelled_with_advice_for_where_the_car_is() -> None:
+    params = reference_params()
+    track = generate_track(**params.track.model_dump())
+    settings = RaceSettings.for_evaluation(
+        params.observation, params.actions, params.simulator, params.evaluate, params.race_end
+    )
+    with torch.no_grad():
+        visited = visit(drives_forward(), EvaluationRaces(track, settings, range(3)), 0.9, "first")
+    assert visited.driven.finish_rate == 0.0, "nobody steers"
+    assert [race.race_id for race in visited.races] == ["first-0", "first-1", "first-2"]
+    for race in visited.races:
+        num_frames = len(race.image)
+        assert race.image.shape == (num_frames, 1, 64, 64)
+        assert race.time_ms.tolist() == list(range(0, 50 * num_frames, 50))
+        assert (np.diff(race.along_m) >= -0.1).all()
+        np.testing.assert_allclose(race.action_share.sum(axis=1), 1.0, atol=1e-6)
+        assert race.image.any(axis=(1, 2, 3)).all()
+        keys = race.floats[5:, FLOATS["previous_actions"]].reshape(-1, 5, 4)
+        assert (keys == TABLE.keys()[0]).all(), "it sees what it did, not what it was advised"
+    # The naive twin: the same races once more, asking at every decision.
+    simulator = Simulator(track, 3, settings.simulator, TABLE)
+    simulator.reset(np.ones(3, bool), *starts(EvaluationRaces(track, settings, range(3))))
+    skills = Skills(np.full(3, 0.9), np.full(3, LOOK_AHEAD_S), np.zeros(3), np.zeros(3))
+    adviser = PurePursuitDriver(track, settings.simulator.physics, skills, 0)
+    for step in range(min(len(race.image) for race in visited.races)):
+        advice = adviser.advice(simulator)
+        for car, race in enumerate(visited.races):
+            assert np.array_equal(race.action_share[step], advice[car])
+            assert race.action[step] == advice[car].argmax()
+            np.testing.assert_allclose(race.controls[step], advice[car] @ TABLE.analog(), atol=1e-6)
+        simulator.step(np.zeros(3, np.int64))
+
+
+def test_ticks_by_hand() -> None:
+    """Five ticks: all of one action; three fifths and two; a share of less than half a tick is none."""
+    advice = np.zeros((3, 4), np.float32)
+    advice[0, 2], advice[1, [0, 3]], advice[2, [1, 2]] = 1.0, [0.4, 0.6], [0.95, 0.05]
+    assert by_tick(advice, 5).tolist() == [[2] * 5, [3, 3, 3, 0, 0], [1] * 5]

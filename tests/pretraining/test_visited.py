@@ -1,0 +1,87 @@
+"""Frames that a policy met, drawn from beside recorded ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.actor_critic import ClonePolicy
+from models.cloning_heads import CloningHeads
+from models.encoders.config import ConvConfig
+from models.torso import InputShape
+from rulka.actions import action_table
+from rulka.artifacts import observation_contract
+from rulka.datasets.frames import FrameDataset, frames_of
+from rulka.evaluation.closed_loop import ClosedLoop
+from rulka.evaluation.visiting import Visit
+from rulka.observation import NUM_FLOATS
+from rulka.params import reference_params
+from rulka.pretraining.cloning import Labels, Lesson
+from rulka.pretraining.visited import Visited
+from tests.conftest import sees, synthetic_race
+
+DRIVEN = ClosedLoop(2, 0.5, 10.0, None, 1.0, None)
+
+
+def empty(folder: Path) -> Visited:
+    return Visited(folder, observation_contract(sees(64, 64)), action_table(5), 1, "soft")
+
+
+def test_without_rounds_frames_come_as_they_are_recorded(write_frames: Callable[..., Any], tmp_path: Path) -> None:
+    train = FrameDataset(write_frames(num_races=3)[0], "train")
+    imitated = frames_of(train.races)[5:90]
+    order: dict[str, int] = {"seed": 3, "epoch": 2, "batch_size": 32}
+    found = list(empty(tmp_path / "visited").batches(train, imitated, **order))
+    expected = list(train.iterate_batches(**order, frames=imitated))
+    assert len(found) == len(expected) == 3
+    for ours, theirs in zip(found, expected, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callable[..., Any], tmp_path: Path) -> None:
+    """Every frame keeps its own image, floats and label, by its number; a run that goes on draws the same."""
+    train = FrameDataset(write_frames(num_races=3)[0], "train")
+    imitated, known, visited = frames_of(train.races), len(train), empty(tmp_path / "visited")
+    races = [[synthetic_race(f"met-{k}-{n}", 30 + n, 10 * k + n) for n in range(2)] for k in range(2)]
+    for epoch, met in enumerate(races):
+        visited.add(epoch, Visit(DRIVEN, met))
+    assert [each["num_frames"] for each in visited.rounds] == [61, 61]
+    every = [race for met in races for race in met]
+    images = np.concatenate([train.images[:], *(race.image for race in every)])
+    shares = np.concatenate([train.action_share[:], *(race.action_share for race in every)])
+    policy = ClonePolicy(
+        InputShape(64, 64, torch.zeros(NUM_FLOATS), torch.ones(NUM_FLOATS)),
+        ConvConfig(kind="conv", adaptive_pool=0),
+        4,
+        4,
+        12,
+    )
+    lesson = Lesson(policy, CloningHeads(4, 12), Labels.of(train, "soft"), torch.ones(12), reference_params().clone)
+    labels = visited.taught_beside(lesson).labels
+    assert len(labels.now) == len(images)
+    seen: list[int] = []
+    for batch in visited.batches(train, imitated, seed=1, epoch=0, batch_size=16):
+        assert len(batch.image) <= 16
+        numbers = batch.number.numpy()
+        assert np.array_equal(batch.image.numpy(), images[numbers])
+        assert np.array_equal(batch.action_share.numpy(), shares[numbers])
+        assert torch.equal(labels.now[batch.number], batch.action_share)
+        seen += numbers.tolist()
+    assert len(seen) == len(set(seen)) == len(imitated)
+    share = np.mean(np.array(seen) >= known)
+    assert abs(share - 122 / (122 + len(imitated))) < 0.12
+    last = known + 60
+    assert int(labels.num_left[last]) == 0, "a race ends with its round"
+    again = empty(tmp_path / "visited")
+    again.load_state_dict(visited.state_dict())
+    pairs = zip(
+        visited.batches(train, imitated, seed=1, epoch=4, batch_size=16),
+        again.batches(train, imitated, seed=1, epoch=4, batch_size=16),
+        strict=True,
+    )
+    for ours, theirs in pairs:
+        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
