@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rulka.graph import code_files, hash_code
+from rulka.params import LineStartParams
 from rulka.provenance import current_commit, hash_json, hash_path, is_dirty, provenance
-from tests.conftest import sees
 
 
 def test_hash_of_a_folder(tmp_path: Path) -> None:
@@ -41,9 +41,10 @@ def test_no_commit_outside_a_repository(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_provenance_is_plain_json(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    made = provenance("pretrain", {"observation": sees(64, 64)}, {"input": tmp_path / "file"})
+    limits = LineStartParams(start_lateral_m=1.0, start_heading_deg=2.0)
+    made = provenance("pretrain", {"section": limits}, {"input": tmp_path / "file"})
     assert json.loads(json.dumps(made)) == made
-    assert made["parameters"] == {"observation": {"height": 64, "width": 64}}
+    assert made["parameters"] == {"section": {"start_lateral_m": 1.0, "start_heading_deg": 2.0}}
     assert made["inputs_sha256"] == {"input": hashlib.sha256(b".\0x").hexdigest()}
     assert made["versions"]["torch"].startswith("2.")
     assert made["code_sha256"] == hash_code(code_files("pretrain"))

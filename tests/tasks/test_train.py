@@ -186,8 +186,8 @@ def test_races_on_other_maps_are_no_demonstrations(
     small_params: Params, driven: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OneElsewhere(FrameDataset):
-        def __init__(self, folder: Path, split: Any) -> None:
-            super().__init__(folder, split)
+        def __init__(self, folder: Path, split: Any, frames: int) -> None:
+            super().__init__(folder, split, frames)
             self.races = [replace(self.races[0], map_uid="elsewhere"), *self.races[1:]]
 
     num_races = len(FrameDataset(driven[1], "train").races)
