@@ -7,6 +7,8 @@ Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorith
                             refused, and why; report.md for people
          compared/<algorithm>/   the same for each of `train.compared`
 
+With `transfer.agent` a trained agent is read too, and parts may come from it.
+
 Where each part comes from, `transfer` says for each algorithm: PPO can go on as the cloned policy, with a fresh value
 head. IQN can take the encoder and the float head; a head trained with cross-entropy says how likely an action is, not
 what it is worth. Trunk and heads it can take from a cloned policy of its own shape (`clone.shape`). With every part
@@ -20,7 +22,7 @@ from pathlib import Path
 
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
-from rulka.agents.initial_weights import check_agreement, initial_agent, report_json, report_text
+from rulka.agents.initial_weights import Sources, check_agent, check_agreement, initial_agent, report_json, report_text
 from rulka.artifacts import load_artifact, write_artifact
 from rulka.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
 from rulka.params import (
@@ -61,6 +63,11 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     pretrained = load_artifact(encoder_dir, "encoder", observation=observation, actions=table, encoder=encoder)
     policy = load_artifact(policy_dir, "policy", observation=observation, actions=table, encoder=encoder)
     check_agreement(pretrained, policy, network)
+    agent = None
+    if transfer.agent is not None:
+        agent = load_artifact(Path(transfer.agent), "agent", encoder=encoder)
+        check_agent(agent, policy, observation)
+    sources = Sources(pretrained, policy, agent)
     sections = {
         "observation": observation,
         "actions": actions,
@@ -68,12 +75,13 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
         "network": network,
         "transfer": transfer,
     }
-    origin = provenance("transfer", sections, {"encoder": encoder_dir, "policy": policy_dir})
+    inputs = {"encoder": encoder_dir, "policy": policy_dir}
+    if transfer.agent is not None:
+        inputs["agent"] = Path(transfer.agent)
+    origin = provenance("transfer", sections, inputs)
     with output_folder(out_dir) as folder:
         for algorithm in train.algorithms:
-            initial, report = initial_agent(
-                algorithm, pretrained, policy, observation, actions, network, transfer, origin
-            )
+            initial, report = initial_agent(algorithm, sources, observation, actions, network, transfer, origin)
             inside = folder if algorithm == train.algorithm else folder / COMPARED / algorithm
             inside.mkdir(parents=True, exist_ok=True)
             content = json.dumps(report_json(algorithm, transfer.of(algorithm), report), indent=1)

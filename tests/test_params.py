@@ -162,7 +162,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
             {"transfer.iqn.heads": "cloned", "transfer.iqn.trunk": "fresh"},
             "whose clone.shape is policy, .* set it to fresh, or clone.shape to iqn",
         ),
-        ({"transfer.ppo.trunk": "pretrained"}, "transfer.ppo.trunk: must be 'fresh' or 'cloned'"),
+        ({"transfer.ppo.trunk": "pretrained"}, "transfer.ppo.trunk: must be 'fresh', 'cloned' or 'agent'"),
         ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
         ({"iqn.mini_race_ms": 49.0}, "iqn.mini_race_ms 49 has 0 decisions of 50 ms: set at least 50"),
         ({"iqn.mini_race_ms": 100.0}, "100 has 2 decisions of 50 ms, fewer than iqn.n_steps 3"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,10 +22,14 @@ from rulka.errors import UserError
 from rulka.observation import FLOATS
 from rulka.params import ActionParams, Algorithm, NetworkParams, ObservationParams, PartsParams, TransferParams
 
-LABELS = {"pretrained": "pretrained encoder", "cloned": "cloned policy"}
+LABELS = {"pretrained": "pretrained encoder", "cloned": "cloned policy", "agent": "agent"}
 """Whose tensors are offered, by the words of the parameters."""
 
-STAGES = {"pretrained": "pretrain", "cloned": "clone"}
+REMEDIES = {
+    "pretrained": "Run `dvc repro pretrain` again with the parameters of now.",
+    "cloned": "Run `dvc repro clone` again with the parameters of now.",
+    "agent": "Name another one in transfer.agent, or take over fewer parts.",
+}
 NEW_NETWORK = "new network"
 IQN_SIZES = ("tau_embedding", "embedding_at", "layer_norm", "noisy_sigma")
 """Of `network.iqn`, those that a cloned policy has which is shaped like IQN."""
@@ -36,12 +40,26 @@ class TransferError(UserError):
     """What was learned before does not fit the network it should go into; the message names what differs."""
 
 
+class Sources(NamedTuple):
+    """What parts of a new agent may be taken from.
+
+    Attributes:
+        pretrained: the encoder of Level 0.
+        policy: the cloned one.
+        agent: a trained one; None where none is named.
+    """
+
+    pretrained: Artifact
+    policy: Artifact
+    agent: Artifact | None = None
+
+
 @dataclass(frozen=True)
 class TensorReport:
     """What became of one tensor.
 
     Attributes:
-        where: "new network", "pretrained encoder" or "cloned policy".
+        where: "new network", "pretrained encoder", "cloned policy" or "agent".
         name: there.
         action: copied into the new network (or, in a row of a source, from it), kept as it was initialised, or refused.
         shape: of the tensor.
@@ -89,22 +107,52 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
             raise TransferError(message, hint="Run `dvc repro clone` again.")
 
 
+def check_agent(agent: Artifact, policy: Artifact, observation: ObservationParams) -> None:
+    """Makes sure that a trained agent has seen what new ones will see, in the same numbers.
+
+    Its encoder may have taken several frames as channels where the new one takes one, see `_summed`.
+
+    Raises:
+        TransferError: naming what differs, and both sides.
+    """
+    seen, wanted = agent.observation.params(), observation
+    if seen.frames > 1 and seen.frames_as == "channels" and wanted.frames == 1:
+        seen = seen.model_copy(update={"frames": 1})
+    for name, value in seen.model_dump().items():
+        if name != "frames_as" and value != getattr(wanted, name):
+            message = f"observation.{name} is {value!r} for the agent and {getattr(wanted, name)!r} for the new one"
+            raise TransferError(message, hint=REMEDIES["agent"])
+    expected = policy.normalisation.for_chunks(agent.normalisation.actions_per_decision)
+    for part in ("mean", "std"):
+        if not np.array_equal(getattr(agent.normalisation, part), getattr(expected, part)):
+            message = f"normalisation.{part} is another one for the agent than for the cloned policy"
+            raise TransferError(message, hint=REMEDIES["agent"])
+
+
 def initial_agent(
     algorithm: Algorithm,
-    pretrained: Artifact,
-    policy: Artifact,
+    sources: Sources,
     observation: ObservationParams,
     actions: ActionParams,
     network: NetworkParams,
     transfer: TransferParams,
     origin: dict[str, Any],
 ) -> tuple[Artifact, list[TensorReport]]:
-    """Returns an agent that has not learned yet, and what became of every tensor; `origin` is its provenance.
+    """Returns an agent that has not learned yet, and what became of every tensor.
+
+    Args:
+        algorithm: of the agent.
+        sources: what parts may be taken from.
+        observation: what it sees.
+        actions: how long its decisions last.
+        network: how large its network is.
+        transfer: what it takes over.
+        origin: its provenance.
 
     Raises:
         TransferError: if a part is asked for that there is not, or that has other tensors or shapes.
     """
-    parts, entry = transfer.of(algorithm), ALGORITHMS[algorithm]
+    parts, entry, (pretrained, policy, agent) = transfer.of(algorithm), ALGORITHMS[algorithm], sources
     for is_there, message in parts.impossible(algorithm, network, policy.config["shape"]):
         if is_there:
             raise TransferError(message)
@@ -114,7 +162,10 @@ def initial_agent(
     tensors = entry.build_network(
         observation, pretrained.encoder, network, normalisation, table.num_outputs
     ).state_dict()
-    report = take_over(algorithm, tensors, {"pretrained": pretrained.tensors, "cloned": policy.tensors}, parts)
+    offered = {"pretrained": pretrained.tensors, "cloned": policy.tensors}
+    if agent is not None:
+        offered["agent"] = agent.tensors
+    report = take_over(algorithm, tensors, offered, parts)
     config = {
         "algorithm": algorithm,
         "num_actions": table.num_actions,
@@ -166,28 +217,39 @@ def _fill(
 ) -> TensorReport:
     """Fills one tensor of the new network, unless it starts fresh."""
     entry, shape = ALGORITHMS[algorithm], list(tensor.shape)
-    if name.startswith(entry.without_source):
+    part = part_of(entry.parts, name)
+    if name.startswith(entry.without_source) and (part is None or wishes[part] != "agent"):
         return TensorReport(NEW_NETWORK, name, "kept", shape, "initialised: no earlier stage has one")
     if entry.clone_inside and name.startswith(entry.clone_inside):
         tensor.copy_(offered["cloned"][name.removeprefix(entry.clone_inside)])
         return TensorReport(NEW_NETWORK, name, "copied", shape, f"from the {LABELS['cloned']}, which it carries whole")
-    part = part_of(entry.parts, name)
     if part is None:
         message = f"tensor {name!r} belongs to no part of an {algorithm} agent that parameters know"
         raise TransferError(message)
     wish = wishes[part]
     if wish not in offered:
         return TensorReport(NEW_NETWORK, name, "kept", shape, f"initialised: transfer.{algorithm}.{part} is {wish}")
-    hint = f"Run `dvc repro {STAGES[wish]}` again with the parameters of now."
+    hint = REMEDIES[wish]
     if name not in offered[wish]:
         message = f"transfer.{algorithm}.{part} is {wish}, but the {LABELS[wish]} has no tensor {name!r}"
         raise TransferError(message, hint=hint)
-    value = offered[wish][name]
+    value, how = _summed(offered[wish][name], tensor)
     if value.shape != tensor.shape:
         message = f"{name!r} has shape {list(value.shape)} in the {LABELS[wish]}, {algorithm} needs {shape}"
         raise TransferError(message, hint=hint)
     tensor.copy_(value)
-    return TensorReport(NEW_NETWORK, name, "copied", shape, f"from the {LABELS[wish]}")
+    return TensorReport(NEW_NETWORK, name, "copied", shape, f"from the {LABELS[wish]}{how}")
+
+
+def _summed(value: Tensor, wanted: Tensor) -> tuple[Tensor, str]:
+    """Returns the weights of a convolution over several channels as those over one, and how, in words.
+
+    The one channel stands for the average of the several: where these are alike, the result is the same.
+    """
+    several = [*value.shape[:1], 1, *value.shape[2:]] == list(wanted.shape) and value.dim() == 4 and value.shape[1] > 1
+    if not several:
+        return value, ""
+    return value.sum(dim=1, keepdim=True), f", whose {value.shape[1]} channels became one"
 
 
 def _row_of_source(
@@ -198,7 +260,8 @@ def _row_of_source(
     network: Mapping[str, Tensor],
     wishes: Mapping[str, str],
 ) -> TensorReport:
-    part, shape, where = part_of(CLONED_PARTS, name), list(tensor.shape), LABELS[source]
+    parts = ALGORITHMS[algorithm].parts if source == "agent" else CLONED_PARTS
+    part, shape, where = part_of(parts, name), list(tensor.shape), LABELS[source]
     if name.startswith(AHEAD_HEADS):
         offset = name.removeprefix(AHEAD_HEADS).partition(".")[0]
         return TensorReport(where, name, "refused", shape, f"looks {offset} decision{'s' * (offset != '1')} ahead")
@@ -210,7 +273,7 @@ def _row_of_source(
         return TensorReport(where, name, "refused", shape, f"transfer.{algorithm}.{part} is {wishes[part]}")
     if name not in network:
         message = f"{name!r} of the {where} has no place in the network of {algorithm}"
-        raise TransferError(message, hint=f"Run `dvc repro {STAGES[source]}` again with this version of the code.")
+        raise TransferError(message, hint=REMEDIES[source])
     return TensorReport(where, name, "copied", shape, "into the new network")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rulka.params.base import Algorithm, CloneShape, Count, Section, Seed, Size
 
@@ -37,10 +37,12 @@ class NetworkParams(Section):
 class PartsParams(Section):
     """Where each part of a new agent comes from; the table of parts is `rulka.agents.algorithms`."""
 
-    encoder: Literal["fresh", "pretrained", "cloned"] = Field(description="of images; pretrained is Level 0")
-    float_head: Literal["fresh", "cloned"] = Field(description="of the floats, with their normalisation")
-    trunk: Literal["fresh", "cloned"] = Field(description="between both and the heads; IQN's embeds quantile fractions")
-    heads: Literal["fresh", "cloned"] = Field(
+    encoder: Literal["fresh", "pretrained", "cloned", "agent"] = Field(description="of images; pretrained is Level 0")
+    float_head: Literal["fresh", "cloned", "agent"] = Field(description="of the floats, with their normalisation")
+    trunk: Literal["fresh", "cloned", "agent"] = Field(
+        description="between both and the heads; IQN's embeds quantile fractions"
+    )
+    heads: Literal["fresh", "cloned", "agent"] = Field(
         description="that end in actions: cloned where clone.shape is the algorithm's"
     )
 
@@ -89,7 +91,20 @@ class TransferParams(Section):
 
     ppo: PartsParams = Field(description="the actor-critic of PPO")
     iqn: IqnPartsParams = Field(description="the network of IQN")
+    agent: str | None = Field(min_length=1, description="folder of a trained agent that parts are taken from; or null")
     seed: Seed = Field(description="of the weights that start fresh")
+
+    @model_validator(mode="after")
+    def _check(self) -> TransferParams:
+        wishes = {"ppo": self.ppo.by_part(), "iqn": self.iqn.by_part()}
+        asking = [f"{name}.{part}" for name, parts in wishes.items() for part, wish in parts.items() if wish == "agent"]
+        if asking and self.agent is None:
+            message = f"{asking[0]} is agent: name the folder of one in transfer.agent"
+            raise ValueError(message)
+        if self.agent is not None and not asking:
+            message = f"agent names {self.agent}, and no part is taken from it: set it to null"
+            raise ValueError(message)
+        return self
 
     def of(self, algorithm: Algorithm) -> PartsParams:
         """Returns what one algorithm takes over."""

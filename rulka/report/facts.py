@@ -230,7 +230,10 @@ def _start(algorithm: str, parts: Mapping[str, str]) -> str:
         return f"{name} starts from scratch, with random weights."
     if set(parts.values()) == {"cloned"}:
         return f"{name} starts as the cloned policy, with a random value head."
-    which = " and ".join(f"the {parts[part]} {_PART_NAMES.get(part, part)}" for part in taken)
+    if set(parts.values()) == {"agent"}:
+        return f"{name} goes on from an earlier agent."
+    whose = {part: "earlier agent's" if parts[part] == "agent" else parts[part] for part in taken}
+    which = " and ".join(f"the {whose[part]} {_PART_NAMES.get(part, part)}" for part in taken)
     return f"{name} starts with {which}; the rest of its network starts random."
 
 

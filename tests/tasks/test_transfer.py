@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from models.cloning_heads import CloningHeads
+from models.encoders.build import build_encoder
 from models.encoders.config import ImpalaConfig
 from models.iqn_cloned import NUM_FRACTIONS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
@@ -19,8 +21,8 @@ from rulka.agents.initial_weights import TransferError
 from rulka.agents.load import load_policy
 from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact
 from rulka.errors import UserError
-from rulka.observation import FLOATS, reference_normalisation
-from rulka.params import Algorithm, Params
+from rulka.observation import FLOATS, Normalisation, reference_normalisation
+from rulka.params import Algorithm, Params, TransferParams
 from rulka.stage import StageInputError
 from tasks.transfer import transfer
 
@@ -390,3 +392,123 @@ def test_missing_input_names_the_stage(small_params: Params, tmp_path: Path, mis
 
 def _change(folder: Path, kind: str, change: Callable[[Artifact], Artifact]) -> None:
     save_artifact(folder, change(load_artifact(folder, kind)))
+
+
+def trained(params: Params, pretrained: Folders, algorithm: str, folder: Path) -> Artifact:
+    """Writes an agent with random weights, of the parameters and the size of the algorithm's network."""
+    out = run(params, pretrained)
+    initial = load_artifact(out if algorithm == "ppo" else out / "compared" / "iqn", "agent_init")
+    generator = torch.Generator().manual_seed(7)
+    tensors = {
+        name: tensor
+        if name.startswith(("float_mean", "float_std", "guide."))
+        else torch.randn(tensor.shape, generator=generator)
+        for name, tensor in initial.tensors.items()
+    }
+    agent = replace(initial, kind="agent", tensors=tensors)
+    save_artifact(folder, agent)
+    return agent
+
+
+def from_agent(params: Params, algorithm: str, folder: Path, *parts: str) -> Params:
+    wished = with_parts(params, algorithm, **dict.fromkeys(parts, "agent"))
+    return wished.model_copy(update={"transfer": wished.transfer.model_copy(update={"agent": str(folder)})})
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+def test_all_of_an_agent_is_gone_on_with(
+    small_params: Params, pretrained: Folders, tmp_path: Path, algorithm: Algorithm
+) -> None:
+    agent = trained(small_params, pretrained, algorithm, tmp_path / "mine")
+    parts = ("encoder", "float_head", "trunk", "heads")
+    out = run(from_agent(small_params, algorithm, tmp_path / "mine", *parts), pretrained)
+    folder = out if algorithm == "ppo" else out / "compared" / "iqn"
+    begun = load_artifact(folder, "agent_init")
+    own = [name for name in agent.tensors if not name.startswith("guide.")]
+    assert all(torch.equal(begun.tensors[name], agent.tensors[name]) for name in own)
+    rows = rows_of(folder, "agent")
+    assert {rows[name][0] for name in own} == {"copied"}
+    assert all(action == "refused" for name, (action, _) in rows.items() if name.startswith("guide."))
+
+
+def test_a_part_of_an_agent_is_taken_over_alone(small_params: Params, pretrained: Folders, tmp_path: Path) -> None:
+    """An encoder is the same in all networks, whoever trained it."""
+    agent = trained(small_params, pretrained, "iqn", tmp_path / "mine")
+    out = run(from_agent(small_params, "ppo", tmp_path / "mine", "encoder"), pretrained)
+    begun, policy = load_artifact(out, "agent_init"), load_artifact(pretrained[1], "policy")
+    for name, tensor in begun.tensors.items():
+        if name.startswith("encoder."):
+            assert torch.equal(tensor, agent.tensors[name])
+        elif name in policy.tensors:
+            assert torch.equal(tensor, policy.tensors[name])
+    assert rows_of(out, "new network")["encoder.layers.0.weight"] == ("copied", "from the agent")
+
+
+def test_heads_of_another_algorithm_are_refused(small_params: Params, pretrained: Folders, tmp_path: Path) -> None:
+    trained(small_params, pretrained, "iqn", tmp_path / "mine")
+    with pytest.raises(
+        TransferError, match=r"transfer.ppo.trunk is agent, but the agent has no tensor 'trunk.0.weight'"
+    ) as caught:
+        run(from_agent(small_params, "ppo", tmp_path / "mine", "trunk"), pretrained)
+    assert "Name another one in transfer.agent" in caught.value.hint
+
+
+def test_several_channels_become_one(small_params: Params, pretrained: Folders, tmp_path: Path) -> None:
+    """What the summed encoder makes of one frame is what the other made of that frame three times."""
+    agent = trained(small_params, pretrained, "ppo", tmp_path / "one")
+    wide = dict(agent.tensors)
+    wide["encoder.layers.0.weight"] = torch.randn(16, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    save_artifact(tmp_path / "three", replace(agent, tensors=wide, observation=replace(agent.observation, frames=3)))
+    out = run(from_agent(small_params, "ppo", tmp_path / "three", "encoder"), pretrained)
+    begun = load_artifact(out, "agent_init")
+    image = torch.randn(2, 1, 64, 64)
+    narrow, several = (build_encoder(small_params.encoder, 64, 64, channels) for channels in (1, 3))
+    for network, tensors in ((narrow, begun.tensors), (several, wide)):
+        network.load_state_dict({n.removeprefix("encoder."): x for n, x in tensors.items() if n.startswith("encoder.")})
+    with torch.no_grad():
+        torch.testing.assert_close(
+            narrow(image), several(image.expand(-1, 3, -1, -1).contiguous()), rtol=1e-4, atol=1e-4
+        )
+    assert rows_of(out, "new network")["encoder.layers.0.weight"][1] == "from the agent, whose 3 channels became one"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"withheld": ("image",)}, r"observation.withheld is \('image',\) for the agent and \(\) for the new one"),
+        ({"height": 80}, r"observation\.height is 80 for the agent and 64 for the new one"),
+        ({"frames": 2, "frames_as": "features"}, r"observation\.frames is 2 for the agent and 1 for the new one"),
+    ],
+)
+def test_an_agent_that_saw_something_else_is_refused(
+    small_params: Params, pretrained: Folders, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    agent = trained(small_params, pretrained, "ppo", tmp_path / "mine")
+    save_artifact(tmp_path / "other", replace(agent, observation=replace(agent.observation, **changes)))
+    with pytest.raises(TransferError, match=message):
+        run(from_agent(small_params, "ppo", tmp_path / "other", "encoder"), pretrained)
+
+
+def test_an_agent_of_other_numbers_is_refused(small_params: Params, pretrained: Folders, tmp_path: Path) -> None:
+    agent = trained(small_params, pretrained, "ppo", tmp_path / "mine")
+    other = Normalisation(agent.normalisation.mean + 1.0, agent.normalisation.std)
+    save_artifact(tmp_path / "other", replace(agent, normalisation=other))
+    with pytest.raises(TransferError, match=r"normalisation\.mean is another one for the agent"):
+        run(from_agent(small_params, "ppo", tmp_path / "other", "float_head"), pretrained)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ppo": {"encoder": "agent"}}, r"ppo\.encoder is agent: name the folder of one in transfer\.agent"),
+        ({"agent": "mine"}, "no part is taken from it: set it to null"),
+    ],
+)
+def test_an_agent_and_what_is_taken_from_it_go_together(
+    small_params: Params, changes: dict[str, Any], message: str
+) -> None:
+    data = small_params.transfer.model_dump()
+    for name, value in changes.items():
+        data[name] = data[name] | value if isinstance(value, dict) else value
+    with pytest.raises(ValueError, match=message):
+        TransferParams.model_validate(data)
