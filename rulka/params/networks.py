@@ -96,7 +96,7 @@ class TransferParams(Section):
 
     @model_validator(mode="after")
     def _check(self) -> TransferParams:
-        wishes = {"ppo": self.ppo.by_part(), "iqn": self.iqn.by_part()}
+        wishes = {name: parts.by_part() for name, parts in self if isinstance(parts, PartsParams)}
         asking = [f"{name}.{part}" for name, parts in wishes.items() for part, wish in parts.items() if wish == "agent"]
         if asking and self.agent is None:
             message = f"{asking[0]} is agent: name the folder of one in transfer.agent"
