@@ -322,8 +322,9 @@ def test_what_lies_behind_the_encoder_leaves_pretraining_and_its_lock_alone(proj
     """The graph and the parameters are the real ones; the two stages only write their output."""
     graph = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     stages = {name: {"params": graph[name]["params"], "outs": graph[name]["outs"]} for name in ("pretrain", "clone")}
-    for name, out in (("pretrain", "data/encoder"), ("clone", "data/policy")):
-        stages[name]["cmd"] = f"mkdir -p {out} && touch {out}/made"
+    for stage in stages.values():
+        outs = " ".join(path for out in stage["outs"] for path in out)
+        stage["cmd"] = f"mkdir -p {outs} && for out in {outs}; do touch $out/made; done"
     stages["clone"]["deps"] = ["data/encoder"]
     project.write("dvc.yaml", yaml.safe_dump({"stages": stages}))
     text = (ROOT / "params.yaml").read_text()
