@@ -118,8 +118,9 @@ def check_agent(agent: Artifact, policy: Artifact, observation: ObservationParam
     seen, wanted = agent.observation.params(), observation
     if seen.frames > 1 and seen.frames_as == "channels" and wanted.frames == 1:
         seen = seen.model_copy(update={"frames": 1})
-    for name, value in seen.model_dump().items():
-        if name != "frames_as" and value != getattr(wanted, name):
+    matters_not = {"frames_as"} if wanted.frames == 1 else set()
+    for name, value in seen.model_dump(exclude=matters_not).items():
+        if value != getattr(wanted, name):
             message = f"observation.{name} is {value!r} for the agent and {getattr(wanted, name)!r} for the new one"
             raise TransferError(message, hint=REMEDIES["agent"])
     expected = policy.normalisation.for_chunks(agent.normalisation.actions_per_decision)
@@ -233,7 +234,9 @@ def _fill(
     if name not in offered[wish]:
         message = f"transfer.{algorithm}.{part} is {wish}, but the {LABELS[wish]} has no tensor {name!r}"
         raise TransferError(message, hint=hint)
-    value, how = _summed(offered[wish][name], tensor)
+    value, how = offered[wish][name], ""
+    if wish == "agent":
+        value, how = _summed(value, tensor)
     if value.shape != tensor.shape:
         message = f"{name!r} has shape {list(value.shape)} in the {LABELS[wish]}, {algorithm} needs {shape}"
         raise TransferError(message, hint=hint)

@@ -302,26 +302,24 @@ class FrameDataset:
             batch_size: frames in a batch.
             frames: numbers of the frames to yield; all when left out.
         """
-        for rows in self._shuffled(seed, epoch, batch_size, frames):
+        numbers = np.arange(len(self)) if frames is None else frames
+        for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(numbers)):
             yield self.batch(rows)
 
     def iterate_images(self, *, seed: int, epoch: int, batch_size: int) -> Iterator[Images]:
         """Yields the same as `iterate_batches`, and reads nothing but images."""
-        for rows in self._shuffled(seed, epoch, batch_size, None):
+        numbers = np.arange(len(self))
+        for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(numbers)):
             yield Images(torch.from_numpy(self.seen(rows)))
 
-    def _shuffled(
-        self, seed: int, epoch: int, batch_size: int, frames: NDArray[np.int64] | None
-    ) -> Iterator[NDArray[np.int64]]:
-        """Yields the numbers of the frames of every batch."""
-        order = np.random.default_rng([seed, epoch]).permutation(np.arange(len(self)) if frames is None else frames)
-        for start in range(0, len(order), batch_size):
-            yield order[start : start + batch_size]
 
-    def iterate_in_order(self, batch_size: int) -> Iterator[Batch]:
-        """Yields every frame once, in the order they are stored."""
-        for start in range(0, len(self), batch_size):
-            yield self.batch(slice(start, min(start + batch_size, len(self))))
+def shuffled(
+    numbers: NDArray[np.int64], *, seed: int, epoch: int, batch_size: int, most: int
+) -> Iterator[NDArray[np.int64]]:
+    """Yields numbers of frames batch by batch, at most so many, in the order of an epoch; each once at most."""
+    order = np.random.default_rng([seed, epoch]).permutation(numbers)[:most]
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
 
 
 def frames_of(races: Sequence[FrameRace]) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.artifacts import ObservationContract
-from rulka.datasets.frames import Batch, FrameDataset, FrameWriter
+from rulka.datasets.frames import Batch, FrameDataset, FrameWriter, shuffled
 from rulka.evaluation.visiting import Visit
 from rulka.params import LabelKind
 from rulka.pretraining.cloning import Labels, Lesson
@@ -102,11 +102,12 @@ class Visited:
         Returns:
             Batches in which a number from N on is that of a frame that was met.
         """
+        if not self.rounds:
+            yield from recorded.iterate_batches(seed=seed, epoch=epoch, batch_size=batch_size, frames=imitated)
+            return
         known = len(recorded)
         numbers = np.concatenate([imitated, known + np.arange(self.num_frames)])
-        order = np.random.default_rng([seed, epoch]).permutation(numbers)[: len(imitated)]
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
+        for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(imitated)):
             parts = [recorded.batch(rows[rows < known])] if (rows < known).any() else []
             first = known
             for part in self._parts:

@@ -17,7 +17,7 @@ from models.encoders.build import build_encoder
 from models.encoders.config import ImpalaConfig
 from models.iqn_cloned import NUM_FRACTIONS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
-from rulka.agents.initial_weights import TransferError
+from rulka.agents.initial_weights import TransferError, check_agent
 from rulka.agents.load import load_policy
 from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact
 from rulka.errors import UserError
@@ -483,6 +483,18 @@ def test_an_agent_that_saw_something_else_is_refused(
     save_artifact(tmp_path / "other", replace(agent, observation=replace(agent.observation, **changes)))
     with pytest.raises(TransferError, match=message):
         run(from_agent(small_params, "ppo", tmp_path / "other", "encoder"), pretrained)
+
+
+def test_frames_that_reached_an_agent_otherwise_are_refused(
+    small_params: Params, pretrained: Folders, tmp_path: Path
+) -> None:
+    """Else channels would be summed where each frame has an encoder's features of its own."""
+    agent = trained(small_params, pretrained, "ppo", tmp_path / "mine")
+    channels = replace(agent.observation, frames=3, frames_as="channels")
+    observation = small_params.observation.model_copy(update={"frames": 3, "frames_as": "features"})
+    policy = load_artifact(pretrained[1], "policy")
+    with pytest.raises(TransferError, match=r"observation\.frames_as is 'channels' for the agent and 'features' for"):
+        check_agent(replace(agent, observation=channels), policy, observation)
 
 
 def test_an_agent_of_other_numbers_is_refused(small_params: Params, pretrained: Folders, tmp_path: Path) -> None:
