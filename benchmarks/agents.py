@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
@@ -54,7 +55,7 @@ def agent_spec(params: Params, algorithm: Algorithm, precision: Precision, **cha
         params.encoder,
         params.network,
         params.algorithms[algorithm].model_copy(update=changes),
-        NUM_ACTIONS,
+        Choices(NUM_ACTIONS),
         reference_normalisation(),
         precision=precision,
     )

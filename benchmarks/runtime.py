@@ -30,6 +30,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from rulka.actions import Choices, action_table
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import Actor, AgentSpec, Learner
@@ -71,10 +72,14 @@ def agent_spec(params: Params, algorithm: Algorithm) -> AgentSpec:
         params.encoder,
         params.network,
         params.algorithms[algorithm],
-        NUM_ACTIONS,
+        Choices(NUM_ACTIONS),
         reference_normalisation(),
         precision=params.train.precision,
     )
+
+
+def _block_spec(params: Params) -> BlockSpec:
+    return block_spec(params.observation, params.train, action_table(params.actions.ticks_per_action))
 
 
 def race_settings(params: Params) -> RaceSettings:
@@ -104,7 +109,7 @@ def central(params: Params, device: torch.device, seconds: float) -> dict[str, f
         spec = agent_spec(params, algorithm)
         weights = weights_on_host(make_learner(spec, 0).network)
         for num_cars in CENTRAL_CARS:
-            slot = replace(block_spec(params.observation, params.train), num_steps=1, num_cars=num_cars // 4)
+            slot = replace(_block_spec(params), num_steps=1, num_cars=num_cars // 4)
             rates[f"{algorithm}, {num_cars} cars"] = _central_rate(spec, slot, weights, device, seconds)
     return rates
 
@@ -148,7 +153,7 @@ def _central_rate(
 
 def alone(params: Params, track: Path, seconds: float, device: torch.device) -> dict[str, float]:
     """Measures cars, forward pass, collector and learners, one after the other in this process."""
-    spec = block_spec(params.observation, params.train)
+    spec = _block_spec(params)
     block, num_cars = new_block(spec), spec.num_cars
     cars = build_cars(track, race_settings(params), num_cars, at_line=False)
     cars.reset_into(block.image[0], block.floats[0], block.potential[0], 1)
@@ -235,7 +240,7 @@ def sustained(params: Params, track: Path, seconds: float) -> dict[str, float | 
     """
     iqn = params.iqn.model_copy(update={"warmup_steps": 0, "samples_per_insert": 1.0, "start_steps": 4096})
     params = params.model_copy(update={"iqn": iqn})
-    block = new_block(block_spec(params.observation, params.train))
+    block = new_block(_block_spec(params))
 
     def bare() -> float:
         learner = make_learner(agent_spec(params, "iqn"), 0)
@@ -261,7 +266,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
         make_cars=partial(build_cars, track, race_settings(params)),
         make_actor=partial(make_actor, spec),
         make_learner=partial(make_learner, spec, 0, device),
-        block=block_spec(params.observation, params.train),
+        block=_block_spec(params),
         train=params.train,
         folder=folder,
         label=f"{algorithm}, {params.train.num_collectors or 'no'} collector processes",
@@ -313,7 +318,7 @@ def take_blocks(collectors: CollectorProcesses) -> list[int]:
 def checkpoints(params: Params) -> dict[str, dict[str, float]]:
     """Measures what checkpoints of an IQN learner cost: with all of a full ring, and then with a tenth of it new."""
     params = params.model_copy(update={"iqn": params.iqn.model_copy(update={"warmup_steps": 0})})
-    learner, block = make_learner(agent_spec(params, "iqn"), 0), new_block(block_spec(params.observation, params.train))
+    learner, block = make_learner(agent_spec(params, "iqn"), 0), new_block(_block_spec(params))
     num_blocks = -(-params.iqn.buffer_steps // block.reward.size)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -341,7 +346,7 @@ def checkpoints(params: Params) -> dict[str, dict[str, float]]:
 
 def transports(params: Params) -> dict[str, float]:
     """Measures frames per second from one process to another: whole blocks by queue, and by shared memory."""
-    spec = block_spec(params.observation, params.train)
+    spec = _block_spec(params)
     context = multiprocessing.get_context("spawn")
     frames = spec.num_steps * spec.num_cars
     queue = context.Queue(maxsize=2)

@@ -22,7 +22,7 @@ from torch import Tensor
 from models.actor_critic import ActorCritic
 from rulka.actions import action_table
 from rulka.agents.algorithms import make_actor
-from rulka.agents.ppo.rollout import Segment, join_segments, keep_block
+from rulka.agents.policy_gradient.segments import Segment, join_segments, keep_block
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.artifacts import Artifact, load_artifact
@@ -68,7 +68,7 @@ class Setting(NamedTuple):
     @property
     def block(self) -> BlockSpec:
         """Shape of the experience: all cars of the collectors of the demo, in one batch."""
-        return block_spec(self.params.observation, self.params.train)
+        return block_spec(self.params.observation, self.params.train, self.initial.actions)
 
     def agent(self) -> AgentSpec:
         """Returns the agent in float32."""
@@ -79,7 +79,7 @@ class Setting(NamedTuple):
             params.encoder,
             params.network,
             params.ppo,
-            self.initial.actions.num_actions,
+            self.initial.actions.space,
             self.initial.normalisation,
             precision="float32",
         )
@@ -148,6 +148,7 @@ def _row(seed: int, env_steps: int, result: CheckResult, updates: list[dict[str,
 def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
     """Returns by the number of decisions and by the ridge how much of the variance of unseen returns is explained."""
     spec, block, params = setting.agent(), new_block(setting.block), setting.params.ppo
+    discount, trace_decay = params.gamma.at(Moment(0)), params.gae_lambda.at(Moment(0))
     network = build_learner(spec, setting.initial, 1, []).network
     assert isinstance(network, ActorCritic)
     actor = LocalActor(make_actor(spec, 1))
@@ -157,13 +158,13 @@ def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
     seen, hidden = [], []
     for _ in range(max(FIT_BLOCKS) + TEST_BLOCKS):
         collector.fill(block, Moment(0))
-        seen.append(keep_block(block, params.gamma))
+        seen.append(keep_block(block))
         steps = zip(seen[-1].image, seen[-1].floats, strict=True)
         with torch.no_grad():
             hidden.append(torch.stack([network.hidden(network.encode(image), floats) for image, floats in steps]))
     collector.close()
     first = max(FIT_BLOCKS)
-    returns, is_known = whole_returns(seen[first:], params.gamma)
+    returns, is_known = whole_returns(seen[first:], discount)
     unseen = torch.cat([rows[:-1] for rows in hidden[first:]])[is_known].double()
     found: dict[str, dict[str, float]] = {}
     for count in FIT_BLOCKS:
@@ -171,7 +172,7 @@ def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
         scores = found[f"{segment.action.numel():,}"] = {}
         for ridge in FIT_RIDGES:
             solved = solve_linear_value(
-                features, segment.reward, segment.endings, params.gamma, params.gae_lambda, ridge
+                features, segment.shaped_reward(discount), segment.endings, discount, trace_decay, ridge
             )
             value = (unseen @ solved.weight + solved.bias).float()
             scores[str(ridge)] = explained_variance(value, returns[is_known])
@@ -185,8 +186,9 @@ def whole_returns(segments: list[Segment], discount: float) -> tuple[Tensor, Ten
         segments: blocks of the same cars that follow each other, T decisions together.
         discount: gamma.
     """
-    columns = (torch.cat([getattr(segment, name) for segment in segments]) for name in ("reward", *Endings._fields))
-    reward, terminated, truncated, is_reset = columns
+    reward = torch.cat([segment.shaped_reward(discount) for segment in segments])
+    columns = (torch.cat([getattr(segment, name) for segment in segments]) for name in Endings._fields)
+    terminated, truncated, is_reset = columns
     returns, is_known = torch.zeros_like(reward), torch.zeros_like(is_reset)
     carried, is_seen = torch.zeros_like(reward[0]), torch.zeros_like(is_reset[0])
     for t in range(len(reward) - 1, -1, -1):

@@ -86,9 +86,9 @@ class ClonePolicy(_Policy):
 
 
 class PolicyAndValue(NamedTuple):
-    """Logits [B, A] and values [B], both float32."""
+    """Outputs of a policy [B, P], logits or what else tells of its decisions, and values [B], both float32."""
 
-    logits: Tensor
+    outputs: Tensor
     value: Tensor
 
 

@@ -30,6 +30,55 @@ class Controls(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Choices:
+    """Decisions that are one of a number of choices, or one for each of several places.
+
+    Attributes:
+        num_choices: A, of every place; positive.
+        num_places: K; positive.
+    """
+
+    num_choices: int
+    num_places: int = 1
+
+    @property
+    def decision_shape(self) -> tuple[int, ...]:
+        """Shape of the indices of one decision: none for one choice, [K] for several."""
+        return () if self.num_places == 1 else (self.num_places,)
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers by which a network compares choices."""
+        return self.num_choices * self.num_places
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Decisions of D numbers, each within an interval of its own.
+
+    Attributes:
+        low: [D] where these begin.
+        high: [D] where they end; larger.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def decision_shape(self) -> tuple[int, ...]:
+        """[D]."""
+        return (len(self.low),)
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers by which a policy says where in the intervals it aims, and how surely: two for each."""
+        return 2 * len(self.low)
+
+
+ActionSpace = Choices | Intervals
+
+
+@dataclass(frozen=True)
 class ActionTable:
     """The discrete actions and how long each is held.
 
@@ -56,12 +105,12 @@ class ActionTable:
     @property
     def decision_shape(self) -> tuple[int, ...]:
         """Shape of the action indices of one decision: none for one action, [K] for a chunk."""
-        return () if self.actions_per_decision == 1 else (self.actions_per_decision,)
+        return self.space.decision_shape
 
     @property
-    def num_outputs(self) -> int:
-        """Numbers that tell how good every action is in every place of a decision: K times A."""
-        return self.num_actions * self.actions_per_decision
+    def space(self) -> Choices:
+        """What a decision is chosen from."""
+        return Choices(self.num_actions, self.actions_per_decision)
 
     def keys(self) -> NDArray[np.float32]:
         """Returns [A, 4] accelerate, brake, left, right as 0 or 1, in the order the observation holds them."""

@@ -8,6 +8,7 @@ count: a parameter that is checked and used by nothing does nothing.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -59,9 +60,37 @@ HOLDS = {
 
 
 def named_in(annotation: ast.expr | None) -> Names:
-    """Sections that an annotation names."""
+    """Sections that an annotation names, or that its type variables are bound to."""
     found = ast.walk(annotation) if annotation is not None else ()
-    return frozenset(node.id for node in found if isinstance(node, ast.Name) and node.id in SECTIONS)
+    names = (bounds().get(node.id, node.id) for node in found if isinstance(node, ast.Name))
+    return frozenset(name for name in names if name in SECTIONS)
+
+
+@cache
+def bounds() -> dict[str, str]:
+    """Sections that type variables are bound to."""
+    return {
+        target.id: keyword.value.id
+        for tree in trees()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target, keyword in itertools.product(node.targets, node.value.keywords)
+        if isinstance(target, ast.Name) and isinstance(keyword.value, ast.Name) and keyword.arg == "bound"
+    }
+
+
+@cache
+def generic_attributes() -> frozenset[str]:
+    """Attributes that classes annotate by such a variable."""
+    return frozenset(
+        part.target.id
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+        if isinstance(part.annotation, ast.Name) and part.annotation.id in bounds()
+    )
 
 
 class Reads(ast.NodeVisitor):
@@ -94,6 +123,9 @@ class Reads(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         outer = self._scope
+        told = NONE.union(*(named_in(base) for base in node.bases if isinstance(base, ast.Subscript)))
+        if told and not told & set(bounds().values()):  # it says what the attributes of its generic base hold
+            self._own |= dict.fromkeys(generic_attributes(), told)
         self._scope = outer | ({"self": frozenset({node.name})} if node.name in SECTIONS else {})
         self.generic_visit(node)
         self._scope = outer

@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
+from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
@@ -62,7 +63,7 @@ def agent_spec(task: Task) -> AgentSpec:
     sizes = {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH, "iqn": body}
     network = NetworkParams.model_validate(params.network.model_dump() | sizes)
     seen = params.observation.model_copy(update={"height": task.size, "width": task.size})
-    return AgentSpec("iqn", seen, params.encoder, network, iqn, task.num_actions, task.normalisation)
+    return AgentSpec("iqn", seen, params.encoder, network, iqn, Choices(task.num_actions), task.normalisation)
 
 
 def run(task: Task, seed: int, max_cpu_s: float) -> dict[str, float]:

@@ -21,11 +21,11 @@ from rulka.agents.iqn.network import PARTS as IQN_PARTS
 from rulka.agents.iqn.network import build_network as build_iqn
 from rulka.agents.iqn.network import greedy_preference as prefer_as_iqn
 from rulka.agents.networks import SEEING_PARTS, build_clone_policy
-from rulka.agents.ppo.actor import PpoActor
+from rulka.agents.policy_gradient.actor import PolicyActor
+from rulka.agents.policy_gradient.network import PARTS as POLICY_PARTS
+from rulka.agents.policy_gradient.network import build_network as build_policy
+from rulka.agents.policy_gradient.network import greedy_preference as prefer_as_policy
 from rulka.agents.ppo.learner import PpoLearner
-from rulka.agents.ppo.network import PARTS as PPO_PARTS
-from rulka.agents.ppo.network import build_network as build_ppo
-from rulka.agents.ppo.network import greedy_preference as prefer_as_ppo
 from rulka.agents.spec import Actor, AgentSpec, Learner, Preference
 from rulka.artifacts import Artifact
 from rulka.device import CPU
@@ -120,11 +120,11 @@ CLONED_SHAPES: Mapping[
 ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
     "ppo": AlgorithmEntry(
         label="PPO",
-        build_network=build_ppo,
-        make_actor=PpoActor,
+        build_network=build_policy,
+        make_actor=PolicyActor,
         make_learner=PpoLearner,
-        greedy_preference=prefer_as_ppo,
-        parts=PPO_PARTS,
+        greedy_preference=prefer_as_policy,
+        parts=POLICY_PARTS,
         without_source=("value_head.",),
         own_code=(
             "rulka/agents/ppo/*.py",

@@ -161,7 +161,7 @@ def initial_agent(
     normalisation = policy.normalisation.for_chunks(table.actions_per_decision)
     torch.manual_seed(transfer.seed)
     tensors = entry.build_network(
-        observation, pretrained.encoder, network, normalisation, table.num_outputs
+        observation, pretrained.encoder, network, normalisation, table.space.num_outputs
     ).state_dict()
     offered = {"pretrained": pretrained.tensors, "cloned": policy.tensors}
     if agent is not None:

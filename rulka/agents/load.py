@@ -102,7 +102,7 @@ def _preference(artifact: Artifact, device: torch.device) -> Preference:
         _with_weights(policy, driving, device)
         return lambda image, floats: policy.decide(policy.encode(image), floats)
     entry = ALGORITHMS[artifact.config["algorithm"]]
-    network = entry.build_network(observation, encoder, sizes, artifact.normalisation, table.num_outputs)
+    network = entry.build_network(observation, encoder, sizes, artifact.normalisation, table.space.num_outputs)
     return entry.greedy_preference(_with_weights(network, artifact.tensors, device), artifact, device)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
+from rulka.actions import ActionSpace, Choices
 from rulka.agents.precision import Precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
@@ -45,9 +46,8 @@ class AgentSpec(Generic[SettingsT]):
         encoder: of the images.
         network: widths behind it.
         settings: the section of the algorithm.
-        num_actions: A, entries of the action table.
+        actions: what decisions are: A actions in each of K places, or numbers.
         normalisation: of the floats; becomes part of the network.
-        actions_per_decision: K, actions of one decision.
         decision_ms: how long a decision lasts.
         precision: in which the body of the networks computes; "measured" times both at start and takes the faster.
     """
@@ -57,21 +57,22 @@ class AgentSpec(Generic[SettingsT]):
     encoder: EncoderConfig
     network: NetworkParams
     settings: SettingsT
-    num_actions: int
+    actions: ActionSpace
     normalisation: Normalisation
-    actions_per_decision: int = 1
     decision_ms: int = 50
     precision: Precision = "measured"
 
     @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        """Shape of the actions of one decision: none for one action, [K] for chunks."""
-        return () if self.actions_per_decision == 1 else (self.actions_per_decision,)
+    def choices(self) -> Choices:
+        """What decisions are chosen from, for algorithms that compare all there is.
 
-    @property
-    def num_outputs(self) -> int:
-        """Numbers by which the network compares actions: A, or K A for chunks of K actions."""
-        return self.num_actions * self.actions_per_decision
+        Raises:
+            AgentError: if decisions are numbers.
+        """
+        if isinstance(self.actions, Choices):
+            return self.actions
+        message = f"{self.algorithm} compares all actions, and cannot decide for numbers within intervals"
+        raise AgentError(message)
 
 
 Piece = Mapping[str, NDArray]
@@ -94,13 +95,13 @@ class Decision(NamedTuple):
     """What an actor decided for each car; the fields are those of `ExperienceBlock`.
 
     Attributes:
-        action: [N] int64; [N, K] chunks of actions.
+        action: [N] int64; [N, K] chunks of actions; [N, K] float32 where decisions are numbers.
         log_prob: [N] float32 under the policy that acted; 0 where it has none.
         value: [N] float32 estimate of the state; 0 where there is none.
         is_greedy: [N] bool, the action, or all of the chunk, is the one it would have chosen without exploring.
     """
 
-    action: NDArray[np.int64]
+    action: NDArray
     log_prob: NDArray[np.float32]
     value: NDArray[np.float32]
     is_greedy: NDArray[np.bool_]
@@ -139,8 +140,11 @@ class Actor(Protocol):
         """Decides for N cars: image [N, L, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
         ...
 
-    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
-        """Returns what it thinks of every action in N situations, as `act` sees them; changes nothing."""
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
+        """Returns what it thinks of every action in N situations, as `act` sees them; changes nothing.
+
+        None where decisions are numbers, of which there are too many.
+        """
         ...
 
     def set_moment(self, moment: Moment) -> None:

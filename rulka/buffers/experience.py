@@ -20,14 +20,18 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """Shape of a block; blocks of one run all have the same. A decision is K actions, `actions_per_decision`."""
+    """Shape of a block; blocks of one run all have the same.
+
+    `decision_shape` is that of one decision: none for an action, [K] for K of them, or for K numbers if `continuous`.
+    """
 
     num_steps: int
     num_cars: int
     height: int
     width: int
     num_floats: int
-    actions_per_decision: int = 1
+    decision_shape: tuple[int, ...] = ()
+    continuous: bool = False
     frames: int = 1
 
     @property
@@ -42,7 +46,7 @@ class BlockSpec:
             "image": ((*cars, *self.image_shape), np.uint8),
             "floats": ((*cars, self.num_floats), np.float32),
             "potential": (cars, np.float32),
-            "action": ((*steps, *self.chunk_shape), np.uint8),
+            "action": ((*steps, *self.decision_shape), np.float32 if self.continuous else np.uint8),
             "reward": (steps, np.float32),
             "terminated": (steps, np.bool_),
             "truncated": (steps, np.bool_),
@@ -51,11 +55,6 @@ class BlockSpec:
             "log_prob": (steps, np.float32),
             "value": (steps, np.float32),
         }
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        """Shape of the actions of one decision: none for one action, [K] for a chunk."""
-        return () if self.actions_per_decision == 1 else (self.actions_per_decision,)
 
     @property
     def num_bytes(self) -> int:
@@ -71,7 +70,8 @@ class ExperienceBlock:
         image: [T + 1, N, L, H, W] uint8.
         floats: [T + 1, N, F] float32, unnormalised.
         potential: [T + 1, N] float32 shaping potential of each observation, in reward units.
-        action: [T, N] uint8 index into the action table; [T, N, K] where decisions are chunks of K actions.
+        action: [T, N] uint8 index into the action table; [T, N, K] where decisions are chunks of K actions, and of
+            float32 where they are K numbers.
         reward: [T, N] float32 reward for the decision, without shaping.
         terminated: [T, N] the race ended for good: finished or off the track.
         truncated: [T, N] the race was cut by a limit; its last observation still has a value.
@@ -85,7 +85,7 @@ class ExperienceBlock:
     image: NDArray[np.uint8]
     floats: NDArray[np.float32]
     potential: NDArray[np.float32]
-    action: NDArray[np.uint8]
+    action: NDArray
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]

@@ -1,6 +1,6 @@
 """Clipped policy and value losses of PPO, Schulman et al. 2017, arXiv:1707.06347.
 
-Dimensions: B batch, A actions.
+Dimensions: B batch.
 """
 
 from __future__ import annotations
@@ -34,51 +34,41 @@ class ValueLoss(NamedTuple):
     clip_fraction: Tensor
 
 
-def log_prob_of(logits: Tensor, action: Tensor) -> Tensor:
-    """Returns log-probabilities [B] of actions [B] under logits [B, A]."""
-    return torch.log_softmax(logits, dim=1).gather(1, action[:, None])[:, 0]
-
-
-def entropy_of(logits: Tensor) -> Tensor:
-    """Returns the entropy [B] of the categorical distributions with logits [B, A], in nats."""
-    log_prob = torch.log_softmax(logits, dim=1)
-    return -(log_prob.exp() * log_prob).sum(dim=1)
-
-
-def divergence(first_log_probs: Tensor, logits: Tensor) -> Tensor:
-    """Returns the mean KL(first, now) in nats, exactly, of policies given by log-probabilities and logits [B, A]."""
-    moved = first_log_probs - torch.log_softmax(logits, dim=1)
-    return (first_log_probs.exp() * moved).sum(dim=1).mean()
-
-
-def clipped_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float) -> PolicyLoss:
+def clipped_policy_loss(
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float, weight: Tensor | None = None
+) -> PolicyLoss:
     """Negative surrogate, flat where the ratio of probabilities has left [1 - clip, 1 + clip] for the better.
 
     Args:
         log_prob: [B] of the actions taken, under the policy that learns.
-        old_log_prob: [B] of the same actions, under the policy that acted.
+        old_log_prob: [B] of the same actions, under the policy that the ratio is of: the one that acted; or a later
+            one, Hilton et al. 2021, arXiv:2110.00641, and then `weight` leads from the one that acted to it.
         advantage: [B] usually normalised; no gradient flows into it.
         clip: half-width of the trust region of the ratio; positive.
+        weight: [B] of each action in the mean; None counts them alike.
     """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
-    loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+    gain = torch.minimum(ratio * advantage, clipped * advantage)
+    loss = -(gain if weight is None else weight * gain).mean()
     with torch.no_grad():
         approx_kl = (ratio - 1.0 - log_ratio).mean()
         clip_fraction = ((ratio - 1.0).abs() > clip).float().mean()
     return PolicyLoss(loss, approx_kl, clip_fraction)
 
 
-def clipped_value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: float) -> ValueLoss:
+def clipped_value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None) -> ValueLoss:
     """Half the squared error, of the value or of the value held within `clip` of the old one, whichever is larger.
 
     Args:
         value: [B] predicted now.
         old_value: [B] predicted when the update began.
         returns: [B] targets.
-        clip: how far a value may move, in units of the values; positive.
+        clip: how far a value may move, in units of the values; positive. None leaves the plain squared error.
     """
+    if clip is None:
+        return ValueLoss(0.5 * (value - returns).square().mean(), torch.zeros((), device=value.device))
     held = old_value + (value - old_value).clamp(-clip, clip)
     squared = torch.maximum((value - returns).square(), (held - returns).square())
     with torch.no_grad():

@@ -25,6 +25,7 @@ from rulka.params.base import (
 )
 from rulka.params.iqn import IqnParams, MarginParams, MunchausenParams, PrioritisedParams, ResetParams
 from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
+from rulka.params.policy_gradient import PolicyGradientParams
 from rulka.params.ppo import PpoParams
 from rulka.params.problems import problems_of
 from rulka.params.races import (
@@ -115,6 +116,7 @@ __all__ = [
     "Part",
     "PartsParams",
     "PhysicsParams",
+    "PolicyGradientParams",
     "PpoParams",
     "PretrainParams",
     "PrioritisedParams",

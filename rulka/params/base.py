@@ -66,6 +66,7 @@ ShareSchedule = Annotated[Schedule, _within(0.0, 1.0)]
 LearningRateSchedule = Annotated[Schedule, _within(0.0, 1.0), AfterValidator(_positive)]
 WeightSchedule = Annotated[Schedule, _within(-MOST, MOST)]
 NotNegativeSchedule = Annotated[Schedule, _within(0.0, MOST)]
+PositiveSchedule = Annotated[Schedule, _within(0.0, MOST), AfterValidator(_positive)]
 
 
 class Section(BaseModel):

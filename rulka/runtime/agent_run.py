@@ -285,7 +285,7 @@ class AgentRun:
             make_learner=lambda: build_learner(
                 spec, initial, sections.train.seed, self._demonstrations(), self._device
             ),
-            block=block_spec(sections.observation, sections.train, self._table.actions_per_decision),
+            block=block_spec(sections.observation, sections.train, self._table),
             train=sections.train,
             folder=self.folder,
             label=f"train {self._algorithm}",
@@ -306,9 +306,8 @@ class AgentRun:
             encoder=initial.encoder,
             network=sections.network,
             settings=sections.algorithms[self._algorithm],
-            num_actions=self._table.num_actions,
+            actions=self._table.space,
             normalisation=initial.normalisation,
-            actions_per_decision=self._table.actions_per_decision,
             decision_ms=self._table.duration_ms,
             precision=sections.train.precision,
         )

@@ -86,7 +86,7 @@ class DrivenRace:
         key: which race; its time is the one measured now.
         image: [T, L, H, W] uint8 before each decision.
         floats: [T, F] float32.
-        action: [T] uint8; [T, K] chunks of actions.
+        action: [T] uint8; [T, K] chunks of actions; [T, K] float32 where decisions are numbers.
         action_values: what the actor thought of every action before each decision, [T, A] float32 by name, see
             `rulka.agents.spec.ActionValues`; empty in records of older versions.
     """
@@ -94,7 +94,7 @@ class DrivenRace:
     key: RaceKey
     image: NDArray[np.uint8]
     floats: NDArray[np.float32]
-    action: NDArray[np.uint8]
+    action: NDArray
     action_values: Mapping[str, NDArray[np.float32]]
 
 
@@ -136,22 +136,22 @@ class GreedyCheck:
         """Drives one race of a check once more and keeps all of it; None where the car does not finish this time."""
         self._actor.load_network(tensors)
         seen: list[tuple[NDArray, NDArray, NDArray]] = []
-        names: set[str] = set()
-        actions: list[NDArray[np.int64]] = []
+        values: dict[str, list[NDArray]] = {}
 
-        def keep(decided: NDArray[np.int64]) -> None:
+        def keep(decided: NDArray) -> None:
             # All cars, as the decision was made: another number of rows may round differently.
-            values = self._actor.action_values(torch.from_numpy(self._image), torch.from_numpy(self._floats))
-            names.add(values.name)
-            seen.append((self._image[key.car].copy(), self._floats[key.car].copy(), values.value[key.car].copy()))
-            actions.append(decided[key.car].copy())
+            thought = self._actor.action_values(torch.from_numpy(self._image), torch.from_numpy(self._floats))
+            if thought is not None:
+                values.setdefault(thought.name, []).append(thought.value[key.car].copy())
+            seen.append((self._image[key.car].copy(), self._floats[key.car].copy(), decided[key.car].copy()))
 
         finished, time_ms, _ = self._race(key.seed, only=key.car, on_decided=keep)
         if not finished[key.car]:
             return None
-        image, floats, values = (np.stack(column) for column in zip(*seen, strict=True))
+        image, floats, action = (np.stack(column) for column in zip(*seen, strict=True))
         driven = replace(key, time_ms=int(time_ms[key.car]))
-        return DrivenRace(driven, image, floats, np.array(actions, np.uint8), dict.fromkeys(names, values))
+        stored = action if action.dtype.kind == "f" else action.astype(np.uint8)
+        return DrivenRace(driven, image, floats, stored, {name: np.stack(rows) for name, rows in values.items()})
 
     def close(self) -> None:
         """Closes the environment."""

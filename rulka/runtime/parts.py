@@ -78,15 +78,15 @@ def build_learner(
     return learner
 
 
-def block_spec(observation: ObservationParams, train: TrainParams, actions_per_decision: int = 1) -> BlockSpec:
+def block_spec(observation: ObservationParams, train: TrainParams, table: ActionTable) -> BlockSpec:
     """Returns the shape of the blocks of a run."""
     return BlockSpec(
         num_steps=train.block_steps,
         num_cars=train.cars_per_collector,
         height=observation.height,
         width=observation.width,
-        num_floats=num_floats(actions_per_decision),
-        actions_per_decision=actions_per_decision,
+        num_floats=num_floats(table.actions_per_decision),
+        decision_shape=table.decision_shape,
         frames=observation.frames,
     )
 

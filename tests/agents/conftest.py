@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
+from rulka.actions import Choices
 from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
 from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
@@ -48,19 +49,20 @@ PPO = PpoParams(
     learning_rate=constant(0.001),
     rate_of=ALL_ALIKE,
     pull_of=NO_PULL,
-    gamma=0.5,
-    gae_lambda=0.9,
-    clip=0.2,
-    value_clip=10.0,
-    value_weight=0.5,
+    gamma=constant(0.5),
+    gae_lambda=constant(0.9),
+    clip=constant(0.2),
+    clip_around="acting",
+    value_clip=constant(10.0),
+    value_weight=constant(0.5),
     entropy_weight=constant(0.003),
     clone_weight=constant(0.0),
-    max_grad_norm=0.5,
+    max_grad_norm=constant(0.5),
     racer_tau=1.0,
     max_versions_behind=0,
     value_warmup_steps=0,
     value_warmup_ridge=0.0,
-    max_kl=1.0,
+    max_kl=constant(1.0),
 )
 IQN = IqnParams(
     explore_whole_chunks=False,
@@ -194,7 +196,7 @@ def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **
     observation = sees(SIZE, SIZE)
     count = ALGORITHMS[algorithm].actions_per_decision(network)
     seen = (observation, encoder, network)
-    return AgentSpec(algorithm, *seen, settings, NUM_ACTIONS, normalisation, count, precision="float32")
+    return AgentSpec(algorithm, *seen, settings, Choices(NUM_ACTIONS, count), normalisation, precision="float32")
 
 
 def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:

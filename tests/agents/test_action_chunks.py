@@ -184,6 +184,6 @@ def make_values(trained, states: tuple[int, ...]) -> list[float]:
 def block_races(lab, probe, starts):
     """Races of a probe whose decisions are chunks."""
     races = lab.races(probe, starts=starts)
-    races.spec = replace(races.spec, actions_per_decision=K)
+    races.spec = replace(races.spec, decision_shape=(K,))
     assert new_block(races.spec).action.shape[2:] == (K,)
     return races

@@ -12,7 +12,8 @@ import torch
 from models.actor_critic import PolicyAndValue
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.ppo.rollout import keep_block, rollout_with_gae, shaped_rewards
+from rulka.agents.policy_gradient.segments import keep_block
+from rulka.agents.ppo.rollout import rollout_with_gae
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 
@@ -40,7 +41,7 @@ def learner_and_actor(spec):
 def test_starts_as_exactly_the_cloned_policy(lab):
     spec = lab.spec("ppo")
     torch.manual_seed(3)
-    policy = build_clone_policy(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_actions)
+    policy = build_clone_policy(spec.observation, spec.encoder, spec.network, spec.normalisation, 3)
     torch.nn.init.normal_(policy.policy_head.weight)
     learner, actor = learner_and_actor(spec)
     learner.load_network({**learner.network.state_dict(), **policy.state_dict()})
@@ -188,6 +189,21 @@ def test_how_far_the_policy_has_moved_is_counted_from_the_start_of_the_update(la
     assert metrics["gradient_steps"] == 3, "192 decisions in batches of 64: the whole epoch"
 
 
+def test_a_clip_around_the_update_does_not_mind_how_old_experience_is(lab, coin_races):
+    """The behaviour policy gave each action e times less chance: beyond any clip around it, and none of this update."""
+    metrics = {}
+    for around in ("acting", "update"):
+        spec = lab.spec("ppo", learning_rate=lab.constant(1e-9), epochs=1, clip_around=around)
+        learner, actor = learner_and_actor(spec)
+        block = coin_races.drive(actor)
+        block.log_prob[...] -= 1.0
+        learner.insert(block, 0, -1)
+        metrics[around] = learner.update()
+    assert metrics["acting"]["clip_fraction"] == 1.0
+    assert metrics["update"]["clip_fraction"] == 0.0
+    assert metrics["update"]["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_update_ends_when_the_policy_has_moved_far_enough(lab, coin_races):
     changes = {"learning_rate": lab.constant(0.01), "max_kl": 1e-3, "batch_size": 32}
     learner, actor = learner_and_actor(lab.spec("ppo", **changes))
@@ -288,13 +304,13 @@ def test_block_evaluation_by_hand():
     block.truncated[0], block.is_reset[1] = True, True
     block.action[:, 0] = [4, 5, 6]
     decided = PolicyAndValue(torch.zeros(4, 1, 2), torch.tensor([[2.0], [6.0], [3.0], [8.0]]))
-    rollout = rollout_with_gae(keep_block(block, 0.5), decided, discount=0.5, trace_decay=1.0)
+    rollout = rollout_with_gae(keep_block(block), decided, discount=0.5, trace_decay=1.0)
     assert rollout.advantage.tolist() == [2, 2]
     assert rollout.returns.tolist() == [4, 5]
     assert rollout.value.tolist() == [2, 3]
     assert rollout.action.tolist() == [4, 6]
     assert rollout.image.shape == (2, 1, 34, 34)
-    torch.testing.assert_close(rollout.first_log_probs.exp(), torch.full((2, 2), 0.5))
+    assert rollout.first_outputs.shape == (2, 2)
 
 
 def test_what_races_is_a_running_average_of_the_weights(lab, coin_races):
@@ -329,7 +345,7 @@ def test_the_loss_holds_on_to_the_policy_that_it_began_as(lab, coin_races):
             learner.insert(coin_races.drive(actor), 0, 0)
         image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.zeros(1, 4)
         with torch.no_grad():
-            here, first = (net(image, floats).logits.log_softmax(dim=1) for net in (learner.network, actor.network))
+            here, first = (net(image, floats).outputs.log_softmax(dim=1) for net in (learner.network, actor.network))
         moved[weight] = float((first.exp() * (first - here)).sum())
     assert 0.0 <= moved[100.0] < 0.2 * moved[0.0]
     resumed = make_learner(lab.spec("ppo", clone_weight=schedule), seed=5)
@@ -357,4 +373,4 @@ def test_shaped_rewards_by_hand():
     block.reward[...] = 1
     block.potential[:, 0] = [2, 4, 0, 6]
     block.terminated[1], block.truncated[2] = True, True
-    np.testing.assert_allclose(shaped_rewards(block, 0.5)[:, 0], [1, -3, 4])
+    assert keep_block(block).shaped_reward(0.5)[:, 0].tolist() == [1, -3, 4]

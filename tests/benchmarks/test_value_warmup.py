@@ -12,7 +12,7 @@ import torch
 from benchmarks import value_warmup
 from rulka.actions import action_table
 from rulka.agents.algorithms import ALGORITHMS
-from rulka.agents.ppo.rollout import keep_block
+from rulka.agents.policy_gradient.segments import keep_block
 from rulka.artifacts import Artifact, sight_contract
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.observation import reference_normalisation
@@ -72,7 +72,7 @@ def test_returns_of_whole_races_by_hand() -> None:
     blocks = [new_block(BlockSpec(2, 1, 1, 1, 1)) for _ in range(2)]
     blocks[0].reward[:, 0], blocks[0].terminated[1] = [1.0, 2.0], True
     blocks[1].reward[:, 0], blocks[1].is_reset[0] = [0.0, 4.0], True
-    returns, is_known = value_warmup.whole_returns([keep_block(block, 0.5) for block in blocks], 0.5)
+    returns, is_known = value_warmup.whole_returns([keep_block(block) for block in blocks], 0.5)
     assert is_known[:, 0].tolist() == [True, True, False, False]
     assert returns[:2, 0].tolist() == [2.0, 2.0]
 

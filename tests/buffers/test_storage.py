@@ -214,7 +214,7 @@ def test_a_transition_costs_less_than_it_may(make_stream: MakeStream):
 
 def test_blocks_of_actions_are_read_as_they_were_written() -> None:
     """Three actions a decision: the ring keeps [T, N, 3], a transition has the first block, whatever its length."""
-    spec = BlockSpec(num_steps=4, num_cars=2, height=2, width=2, num_floats=4, actions_per_decision=3)
+    spec = BlockSpec(num_steps=4, num_cars=2, height=2, width=2, num_floats=4, decision_shape=(3,))
     buffer = BlockBuffer(spec, 3)
     rng = np.random.default_rng(0)
     blocks = []

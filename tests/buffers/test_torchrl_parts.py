@@ -129,7 +129,7 @@ def test_emptied_buffers_begin_anew(make_stream: MakeStream):
 
 def test_blocks_of_actions_are_collated():
     """Three actions a decision, all of which say in which decision they were taken."""
-    spec = BlockSpec(num_steps=4, num_cars=2, height=2, width=2, num_floats=4, actions_per_decision=3)
+    spec = BlockSpec(num_steps=4, num_cars=2, height=2, width=2, num_floats=4, decision_shape=(3,))
     storage = BlockStorage(BlockBuffer(spec, 2))
     block = new_block(spec)
     block.action[:] = np.arange(8).reshape(4, 2, 1)

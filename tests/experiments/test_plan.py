@@ -46,7 +46,7 @@ def test_cells_are_variants_times_seeds_with_their_parameters(tmp_path: Path) ->
     assert [cell.name for cell in plan.cells] == [f"{name}/{seed}" for name in FILE["variants"] for seed in (1, 2)]
     assert [cell.params.train.seed for cell in plan.cells] == [1, 2] * 4
     assert {cell.params.train.max_env_steps for cell in plan.cells} == {1000}
-    assert [cell.params.ppo.gamma for cell in plan.cells if cell.variant == "slow"] == [0.9, 0.9]
+    assert [cell.params.ppo.gamma.values[0] for cell in plan.cells if cell.variant == "slow"] == [0.9, 0.9]
 
 
 def test_cells_share_the_stages_that_do_not_differ(tmp_path: Path) -> None:

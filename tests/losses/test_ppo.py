@@ -12,26 +12,8 @@ from torch.distributions import Categorical
 from rulka.losses.ppo import (
     clipped_policy_loss,
     clipped_value_loss,
-    divergence,
-    entropy_of,
     explained_variance,
-    log_prob_of,
 )
-
-
-def test_log_prob_and_entropy_equal_torchs_distribution():
-    logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
-    action = torch.tensor([0, 1, 2, 3, 4, 0])
-    distribution = Categorical(logits=logits)
-    torch.testing.assert_close(log_prob_of(logits, action), distribution.log_prob(action))
-    torch.testing.assert_close(entropy_of(logits), distribution.entropy())
-
-
-def test_divergence_by_hand():
-    """From (1/2, 1/2) to (1/4, 3/4): 1/2 ln 2 + 1/2 ln 2/3 = 0.1438; the second row has not moved."""
-    first = torch.full((2, 2), 0.5).log()
-    now = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log() + 7.0
-    torch.testing.assert_close(divergence(first, now), torch.tensor(0.14384 / 2), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +39,7 @@ def test_gradient_at_ratio_one_is_the_policy_gradient():
     logits = torch.randn(8, 4, generator=generator, requires_grad=True)
     action = torch.randint(4, (8,), generator=generator)
     advantage = torch.randn(8, generator=generator)
-    log_prob = log_prob_of(logits, action)
+    log_prob = Categorical(logits=logits).log_prob(action)
     (ours,) = torch.autograd.grad(
         clipped_policy_loss(log_prob, log_prob.detach(), advantage, 0.2).loss, logits, retain_graph=True
     )
@@ -102,3 +84,19 @@ def test_explained_variance():
     with warnings.catch_warnings(action="error"):
         assert explained_variance(torch.ones(1), torch.zeros(1)) == 0.0
         assert math.isnan(explained_variance(torch.zeros(0), torch.zeros(0)))
+
+
+def test_a_later_policy_in_the_ratio_is_weighed_by_the_way_to_it():
+    """Ratios 1.5 and 1 to the later policy, which is twice and half as likely as the one that acted: by hand
+    -(2 * min(1.5, 1.2) * 1 + 0.5 * 1 * 3) / 2 = -1.95. The clip counts from the later policy alone.
+    """
+    later = torch.tensor([-1.0, -2.0])
+    now, weight = later + torch.tensor([1.5, 1.0]).log(), torch.tensor([2.0, 0.5])
+    loss = clipped_policy_loss(now, later, torch.tensor([1.0, 3.0]), 0.2, weight)
+    torch.testing.assert_close(loss.loss, torch.tensor(-1.95))
+    assert float(loss.clip_fraction) == 0.5
+
+
+def test_a_value_that_is_not_clipped_has_the_plain_error():
+    loss = clipped_value_loss(torch.tensor([0.5]), torch.zeros(1), torch.ones(1), None)
+    assert (float(loss.loss), float(loss.clip_fraction)) == (0.125, 0.0)

@@ -168,7 +168,7 @@ def test_actor_critic_takes_over_the_whole_cloned_policy():
     assert missing.missing_keys == ["value_head.weight", "value_head.bias"]
     assert missing.unexpected_keys == []
     image, floats = observations(4)
-    assert torch.equal(agent(image, floats).logits, policy(image, floats))
+    assert torch.equal(agent(image, floats).outputs, policy(image, floats))
 
 
 def test_iqn_shares_encoder_and_float_head_with_the_policy_and_nothing_else():
@@ -200,7 +200,7 @@ def test_first_policy_is_almost_uniform():
     torch.manual_seed(0)
     agent = ActorCritic(SMALL, CONV, 8, 16, 3)
     image, floats = observations(16)
-    probability = functional.softmax(agent(image, floats).logits.detach(), dim=1)
+    probability = functional.softmax(agent(image, floats).outputs.detach(), dim=1)
     assert float((probability - 1 / 3).abs().max()) < 0.05
 
 
@@ -209,7 +209,7 @@ def test_epochs_without_the_encoder_see_the_same_network():
     agent = ActorCritic(SMALL, CONV, 8, 16, 3)
     image, floats = observations(4)
     whole, later = agent(image, floats), agent.decide(agent.encode(image), floats)
-    assert torch.equal(whole.logits, later.logits)
+    assert torch.equal(whole.outputs, later.outputs)
     assert torch.equal(whole.value, later.value)
 
 

@@ -37,7 +37,7 @@ def outputs(kind: str, inputs: InputShape, encoder: EncoderConfig = CONV) -> Cal
         return lambda image, floats: network.advantages(image, floats, TAU)
     if kind == "ppo":
         critic = ActorCritic(inputs, encoder, 8, 16, 3).eval().requires_grad_(False)
-        return lambda image, floats: torch.cat([critic(image, floats).logits, critic(image, floats).value[:, None]], 1)
+        return lambda image, floats: torch.cat([critic(image, floats).outputs, critic(image, floats).value[:, None]], 1)
     return ClonePolicy(inputs, encoder, 8, 16, 3).eval().requires_grad_(False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from rulka.actions import Choices, action_table
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.spec import AgentSpec
 from rulka.observation import reference_normalisation
@@ -26,7 +27,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
         params.encoder,
         params.network,
         params.algorithms[train.algorithm],
-        12,
+        Choices(12),
         reference_normalisation(),
         precision="float32",
     )
@@ -34,7 +35,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
         make_cars=partial(build_cars, track, race),
         make_actor=partial(make_actor, spec),
         make_learner=partial(make_learner, spec, 7),
-        block=block_spec(params.observation, train),
+        block=block_spec(params.observation, train, action_table(params.actions.ticks_per_action)),
         train=train,
         folder=folder,
         label="test",

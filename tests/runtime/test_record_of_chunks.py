@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from rulka.actions import Choices, action_table
 from rulka.agents.iqn.actor import IqnActor
 from rulka.agents.spec import AgentSpec
 from rulka.envs.vector import RaceVectorEnv
@@ -22,9 +23,8 @@ def reckless_actor(params: Params) -> IqnActor:
     body = params.network.iqn.model_copy(update={"actions_per_decision": 5})
     network = params.network.model_copy(update={"iqn": body, "dense_hidden": 16, "float_hidden": 8})
     normalisation = reference_normalisation().for_chunks(5)
-    spec = AgentSpec(
-        "iqn", params.observation, params.encoder, network, params.iqn, 12, normalisation, 5, precision="float32"
-    )
+    sizes = (params.observation, params.encoder, network, params.iqn)
+    spec = AgentSpec("iqn", *sizes, Choices(12, 5), normalisation, precision="float32")
     actor = IqnActor(spec, 0)
     with torch.no_grad():
         actor.network.output_layers()[0].bias[::12] += 100.0
@@ -42,7 +42,7 @@ def straight_track() -> Track:
 def test_a_record_has_every_action_and_its_values(tmp_path: Path) -> None:
     params = reference_params()
     track = straight_track()
-    spec = block_spec(params.observation, params.train.model_copy(update={"cars_per_collector": 2}), 5)
+    spec = block_spec(params.observation, params.train.model_copy(update={"cars_per_collector": 2}), action_table(5, 5))
     assert (spec.num_floats, spec.layout()["action"][0][2:]) == (num_floats(5), (5,))
     cars = RaceVectorEnv(2, track, actions_per_decision=5, start_anywhere=0.0, max_race_s=30.0)
     check, records = GreedyCheck(cars, reckless_actor(params), spec, lambda: None), Records(tmp_path)

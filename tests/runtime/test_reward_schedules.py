@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from runtime_fakes import FakeNetwork, fake_run, fake_train
 
+from rulka.actions import action_table
 from rulka.params import EngineeredRewardParams, RewardParams, reference_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors
@@ -36,7 +37,7 @@ def run_spec(folder: Path, rewards: RewardParams, num_collectors: int) -> RunSpe
         params.observation, params.actions, params.simulator, params.race_end, rewards, train, 1
     )
     made = fake_run(folder, num_collectors=num_collectors)
-    spec = block_spec(params.observation, train)
+    spec = block_spec(params.observation, train, action_table(params.actions.ticks_per_action))
     return RunSpec(partial(build_cars, track, race), made.make_actor, made.make_learner, spec, train, folder, "test")
 
 

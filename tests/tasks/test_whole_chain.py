@@ -116,7 +116,7 @@ def test_the_new_agents_begin_with_the_functions_that_were_cloned(chain: Chain) 
     floats[:, FLOATS["clock"]] = 0.0
     with torch.no_grad():
         logits, state = policy(image, floats), policy.join(policy.encode(image), floats)
-        assert torch.equal(ppo(image, floats).logits, logits)
+        assert torch.equal(ppo(image, floats).outputs, logits)
         for clock in (0.0, 1.0, 139.0):
             floats[:, FLOATS["clock"]] = clock
             assert torch.equal(iqn.join(iqn.encode(image), floats), state)

@@ -37,7 +37,7 @@ class IqnActor:
         self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
         self._floor = 0.0
         self._params = params
-        self._num_actions, self._chunk_shape = spec.num_actions, spec.chunk_shape
+        self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
         self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
         is_plain = can_prepare(self._acting.network)  # with BTR's extras it acts as it learns
         self._fast = ActingIqn(self._acting.network, self._tau, spec.precision) if is_plain else None

@@ -302,7 +302,8 @@ class IqnLearner:
         if not self._num_gradient_steps:
             return {}
         batch = self.replay.batch
-        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing, self._spec.chunk_shape)
+        shape = self._spec.choices.decision_shape
+        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing, shape)
         return inspect_training(self.network, self._optimizer) | values | inspect_priorities(self.replay.priorities())
 
     def _measure(self) -> Precision:

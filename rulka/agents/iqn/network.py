@@ -37,7 +37,7 @@ def build_network(
 def fresh_network(spec: AgentSpec[IqnParams], seed: int) -> IqnNetwork:
     """Returns the network of an agent with the fresh weights of a seed."""
     with seeded(seed):
-        return build_network(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_outputs)
+        return build_network(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.choices.num_outputs)
 
 
 def greedy_preference(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Preference:

@@ -1,1 +1,1 @@
-"""Proximal policy optimisation: how it acts (`actor`), from what it learns (`rollout`), and how (`learner`)."""
+"""Proximal policy optimisation: from what it learns (`rollout`), and how (`learner`)."""

@@ -1,6 +1,6 @@
-"""How PPO acts: by sampling from its policy, or by the most likely action.
+"""How a policy acts: by sampling, or by its greedy decision.
 
-Dimensions: N cars, A actions.
+Dimensions: N cars, A actions, K places of a chunk.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import torch
 from torch import Tensor
 
 from models.actor_critic import ActorCritic
+from rulka.actions import Choices
 from rulka.agents.acting import ActingNetwork
-from rulka.agents.ppo.network import fresh_network
+from rulka.agents.policy_gradient.distributions import distribution_of
+from rulka.agents.policy_gradient.network import fresh_network
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
-from rulka.params import PpoParams
 from rulka.schedule import Moment
 
 
-class PpoActor:
-    """Samples from the policy, or takes its most likely action."""
+class PolicyActor:
+    """Samples from the policy, or takes its greedy decision."""
 
-    def __init__(self, spec: AgentSpec[PpoParams], seed: int, device: torch.device = CPU) -> None:
+    def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
         self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
+        self._actions, self._distribution = spec.actions, distribution_of(spec.actions)
         self._device, self._generators = device, Generators(device, seed)
 
     @property
@@ -38,19 +40,21 @@ class PpoActor:
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`."""
-        logits, value = self._decide(image, floats)
-        log_probs = torch.log_softmax(logits, dim=1)
-        greedy = logits.argmax(dim=1)
-        action = greedy
+        outputs, value = self._decide(image, floats)
+        greedy = action = self._distribution.greedy(outputs)
         if explore:
-            action = torch.multinomial(log_probs.exp(), 1, generator=self._generators.device)[:, 0]
-        log_prob = log_probs.gather(1, action[:, None])[:, 0]
-        return Decision(*(column.numpy() for column in on_host(action, log_prob, value, action == greedy)))
+            action = self._distribution.sample(outputs, self._generators.device)
+        log_prob = self._distribution.log_prob(outputs, action)
+        is_greedy = (action == greedy).view(len(floats), -1).all(dim=1)
+        return Decision(*(column.numpy() for column in on_host(action, log_prob, value, is_greedy)))
 
-    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
-        """Returns the probabilities [N, A] of the policy; see `rulka.agents.spec.Actor`."""
-        logits, _ = self._decide(image, floats)
-        return ActionValues("probability", logits.softmax(dim=1).cpu().numpy())
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
+        """Returns the probabilities [N, A] or [N, K, A] of the policy; see `rulka.agents.spec.Actor`."""
+        if not isinstance(self._actions, Choices):
+            return None
+        outputs, _ = self._decide(image, floats)
+        by_place = outputs.unflatten(1, (*self._actions.decision_shape, -1))
+        return ActionValues("probability", by_place.softmax(dim=-1).cpu().numpy())
 
     def set_moment(self, moment: Moment) -> None:
         """Has no effect: nothing in acting follows a schedule."""

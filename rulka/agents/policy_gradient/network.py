@@ -1,4 +1,4 @@
-"""Builds PPO's network from parameters, and makes a driver of a trained one."""
+"""Builds the network of a policy and a value from parameters, and makes a driver of a trained one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rulka.agents.networks import SEEING_PARTS, input_shape, seeded
 from rulka.agents.spec import AgentSpec, Preference
 from rulka.artifacts import Artifact
 from rulka.observation import Normalisation
-from rulka.params import NetworkParams, ObservationParams, PpoParams
+from rulka.params import NetworkParams, ObservationParams
 
 PARTS = {**SEEING_PARTS, "trunk": ("trunk.",), "heads": ("policy_head.", "value_head.")}
 """How the names of its tensors begin, for each part that can be taken over or learn at a rate of its own."""
@@ -28,12 +28,13 @@ def build_network(
     return ActorCritic(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs)
 
 
-def fresh_network(spec: AgentSpec[PpoParams], seed: int) -> ActorCritic:
+def fresh_network(spec: AgentSpec, seed: int) -> ActorCritic:
     """Returns the network of an agent with the fresh weights of a seed."""
     with seeded(seed):
-        return build_network(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.num_outputs)
+        return build_network(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.actions.num_outputs)
 
 
-def greedy_preference(network: ActorCritic, _artifact: Artifact, _device: torch.device) -> Preference:
-    """Returns the policy's logits."""
-    return lambda image, floats: network(image, floats).logits
+def greedy_preference(network: ActorCritic, artifact: Artifact, _device: torch.device) -> Preference:
+    """Returns the policy's logits, by place where decisions are chunks."""
+    shape = artifact.actions.decision_shape
+    return lambda image, floats: network(image, floats).outputs.unflatten(1, (*shape, -1))

@@ -1,0 +1,1 @@
+"""What the algorithms that learn a policy have in common: how it acts, its distributions, blocks, learner."""

@@ -1,0 +1,155 @@
+"""What the numbers that a policy puts out mean: how likely each decision is.
+
+Dimensions: B decisions, P numbers that the policy puts out for each, K places, A choices, D intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rulka.actions import ActionSpace, Choices, Intervals
+
+_QUADRATURE_POINTS = 20
+LEAST_LOG_STD, MOST_LOG_STD = -5.0, 2.0
+_MARGIN = 1e-6
+"""How near a float32 decision comes to the ends of its interval, of which the half is 1."""
+
+
+class Distribution(Protocol):
+    """The decisions of a policy; it holds no tensors, so one serves on every device."""
+
+    def sample(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws decisions [B, ...] of outputs [B, P]."""
+        ...
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Returns the decisions [B, ...] that are taken without exploring."""
+        ...
+
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
+        """Returns log-probabilities, or their densities, [B] of decisions [B, ...]."""
+        ...
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Returns entropies [B] in nats."""
+        ...
+
+    def divergence(self, first: Tensor, outputs: Tensor) -> Tensor:
+        """Returns KL(first, now) [B] in nats, exactly, of policies with outputs [B, P]."""
+        ...
+
+
+def distribution_of(actions: ActionSpace) -> Distribution:
+    """Returns the distribution over a space of decisions."""
+    return Categoricals(actions) if isinstance(actions, Choices) else SquashedGaussian(actions)
+
+
+class Categoricals:
+    """One choice, or one for each of K places, independent of each other; outputs are logits [B, K A].
+
+    Log-probabilities and entropies of the places add up.
+    """
+
+    def __init__(self, actions: Choices) -> None:
+        self._shape = actions.decision_shape
+        self._by_place = (-1, actions.num_places, actions.num_choices)
+
+    def sample(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws choices [B] or [B, K] int64."""
+        probability = self.log_probs(outputs).exp().flatten(0, 1)
+        return torch.multinomial(probability, 1, generator=generator).view(-1, *self._shape)
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Returns the likeliest choices [B] or [B, K] int64."""
+        return outputs.view(self._by_place).argmax(dim=2).view(-1, *self._shape)
+
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
+        """Returns log-probabilities [B] of choices [B] or [B, K]."""
+        chosen = action.view(-1, self._by_place[1], 1)
+        return self.log_probs(outputs).gather(2, chosen)[..., 0].sum(dim=1)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Returns entropies [B]."""
+        log_probs = self.log_probs(outputs)
+        return -(log_probs.exp() * log_probs).sum(dim=(1, 2))
+
+    def divergence(self, first: Tensor, outputs: Tensor) -> Tensor:
+        """Returns KL(first, now) [B] of logits [B, K A]."""
+        before = self.log_probs(first)
+        return (before.exp() * (before - self.log_probs(outputs))).sum(dim=(1, 2))
+
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        """Returns log-probabilities [B, K, A] of all choices."""
+        return torch.log_softmax(outputs.view(self._by_place), dim=2)
+
+
+class SquashedGaussian:
+    """A number within each of D intervals: a Gaussian through tanh, Haarnoja et al. 2018, arXiv:1801.01290, appendix C.
+
+    Outputs are means and then logarithms of standard deviations [B, 2 D], before tanh. Entropies contain the mean
+    logarithm of tanh's slope, by Gauss-Hermite quadrature, and so have no noise. Divergences are those of the
+    Gaussians, as no squashing changes them.
+    """
+
+    def __init__(self, actions: Intervals) -> None:
+        self._low, self._high = actions.low, actions.high
+        points, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_POINTS)
+        self._points, self._weights = points.tolist(), (weights / weights.sum()).tolist()
+
+    def sample(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws decisions [B, D] float32."""
+        mean, log_std = self._moments(outputs)
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+        return self._scaled(torch.tanh(mean + log_std.exp() * noise))
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Returns the medians [B, D]."""
+        return self._scaled(torch.tanh(self._moments(outputs)[0]))
+
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
+        """Returns log-densities [B] of decisions [B, D]; those at the very ends count as next to them."""
+        mean, log_std = self._moments(outputs)
+        middle, half = self._middle_and_half(action)
+        squashed = ((action - middle) / half).clamp(-1.0 + _MARGIN, 1.0 - _MARGIN)
+        raw = torch.atanh(squashed)
+        gaussian = -0.5 * ((raw - mean) / log_std.exp()).square() - log_std - 0.5 * math.log(2.0 * math.pi)
+        return (gaussian - _log_slope(raw) - half.log()).sum(dim=1)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Returns differential entropies [B]; they may be negative."""
+        mean, log_std = self._moments(outputs)
+        _, half = self._middle_and_half(mean)
+        points, weights = mean.new_tensor(self._points), mean.new_tensor(self._weights)
+        raw = mean[..., None] + log_std.exp()[..., None] * points
+        log_slope = (_log_slope(raw) * weights).sum(dim=2)
+        return (log_std + 0.5 * math.log(2.0 * math.pi * math.e) + log_slope + half.log()).sum(dim=1)
+
+    def divergence(self, first: Tensor, outputs: Tensor) -> Tensor:
+        """Returns KL(first, now) [B]."""
+        (mean, log_std), (new_mean, new_log_std) = self._moments(first), self._moments(outputs)
+        ratio = (2.0 * (log_std - new_log_std)).exp()
+        distance = ((mean - new_mean) / new_log_std.exp()).square()
+        return 0.5 * (ratio + distance - 1.0 - ratio.log()).sum(dim=1)
+
+    def _moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = outputs.chunk(2, dim=1)
+        return mean, log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
+
+    def _middle_and_half(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = like.new_tensor(self._low), like.new_tensor(self._high)
+        return (high + low) / 2.0, (high - low) / 2.0
+
+    def _scaled(self, squashed: Tensor) -> Tensor:
+        middle, half = self._middle_and_half(squashed)
+        return middle + half * squashed
+
+
+def _log_slope(raw: Tensor) -> Tensor:
+    """Returns log(1 - tanh(raw)^2), also where tanh is 1 in float32."""
+    return 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))

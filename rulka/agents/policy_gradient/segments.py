@@ -1,0 +1,128 @@
+"""What is kept of blocks until a policy has learned from them.
+
+Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rulka.agents.spec import Experience, Piece
+from rulka.buffers.experience import ExperienceBlock
+from rulka.device import CPU, on_host, upload, upload_copy
+from rulka.losses.gae import Endings
+
+
+class Segment(NamedTuple):
+    """What is kept of blocks; see `rulka.buffers.experience`.
+
+    Attributes:
+        image: [T + 1, N, L, H, W] uint8.
+        floats: [T + 1, N, F] float32 raw.
+        potential: [T + 1, N] float32.
+        action: [T, N] int64, or [T, N, K]; float32 where decisions are numbers.
+        log_prob: [T, N] float32 of the action when it was chosen.
+        reward: [T, N] float32, without shaping.
+        terminated: [T, N] bool.
+        truncated: [T, N] bool.
+        is_reset: [T, N] bool.
+    """
+
+    image: Tensor
+    floats: Tensor
+    potential: Tensor
+    action: Tensor
+    log_prob: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    is_reset: Tensor
+
+    @property
+    def endings(self) -> Endings:
+        """How each decision ended."""
+        return Endings(self.terminated, self.truncated, self.is_reset)
+
+    def shaped_reward(self, discount: float) -> Tensor:
+        """Returns rewards [T, N] with potential-based shaping, Ng et al. 1999: gamma phi(s') - phi(s) is added.
+
+        phi(s') is 0 where a race ended for good.
+        """
+        following = torch.where(self.terminated, 0.0, self.potential[1:])
+        return self.reward + discount * following - self.potential[:-1]
+
+
+def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
+    """Copies what is learned from in a block to a device."""
+    action = block.action if block.spec.continuous else block.action.astype(np.int64)
+    seen, ends = (block.image, block.floats, block.potential), (block.terminated, block.truncated, block.is_reset)
+    arrays = (*seen, action, block.log_prob, block.reward, *ends)
+    return upload_copy(Segment(*(torch.from_numpy(array) for array in arrays)), device)
+
+
+def join_segments(segments: Sequence[Segment]) -> Segment:
+    """Returns segments of equally many decisions as one, with all their cars side by side."""
+    return Segment(*(torch.cat(columns, dim=1) for columns in zip(*segments, strict=True)))
+
+
+class WaitingBlocks:
+    """Blocks that wait to be learned from, each once and all together.
+
+    Attributes:
+        num_decisions: in them, resets included.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._segments: dict[int, Segment] = {}  # by the number of the block
+        self._versions_behind: list[int] = []
+        self._num_inserted = 0
+        self.num_decisions = 0
+
+    def insert(self, block: ExperienceBlock, versions_behind: int) -> None:
+        """Copies what is learned from in a block, made with weights that are so many versions old."""
+        self._segments[self._num_inserted] = keep_block(block, self._device)
+        self._num_inserted += 1
+        self._versions_behind.append(versions_behind)
+        self.num_decisions += block.is_reset.size
+
+    @property
+    def versions_behind(self) -> float:
+        """Mean over the blocks."""
+        return float(np.mean(self._versions_behind))
+
+    def joined(self) -> Segment:
+        """Returns all of them side by side."""
+        return join_segments(list(self._segments.values()))
+
+    def drop(self) -> None:
+        """Forgets them."""
+        self._segments, self._versions_behind, self.num_decisions = {}, [], 0
+
+    def experience(self) -> Experience:
+        """Returns them for a checkpoint; see `rulka.agents.spec.Learner`."""
+        state: dict[str, Any] = {
+            "num_inserted": self._num_inserted,
+            "num_decisions": self.num_decisions,
+            "versions_behind": list(self._versions_behind),
+        }
+        return Experience(state, {number: _as_piece(segment) for number, segment in self._segments.items()})
+
+    def load_experience(self, experience: Experience) -> None:
+        """Goes on with what `experience` returned."""
+        state = experience.state
+        self._num_inserted, self.num_decisions = int(state["num_inserted"]), int(state["num_decisions"])
+        self._versions_behind = [int(behind) for behind in state["versions_behind"]]
+        self._segments = {number: self._from_piece(piece) for number, piece in experience.pieces.items()}
+
+    def _from_piece(self, piece: Mapping[str, Any]) -> Segment:
+        return upload(Segment(**{name: torch.from_numpy(column) for name, column in piece.items()}), self._device)
+
+
+def _as_piece(segment: Segment) -> Piece:
+    return dict(zip(segment._fields, (column.numpy() for column in on_host(*segment)), strict=True))
