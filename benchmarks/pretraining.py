@@ -119,8 +119,10 @@ def level_1(params: Params, frames: FrameDataset, device: torch.device) -> tuple
         params.observation, params.encoder, params.network, reference_normalisation(), num_actions
     ).to(device)
 
+    share = torch.from_numpy(frames.action_share[:]).to(device)
+
     def loss(batch: Batch) -> Tensor:
-        return functional.cross_entropy(policy(batch.image, batch.floats), batch.action_share)
+        return functional.cross_entropy(policy(batch.image, batch.floats), share[batch.number])
 
     return rounds_of(policy, params.clone, partial(_read, frames.iterate_batches, params.clone.batch_size), loss)
 

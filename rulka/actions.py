@@ -166,3 +166,19 @@ def action_table(ticks_per_action: int, actions_per_decision: int = 1) -> Action
         message = f"{ticks_per_action} ticks cannot be shared evenly by {actions_per_decision} actions"
         raise ValueError(message)
     return ActionTable(CONTROLS, ticks_per_action // actions_per_decision, actions_per_decision)
+
+
+def shares_of_ticks(held: NDArray[np.int64], num_actions: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Returns what was done for how long, of the actions of every tick.
+
+    Args:
+        held: [D, K] action of every tick of D stretches of time.
+        num_actions: A.
+
+    Returns:
+        [D, A] share of each action, and [D] that with the largest, the earliest held of equals.
+    """
+    shares = (held[:, :, None] == np.arange(num_actions)).mean(axis=1)
+    share_held = np.take_along_axis(shares, held, axis=1)
+    longest = np.take_along_axis(held, share_held.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return shares.astype(np.float32), longest

@@ -132,9 +132,10 @@ def float_layout_hash(actions_per_decision: int = 1) -> str:
     return hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:16]
 
 
-def observation_contract(observation: ObservationParams) -> ObservationContract:
-    """Returns the contract of this version of the code for frames of the given size, captured for decisions of one."""
-    return ObservationContract(OBSERVATION_SCHEMA_VERSION, observation.height, observation.width, float_layout_hash())
+def observation_contract(observation: ObservationParams, actions_per_decision: int = 1) -> ObservationContract:
+    """Returns the contract of this version of the code for frames of the given size, those of recordings with K = 1."""
+    layout = float_layout_hash(actions_per_decision)
+    return ObservationContract(OBSERVATION_SCHEMA_VERSION, observation.height, observation.width, layout)
 
 
 def sight_contract(observation: ObservationParams, actions_per_decision: int = 1) -> SightContract:

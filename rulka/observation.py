@@ -86,6 +86,11 @@ def num_floats(actions_per_decision: int) -> int:
     return float_slices(actions_per_decision)["is_free_wheeling"].stop
 
 
+def places_of(length: int) -> int:
+    """Returns K, of how many actions decisions are, by the length of the float vector."""
+    return 1 + (length - NUM_FLOATS) // (NUM_PREVIOUS_ACTIONS * 4)
+
+
 CAR = _slices(
     (
         Field("position", 3),  # world, metres
@@ -157,7 +162,7 @@ class Normalisation:
     @property
     def actions_per_decision(self) -> int:
         """K, by the number of floats."""
-        return 1 + (len(self.mean) - NUM_FLOATS) // (NUM_PREVIOUS_ACTIONS * 4)
+        return places_of(len(self.mean))
 
     def for_chunks(self, actions_per_decision: int) -> Normalisation:
         """Returns the normalisation for decisions of K actions, from that for decisions of one.

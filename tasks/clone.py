@@ -36,7 +36,7 @@ from models.cloning_heads import CloningHeads
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
 from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
-from rulka.agents.networks import build_clone_policy
+from rulka.agents.networks import build_clone_policy, decision_table
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, check_contract, frames_of
@@ -147,25 +147,30 @@ def clone(
     """
     require(folders.frames, "capture")
     require(folders.encoder, "pretrain")
-    table = action_table(actions.ticks_per_action)
+    single, table = action_table(actions.ticks_per_action), decision_table(actions, network)
+    places = table.actions_per_decision
     pretrained = load_artifact(folders.encoder, "encoder", observation=observation, encoder=encoder)
     splits: dict[Split, FrameDataset] = {
-        split: FrameDataset(folders.frames, split, observation.frames) for split in SPLITS
+        split: FrameDataset(folders.frames, split, observation.frames, places) for split in SPLITS
     }
-    check_contract(splits["train"].index, observation_contract(observation), table)
+    check_contract(splits["train"].index, observation_contract(observation), single)
     check_races(splits, clone)
     torch.manual_seed(clone.seed)
     build = build_clone_policy if clone.shape == "policy" else build_cloned_iqn
-    policy = build(observation, pretrained.encoder, network, pretrained.normalisation, table.num_actions)
+    normalisation = pretrained.normalisation.for_chunks(places)
+    policy = build(observation, pretrained.encoder, network, normalisation, table.space.num_outputs)
     policy.encoder.load_state_dict(
         {name.removeprefix(_ENCODER_PREFIX): tensor for name, tensor in pretrained.tensors.items()}
     )
-    heads = CloningHeads(policy.num_hidden, table.num_actions, clone.offsets[1:], is_analog=clone.analog_weight > 0.0)
+    heads = CloningHeads(
+        policy.num_hidden, table.space.num_outputs, clone.offsets[1:], is_analog=clone.analog_weight > 0.0
+    )
     nn.ModuleList([policy, heads]).to(use_device())
     races = None
     if clone.race_every or clone.dagger:
         require(folders.races, "races")
         settings = RaceSettings.for_evaluation(observation, actions, simulator, clone, race_end)
+        settings = settings.model_copy(update={"actions_per_decision": places})
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
         races = EvaluationRaces(load_races(folders.races).main_track, settings, seeds)
     sections = {
@@ -182,7 +187,7 @@ def clone(
     with resumable(folders.runs, origin) as checkpoints:
         visited = Visited(
             checkpoints.folder / VISITED.name,
-            observation_contract(observation),
+            observation_contract(observation, places),
             table,
             observation.frames,
             clone.labels,
@@ -197,9 +202,9 @@ def clone(
                 "num_actions": table.num_actions,
                 "shape": clone.shape,
             },
-            observation=sight_contract(observation),
+            observation=sight_contract(observation, places),
             actions=table,
-            normalisation=pretrained.normalisation,
+            normalisation=normalisation,
             provenance=origin,
         )
         with output_folder(folders.out) as folder, output_folder(folders.visited) as met:
@@ -230,7 +235,7 @@ def _train(
 
     frames = frames_of(fastest_of(races_of(train, clone.maps), clone.fastest_share))
     labels = Labels.of(train, clone.labels)
-    share = labels.now[frames].mean(dim=0)
+    share = labels.now[frames].mean(dim=0).view(-1, table.num_actions).mean(dim=0)
     say_what_is_never_done(share, table)
     weights = action_weights(share, clone.rare_actions).to(device)
     lesson = Lesson(policy, heads, labels.to(device), weights, clone)

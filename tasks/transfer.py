@@ -23,6 +23,7 @@ from pathlib import Path
 from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.initial_weights import Sources, check_agent, check_agreement, initial_agent, report_json, report_text
+from rulka.agents.networks import decision_table
 from rulka.artifacts import load_artifact, write_artifact
 from rulka.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
 from rulka.params import (
@@ -59,8 +60,8 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     """
     require(encoder_dir, "pretrain")
     require(policy_dir, "clone")
-    table = action_table(actions.ticks_per_action)
-    pretrained = load_artifact(encoder_dir, "encoder", observation=observation, actions=table, encoder=encoder)
+    single, table = action_table(actions.ticks_per_action), decision_table(actions, network)
+    pretrained = load_artifact(encoder_dir, "encoder", observation=observation, actions=single, encoder=encoder)
     policy = load_artifact(policy_dir, "policy", observation=observation, actions=table, encoder=encoder)
     check_agreement(pretrained, policy, network)
     agent = None
@@ -81,7 +82,7 @@ def transfer(  # noqa: PLR0913 - a stage takes exactly the sections it reads
     origin = provenance("transfer", sections, inputs)
     with output_folder(out_dir) as folder:
         for algorithm in train.algorithms:
-            initial, report = initial_agent(algorithm, sources, observation, actions, network, transfer, origin)
+            initial, report = initial_agent(algorithm, sources, observation, network, transfer, origin)
             inside = folder if algorithm == train.algorithm else folder / COMPARED / algorithm
             inside.mkdir(parents=True, exist_ok=True)
             content = json.dumps(report_json(algorithm, transfer.of(algorithm), report), indent=1)

@@ -179,8 +179,8 @@ def test_presets_are_listed_applied_and_remarked_on(
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == preset_names()
     assert call(monkeypatch, "preset", "chunks") == 0
     shown = capsys.readouterr().out
-    assert "network.iqn.actions_per_decision: 1 -> 5\n" in shown
-    assert "note: 7 of 7 changes act on IQN alone, which is trained for comparison only" in shown
+    assert "network.actions_per_decision: 1 -> 5\n" in shown
+    assert "note: 1 of 2 changes act on IQN alone, which is trained for comparison only" in shown
     assert call(monkeypatch, "preset", "chunks") == 0
     assert capsys.readouterr().out == "params.yaml holds all of chunks already: nothing is changed\n"
 

@@ -172,28 +172,11 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"iqn.prioritised": PRIORITISED | {"min_actions_left": 140}}, "min_actions_left leaves none"),
         ({"pretrain.objective": SIMCLR | {"crop_pixels": 64.0}}, "crop_pixels must be less than 64"),
         ({"pretrain.objective": SIMCLR, "pretrain.batch_size": 1}, "batch_size must be at least 2"),
-        (
-            {
-                "network.iqn.actions_per_decision": 5,
-                "iqn.warmup_steps": 0,
-                "iqn.demonstration_share": 0.0,
-                "train.compared": [],
-            },
-            "actions_per_decision 5 acts on IQN, which is not trained",
-        ),
     ],
 )
 def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamsError, match=message):
         checked_params(with_keys(values), "wrong")
-
-
-def test_action_chunks_need_a_float_head_of_their_own() -> None:
-    chunks = {"network.iqn.actions_per_decision": 5, "iqn.warmup_steps": 0, "iqn.demonstration_share": 0.0}
-    chunks |= {"network.iqn.guided": False, "iqn.guide_floor": {"interpolation": "linear", "points": [[0, 0.0]]}}
-    with pytest.raises(ParamsError, match=r"set transfer.iqn.float_head to fresh"):
-        checked_params(with_keys(chunks), "wrong")
-    checked_params(with_keys(chunks | {"transfer.iqn.float_head": "fresh"}), "wrong")
 
 
 ALL_OF_IQN = {
@@ -211,9 +194,7 @@ ALL_OF_IQN = {
 def test_what_is_shaped_like_iqn_can_become_all_of_it() -> None:
     checked_params(with_keys(ALL_OF_IQN), "wrong")
     checked_params(with_keys(ALL_OF_IQN | {"network.iqn.layer_norm": True}), "wrong")
-    chunks = {"network.iqn.actions_per_decision": 5, "iqn.demonstration_share": 0.0, "transfer.iqn.float_head": "fresh"}
-    with pytest.raises(ParamsError, match=r"rates more than the single actions .* set transfer.iqn.trunk and heads"):
-        checked_params(with_keys(ALL_OF_IQN | chunks), "wrong")
+    checked_params(with_keys(ALL_OF_IQN | {"network.actions_per_decision": 5}), "wrong")
 
 
 def test_ppo_takes_over_what_sees_alone_from_another_shape() -> None:

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from models.encoders.config import EncoderConfig
-from rulka.actions import ActionTable, action_table
 from rulka.agents.iqn.actor import IqnActor
 from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
 from rulka.agents.iqn.network import PARTS as IQN_PARTS
@@ -30,7 +29,7 @@ from rulka.agents.spec import Actor, AgentSpec, Learner, Preference
 from rulka.artifacts import Artifact
 from rulka.device import CPU
 from rulka.observation import Normalisation
-from rulka.params import ActionParams, Algorithm, CloneShape, IqnParams, NetworkParams, ObservationParams
+from rulka.params import Algorithm, CloneShape, IqnParams, NetworkParams, ObservationParams
 from rulka.schedule import Schedule
 
 
@@ -53,7 +52,6 @@ class AlgorithmEntry:
             `rulka.runtime.agent_run`.
         needs_demonstrations: whether its section of the parameters has it learn from captured races.
         clone_inside: how the names of those tensors begin that are all of the cloned policy, carried along; or nothing.
-        actions_per_decision: how many actions the parameters have it take at once.
         given_besides: says for people, of its section as an artifact holds it, what it is given besides its weights.
     """
 
@@ -67,7 +65,6 @@ class AlgorithmEntry:
     own_code: tuple[str, ...]
     needs_demonstrations: Callable[[Any], bool] = lambda _section: False
     clone_inside: str = ""
-    actions_per_decision: Callable[[NetworkParams], int] = lambda _network: 1
     given_besides: Callable[[Mapping[str, Any]], str] = lambda _section: ""
 
 
@@ -81,10 +78,6 @@ def _iqn_learner(spec: AgentSpec[IqnParams], seed: int, device: torch.device) ->
 
 def _iqn_needs_demonstrations(iqn: IqnParams) -> bool:
     return iqn.has_demonstrations
-
-
-def _iqn_actions_per_decision(network: NetworkParams) -> int:
-    return network.iqn.actions_per_decision
 
 
 def _values_of(schedule: Any) -> list[float]:
@@ -155,7 +148,6 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         ),
         needs_demonstrations=_iqn_needs_demonstrations,
         clone_inside="guide.policy.",
-        actions_per_decision=_iqn_actions_per_decision,
         given_besides=_given_to_iqn,
     ),
 }
@@ -169,11 +161,6 @@ def make_actor(spec: AgentSpec, seed: int, device: torch.device = CPU) -> Actor:
 def make_learner(spec: AgentSpec, seed: int = 0, device: torch.device = CPU) -> Learner:
     """Returns a learner on a device with random weights; `seed` decides these and the order in which it learns."""
     return ALGORITHMS[spec.algorithm].make_learner(spec, seed, device)
-
-
-def agent_table(algorithm: Algorithm, actions: ActionParams, network: NetworkParams) -> ActionTable:
-    """Returns what an agent's decisions are: single actions, or chunks of several where algorithm and sizes say so."""
-    return action_table(actions.ticks_per_action, ALGORITHMS[algorithm].actions_per_decision(network))
 
 
 def label_of(name: str) -> str:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from models.cloning_heads import AHEAD_HEADS, CONTROLS_HEAD
-from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES, agent_table
+from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES
 from rulka.artifacts import Artifact, sight_contract
 from rulka.errors import UserError
-from rulka.observation import FLOATS
-from rulka.params import ActionParams, Algorithm, NetworkParams, ObservationParams, PartsParams, TransferParams
+from rulka.observation import float_slices
+from rulka.params import Algorithm, NetworkParams, ObservationParams, PartsParams, TransferParams
 
 LABELS = {"pretrained": "pretrained encoder", "cloned": "cloned policy", "agent": "agent"}
 """Whose tensors are offered, by the words of the parameters."""
@@ -81,9 +81,10 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
     Raises:
         TransferError: naming the field that differs.
     """
+    normalisation = pretrained.normalisation.for_chunks(policy.normalisation.actions_per_decision)
     for part in ("mean", "std"):
-        seen, expected = getattr(pretrained.normalisation, part), getattr(policy.normalisation, part)
-        for name, where in FLOATS.items():
+        seen, expected = getattr(normalisation, part), getattr(policy.normalisation, part)
+        for name, where in float_slices(normalisation.actions_per_decision).items():
             if not np.array_equal(seen[where], expected[where]):
                 message = (
                     f"normalisation.{part} of {name!r} is {_short(seen[where])} for the encoder "
@@ -123,9 +124,8 @@ def check_agent(agent: Artifact, policy: Artifact, observation: ObservationParam
         if value != getattr(wanted, name):
             message = f"observation.{name} is {value!r} for the agent and {getattr(wanted, name)!r} for the new one"
             raise TransferError(message, hint=REMEDIES["agent"])
-    expected = policy.normalisation.for_chunks(agent.normalisation.actions_per_decision)
     for part in ("mean", "std"):
-        if not np.array_equal(getattr(agent.normalisation, part), getattr(expected, part)):
+        if not np.array_equal(getattr(agent.normalisation, part), getattr(policy.normalisation, part)):
             message = f"normalisation.{part} is another one for the agent than for the cloned policy"
             raise TransferError(message, hint=REMEDIES["agent"])
 
@@ -134,7 +134,6 @@ def initial_agent(
     algorithm: Algorithm,
     sources: Sources,
     observation: ObservationParams,
-    actions: ActionParams,
     network: NetworkParams,
     transfer: TransferParams,
     origin: dict[str, Any],
@@ -145,7 +144,6 @@ def initial_agent(
         algorithm: of the agent.
         sources: what parts may be taken from.
         observation: what it sees.
-        actions: how long its decisions last.
         network: how large its network is.
         transfer: what it takes over.
         origin: its provenance.
@@ -157,8 +155,7 @@ def initial_agent(
     for is_there, message in parts.impossible(algorithm, network, policy.config["shape"]):
         if is_there:
             raise TransferError(message)
-    table = agent_table(algorithm, actions, network)
-    normalisation = policy.normalisation.for_chunks(table.actions_per_decision)
+    table, normalisation = policy.actions, policy.normalisation
     torch.manual_seed(transfer.seed)
     tensors = entry.build_network(
         observation, pretrained.encoder, network, normalisation, table.space.num_outputs

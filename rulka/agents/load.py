@@ -96,11 +96,12 @@ def _preference(artifact: Artifact, device: torch.device) -> Preference:
     sizes = NetworkParams.model_validate(artifact.config["network"])
     if artifact.kind == "policy":
         build = CLONED_SHAPES[artifact.config["shape"]]
-        policy = build(observation, encoder, sizes, artifact.normalisation, table.num_actions)
+        policy = build(observation, encoder, sizes, artifact.normalisation, table.space.num_outputs)
         beside = (AHEAD_HEADS, CONTROLS_HEAD)
         driving = {name: tensor for name, tensor in artifact.tensors.items() if not name.startswith(beside)}
         _with_weights(policy, driving, device)
-        return lambda image, floats: policy.decide(policy.encode(image), floats)
+        by_place = (-1, *table.decision_shape, table.num_actions)
+        return lambda image, floats: policy.decide(policy.encode(image), floats).view(by_place)
     entry = ALGORITHMS[artifact.config["algorithm"]]
     network = entry.build_network(observation, encoder, sizes, artifact.normalisation, table.space.num_outputs)
     return entry.greedy_preference(_with_weights(network, artifact.tensors, device), artifact, device)

@@ -10,14 +10,20 @@ import torch
 from models.actor_critic import ClonePolicy
 from models.encoders.config import EncoderConfig
 from models.torso import InputShape
+from rulka.actions import ActionTable, action_table
 from rulka.observation import Normalisation, float_slices
-from rulka.params import NetworkParams, ObservationParams
+from rulka.params import ActionParams, NetworkParams, ObservationParams
 
 SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
     "encoder": ("encoder.",),
     "float_head": ("float_head.", "float_mean", "float_std"),
 }
 """How the names of tensors begin in the parts that all networks have in common, those of Levels 0 and 1 too."""
+
+
+def decision_table(actions: ActionParams, network: NetworkParams) -> ActionTable:
+    """Returns what decisions of the cloned policy and of agents are: single actions, or chunks of several."""
+    return action_table(actions.ticks_per_action, network.actions_per_decision)
 
 
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:
@@ -53,8 +59,8 @@ def build_clone_policy(
     encoder: EncoderConfig,
     network: NetworkParams,
     normalisation: Normalisation,
-    num_actions: int,
+    num_outputs: int,
 ) -> ClonePolicy:
     """Returns a cloned policy with fresh weights from torch's global generator."""
     inputs = input_shape(observation, normalisation)
-    return ClonePolicy(inputs, encoder, network.float_hidden, network.dense_hidden, num_actions)
+    return ClonePolicy(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs)

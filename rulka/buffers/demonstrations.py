@@ -62,14 +62,18 @@ def as_block(observations: dict[str, np.ndarray], decisions: dict[str, np.ndarra
 
     Args:
         observations: `image` [T + 1, L, H, W], `floats` [T + 1, F], `potential` [T + 1] (optional, 0).
-        decisions: `action` [T], `reward` [T], `terminated` [T], `truncated` [T] (optional, false).
+        decisions: `action` [T] or, of K each, [T, K], `reward` [T], `terminated` [T], `truncated` [T] (optional,
+            false).
 
     Returns:
         A block whose decisions all count as greedy, so that transitions run over several of them.
     """
     num_steps = len(decisions["action"])
     frames, height, width = observations["image"].shape[-3:]
-    block = new_block(BlockSpec(num_steps, 1, height, width, observations["floats"].shape[-1], frames=frames))
+    places = decisions["action"].size // num_steps
+    shape = () if places == 1 else (places,)
+    floats = observations["floats"].shape[-1]
+    block = new_block(BlockSpec(num_steps, 1, height, width, floats, decision_shape=shape, frames=frames))
     for name, values in {**observations, **decisions}.items():
         target = getattr(block, name)
         target[...] = values.reshape(target.shape)

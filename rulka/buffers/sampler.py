@@ -38,7 +38,7 @@ class Batch(NamedTuple):
         next_image: as `image`.
         next_floats: [B, F] float32, raw, with the clock.
         weight: [B] float32 importance of each transition; 1 where all are drawn alike.
-        next_guide: [B, A] float32 log-probabilities of the cloned policy at the next observation, where the buffers
+        next_guide: [B, K A] float32 log-probabilities of the cloned policy at the next observation, where the buffers
             keep `GUIDE`; else [B, 0].
     """
 
@@ -151,7 +151,7 @@ def empty_batch(
         batch_size: B.
         chunk_shape: [K] where decisions are chunks of K actions.
         device: where the batch will be copied.
-        num_guided: A where the likelihoods of actions are part of it, else 0.
+        num_guided: K A where the likelihoods of actions are part of it, else 0.
     """
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -33,12 +33,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rulka.actions import ActionTable
+from rulka.actions import FORWARD, ActionTable, action_table, shares_of_ticks
 from rulka.artifacts import ObservationContract, actions_to_json
 from rulka.datasets.checksums import SEAL, checksums_of, find_damage, is_sealed, sealed
 from rulka.datasets.sharded import ShardedArray
 from rulka.datasets.split import SPLITS, Split
 from rulka.errors import UserError
+from rulka.observation import FLOATS, NUM_PREVIOUS_ACTIONS, num_floats
 
 SCHEMA_VERSION = 4
 INDEX_FILE = "index.json"
@@ -119,16 +120,26 @@ class FrameIndex:
 
 
 class Batch(NamedTuple):
-    """Frames to learn from: image [B, L, H, W] uint8, floats [B, 184], action [B] int64, action_share [B, A].
+    """Frames to learn from: image [B, L, H, W] uint8, floats [B, F].
 
     `number` [B] int64 is theirs in their split, for what is looked up beside them.
     """
 
     image: torch.Tensor
     floats: torch.Tensor
-    action: torch.Tensor
-    action_share: torch.Tensor
     number: torch.Tensor
+
+
+class Decided(NamedTuple):
+    """What was done in each place of decisions.
+
+    Attributes:
+        action: [B, K] int64 the action that was held longest.
+        share: [B, K, A] float32 of every action.
+    """
+
+    action: NDArray[np.int64]
+    share: NDArray[np.float32]
 
 
 class Images(NamedTuple):
@@ -230,6 +241,7 @@ class FrameDataset:
         split: "train", "validation" or "test"; the others are empty when there was a single race of each map.
         frames: how many are seen at once: L, the newest and those of the decisions before it in the same race, whose
             first frame stands for those before that.
+        places: K actions that decisions consist of; they share its ticks evenly.
 
     Attributes:
         split: which it is.
@@ -243,7 +255,7 @@ class FrameDataset:
         FrameDataError: if the dataset is missing, incomplete, damaged, or of another version.
     """
 
-    def __init__(self, folder: Path, split: Split, frames: int = 1) -> None:
+    def __init__(self, folder: Path, split: Split, frames: int = 1, places: int = 1) -> None:
         self.index = read_index(folder)
         self.split, self.races = split, [race for race in self.index.races if race.split == split]
         shards = self.index.shards[split]
@@ -261,7 +273,8 @@ class FrameDataset:
         if len(self) != sum(race.num_frames for race in self.races):
             message = f"{folder.as_posix()}: the shards of {split} hold {len(self)} frames, the index says otherwise"
             raise FrameDataError(message, hint=HINT)
-        self._back = np.arange(1 - frames, 1)
+        self._back, self._places = np.arange(1 - frames, 1), places
+        self._keys = action_table(1).keys()
         self._first = np.concatenate([np.zeros(0, np.int64), *(np.full(r.num_frames, r.start) for r in self.races)])
 
     def __len__(self) -> int:
@@ -279,13 +292,35 @@ class FrameDataset:
         rows = np.maximum(numbers[:, None] + self._back, self._first[numbers][:, None])
         return self.images[rows.ravel()][:, 0].reshape(*rows.shape, *self.images.shape[2:])
 
+    def decided(self, frames: NDArray[np.int64] | slice) -> Decided:
+        """Returns what was done from the frames of the given numbers on, by place."""
+        if self._places == 1:
+            return Decided(self.action[frames].astype(np.int64)[:, None], self.action_share[frames][:, None])
+        ticks = self.tick_actions[frames].astype(np.int64)
+        share, action = shares_of_ticks(ticks.reshape(len(ticks) * self._places, -1), self.action_share.shape[1])
+        by_place = (len(ticks), self._places)
+        return Decided(action.reshape(by_place), share.reshape(*by_place, -1))
+
+    def floats_seen(self, frames: NDArray[np.int64] | slice) -> NDArray[np.float32]:
+        """Returns the floats [B, F] with the frames of the given numbers, the previous actions those of all places.
+
+        Frames of recordings are stored with single previous actions, those that a policy met as it saw them.
+        """
+        stored = self.floats[frames]
+        if stored.shape[1] == num_floats(self._places):
+            return stored
+        numbers = np.arange(len(self))[frames]
+        before = numbers[:, None] + np.arange(-NUM_PREVIOUS_ACTIONS, 0)
+        action = self.decided(before.clip(min=0).ravel()).action.reshape(*before.shape, self._places)
+        action[before < self._first[numbers][:, None]] = FORWARD
+        part, keys = FLOATS["previous_actions"], self._keys[action].reshape(len(numbers), -1)
+        return np.concatenate([stored[:, : part.start], keys, stored[:, part.stop :]], axis=1)
+
     def batch(self, frames: NDArray[np.int64] | slice) -> Batch:
         """Returns the frames of the given numbers as torch tensors of their own."""
         return Batch(
             torch.from_numpy(self.seen(frames)),
-            torch.from_numpy(self.floats[frames]),
-            torch.from_numpy(self.action[frames].astype(np.int64)),
-            torch.from_numpy(self.action_share[frames]),
+            torch.from_numpy(self.floats_seen(frames)),
             torch.from_numpy(np.arange(len(self))[frames]),
         )
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rulka.actions import ActionTable
 from rulka.agents.iqn.cloned import Cloned
 from rulka.device import device_of, upload
 from rulka.evaluation.race import EvaluationRaces, Policy, race
@@ -66,15 +67,15 @@ class ClosedLoop:
 
 def drive(policy: Cloned, races: EvaluationRaces) -> ClosedLoop:
     """Lets a policy take its most likely actions; call it without gradients, with the policy in evaluation mode."""
-    return ClosedLoop.of(race(greedy(policy), races))
+    return ClosedLoop.of(race(greedy(policy, races.settings.table), races))
 
 
-def greedy(policy: Cloned) -> Policy:
-    """Returns who takes a policy's most likely actions."""
-    device = device_of(policy)
+def greedy(policy: Cloned, table: ActionTable) -> Policy:
+    """Returns who takes a policy's most likely actions, which are those of a table."""
+    device, by_place = device_of(policy), (-1, *table.decision_shape, table.num_actions)
 
     def decide(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
         seen, known = upload((torch.from_numpy(image), torch.from_numpy(floats)), device)
-        return policy.decide(policy.encode(seen), known).argmax(dim=1).cpu().numpy()
+        return policy.decide(policy.encode(seen), known).view(by_place).argmax(dim=-1).cpu().numpy()
 
     return decide

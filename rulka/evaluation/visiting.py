@@ -61,13 +61,14 @@ def visit(policy: Cloned, races: EvaluationRaces, pace: float, name: str) -> Vis
         where = simulator.time_ms.astype(np.int64), simulator.along_m.copy()
         decisions.append(_Decision(image[:, -1:].copy(), floats.copy(), adviser.advice(simulator), *where))
 
-    results = race(greedy(policy), races, on_seen=look)
+    table = races.settings.table
+    results = race(greedy(policy, table), races, on_seen=look)
     columns = {column: np.stack([getattr(each, column) for each in decisions]) for column in _Decision._fields}
     captured = []
     for car, result in enumerate(results):
         num_decisions = len(result.sample_ms) - 1  # the last sample is what the last one led to
         seen = _Decision(**{field: column[:num_decisions, car] for field, column in columns.items()})
-        captured.append(_captured(f"{name}-{result.seed}", track.uid, seen, races.settings.table))
+        captured.append(_captured(f"{name}-{result.seed}", track.uid, seen, table))
     return Visit(ClosedLoop.of(results), captured)
 
 
@@ -80,7 +81,7 @@ def _captured(race_id: str, map_uid: str, seen: _Decision, table: ActionTable) -
         floats=seen.floats,
         action=seen.advice.argmax(axis=1).astype(np.uint8),
         action_share=seen.advice,
-        tick_actions=by_tick(seen.advice, table.ticks_per_action),
+        tick_actions=by_tick(seen.advice, table.ticks_per_action * table.actions_per_decision),
         controls=seen.advice @ table.analog(),
         time_ms=seen.time_ms.astype(np.int32),
         along_m=seen.along_m.astype(np.float32),

@@ -108,7 +108,6 @@ class IqnParams(AlgorithmParams):
         self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
     ) -> list[tuple[bool, str]]:
         """Returns what cannot be together; see `AlgorithmParams`."""
-        count = network.iqn.actions_per_decision
         horizon = self.mini_race_decisions(decision_ms)
         first_clock = self.oversample_max_term - self.oversample_long_term
         race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {decision_ms} ms"
@@ -123,16 +122,6 @@ class IqnParams(AlgorithmParams):
                 first_clock > 0 or -first_clock - self.oversample_max_term >= horizon,
                 f"iqn.oversample_long_term {self.oversample_long_term} must be at least oversample_max_term "
                 f"{self.oversample_max_term}, and less than {horizon} above twice of it, as {race}",
-            ),
-            (
-                count > 1 and not is_trained,
-                f"network.iqn.actions_per_decision {count} acts on IQN, which is not trained: "
-                "set it to 1, or name iqn in train.algorithm or train.compared",
-            ),
-            (
-                count > 1 and self.has_demonstrations,
-                "demonstrations know decisions of one action: with a larger network.iqn.actions_per_decision, "
-                "set iqn.demonstration_share to 0",
             ),
             (
                 (self.warmup_steps > 0 or self.has_limits) and not network.iqn.guided,

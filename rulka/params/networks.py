@@ -17,9 +17,6 @@ class IqnNetworkParams(Section):
         description="what embedded fractions are multiplied into; state is the paper's, hidden is cheaper"
     )
     layer_norm: bool = Field(description="in the float head and both heads")
-    actions_per_decision: Count = Field(
-        description="actions that share a decision's ticks; a later peer has 5, of 10 ms each"
-    )
     guided: bool = Field(description="carries the cloned policy, which may drive first and limit actions")
     noisy_sigma: float = Field(
         ge=0, le=10, description="size of the noise of noisy heads at the start; 0 for plain ones"
@@ -31,6 +28,9 @@ class NetworkParams(Section):
 
     float_hidden: Size = Field(description="width of both layers of the float head")
     dense_hidden: int = Field(ge=2, le=65_536, description="twice the width of each IQN head; width of the PPO trunk")
+    actions_per_decision: Count = Field(
+        description="of the cloned policy and all agents: actions that share a decision's ticks; a later peer has 5"
+    )
     iqn: IqnNetworkParams = Field(description="of IQN alone")
 
 
@@ -117,13 +117,7 @@ def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams, shape: Cl
         "actions: set it to fresh, or clone.shape to iqn"
     )
     is_policy, has_cloned_floats = shape == "policy", parts.float_head == "cloned"
-    count, has_cloned_values = network.actions_per_decision, "cloned" in (parts.trunk, parts.heads)
     return [
-        (
-            count > 1 and network.guided,
-            f"network.iqn.guided carries the cloned policy, which knows single actions: with actions_per_decision "
-            f"{count} set it to false",
-        ),
         (
             network.guided and not is_policy,
             f"network.iqn.guided carries a cloned policy of clone.shape policy, and clone.shape is {shape}: set it to "
@@ -135,15 +129,5 @@ def _impossible_for_iqn(parts: PartsParams, network: IqnNetworkParams, shape: Cl
             network.layer_norm and has_cloned_floats and is_policy,
             "network.iqn.layer_norm makes another function of the cloned float head's weights: "
             "set transfer.iqn.float_head to fresh",
-        ),
-        (
-            count > 1 and has_cloned_floats,
-            f"with network.iqn.actions_per_decision {count} IQN sees more previous actions than the cloned float head: "
-            "set transfer.iqn.float_head to fresh",
-        ),
-        (
-            count > 1 and has_cloned_values,
-            f"with network.iqn.actions_per_decision {count} IQN rates more than the single actions of the cloned "
-            "policy: set transfer.iqn.trunk and heads to fresh",
         ),
     ]

@@ -50,12 +50,12 @@ class Params(Section):
 
     def _impossible(self) -> list[tuple[bool, str]]:
         """Returns for each impossible combination of sections whether it is there, and what is wrong with it."""
-        count, ticks = self.network.iqn.actions_per_decision, self.actions.ticks_per_action
+        count, ticks = self.network.actions_per_decision, self.actions.ticks_per_action
         side, objective = min(self.observation.height, self.observation.width), self.pretrain.objective
         return [
             (
                 ticks % count > 0,
-                f"network.iqn.actions_per_decision {count} must divide actions.ticks_per_action {ticks}",
+                f"network.actions_per_decision {count} must divide actions.ticks_per_action {ticks}",
             ),
             *(
                 problem

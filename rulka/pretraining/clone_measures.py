@@ -1,7 +1,7 @@
 """How well a policy does what was recorded, beside policies that learned nothing, and how far its confidence is right.
 
 Most actions repeat the one before, so all of this is also said of the frames where the action changes.
-Dimensions: N frames, A actions.
+Dimensions: N frames, or as many places as their decisions have together, A actions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.cloning_heads import CloningHeads
-from rulka.actions import FORWARD, ActionTable
+from rulka.actions import FORWARD, TICK_MS, ActionTable
 from rulka.agents.iqn.cloned import Cloned
 from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
 from rulka.pretraining.cloning import Labels, Measured, Predictions, hidden_of, predict_own
@@ -54,14 +54,15 @@ def measure(
     """
     frames, races = measured
     numbers = frames_of(races)
-    action, share = frames.action[numbers].astype(np.int64), torch.from_numpy(frames.action_share[numbers])
+    count, decided = table.num_actions, frames.decided(numbers)
+    action, share = decided.action.ravel(), torch.from_numpy(decided.share).flatten(0, 1)
     hidden = hidden_of(policy, frames, numbers)
-    seen = Predictions(policy.read_out(hidden).cpu())
-    blind = Predictions(policy.read_out(hidden_of(policy, frames, numbers, hide_previous=True)).cpu())
-    ahead = {offset: Predictions(logits.cpu()) for offset, logits in heads.ahead(hidden).items()}
+    seen = Predictions.of(policy.read_out(hidden), count)
+    blind = Predictions.of(policy.read_out(hidden_of(policy, frames, numbers, hide_previous=True)), count)
+    ahead = {offset: Predictions.of(logits, count) for offset, logits in heads.ahead(hidden).items()}
     own = predict_own(policy, frames, races, table)
-    before = action_before(action, frames.race_index[numbers])
-    habits = Habits.of(train, imitated, table.num_actions)
+    before = action_before(decided.action, frames.race_index[numbers])
+    habits = Habits.of(train, imitated, count)
     columns = {
         "loss": seen.losses(share),
         "accuracy": seen.predicted == action,
@@ -74,19 +75,19 @@ def measure(
         "likeliest_change_accuracy": action == habits.likeliest_change[before],
     }
     has_changed = before != action
-    confusion = confusion_matrix(action, seen.predicted, table.num_actions)
+    confusion = confusion_matrix(action, seen.predicted, count)
     return {
         **_means(columns, np.ones(len(action), bool)),
         "label_entropy": label_entropy(share.numpy()),
         "where_action_changes": {"share": float(has_changed.mean()), **_means(columns, has_changed)},
-        "per_action": [_of_action(k, action, columns, has_changed) for k in range(table.num_actions)],
+        "per_action": [_of_action(k, action, columns, has_changed) for k in range(count)],
         "analog": analog(heads.controls(hidden), train.controls[imitated], frames.controls[numbers]),
         "by_offset": by_offset({0: seen} | ahead, frames, numbers, habits.majority),
         "calibration": {
             name: calibration(each.confidence, each.predicted == action)
             for name, each in (("recorded_actions", seen), ("own_actions", own))
         },
-        "timelines": timelines(frames, races[:NUM_TIMELINES], own.predicted),
+        "timelines": timelines(frames, races[:NUM_TIMELINES], own.predicted, table),
         "confusion": confusion.tolist(),
     }
 
@@ -149,17 +150,18 @@ def by_offset(
         majority action, and that of doing what is done now until then.
     """
     labels, rows = Labels.of(frames, "soft"), []
-    action = frames.action[numbers].astype(np.int64)
+    action = frames.decided(numbers).action
     for offset, predicted in predictions.items():
-        share, is_known = (each.numpy() for each in labels.ahead(torch.from_numpy(numbers), offset))
-        later = frames.action[numbers + offset * is_known].astype(np.int64)
+        share, is_known = labels.ahead(torch.from_numpy(numbers), offset)
+        later = frames.decided(numbers + offset * is_known.numpy()).action
         columns = {
-            "loss": predicted.losses(torch.from_numpy(share)),
-            "accuracy": predicted.predicted == later,
-            "majority_accuracy": later == majority,
-            "action_now_accuracy": later == action,
+            "loss": predicted.losses(share.view(len(predicted.logits), -1)),
+            "accuracy": predicted.predicted == later.ravel(),
+            "majority_accuracy": later.ravel() == majority,
+            "action_now_accuracy": later.ravel() == action.ravel(),
         }
-        rows.append({"offset": offset, "num_frames": int(is_known.sum()), **_means(columns, is_known)})
+        is_place = np.repeat(is_known.numpy(), action.shape[1])
+        rows.append({"offset": offset, "num_frames": int(is_known.sum()), **_means(columns, is_place)})
     return rows
 
 
@@ -181,28 +183,29 @@ class Habits:
     @classmethod
     def of(cls, train: FrameDataset, numbers: NDArray[np.int64], num_actions: int) -> Habits:
         """Returns those of training frames by their numbers, each race's in order."""
-        action = train.action[numbers].astype(np.int64)
-        following = confusion_matrix(action_before(action, train.race_index[numbers]), action, num_actions)
+        action, share = train.decided(numbers)
+        before = action_before(action, train.race_index[numbers])
+        following = confusion_matrix(before, action.ravel(), num_actions)
         changes = following * ~np.eye(num_actions, dtype=bool)
         is_changed = changes.any(axis=1, keepdims=True)
         return cls(
-            majority=int(train.action_share[numbers].sum(axis=0, dtype=np.float64).argmax()),
+            majority=int(share.sum(axis=(0, 1), dtype=np.float64).argmax()),
             likeliest_next=following.argmax(axis=1),
             likeliest_change=np.where(is_changed, changes, changes.sum(axis=0)).argmax(axis=1),
         )
 
 
 def action_before(action: NDArray[np.int64], race_index: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns [N] the recorded action before each; "forward" at the start of a race.
+    """Returns [N K] the recorded action before each; "forward" at the start of a race.
 
     Args:
-        action: [N] recorded actions, each race's frames in order.
+        action: [N, K] recorded actions, each race's frames in order.
         race_index: [N] race of every frame.
     """
-    previous = np.roll(action, 1)
+    previous = np.roll(action.ravel(), 1)
     is_first = np.ones(len(action), bool)
     is_first[1:] = race_index[1:] != race_index[:-1]
-    previous[is_first] = FORWARD
+    previous[np.flatnonzero(is_first) * action.shape[1]] = FORWARD
     return previous
 
 
@@ -245,13 +248,16 @@ def calibration(confidence: NDArray[np.float32], is_right: NDArray[np.bool_]) ->
     return {"expected_calibration_error": sum(distances) / len(confidence), "bins": bins}
 
 
-def timelines(frames: FrameDataset, races: Sequence[FrameRace], predicted: NDArray[np.int64]) -> list[dict[str, Any]]:
+def timelines(
+    frames: FrameDataset, races: Sequence[FrameRace], predicted: NDArray[np.int64], table: ActionTable
+) -> list[dict[str, Any]]:
     """Returns what driver and policy do along some races.
 
     Args:
         frames: frames of the races.
         races: the first of those that were predicted.
         predicted: [N] actions, race after race.
+        table: what they are.
 
     Returns:
         Plain JSON for each race: race_id, end_ms (the race time of its last frame), and for driver and policy every
@@ -260,14 +266,16 @@ def timelines(frames: FrameDataset, races: Sequence[FrameRace], predicted: NDArr
     rows, start = [], 0
     for race in races:
         own = frames_of([race])
-        time_ms, done = frames.time_ms[own], frames.action[own].astype(np.int64)
-        chosen = predicted[start : start + race.num_frames]
-        start += race.num_frames
-        changes = {"driver": _changes(time_ms, done), "policy": _changes(time_ms, chosen)}
+        done = frames.decided(own).action
+        within_ms = np.arange(done.shape[1]) * table.ticks_per_action * TICK_MS
+        time_ms = (frames.time_ms[own][:, None] + within_ms).ravel()
+        chosen = predicted[start : start + done.size]
+        start += done.size
+        changes = {"driver": _changes(time_ms, done.ravel()), "policy": _changes(time_ms, chosen)}
         rows.append({"race_id": race.race_id, "end_ms": int(time_ms[-1]), **changes})
     return rows
 
 
-def _changes(time_ms: NDArray[np.int32], action: NDArray[np.int64]) -> list[list[int]]:
+def _changes(time_ms: NDArray[np.int64], action: NDArray[np.int64]) -> list[list[int]]:
     is_new = np.append(True, action[1:] != action[:-1])
     return np.stack([time_ms[is_new], action[is_new]], axis=1).tolist()

@@ -7,7 +7,7 @@ that does nothing but repeat, guard against that.
 
 The clock of the mini-race is always hidden: recorded races have none, so its weights would be trained as a second bias,
 and IQN, which sees the clock run, would find another function than was cloned.
-Dimensions: N frames, B batch, F floats, A actions.
+Dimensions: N frames, B batch, F floats, K places of a decision, A actions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rulka.datasets.split import Split
 from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
 from rulka.losses.cloning import action_loss
-from rulka.observation import FLOATS
+from rulka.observation import float_slices, places_of
 from rulka.params import CloneParams, LabelKind, MapChoice
 
 EVALUATION_BATCH = 512
@@ -51,16 +51,21 @@ def disturb(floats: Tensor, mean: Tensor, std: Tensor, clone: CloneParams, gener
     noise = torch.randn(floats.shape, generator=generator, device=floats.device)
     disturbed = hide(floats + clone.float_noise * std * noise, mean, "clock")
     is_hidden = torch.rand(len(floats), 1, generator=generator, device=floats.device) < clone.previous_action_dropout
-    part = FLOATS["previous_actions"]
+    part = _part("previous_actions", mean)
     disturbed[:, part] = torch.where(is_hidden, mean[part], disturbed[:, part])
     return disturbed
 
 
 def hide(floats: Tensor, mean: Tensor, part: str) -> Tensor:
     """Returns raw floats [B, F] of which one part, by its name in `FLOATS`, says nothing."""
-    hidden = floats.clone()
-    hidden[:, FLOATS[part]] = mean[FLOATS[part]]
+    hidden, where = floats.clone(), _part(part, mean)
+    hidden[:, where] = mean[where]
     return hidden
+
+
+def _part(name: str, floats: Tensor) -> slice:
+    """Returns where a part is in the last dimension [F] of floats, or of what belongs to each of them."""
+    return float_slices(places_of(floats.shape[-1]))[name]
 
 
 def disconnect(float_head: nn.Sequential, part: str) -> None:
@@ -69,8 +74,9 @@ def disconnect(float_head: nn.Sequential, part: str) -> None:
     For what is always hidden while learning: its random weights would otherwise disturb the policy when it acts. They
     stay zero, as no gradient reaches them.
     """
+    weight = float_head[0].get_parameter("weight")
     with torch.no_grad():
-        float_head[0].get_parameter("weight")[:, FLOATS[part]] = 0.0
+        weight[:, _part(part, weight)] = 0.0
 
 
 def fastest_of(races: Sequence[FrameRace], share: float) -> list[FrameRace]:
@@ -132,7 +138,8 @@ class Labels:
     """Labels of all frames of a split, to be looked up any number of decisions ahead.
 
     Attributes:
-        now: [N, A] of the frames themselves: shares of a decision's actions, or 1 for the one that was held longest.
+        now: [N, K A] of the frames themselves: shares of the actions in each place of a decision, or 1 for the one that
+            was held longest there.
         num_left: [N] frames of the same race that come after each.
         controls: [N, 3] raw steering, gas and brake.
     """
@@ -144,13 +151,12 @@ class Labels:
     @classmethod
     def of(cls, frames: FrameDataset, kind: LabelKind) -> Labels:
         """Returns those of a split, in main memory."""
-        share = torch.from_numpy(frames.action_share[:])
-        longest = torch.from_numpy(frames.action[:].astype(np.int64))
-        now = share if kind == "soft" else functional.one_hot(longest, share.shape[1]).to(share.dtype)
+        action, share = (torch.from_numpy(each) for each in frames.decided(slice(None)))
+        now = share if kind == "soft" else functional.one_hot(action, share.shape[2]).to(share.dtype)
         num_left = torch.zeros(len(frames), dtype=torch.int64)
         for race in frames.races:
             num_left[race.start : race.start + race.num_frames] = torch.arange(race.num_frames).flip(0)
-        return cls(now, num_left, torch.from_numpy(frames.controls[:]))
+        return cls(now.flatten(1), num_left, torch.from_numpy(frames.controls[:]))
 
     @classmethod
     def joined(cls, parts: Sequence[Labels]) -> Labels:
@@ -162,7 +168,7 @@ class Labels:
         return Labels(*(each.to(device) for each in (self.now, self.num_left, self.controls)))
 
     def ahead(self, number: Tensor, offset: int) -> tuple[Tensor, Tensor]:
-        """Returns labels [B, A] of decisions after frames by their numbers [B], and which of them [B] there are.
+        """Returns labels [B, K A] of decisions after frames by their numbers [B], and which of them [B] there are.
 
         Where a race has ended by then, the label is that of its last frame, and counts nothing.
         """
@@ -205,32 +211,41 @@ class Lesson:
         return loss + self.clone.analog_weight * functional.mse_loss(controls, self.labels.controls[batch.number])
 
     def policy_loss(self, logits: Tensor, labels: Tensor, is_known: Tensor | None = None) -> Tensor:
-        """Returns the loss [] of one offset, see `action_loss`; of logits and labels [B, A] anywhere."""
-        return action_loss(logits, labels, self.weights.to(logits.device), self.clone.focal, is_known)
+        """Returns the loss [] of one offset, see `action_loss`; of logits and labels [B, K A] anywhere."""
+        by_place = (-1, len(self.weights))
+        if is_known is not None:
+            is_known = is_known.repeat_interleave(labels.shape[1] // len(self.weights))
+        weights = self.weights.to(logits.device)
+        return action_loss(logits.view(by_place), labels.view(by_place), weights, self.clone.focal, is_known)
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a policy makes of N frames.
+    """What a policy makes of N frames, place after place.
 
     Attributes:
-        logits: [N, A] float32, in main memory.
+        logits: [N K, A] float32, in main memory.
     """
 
     logits: Tensor
 
+    @classmethod
+    def of(cls, outputs: Tensor, num_actions: int) -> Predictions:
+        """Returns those that a policy puts out, [N, K A]."""
+        return cls(outputs.reshape(-1, num_actions).cpu())
+
     @property
     def predicted(self) -> NDArray[np.int64]:
-        """[N] most likely action."""
+        """[N K] most likely action."""
         return self.logits.argmax(dim=1).numpy()
 
     @property
     def confidence(self) -> NDArray[np.float32]:
-        """[N] probability of the most likely action."""
+        """[N K] probability of the most likely action."""
         return self.logits.softmax(dim=1).amax(dim=1).numpy()
 
     def losses(self, labels: Tensor) -> NDArray[np.float64]:
-        """Returns the cross-entropy [N] of each frame against labels [N, A], nats."""
+        """Returns the cross-entropy [N K] of each place against labels [N K, A], nats."""
         return functional.cross_entropy(self.logits, labels, reduction="none").double().numpy()
 
 
@@ -258,7 +273,7 @@ def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace]
         policy: to run.
         frames: frames of the races.
         races: at least one.
-        table: what its actions are, one a decision.
+        table: what its decisions are.
 
     Returns:
         Over all frames of the races, in the order of `frames_of`.
@@ -266,10 +281,10 @@ def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace]
     numbers = frames_of(races)
     encoded = torch.cat([policy.encode(batch.image).float() for batch in _in_order(policy, frames, numbers)])
     device = encoded.device
-    floats, keys = (torch.from_numpy(array).to(device) for array in (frames.floats[numbers], table.keys()))
+    floats, keys = (torch.from_numpy(array).to(device) for array in (frames.floats_seen(numbers), table.keys()))
     length = torch.tensor([race.num_frames for race in races], device=device)
-    start, part = length.cumsum(0) - length, FLOATS["previous_actions"]
-    logits = torch.empty(len(numbers), table.num_actions, device=device)
+    start, part = length.cumsum(0) - length, _part("previous_actions", floats)
+    logits = torch.empty(len(numbers), table.space.num_outputs, device=device)
     previous = floats[start, part]
     for step in range(int(length.max())):
         is_going = step < length
@@ -277,9 +292,10 @@ def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace]
         seen = floats[at]
         seen[:, part] = previous[is_going]
         logits[at] = policy.decide(encoded[at], seen)
-        pressed = keys[logits[at].argmax(dim=1)]
-        previous[is_going] = torch.cat([previous[is_going][:, keys.shape[1] :], pressed], dim=1)
-    return Predictions(logits.cpu())
+        chosen = logits[at].unflatten(1, (-1, table.num_actions)).argmax(dim=2)
+        seen_and_pressed = torch.cat([previous[is_going], keys[chosen].flatten(1)], dim=1)
+        previous[is_going] = seen_and_pressed[:, -previous.shape[1] :]
+    return Predictions.of(logits, table.num_actions)
 
 
 def _in_order(policy: Cloned, frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:

@@ -140,5 +140,6 @@ class Visited:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _open(self, name: str) -> None:
-        self._parts.append(FrameDataset(self.folder / name, "train", self._frames))
+        places = self._table.actions_per_decision
+        self._parts.append(FrameDataset(self.folder / name, "train", self._frames, places))
         self._taught = None

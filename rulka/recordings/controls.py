@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.actions import TICK_MS, ActionTable
+from rulka.actions import TICK_MS, ActionTable, shares_of_ticks
 from rulka.recordings.errors import ContradictoryTimeError, UnwritableError
 from rulka.recordings.inputs import FINISH_LINE, RACE_RUNNING
 from rulka.recordings.model import InputEvent
@@ -191,10 +191,7 @@ def label_decisions(
     action = table.index_of(controls[:, 1], controls[:, 2], tapped_steer(controls[:, 0], dead_zone), 0.0)
     rows = np.minimum(tick[:, None] + np.arange(table.ticks_per_action), len(action) - 1)
     held = action[rows]
-    shares = (held[:, :, None] == np.arange(table.num_actions)).mean(axis=1)
-    share_held = np.take_along_axis(shares, held, axis=1)
-    majority = np.take_along_axis(held, share_held.argmax(axis=1)[:, None], axis=1)[:, 0]
-    return Labels(shares.astype(np.float32), majority, held)
+    return Labels(*shares_of_ticks(held, table.num_actions), held)
 
 
 def controls_to_events(controls: NDArray[np.float32], race_time_ms: int | None) -> tuple[InputEvent, ...]:

@@ -20,7 +20,8 @@ from pydantic import BaseModel
 
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable
-from rulka.agents.algorithms import ALGORITHMS, agent_table, make_actor
+from rulka.agents.algorithms import ALGORITHMS, make_actor
+from rulka.agents.networks import decision_table
 from rulka.agents.spec import AgentSpec
 from rulka.artifacts import (
     META_FILE,
@@ -150,7 +151,7 @@ class AgentRun:
         self._algorithm: Algorithm = algorithm
         self._device = device
         self._sections, self._folders = sections, folders
-        self._table: ActionTable = agent_table(algorithm, sections.actions, sections.network)
+        self._table: ActionTable = decision_table(sections.actions, sections.network)
         self._needs_demonstrations = ALGORITHMS[algorithm].needs_demonstrations(sections.algorithms[algorithm])
         is_main = algorithm == sections.train.algorithm
         self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED / algorithm
@@ -318,7 +319,8 @@ class AgentRun:
             return []
         require(self._folders.frames, "capture")
         sections, races = self._sections, load_races(self._folders.races)
-        return demonstration_blocks(self._folders.frames, races, sections.rewards, sections.observation.frames)
+        seen, places = sections.observation.frames, self._table.actions_per_decision
+        return demonstration_blocks(self._folders.frames, races, sections.rewards, seen, places)
 
     def _trained(self, initial: Artifact, outcome: Outcome) -> Artifact:
         inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}

@@ -22,12 +22,13 @@ from rulka.datasets.frames import CapturedRace, FrameDataError, FrameDataset
 from rulka.datasets.races import RaceDataset
 from rulka.envs.rewards import NUM_RULES, set_rewards
 from rulka.envs.scoring import score_captured
-from rulka.observation import FLOATS
+from rulka.observation import FROM_END
 from rulka.params import RewardParams
 
 SHORTEST_DECISIONS = 2
 REPLAYED_SOURCE = "driver"
-_SEEN = (FLOATS["velocity"], FLOATS["has_contact"], slice(FLOATS["waypoints"].start, FLOATS["waypoints"].start + 6))
+_ROAD_M = slice(FROM_END["waypoints"].start, FROM_END["waypoints"].start + 6)
+_SEEN = (FROM_END["velocity"], FROM_END["has_contact"], _ROAD_M)
 _FULL_GAS = np.array([keys.accelerate and not keys.brake for keys in CONTROLS])
 
 _LOGGER = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class TrackEnd:
 
 
 def demonstration_blocks(
-    frames_dir: Path, races: RaceDataset, rewards: RewardParams, frames_seen: int
+    frames_dir: Path, races: RaceDataset, rewards: RewardParams, frames_seen: int, places: int
 ) -> list[ExperienceBlock]:
     """Turns every captured training race of the simulator on the main track into a block of one car.
 
@@ -59,11 +60,12 @@ def demonstration_blocks(
         races: the races that the frames were captured from.
         rewards: weights of the reward.
         frames_seen: at once.
+        places: actions of one decision.
 
     Raises:
         FrameDataError: if the frames show another track, or a race that is not in the dataset.
     """
-    frames = FrameDataset(frames_dir, "train", frames_seen)
+    frames = FrameDataset(frames_dir, "train", frames_seen, places)
     if frames.index.main_track != races.main_track.uid:
         message = f"the frames show track {frames.index.main_track!r}, training is on {races.main_track.uid!r}"
         raise FrameDataError(message, hint="Run `dvc repro capture` again.")
@@ -82,8 +84,8 @@ def demonstration_blocks(
             source=entry.source,
             map_uid=entry.map_uid,
             image=frames.seen(shown),
-            floats=frames.floats[shown],
-            action=frames.action[shown],
+            floats=frames.floats_seen(shown),
+            action=frames.decided(shown).action.astype(np.uint8),
             action_share=frames.action_share[shown],
             tick_actions=frames.tick_actions[shown],
             controls=frames.controls[shown],
@@ -109,7 +111,7 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
     are for what was seen before it.
 
     Args:
-        race: at least two frames.
+        race: at least two frames; actions [N, K] where decisions are of K.
         end: how it finished, or None if it did not.
         rewards: weights of the reward.
     """
@@ -124,7 +126,7 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
         observations = {name: np.concatenate([values, values[-1:]]) for name, values in observations.items()}
     observations["potential"] = np.empty(num_steps + 1, np.float32)
     decisions = {
-        "action": race.action[after],
+        "action": race.action[after].reshape(num_steps, -1),
         "reward": np.empty(num_steps, np.float32),
         "terminated": is_last & (end is not None),
         "truncated": is_last & (end is None),
@@ -133,7 +135,7 @@ def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) 
     set_rewards(rules, rewards)
     velocity_mps, has_contact, waypoints_m = (np.ascontiguousarray(observations["floats"][:, part]) for part in _SEEN)
     gained_m, duration_s = np.diff(along_m), np.diff(time_ms) / 1000.0
-    is_full_gas = _FULL_GAS[race.action[after]]
+    is_full_gas = _FULL_GAS[race.action[after].reshape(num_steps, -1)[:, -1]]
     score_captured(
         gained_m,
         duration_s,

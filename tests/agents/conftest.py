@@ -15,7 +15,7 @@ import torch
 
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.actions import Choices
-from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.observation import Normalisation
@@ -109,7 +109,6 @@ PLAIN = IqnNetworkParams(
     embedding_at="state",
     guided=False,
     layer_norm=False,
-    actions_per_decision=1,
     noisy_sigma=0.0,
 )
 
@@ -191,12 +190,12 @@ def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
     extras = {"encoder": CONV} | (extras or {})
     encoder = ENCODER_CONFIG.validate_python(extras.pop("encoder"))
+    places = extras.pop("actions_per_decision", 1)
     body = IqnNetworkParams.model_validate(PLAIN.model_dump() | extras)
-    network = NetworkParams(float_hidden=32, dense_hidden=64, iqn=body)
+    network = NetworkParams(float_hidden=32, dense_hidden=64, actions_per_decision=places, iqn=body)
     observation = sees(SIZE, SIZE)
-    count = ALGORITHMS[algorithm].actions_per_decision(network)
     seen = (observation, encoder, network)
-    return AgentSpec(algorithm, *seen, settings, Choices(NUM_ACTIONS, count), normalisation, precision="float32")
+    return AgentSpec(algorithm, *seen, settings, Choices(NUM_ACTIONS, places), normalisation, precision="float32")
 
 
 def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:

@@ -104,7 +104,7 @@ ROWS = (
     ),
     Row("bench", "bench speed", lambda text, _: "10 per s" in text),
     Row("preset", "preset list", lambda text, _: "chunks" in text),
-    Row("preset", "preset chunks", lambda text, _: read_params().network.iqn.actions_per_decision == 5, "params.yaml"),
+    Row("preset", "preset chunks", lambda text, _: read_params().network.actions_per_decision == 5, "params.yaml"),
 )
 ELSEWHERE = {
     "experiment": "tests/experiments/test_work.py",  # with stages that take no time

@@ -126,8 +126,26 @@ def test_batches_hold_matching_rows(write_frames: Write) -> None:
     rows = np.array([3, 150, 3])
     batch = frames.batch(rows)
     np.testing.assert_array_equal(batch.image.numpy(), frames.images[:][rows])
-    np.testing.assert_array_equal(batch.action.numpy(), batch.action_share.argmax(dim=1).numpy())
+    np.testing.assert_array_equal(batch.number.numpy(), rows)
+    np.testing.assert_array_equal(frames.decided(rows).action[:, 0], frames.action_share[rows].argmax(axis=1))
     np.testing.assert_array_equal(frames.batch(slice(None)).floats.numpy(), frames.floats[:])
+
+
+def test_decisions_of_several_actions_are_made_of_ticks(write_frames: Write) -> None:
+    """An action for each tick; before a frame those of the five before it, of the same race, then "forward"."""
+    folder, _ = write_frames()
+    single, chunks = FrameDataset(folder, "train"), FrameDataset(folder, "train", places=5)
+    rows, ticks = np.arange(len(single)), single.tick_actions[:]
+    decided = chunks.decided(rows)
+    np.testing.assert_array_equal(decided.action, ticks)
+    np.testing.assert_array_equal(decided.share.argmax(axis=2), ticks)
+    np.testing.assert_array_equal(decided.share.sum(axis=2), 1.0)
+    floats, keys = chunks.floats_seen(rows), action_table(1).keys()
+    race = single.races[1]
+    for number in (race.start, race.start + 2, race.start + 9):
+        before = [ticks[k] if k >= race.start else np.zeros(5, int) for k in range(number - 5, number)]
+        np.testing.assert_array_equal(floats[number, 1:101], keys[np.concatenate(before)].ravel())
+    np.testing.assert_array_equal(floats[:, 101:], single.floats[:][:, 21:])
 
 
 @pytest.mark.parametrize(("version", "age"), [(0, "older"), (3, "older"), (99, "newer")])

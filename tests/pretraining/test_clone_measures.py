@@ -18,7 +18,7 @@ from models.cloning_heads import CloningHeads
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
 from rulka.actions import action_table
-from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
+from rulka.datasets.frames import Decided, FrameDataset, FrameRace, frames_of
 from rulka.observation import reference_normalisation
 from rulka.pretraining.clone_measures import Habits, action_before, calibration, measure, timelines
 from rulka.pretraining.clone_plots import draw_calibration, draw_timelines
@@ -48,7 +48,8 @@ def test_habits_by_hand() -> None:
     """Two races: 0 0 1 1 2 and 1 0 2, "forward" (0) before each. 2 is never left: what most changes end in follows."""
     action, race = np.array([0, 0, 1, 1, 2, 1, 0, 2]), np.array([4, 4, 4, 4, 4, 9, 9, 9])
     share = np.eye(4)[action] + [0.0, 0.0, 0.5, 0.0]
-    train: Any = SimpleNamespace(action=action, race_index=race, action_share=share)
+    decided = Decided(action[:, None], share[:, None].astype(np.float32))
+    train: Any = SimpleNamespace(race_index=race, decided=lambda numbers: Decided(*(x[numbers] for x in decided)))
     habits = Habits.of(train, np.arange(8), 4)
     # Follow 0: 0, 0, 1, 1, 2. Follow 1: 1, 2, 0. Changed to: 1, 1, 2, 2, 0 in all.
     assert habits.majority == 2, "by its share, not by how often it is the longest"
@@ -75,14 +76,28 @@ def test_fewer_frames_than_bins_are_a_bin_each() -> None:
 
 def test_timelines_by_hand() -> None:
     time_ms, action = np.array([0, 50, 100, 0, 50]), np.array([0, 0, 3, 1, 1])
-    frames: Any = SimpleNamespace(time_ms=time_ms, action=action)
+    frames: Any = SimpleNamespace(
+        time_ms=time_ms, decided=lambda rows: Decided(action[rows][:, None], np.zeros((len(rows), 1, 12), np.float32))
+    )
     races = [
         FrameRace("late", "driver", "m", "validation", 3, 2),
         FrameRace("early", "driver", "m", "validation", 0, 3),
     ]
-    assert timelines(frames, races, np.array([1, 2, 0, 3, 3, 7])) == [
+    assert timelines(frames, races, np.array([1, 2, 0, 3, 3, 7]), action_table(5)) == [
         {"race_id": "late", "end_ms": 50, "driver": [[0, 1]], "policy": [[0, 1], [50, 2]]},
         {"race_id": "early", "end_ms": 100, "driver": [[0, 0], [100, 3]], "policy": [[0, 0], [50, 3]]},
+    ]
+
+
+def test_a_timeline_of_chunks_changes_within_decisions() -> None:
+    """Two decisions of 20 ms, of two actions each: 0 3, 3 1 and, by the policy, 2 2, 2 0."""
+    action = np.array([[0, 3], [3, 1]])
+    frames: Any = SimpleNamespace(
+        time_ms=np.array([0, 20]), decided=lambda rows: Decided(action[rows], np.zeros((2, 2, 12), np.float32))
+    )
+    race = FrameRace("one", "driver", "m", "validation", 0, 2)
+    assert timelines(frames, [race], np.array([2, 2, 2, 0]), action_table(2, 2)) == [
+        {"race_id": "one", "end_ms": 30, "driver": [[0, 0], [10, 3], [30, 1]], "policy": [[0, 2], [30, 0]]},
     ]
 
 
@@ -94,7 +109,7 @@ def test_the_slow_twin_where_the_action_changes_and_by_action(
     with torch.no_grad():
         log_probs = policy(batch.image, batch.floats).log_softmax(dim=1).double().numpy()
     action = frames.action[:].astype(int)
-    before = action_before(action, frames.race_index[:])
+    before = action_before(action[:, None], frames.race_index[:])
     rows = [
         (done, done != previous, -float((share * row).sum()), int(row.argmax()) == done)
         for done, previous, share, row in zip(action, before, frames.action_share[:], log_probs, strict=True)

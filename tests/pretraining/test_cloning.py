@@ -46,7 +46,8 @@ MEAN, STD = (torch.from_numpy(part) for part in (reference_normalisation().mean,
 def test_action_before_by_hand() -> None:
     action = np.array([3, 3, 1, 2, 2, 5])
     race = np.array([0, 0, 0, 7, 7, 7])
-    np.testing.assert_array_equal(action_before(action, race), [0, 3, 3, 0, 2, 2])
+    np.testing.assert_array_equal(action_before(action[:, None], race), [0, 3, 3, 0, 2, 2])
+    np.testing.assert_array_equal(action_before(np.array([[3, 1], [2, 2], [4, 5]]), race[1:4]), [0, 3, 1, 2, 0, 4])
 
 
 def test_label_entropy_by_hand() -> None:

@@ -20,8 +20,7 @@ from rulka.tracks.track import Track
 
 
 def reckless_actor(params: Params) -> IqnActor:
-    body = params.network.iqn.model_copy(update={"actions_per_decision": 5})
-    network = params.network.model_copy(update={"iqn": body, "dense_hidden": 16, "float_hidden": 8})
+    network = params.network.model_copy(update={"actions_per_decision": 5, "dense_hidden": 16, "float_hidden": 8})
     normalisation = reference_normalisation().for_chunks(5)
     sizes = (params.observation, params.encoder, network, params.iqn)
     spec = AgentSpec("iqn", *sizes, Choices(12, 5), normalisation, precision="float32")

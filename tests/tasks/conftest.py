@@ -23,7 +23,7 @@ from tests.conftest import sees
 
 CONV = reference_params().encoder
 PLAIN_IQN = reference_params().network.iqn.model_dump() | {"tau_embedding": 8}
-SMALL_NETWORK: dict[str, Any] = {"float_hidden": 16, "dense_hidden": 32, "iqn": PLAIN_IQN}
+SMALL_NETWORK: dict[str, Any] = {"float_hidden": 16, "dense_hidden": 32, "actions_per_decision": 1, "iqn": PLAIN_IQN}
 
 
 @pytest.fixture(scope="session")
@@ -53,18 +53,19 @@ def small_params() -> Params:
     return Params.model_validate(params)
 
 
-def write_pretrained(folder: Path, encoder: EncoderConfig) -> tuple[Path, Path]:
-    """Writes an encoder and a cloned policy with random weights; returns both folders."""
+def write_pretrained(folder: Path, encoder: EncoderConfig, places: int = 1) -> tuple[Path, Path]:
+    """Writes an encoder and a cloned policy, of `places` actions a decision, with random weights; returns both."""
     torch.manual_seed(0)
-    observation, table = sees(64, 64), action_table(5)
-    network = NetworkParams(**SMALL_NETWORK)
-    normalisation: Normalisation = reference_normalisation()
+    observation, single, table = sees(64, 64), action_table(5), action_table(5, places)
+    network = NetworkParams(**SMALL_NETWORK | {"actions_per_decision": places})
+    seen: Normalisation = reference_normalisation()
+    normalisation = seen.for_chunks(places)
     tensors = {f"encoder.{name}": tensor for name, tensor in build_encoder(encoder, 64, 64).state_dict().items()}
-    policy = build_clone_policy(observation, encoder, network, normalisation, table.num_actions)
-    contract = sight_contract(observation)
+    policy = build_clone_policy(observation, encoder, network, normalisation, table.space.num_outputs)
     config: dict[str, Any] = {"encoder": encoder.model_dump()}
-    save_artifact(folder / "encoder", Artifact("encoder", tensors, config, contract, table, normalisation))
+    save_artifact(folder / "encoder", Artifact("encoder", tensors, config, sight_contract(observation), single, seen))
     config |= {"network": network.model_dump(mode="json"), "num_actions": table.num_actions, "shape": "policy"}
+    contract = sight_contract(observation, places)
     save_artifact(folder / "policy", Artifact("policy", policy.state_dict(), config, contract, table, normalisation))
     return folder / "encoder", folder / "policy"
 

@@ -1,4 +1,4 @@
-"""An agent whose decisions are chunks of five actions, from transfer to races."""
+"""Agents whose decisions are chunks of five actions, from transfer to races."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ import numpy as np
 import pytest
 import yaml
 
+from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.artifacts import ArtifactError, load_artifact
+from rulka.datasets.frames import FrameDataset
 from rulka.datasets.races import load_races
 from rulka.evaluation.dataset import race_of_result
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.params import Params, ParamsError, read_params
 from rulka.runtime.agent_run import Folders, Sections
-from rulka.schedule import Schedule
+from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.simulator.simulator import Simulator
 from tasks.train import train
 from tasks.transfer import transfer
+from tests.tasks.conftest import write_pretrained
 
 ROOT = Path(__file__).resolve().parents[2]
-NONE = Schedule.model_validate(0.0)
-OWN_ALONE = {"warmup_steps": 0, "demonstration_share": NONE, "guide_floor": NONE}
+ALGORITHM_OUTPUTS = {"ppo": "policy_head.bias", "iqn": "advantage_head.2.bias"}
+
+
+@pytest.fixture(params=ALGORITHM_OUTPUTS)
+def params(small_params: Params, request: pytest.FixtureRequest) -> Params:
+    changes = {
+        "network": small_params.network.model_copy(update={"actions_per_decision": 5}),
+        "train": small_params.train.model_copy(update={"algorithm": request.param, "compared": ()}),
+    }
+    return small_params.model_copy(update=changes)
 
 
 @pytest.fixture
-def params(small_params: Params) -> Params:
-    """IQN alone; its races go over few metres, so that it finishes some of them by chance."""
-    body = small_params.network.iqn.model_copy(update={"actions_per_decision": 5, "guided": False})
-    changes = {
-        "network": small_params.network.model_copy(update={"iqn": body}),
-        "train": small_params.train.model_copy(update={"algorithm": "iqn", "compared": ()}),
-        "iqn": small_params.iqn.model_copy(update=OWN_ALONE),
-        "transfer": small_params.transfer.model_copy(
-            update={"iqn": small_params.transfer.iqn.model_copy(update={"float_head": "fresh"})}
-        ),
-    }
-    return small_params.model_copy(update=changes)
+def pretrained(tmp_path: Path, encoder: EncoderConfig) -> tuple[Path, Path]:
+    return write_pretrained(tmp_path, encoder, 5)
 
 
 @pytest.fixture
@@ -64,13 +65,11 @@ def test_an_agent_of_blocks_is_transferred_trained_and_raced(
     initial, policy = load_artifact(trained.agent_init, "agent_init"), load_artifact(pretrained[1], "policy")
     rows = json.loads((trained.agent_init / "report.json").read_text())["tensors"]
     report = {t["name"]: t for t in rows if t["where"] == "new network"}
-    assert {t["action"] for name, t in report.items() if name.startswith("encoder.")} == {"copied"}
-    assert report["float_head.0.weight"]["action"] == "kept"
-    assert report["float_head.0.weight"]["reason"] == "initialised: transfer.iqn.float_head is fresh"
-    np.testing.assert_array_equal(initial.normalisation.mean[-80:], policy.normalisation.mean[-80:])
+    seeing = {t["action"] for name, t in report.items() if name.startswith(("encoder.", "float_head."))}
+    assert seeing == {"copied"}
+    np.testing.assert_array_equal(initial.normalisation.mean, policy.normalisation.mean)
     assert initial.tensors["float_head.0.weight"].shape[1] == 264
-    assert initial.tensors["advantage_head.2.bias"].shape == (60,)
-    assert not (trained.agent_init / "warmup_policy").exists()
+    assert initial.tensors[ALGORITHM_OUTPUTS[params.train.algorithm]].shape == (60,)
 
     driver = load_policy(trained.out, observation=params.observation, actions=action_table(5))
     assert (driver.actions.ticks_per_action, driver.actions.actions_per_decision) == (1, 5)
@@ -113,23 +112,29 @@ def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: F
             np.testing.assert_allclose(again.cars[0, :3], result.cars[tick // 5 + 1, :3], atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("section", "changes", "message"),
-    [
-        ("actions", {"ticks_per_action": 4}, "5 must divide actions.ticks_per_action 4"),
-        ("iqn", {"demonstration_share": 0.25}, "iqn.demonstration_share to 0"),
-        ("iqn", {"warmup_steps": 1}, "set network.iqn.guided to true, or both to 0"),
-    ],
-)
-def test_impossible_blocks_are_refused(tmp_path: Path, section: str, changes: dict[str, object], message: str) -> None:
+def test_ticks_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
     data = yaml.safe_load((ROOT / "params.yaml").read_text())
-    data["network"]["iqn"] |= {"actions_per_decision": 5, "guided": False}
-    data["iqn"] |= {"warmup_steps": 0, "demonstration_share": 0.0, "guide_floor": 0.0}
-    data["transfer"]["iqn"]["float_head"] = "fresh"
+    data["network"]["actions_per_decision"] = 5
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(data))
-    assert read_params(path).network.iqn.actions_per_decision == 5
-    data[section] |= changes
+    assert read_params(path).network.actions_per_decision == 5
+    data["actions"]["ticks_per_action"] = 4
     path.write_text(yaml.safe_dump(data))
-    with pytest.raises(ParamsError, match=message):
+    with pytest.raises(ParamsError, match=r"5 must divide actions\.ticks_per_action 4"):
         read_params(path)
+
+
+def test_demonstrations_are_of_five_actions_too(small_params: Params, driven: tuple[Path, Path]) -> None:
+    """Every tick's action, those of the decisions before it among the floats, and the same pay."""
+    races, rewards = load_races(driven[0]), small_params.rewards
+    single, chunks = (demonstration_blocks(driven[1], races, rewards, 1, places)[0] for places in (1, 5))
+    ticks, keys = FrameDataset(driven[1], "train").tick_actions[:], action_table(1).keys()
+    length = chunks.spec.num_steps
+    assert chunks.action.shape == (length, 1, 5)
+    np.testing.assert_array_equal(chunks.action[:, 0], ticks[:length])
+    assert chunks.floats.shape[-1] == 264
+    previous = chunks.floats[7, 0, 1:101].reshape(5, 5, 4)
+    np.testing.assert_array_equal(previous, keys[ticks[2:7]])
+    np.testing.assert_array_equal(chunks.floats[0, 0, 1:101].reshape(25, 4), np.tile(keys[0], (25, 1)))
+    np.testing.assert_array_equal(chunks.floats[..., 101:], single.floats[..., 21:])
+    np.testing.assert_array_equal(chunks.reward, single.reward)

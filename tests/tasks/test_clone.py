@@ -42,7 +42,7 @@ from tests.conftest import sees
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
 CONV = reference_params().encoder
-NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, iqn=reference_params().network.iqn)
+NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, actions_per_decision=1, iqn=reference_params().network.iqn)
 
 
 def params(**changes: Any) -> CloneParams:
@@ -159,9 +159,10 @@ def test_the_artifact_drives_as_it_was_measured(write_frames: Write, encoder_dir
     policy = build_clone_policy(OBSERVATION, CONV, network, artifact.normalisation, artifact.config["num_actions"])
     policy.load_state_dict(artifact.tensors)
     validation = FrameDataset(frames_dir, "validation")
-    frames = validation.batch(frames_of(validation.races))
+    numbers = frames_of(validation.races)
+    frames, action = validation.batch(numbers), torch.from_numpy(validation.action[numbers])
     with torch.no_grad():
-        accuracy = (policy(frames.image, frames.floats).argmax(dim=1) == frames.action).float().mean().item()
+        accuracy = (policy(frames.image, frames.floats).argmax(dim=1) == action).float().mean().item()
     assert accuracy == pytest.approx(metrics["validation_accuracy"])
 
 
@@ -470,7 +471,9 @@ def test_with_every_option_off_it_learns_as_it_did_without_them(
     generator = torch.Generator().manual_seed(own.seed)
 
     def labels_of(batch: Batch) -> torch.Tensor:
-        return torch.eye(12)[batch.action] if own.labels == "hard" else batch.action_share
+        if own.labels == "hard":
+            return torch.eye(12)[train.action[batch.number.numpy()].astype(int)]
+        return torch.from_numpy(train.action_share[batch.number.numpy()])
 
     weights = action_weights(labels_of(train.batch(slice(None))).mean(dim=0), own.rare_actions)
 

@@ -28,7 +28,7 @@ from rulka.stage import StageInputError
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
 
-NETWORK = NetworkParams(float_hidden=8, dense_hidden=16, iqn=reference_params().network.iqn)
+NETWORK = NetworkParams(float_hidden=8, dense_hidden=16, actions_per_decision=1, iqn=reference_params().network.iqn)
 TABLE = action_table(5)
 
 

@@ -144,7 +144,7 @@ def test_initial_agent_of_other_sizes_is_refused(small_params: Params, folders: 
 def test_demonstrations_pay_what_training_pays(small_params: Params, driven: tuple[Path, Path]) -> None:
     """The rewards of a finished race telescope: per_metre times its way, per_second times its time, and the finish."""
     races, rewards = load_races(driven[0]), small_params.rewards
-    blocks = demonstration_blocks(driven[1], races, rewards, 1)
+    blocks = demonstration_blocks(driven[1], races, rewards, 1, 1)
     frames = FrameDataset(driven[1], "train")
     assert len(blocks) == len(frames.races) > 0
     times_s = {race.race_id: race.race_time_ms / 1000.0 for race in races.races if race.race_time_ms}
@@ -177,7 +177,7 @@ def test_recordings_are_not_replayed(
 
     num_races = len(FrameDataset(driven[1], "train").races)
     monkeypatch.setattr("rulka.runtime.demonstrations.FrameDataset", PartlyRecorded)
-    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1)
+    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, 1)
     assert len(blocks) == max(0, num_races - num_recorded)
     assert ("no demonstrations are replayed" in caplog.text) == (not blocks)
 
@@ -186,13 +186,13 @@ def test_races_on_other_maps_are_no_demonstrations(
     small_params: Params, driven: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OneElsewhere(FrameDataset):
-        def __init__(self, folder: Path, split: Any, frames: int) -> None:
-            super().__init__(folder, split, frames)
+        def __init__(self, folder: Path, split: Any, frames: int, places: int) -> None:
+            super().__init__(folder, split, frames, places)
             self.races = [replace(self.races[0], map_uid="elsewhere"), *self.races[1:]]
 
     num_races = len(FrameDataset(driven[1], "train").races)
     monkeypatch.setattr("rulka.runtime.demonstrations.FrameDataset", OneElsewhere)
-    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1)
+    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, 1)
     assert len(blocks) == num_races - 1
 
 
@@ -200,7 +200,7 @@ def test_frames_of_another_main_track_are_refused(small_params: Params, driven: 
     races = load_races(driven[0])
     moved = replace(races, main_track=replace(races.main_track, uid="elsewhere"))
     with pytest.raises(UserError, match=r"the frames show track '.*', training is on 'elsewhere'") as caught:
-        demonstration_blocks(driven[1], moved, small_params.rewards, 1)
+        demonstration_blocks(driven[1], moved, small_params.rewards, 1, 1)
     assert "dvc repro capture" in caught.value.hint
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from models.cloning_heads import AHEAD_HEADS, CONTROLS_HEAD
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import load_artifact
@@ -42,9 +43,18 @@ SIGHTS: dict[str, dict[str, Any]] = {
     "two encoded one by one, no waypoints": {"frames": 2, "frames_as": "features", "withheld": ["waypoints", "margin"]},
     "no image": {"withheld": ["image"]},
 }
+CHAINS: dict[str, dict[str, dict[str, Any]]] = {name: {"observation": sight} for name, sight in SIGHTS.items()}
+CHAINS["decisions of five actions"] = {
+    "network": {"actions_per_decision": 5},
+    "clone": {
+        "offsets": [0, 2],
+        "analog_weight": 0.1,
+        "dagger": {"rounds": 1, "every": 1, "num_races": 2, "pace": 0.9},
+    },
+}
 
 
-@pytest.fixture(scope="module", params=SIGHTS.values(), ids=list(SIGHTS))
+@pytest.fixture(scope="module", params=CHAINS.values(), ids=list(CHAINS))
 def chain(
     small_params: Params,
     driven: tuple[Path, Path],
@@ -52,13 +62,14 @@ def chain(
     request: pytest.FixtureRequest,
 ) -> Chain:
     folder, data = tmp_path_factory.mktemp("chain"), small_params.model_dump()
-    data["observation"] |= request.param
     data["capture"] |= {"validation_fraction": 0.4}
     data["pretrain"] |= {"epochs": 1, "batch_size": 64, "precision": "measured"}
     data["clone"] |= {"epochs": 2, "batch_size": 64, "precision": "measured"}
     data["train"] |= {"precision": "measured", "max_env_steps": 256}
     data["evaluate"] |= {"num_races": 1, "video_width": 160, "video_height": 90, "video_fps": 5}
     data["race_end"] |= {"max_race_s": 2.0}
+    for section, changes in request.param.items():
+        data[section] |= changes
     params = Params.model_validate(data)
     run_stages(params, driven[0], folder)
     return Chain(params, folder)
@@ -104,9 +115,11 @@ def test_the_new_agents_begin_with_the_functions_that_were_cloned(chain: Chain) 
     """PPO prefers what the clone prefers; IQN's state is the clone's, whatever the clock of its mini-race shows."""
     params, initial = chain.params, chain.folder / "agent_init"
     policy_artifact = load_artifact(chain.folder / "policy", "policy")
-    inputs = (params.observation, params.encoder, params.network, policy_artifact.normalisation, 12)
+    outputs = policy_artifact.actions.space.num_outputs
+    inputs = (params.observation, params.encoder, params.network, policy_artifact.normalisation, outputs)
     policy = build_clone_policy(*inputs)
-    policy.load_state_dict(policy_artifact.tensors)
+    beside = (AHEAD_HEADS, CONTROLS_HEAD)
+    policy.load_state_dict({name: x for name, x in policy_artifact.tensors.items() if not name.startswith(beside)})
     ppo, iqn = (ALGORITHMS[algorithm].build_network(*inputs) for algorithm in ("ppo", "iqn"))
     ppo.load_state_dict(load_artifact(initial, "agent_init").tensors)
     iqn.load_state_dict(load_artifact(initial / "compared" / "iqn", "agent_init").tensors)

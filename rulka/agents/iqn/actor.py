@@ -23,6 +23,7 @@ from rulka.agents.acting import ActingNetwork
 from rulka.agents.iqn.action_chunks import by_place
 from rulka.agents.iqn.engines import ActingIqn
 from rulka.agents.iqn.network import fresh_network
+from rulka.agents.policy_gradient.distributions import Categoricals
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import IqnParams
@@ -38,6 +39,7 @@ class IqnActor:
         self._floor = 0.0
         self._params = params
         self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
+        self._clones = Categoricals(spec.choices)
         self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
         is_plain = can_prepare(self._acting.network)  # with BTR's extras it acts as it learns
         self._fast = ActingIqn(self._acting.network, self._tau, spec.precision) if is_plain else None
@@ -112,7 +114,7 @@ class IqnActor:
         return self.network.guide.limit(advantage, self._cloned(image, floats))
 
     def _cloned(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the log-probabilities [N, A] of the cloned policy."""
+        """Returns the log-probabilities [N, A] of the cloned policy, or [N, K A]."""
 
         def log_probs(network: IqnNetwork) -> Tensor:
             assert network.guide is not None, "parameters make sure of that"
@@ -159,8 +161,8 @@ class IqnActor:
 
     def _drive_as_cloned(self, image: Tensor, floats: Tensor) -> Decision:
         log_probs = self._cloned(image, floats)
-        action = torch.multinomial(log_probs.exp(), 1, generator=self._generators.device)[:, 0]
-        return _decision(action, log_probs.argmax(dim=1))
+        action = self._clones.sample(log_probs, self._generators.device)
+        return _decision(action, self._clones.greedy(log_probs))
 
 
 def _decision(action: Tensor, greedy: Tensor) -> Decision:

@@ -30,7 +30,8 @@ def build_network(
     """Returns a network with fresh weights from torch's global generator; see `rulka.agents.algorithms`."""
     iqn = IqnNetwork(input_shape(observation, normalisation), encoder, iqn_sizes(network), num_outputs)
     if network.iqn.guided:  # last, so that the same seed makes the same weights with and without it
-        iqn.guide = Guide(build_clone_policy(observation, encoder, network, normalisation, num_outputs))
+        policy = build_clone_policy(observation, encoder, network, normalisation, num_outputs)
+        iqn.guide = Guide(policy, network.actions_per_decision)
     return iqn
 
 

@@ -88,7 +88,7 @@ class IqnReplay:
         self._horizon = params.mini_race_decisions(spec.decision_ms)
         self._rule = ClockRule(self._horizon, params.oversample_long_term, params.oversample_max_term)
         self._image_shape, num_floats = spec.observation.image_shape, len(spec.normalisation.mean)
-        num_guided = spec.choices.num_choices if params.has_limits else 0
+        num_guided = spec.choices.num_outputs if params.has_limits else 0
         self._memory = BatchMemory(
             self._image_shape, num_floats, params.batch_size, spec.choices.decision_shape, device, num_guided
         )
