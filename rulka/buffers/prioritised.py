@@ -3,7 +3,7 @@
 Source: Schaul et al. 2015, arXiv:1511.05952: P(i) = p_i^alpha / sum, weight (n P(i))^-beta over the largest of its
 batch. A new transition has the largest priority of those in the buffer whose error was measured, so that each is soon
 learned from; rows that are no transitions have none. Deviation: the paper takes the largest there ever was, beginning
-with 1, which never falls when errors do. The peers give new ones twice the average instead, see docs/agents.md.
+with 1, which never falls when errors do. The peers give new ones twice the average instead, see docs/algorithms/iqn.md.
 Dimensions: B batch.
 """
 

@@ -2,7 +2,7 @@
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Linesight.
 Demonstrations may fill a part of every batch (Ball et al. 2023, arXiv:2302.02948). Logits of the cloned policy are
-never taken for Q-values. docs/agents.md compares all of it with Linesight, item by item.
+never taken for Q-values. docs/algorithms/iqn.md compares all of it with Linesight, item by item.
 
 Two things go through all files here. While the encoder is frozen as it was given, the ring keeps image features, and a
 batch's `image` holds these; from its first update on the ring keeps images alone. Where the network carries a guide,
