@@ -1,8 +1,8 @@
-"""The cloned policy (Level 1) and the actor-critic of PPO, the same policy with a value head: variant A of the peer.
+"""The cloned policy (Level 1) and the actor-critic of PPO, the same policy with a value head, as the later peer has it.
 
 Deviations from it: the float head has LeakyReLU, as in IQN, so that its weights mean the same everywhere; initial
 weights are orthogonal, the policy output scaled by 0.01.
-Dimensions: B batch, H x W pixels, F floats, E image features, W trunk width, A actions.
+Dimensions: B batch, H x W pixels, F floats, E image features or numbers of image tokens, W trunk width, A actions.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.encoders.config import EncoderConfig
+from models.fusion_config import CONCAT, FusionConfig
 from models.layers import LAST_GAIN, POLICY_GAIN, RELU_GAIN, initialise, initialise_all, output
 from models.torso import InputShape, Torso
 
 
 class _Policy(Torso):
-    """What both have: a trunk of two hidden layers behind encoder and float head, and a policy head."""
+    """What both have: a trunk of two hidden layers behind the fusion, and a policy head."""
 
     def __init__(
-        self, inputs: InputShape, encoder: EncoderConfig, float_hidden: int, dense_hidden: int, num_actions: int
+        self,
+        inputs: InputShape,
+        encoder: EncoderConfig,
+        float_hidden: int,
+        dense_hidden: int,
+        num_actions: int,
+        fusion: FusionConfig = CONCAT,
     ) -> None:
-        super().__init__(inputs, encoder, float_hidden)
+        super().__init__(inputs, encoder, float_hidden, fusion)
         self.trunk = nn.Sequential(
             nn.Linear(self.num_state, dense_hidden),
             nn.ReLU(inplace=True),
@@ -47,9 +54,15 @@ class ClonePolicy(_Policy):
     """
 
     def __init__(
-        self, inputs: InputShape, encoder: EncoderConfig, float_hidden: int, dense_hidden: int, num_actions: int
+        self,
+        inputs: InputShape,
+        encoder: EncoderConfig,
+        float_hidden: int,
+        dense_hidden: int,
+        num_actions: int,
+        fusion: FusionConfig = CONCAT,
     ) -> None:
-        super().__init__(inputs, encoder, float_hidden, dense_hidden, num_actions)
+        super().__init__(inputs, encoder, float_hidden, dense_hidden, num_actions, fusion)
         self.dropout = 0.0
 
     @property
@@ -96,9 +109,15 @@ class ActorCritic(_Policy):
     """Observations to a policy and a value; takes over all of a `ClonePolicy` by name."""
 
     def __init__(
-        self, inputs: InputShape, encoder: EncoderConfig, float_hidden: int, dense_hidden: int, num_actions: int
+        self,
+        inputs: InputShape,
+        encoder: EncoderConfig,
+        float_hidden: int,
+        dense_hidden: int,
+        num_actions: int,
+        fusion: FusionConfig = CONCAT,
     ) -> None:
-        super().__init__(inputs, encoder, float_hidden, dense_hidden, num_actions)
+        super().__init__(inputs, encoder, float_hidden, dense_hidden, num_actions, fusion)
         self.value_head = nn.Linear(dense_hidden, 1)
         initialise(self.value_head, LAST_GAIN)
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
+from models.fusion_config import CONCAT, FusionConfig
 from models.guide import Guide
 from models.iqn_fused import HeadWeights, quantiles_of_action
 from models.layers import (
@@ -46,6 +47,7 @@ class IqnSizes(NamedTuple):
         layer_norm: between the linear layers and activations of the float head and of both heads.
         noisy_sigma: sigma_0 of the noisy layers of both heads; 0 for plain ones.
         embedding_at: what the embedded fractions are multiplied into.
+        fusion: of image features and floats.
     """
 
     float_hidden: int
@@ -54,6 +56,7 @@ class IqnSizes(NamedTuple):
     layer_norm: bool = False
     noisy_sigma: float = 0.0
     embedding_at: EmbeddingPlace = "state"
+    fusion: FusionConfig = CONCAT
 
 
 class Quantiles(NamedTuple):
@@ -75,7 +78,7 @@ class IqnNetwork(Torso):
     frequency: Tensor
 
     def __init__(self, inputs: InputShape, encoder: EncoderConfig, sizes: IqnSizes, num_actions: int) -> None:
-        super().__init__(inputs, encoder, sizes.float_hidden, layer_norm=sizes.layer_norm)
+        super().__init__(inputs, encoder, sizes.float_hidden, sizes.fusion, layer_norm=sizes.layer_norm)
         frequency = math.pi * torch.arange(1, sizes.tau_embedding + 1, dtype=torch.float32)
         self.register_buffer("frequency", frequency, persistent=False)
         self.embedding_at: EmbeddingPlace = sizes.embedding_at

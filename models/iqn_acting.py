@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models.encoders.conv import ConvEncoder
+from models.fusion import Concat
 from models.iqn import IqnNetwork
 from models.layers import HAS_KERNELS, POST_OP, can_fold, fold_image, fold_weight
 from models.noisy import NoisyLinear
@@ -22,7 +23,8 @@ def can_prepare(network: IqnNetwork) -> bool:
     """Whether a network is of the plain kind that `PreparedAdvantages` knows, on a CPU whose torch has oneDNN."""
     has_extras = any(isinstance(layer, EXTRAS) for layer in network.modules())
     sees_one_frame = network.inputs.frames == 1 and network.inputs.shows_image
-    is_plain = isinstance(network.encoder, ConvEncoder) and sees_one_frame and not has_extras
+    sees_plainly = isinstance(network.encoder, ConvEncoder) and isinstance(network.fusion, Concat)
+    is_plain = sees_plainly and sees_one_frame and not has_extras
     return HAS_KERNELS and is_plain and network.float_mean.device.type == "cpu"
 
 

@@ -1,8 +1,8 @@
 """What every network that acts has in common: it takes raw observations and turns them into one state vector.
 
 Submodules carry the same names and shapes in all of them, so that weights are handed on by name.
-Dimensions: B batch, L frames seen at once, oldest first, H x W pixels, F floats (184), E image features, D = E +
-float_hidden numbers of the state.
+Dimensions: B batch, L frames seen at once, oldest first, H x W pixels, F floats (184), E image features of all frames,
+or numbers of their tokens, D numbers of the state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
-from models.layers import LEAKY_GAIN, LEAKY_SLOPE, hidden_layers, initialise_all
+from models.fusion import build_float_head, build_fusion
+from models.fusion_config import CONCAT, FusionConfig, TokenSequenceConfig
+from models.layers import hidden_layers
 
 
 class InputShape(NamedTuple):
@@ -48,13 +50,13 @@ class InputShape(NamedTuple):
 
 
 class Torso(nn.Module):
-    """Base of the acting networks: `encoder` and `float_head`, and the normalisation as buffers.
+    """Base of the acting networks: `encoder`, `float_head` and `fusion`, and the normalisation as buffers.
 
     What is withheld, the networks see as zeros, whatever is there: parts then keep their shapes, and can be handed on.
 
     Attributes:
         inputs: what is seen.
-        num_encoded: E, of all frames.
+        num_encoded: E.
         num_state: D.
     """
 
@@ -67,6 +69,7 @@ class Torso(nn.Module):
         inputs: InputShape,
         encoder: EncoderConfig,
         float_hidden: int,
+        fusion: FusionConfig = CONCAT,
         *,
         layer_norm: bool = False,
     ) -> None:
@@ -76,7 +79,8 @@ class Torso(nn.Module):
             inputs: what is seen.
             encoder: of the images.
             float_hidden: width of the float head.
-            layer_norm: normalises the outputs of the float head's linear layers, Ba et al. 2016, arXiv:1607.06450.
+            fusion: of image features and floats.
+            layer_norm: normalises the outputs of the float head's two layers.
         """
         super().__init__()
         self.register_buffer("float_mean", inputs.float_mean.detach().to(torch.float32).clone())
@@ -86,19 +90,23 @@ class Torso(nn.Module):
             shown[inputs.withheld_floats] = 0.0
         self.register_buffer("float_shown", shown, persistent=False)
         self.encoder = build_encoder(encoder, inputs.height, inputs.width, inputs.channels)
-        self.float_head = _float_head(inputs.float_mean.numel(), float_hidden, layer_norm=layer_norm)
-        initialise_all(self.float_head, LEAKY_GAIN)
+        self.float_head = build_float_head(fusion, inputs.float_mean.numel(), float_hidden, layer_norm=layer_norm)
+        self._takes_tokens = isinstance(fusion, TokenSequenceConfig) and fusion.takes_all
+        num_images = inputs.frames // inputs.channels
+        num_tokens, num_numbers = self.encoder.token_shape if self._takes_tokens else (1, self.encoder.num_features)
+        self.fusion = build_fusion(fusion, (num_images * num_tokens, num_numbers), float_hidden)
         self.inputs = inputs
-        self.num_encoded = self.encoder.num_features * (inputs.frames // inputs.channels)
-        self.num_state = self.num_encoded + float_hidden
+        self.num_encoded = num_images * num_tokens * num_numbers
+        self.num_state = self.fusion.num_state
         self._stored_dtype = torch.float32
 
     def encode(self, image: Tensor) -> Tensor:
-        """Maps raw images [B, L, H, W] uint8 to image features [B, E]."""
+        """Maps raw images [B, L, H, W] uint8 to image features, or tokens one after another, [B, E]."""
         if not self.inputs.shows_image:
             return torch.zeros(len(image), self.num_encoded, dtype=self._compute_dtype(), device=image.device)
-        seen = image.reshape(-1, self.inputs.channels, *image.shape[2:])
-        return self.encoder(normalise_image(seen, self._compute_dtype())).reshape(len(image), self.num_encoded)
+        seen = normalise_image(image.reshape(-1, self.inputs.channels, *image.shape[2:]), self._compute_dtype())
+        features = self.encoder.tokens(seen) if self._takes_tokens else self.encoder(seen)
+        return features.reshape(len(image), self.num_encoded)
 
     def state(self, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images [B, L, H, W] uint8, or what `encode` made of them [B, E], and raw floats [B, F] to [B, D]."""
@@ -110,7 +118,7 @@ class Torso(nn.Module):
         if self.inputs.withheld_floats is not None:
             normalised = normalised * self.float_shown
         normalised = normalised.to(self._compute_dtype())
-        return torch.cat([encoded, hidden_layers(self.float_head.children(), normalised)], dim=1)
+        return self.fusion(encoded, hidden_layers(self.float_head.children(), normalised))
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the layers that end in logits or values; they always compute in float32."""
@@ -134,14 +142,3 @@ class Torso(nn.Module):
         if torch.is_autocast_enabled(device):
             return torch.get_autocast_dtype(device)
         return self._stored_dtype
-
-
-def _float_head(num_floats: int, hidden: int, *, layer_norm: bool) -> nn.Sequential:
-    """Returns the float head; the linear layers are called 0 and 2 with layer norm too, as weights go by name."""
-    head = nn.Sequential()
-    for index, num_inputs in ((0, num_floats), (2, hidden)):
-        head.add_module(str(index), nn.Linear(num_inputs, hidden))
-        if layer_norm:
-            head.add_module(f"norm_{index}", nn.LayerNorm(hidden))
-        head.add_module(str(index + 1), nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
-    return head

@@ -27,7 +27,12 @@ PRIORITISED = {
 VIEWS = {"projection": 128, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 0.0, "noise": 0.0}
 SIMCLR = {"kind": "simclr", "temperature": 0.5, **VIEWS}
 PATCHES = {"kind": "patches", "patch": 10, "width": 64, "depth": 1, "heads": 2}
+VIT = {"kind": "backbone", "source": {"kind": "hub", "name": "owner/vit", "revision": "main"}}
+VIT |= {"pixels": None, "token": "cls"}
 IMPALA = {"kind": "impala", "width": 2, "adaptive_pool": 6, "spectral_norm": True}
+UNIFIED = {"kind": "token_sequence", "image": "all", "floats": {"kind": "raw", "tokens": 4}}
+UNIFIED |= {"width": 64, "depth": 1, "heads": 4}
+FUSED = {"kind": "fused_vector", "tokens": 8, "width": 64, "depth": 1, "heads": 4}
 OPTIONAL = {
     "races.select.min_race_s": 1.0,
     "races.select.max_race_s": 60.0,
@@ -39,6 +44,7 @@ OPTIONAL = {
     "iqn.use_double_dqn": False,
     "iqn.guide_floor": {"interpolation": "linear", "points": [[0, 0.0]]},
     "encoder": IMPALA,
+    "network.fusion": UNIFIED,
     "pretrain.objective": SIMCLR,
 }
 """What is null in `params.yaml`, and other kinds of what is there, so that nothing goes unlooked at."""
@@ -96,12 +102,21 @@ def test_numbers_of_the_other_objective_are_bounded_too(key: str) -> None:
 
 
 def test_the_other_kinds_in_comments_are_valid() -> None:
-    """What stands beside `encoder` and `objective` can be copied into its place."""
+    """What stands beside `encoder`, `fusion` and `objective` can be copied into its place."""
     comments = [line for line in (ROOT / "params.yaml").read_text(encoding="utf-8").splitlines() if "#" in line]
     kinds = [yaml.safe_load(found.group()) for line in comments if (found := re.search(r"\{kind: .*\}", line))]
-    assert [each["kind"] for each in kinds] == ["impala", "patches", "vae", "simclr"]
-    for key, value in zip(("encoder", "encoder", "pretrain.objective", "pretrain.objective"), kinds, strict=True):
+    fusions = ["projected", "fused_vector", "token_sequence"]
+    assert [each["kind"] for each in kinds] == ["impala", "patches", *fusions, "vae", "simclr"]
+    keys = ["encoder"] * 2 + ["network.fusion"] * len(fusions) + ["pretrain.objective"] * 2
+    for key, value in zip(keys, kinds, strict=True):
         checked_params(with_keys({key: value}), "wrong")
+
+
+@pytest.mark.parametrize("key", ["tokens", "width", "depth", "heads"])
+def test_numbers_of_the_other_fusion_are_bounded_too(key: str) -> None:
+    for value in (float("nan"), -1, 0, 10**6, True, "1"):
+        with pytest.raises(ParamsError, match=rf"network\.fusion\.{key}"):
+            checked_params(with_keys({"network.fusion": FUSED | {key: value}}), "wrong")
 
 
 def test_whole_numbers_stand_for_fractional_ones() -> None:
@@ -128,6 +143,37 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"encoder": PATCHES}, "encoder.patch must divide observation.height 64 and observation.width 64$"),
         ({"encoder": {"kind": "impala"}}, "\n  encoder.width is missing\n"),
         ({"encoder.adaptive_pool": True}, r"encoder.adaptive_pool: must be a valid integer \(got True\)$"),
+        (
+            {"network.fusion": {"kind": "unified"}},
+            r"network.fusion.kind: must be 'concat', 'projected', .* \(got 'unif",
+        ),
+        ({"network.fusion": FUSED | {"image": "all"}}, "network.fusion.image is a key of another kind of network.fus"),
+        ({"network.fusion": FUSED | {"heads": 5}}, "network.fusion: width 64 must be divisible by heads 5$"),
+        ({"network.fusion": UNIFIED | {"floats": {"kind": "raw"}}}, "network.fusion.floats.tokens is missing$"),
+        (
+            {"network.fusion": UNIFIED | {"floats": {"kind": "each", "tokens": 3}}},
+            "network.fusion.floats.tokens is a key of another kind of network.fusion.floats: this one has kind$",
+        ),
+        (
+            {"network.fusion": UNIFIED, "encoder.adaptive_pool": 1},
+            r"network.fusion.image all .*, and encoder.adaptive_pool 1 leaves one place: set network.fusion.image to",
+        ),
+        (
+            {"network.fusion": UNIFIED, "encoder": PATCHES | {"patch": 64}},
+            "network.fusion.image all takes a token for each patch, and encoder.patch 64 is the whole image: set",
+        ),
+        (
+            {"network.fusion": UNIFIED, "encoder": VIT},
+            "network.fusion.image all .* and encoder.token cls .*: set encoder.token to mean, or network.fusion.image",
+        ),
+        (
+            {"network.fusion": FUSED, "encoder": PATCHES | {"patch": 8, "depth": 0}},
+            "encoder.depth 0 leaves patches to a fusion, and network.fusion.kind fused_vector takes only their mean",
+        ),
+        (
+            {"network.fusion": UNIFIED | {"image": "one"}, "encoder": PATCHES | {"patch": 8, "depth": 0}},
+            "encoder.depth 0 .*: set encoder.depth to 1 or more, or take image all of network.fusion.kind token_seq",
+        ),
         ({"observation.height": MIN_PIXELS - 1}, "observation.height: must be greater than or equal to 34"),
         ({"ppo.learning_rate.shares": [[0, 0.0]]}, "ppo.learning_rate: values must be positive"),
         ({"ppo.learning_rate.shares": []}, "ppo.learning_rate.shares is empty"),
@@ -177,6 +223,17 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
 def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamsError, match=message):
         checked_params(with_keys(values), "wrong")
+
+
+def test_all_tokens_of_an_image_go_with_what_has_several() -> None:
+    for encoder in (
+        PATCHES | {"patch": 8, "depth": 0},
+        PATCHES | {"patch": 32},
+        VIT | {"token": "mean"},
+        {"kind": "conv", "adaptive_pool": 2},
+    ):
+        checked_params(with_keys({"network.fusion": UNIFIED, "encoder": encoder}), "wrong")
+    checked_params(with_keys({"network.fusion": UNIFIED | {"image": "one"}, "encoder": VIT}), "wrong")
 
 
 ALL_OF_IQN = {

@@ -1,8 +1,8 @@
 """Vision models of Hugging Face transformers as encoders: ViT, DINOv2 and whatever else its `AutoModel` knows.
 
 Built from a configuration alone: where that and the first weights come from is `rulka.pretraining.backbones`.
-Dimensions: B batch, H x W pixels, S x S pixels of the model's images, C their channels, T tokens, D numbers of a token,
-which are the features of an image.
+Dimensions: B batch, H x W pixels, S x S pixels of the model's images, C their channels, T tokens, P of patches among
+them, D numbers of a token, which are the features of an image.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class BackboneEncoder(Encoder):
         if self._uses_class_token and self._first_patch == 0:
             message = f"{architecture.model_type} has no class token: set encoder.token to mean"
             raise ValueError(message)
-        self.num_features = shape[-1] if len(shape) == 3 else shape[1]
+        is_map = len(shape) == 4
+        self.num_features = shape[1] if is_map else shape[-1]
+        self.token_shape = (shape[2] * shape[3] if is_map else shape[1] - self._first_patch, self.num_features)
 
     def train(self, mode: bool = True) -> BackboneEncoder:
         """Changes nothing in the backbone, see above."""
@@ -93,6 +95,11 @@ class BackboneEncoder(Encoder):
         if output.dim() == 4:
             return output.mean(dim=(2, 3))
         return output[:, 0] if self._uses_class_token else output[:, self._first_patch :].mean(dim=1)
+
+    def tokens(self, image: Tensor) -> Tensor:
+        """Maps the same to tokens of patches [B, P, D], or to places of a map."""
+        output = self._last_hidden_state(image)
+        return output.flatten(2).transpose(1, 2) if output.dim() == 4 else output[:, self._first_patch :]
 
     def _last_hidden_state(self, image: Tensor) -> Tensor:
         """Returns tokens [B, T, D], or a map [B, D, h, w] of a convolutional model."""

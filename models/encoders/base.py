@@ -1,6 +1,6 @@
 """What all encoders are: modules from normalised images to features, and the normalisation before them.
 
-Dimensions: B batch, C channels, H x W pixels, E features of an image.
+Dimensions: B batch, C channels, H x W pixels, E features of an image, P tokens of an image, D numbers of a token.
 """
 
 from __future__ import annotations
@@ -14,9 +14,19 @@ class Encoder(nn.Module):
 
     Attributes:
         num_features: E, set by whoever derives from this.
+        token_shape: P and D, likewise.
     """
 
     num_features: int
+    token_shape: tuple[int, int]
+
+    def tokens(self, image: Tensor) -> Tensor:
+        """Maps images made by `normalise_image` [B, C, H, W] to tokens [B, P, D], one for each place of the image.
+
+        What the features are made of: here a map, whose numbers they are, channel by channel; elsewhere their mean.
+        """
+        num_places, num_channels = self.token_shape
+        return self(image).view(-1, num_channels, num_places).transpose(1, 2)
 
 
 def normalise_image(image: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,22 +10,31 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 PoolSize = Annotated[int, Field(ge=0, le=64)]
+TokenWidth = Annotated[int, Field(ge=8, le=2048)]
+Heads = Annotated[int, Field(ge=1, le=64)]
 
 
-class _Config(BaseModel):
+class Config(BaseModel):
     """As strict as all sections of params.yaml, whose base class lies above this package."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class ConvConfig(_Config):
+def check_heads(width: int, heads: int) -> None:
+    """Raises ValueError unless each attention head has as many numbers of a token as any other."""
+    if width % heads:
+        message = f"width {width} must be divisible by heads {heads}"
+        raise ValueError(message)
+
+
+class ConvConfig(Config):
     """Four convolutions, see `models.encoders.conv`."""
 
     kind: Literal["conv"] = Field(description="four convolutions, 45,456 parameters")
     adaptive_pool: PoolSize = Field(description="rows and columns of the last map after max-pooling; 0 leaves it")
 
 
-class ImpalaConfig(_Config):
+class ImpalaConfig(Config):
     """Three stages of residual blocks, see `models.encoders.impala`; 2, 6 and true in BTR."""
 
     kind: Literal["impala"] = Field(description="the residual encoder of IMPALA")
@@ -34,24 +43,24 @@ class ImpalaConfig(_Config):
     spectral_norm: bool = Field(description="divides residual convolutions by their largest singular value")
 
 
-class PatchConfig(_Config):
+class PatchConfig(Config):
     """A transformer over patches of the image, see `models.encoders.patches`."""
 
     kind: Literal["patches"] = Field(description="a vision transformer")
     patch: int = Field(ge=2, le=64, description="pixels along each side of a patch; divides height and width")
-    width: int = Field(ge=8, le=2048, description="numbers of a token, and of the features; divisible by `heads`")
-    depth: int = Field(ge=1, le=48, description="transformer blocks")
-    heads: int = Field(ge=1, le=64, description="attention heads of a block")
+    width: TokenWidth = Field(description="numbers of a token, and of the features; divisible by `heads`")
+    depth: int = Field(
+        ge=0, le=48, description="transformer blocks; 0 leaves attention to a fusion that takes all tokens"
+    )
+    heads: Heads = Field(description="attention heads of a block")
 
     @model_validator(mode="after")
     def _check(self) -> PatchConfig:
-        if self.width % self.heads:
-            message = f"width {self.width} must be divisible by heads {self.heads}"
-            raise ValueError(message)
+        check_heads(self.width, self.heads)
         return self
 
 
-class ArchitectureSource(_Config):
+class ArchitectureSource(Config):
     """A backbone that is written down in the parameters; its weights are fresh."""
 
     kind: Literal["architecture"] = Field(description="fresh weights, with nothing to download")
@@ -60,14 +69,14 @@ class ArchitectureSource(_Config):
     )
 
 
-class FolderSource(_Config):
+class FolderSource(Config):
     """A backbone in a folder, as `save_pretrained` of transformers writes it."""
 
     kind: Literal["folder"] = Field(description="a folder with config.json and model.safetensors")
     path: str = Field(min_length=1, description="of the folder; preprocessor_config.json is read where it is there")
 
 
-class HubSource(_Config):
+class HubSource(Config):
     """A backbone on the Hugging Face Hub."""
 
     kind: Literal["hub"] = Field(description="downloaded once, into the cache of huggingface_hub")
@@ -75,7 +84,7 @@ class HubSource(_Config):
     revision: str = Field(min_length=1, description="branch, tag or commit; only a commit stays what it is")
 
 
-class BackboneConfig(_Config):
+class BackboneConfig(Config):
     """A vision model of transformers, see `models.encoders.backbone`; as it is asked for, which no network can use yet.
 
     Stage `pretrain` makes a `ResolvedBackboneConfig` of it.
@@ -91,7 +100,7 @@ class BackboneConfig(_Config):
     token: Literal["cls", "mean"] = Field(description="features: the class token, or the mean over patches")
 
 
-class ImageConfig(_Config):
+class ImageConfig(Config):
     """What a backbone's images are.
 
     Attributes:

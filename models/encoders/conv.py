@@ -33,6 +33,7 @@ class ConvEncoder(Encoder):
             rows = columns = config.adaptive_pool
         self.layers = nn.Sequential(*layers, nn.Flatten())
         self.num_features = NUM_CHANNELS * rows * columns
+        self.token_shape = (rows * columns, NUM_CHANNELS)
         initialise_all(self, LEAKY_GAIN)
 
     def convolutions(self) -> list[nn.Conv2d]:

@@ -111,6 +111,7 @@ class ImpalaEncoder(Encoder):
             height = width = config.adaptive_pool
         self.layers = nn.Sequential(*layers, nn.Flatten())
         self.num_features = num_inputs * height * width
+        self.token_shape = (height * width, num_inputs)
         initialise_all(self, RELU_GAIN)
         for layer in self.modules():
             if isinstance(layer, SpectralConv2d):

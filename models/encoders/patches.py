@@ -16,7 +16,8 @@ from models.encoders.config import PatchConfig
 
 _GROWTH = 4
 """Of the hidden layer of a block."""
-_POSITION_STD = 0.02
+POSITION_STD = 0.02
+"""Of the first values of what says where a token stands."""
 
 
 class Block(nn.Module):
@@ -57,12 +58,17 @@ class PatchEncoder(Encoder):
             raise ValueError(message)
         num_patches = (height // config.patch) * (width // config.patch)
         self.embed = nn.Conv2d(channels, config.width, config.patch, config.patch)
-        self.position = nn.Parameter(torch.randn(1, num_patches, config.width) * _POSITION_STD)
+        self.position = nn.Parameter(torch.randn(1, num_patches, config.width) * POSITION_STD)
         self.blocks = nn.Sequential(*(Block(config.width, config.heads) for _ in range(config.depth)))
         self.norm = nn.LayerNorm(config.width)
         self.num_features = config.width
+        self.token_shape = (num_patches, config.width)
 
     def forward(self, image: Tensor) -> Tensor:
         """Maps images made by `normalise_image` [B, C, H, W] to features [B, D]."""
+        return self.tokens(image).mean(dim=1)
+
+    def tokens(self, image: Tensor) -> Tensor:
+        """Maps the same to the last tokens [B, P, D]."""
         tokens = self.embed(image).flatten(2).transpose(1, 2) + self.position
-        return self.norm(self.blocks(tokens)).mean(dim=1)
+        return self.norm(self.blocks(tokens))

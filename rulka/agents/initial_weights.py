@@ -99,7 +99,7 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
         message = "the cloned policy does not say how large its network is, or whose"
         raise TransferError(message, hint="Run `dvc repro clone` again.")
     expected = network.model_dump(mode="json")
-    sizes = {name: (stored.get(name), expected[name]) for name in ("float_hidden", "dense_hidden")}
+    sizes = {name: (stored.get(name), expected[name]) for name in ("float_hidden", "dense_hidden", "fusion")}
     if shape != "policy":
         sizes |= {f"iqn.{name}": (stored["iqn"].get(name), expected["iqn"][name]) for name in IQN_SIZES}
     for name, (found, wanted) in sizes.items():
@@ -155,6 +155,8 @@ def initial_agent(
     for is_there, message in parts.impossible(algorithm, network, policy.config["shape"]):
         if is_there:
             raise TransferError(message)
+    if agent is not None and parts.float_head == "agent":
+        _check_fusion(agent, network)
     table, normalisation = policy.actions, policy.normalisation
     torch.manual_seed(transfer.seed)
     tensors = entry.build_network(
@@ -172,6 +174,14 @@ def initial_agent(
     }
     contract = sight_contract(observation, table.actions_per_decision)
     return Artifact("agent_init", tensors, config, contract, table, normalisation, origin), report
+
+
+def _check_fusion(agent: Artifact, network: NetworkParams) -> None:
+    """Makes sure that the fusion of a trained agent is the new one's: not all of it shows in the shapes of tensors."""
+    found, wanted = agent.config["network"].get("fusion"), network.fusion.model_dump(mode="json")
+    if found != wanted:
+        message = f"network.fusion is {found} for the agent and {wanted} for the new one"
+        raise TransferError(message, hint=REMEDIES["agent"])
 
 
 def take_over(

@@ -16,7 +16,7 @@ from rulka.params import ActionParams, NetworkParams, ObservationParams
 
 SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
     "encoder": ("encoder.",),
-    "float_head": ("float_head.", "float_mean", "float_std"),
+    "float_head": ("float_head.", "fusion.", "float_mean", "float_std"),
 }
 """How the names of tensors begin in the parts that all networks have in common, those of Levels 0 and 1 too."""
 
@@ -63,4 +63,4 @@ def build_clone_policy(
 ) -> ClonePolicy:
     """Returns a cloned policy with fresh weights from torch's global generator."""
     inputs = input_shape(observation, normalisation)
-    return ClonePolicy(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs)
+    return ClonePolicy(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs, network.fusion)

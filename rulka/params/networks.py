@@ -6,7 +6,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
+from models.fusion_config import FusionConfig, TokenSequenceConfig
 from rulka.params.base import Algorithm, CloneShape, Count, Section, Seed, Size
+from rulka.params.simulator import ObservationParams
 
 
 class IqnNetworkParams(Section):
@@ -26,12 +29,47 @@ class IqnNetworkParams(Section):
 class NetworkParams(Section):
     """Sizes behind the encoder; the reference has 256, 1024 and 128 (1,051,805 parameters with its encoder)."""
 
-    float_hidden: Size = Field(description="width of both layers of the float head")
+    float_hidden: Size = Field(description="width of both layers of the float head, where the fusion has it have two")
     dense_hidden: int = Field(ge=2, le=65_536, description="twice the width of each IQN head; width of the PPO trunk")
     actions_per_decision: Count = Field(
         description="of the cloned policy and all agents: actions that share a decision's ticks; a later peer has 5"
     )
+    fusion: FusionConfig = Field(description="what makes one state of image features and floats")
     iqn: IqnNetworkParams = Field(description="of IQN alone")
+
+    def impossible(self, encoder: EncoderConfig, observation: ObservationParams) -> list[tuple[bool, str]]:
+        """Returns which fusion does not go with an encoder: for each such case whether it is there, and what is wrong.
+
+        Args:
+            encoder: of the images.
+            observation: how large they are.
+        """
+        takes_all = isinstance(self.fusion, TokenSequenceConfig) and self.fusion.takes_all
+        remedy = "set network.fusion.image to one"
+        return [
+            (
+                takes_all and isinstance(encoder, ConvConfig | ImpalaConfig) and encoder.adaptive_pool == 1,
+                "network.fusion.image all takes a token for each place of the encoder's map, and "
+                f"encoder.adaptive_pool 1 leaves one place: {remedy}",
+            ),
+            (
+                takes_all
+                and isinstance(encoder, PatchConfig)
+                and encoder.patch == observation.height == observation.width,
+                "network.fusion.image all takes a token for each patch, and "
+                f"encoder.patch {observation.height} is the whole image: {remedy}",
+            ),
+            (
+                takes_all and isinstance(encoder, BackboneConfig) and encoder.token == "cls",
+                "network.fusion.image all takes the tokens of patches, and encoder.token cls the class token alone: "
+                f"set encoder.token to mean, or {remedy.removeprefix('set ')}",
+            ),
+            (
+                not takes_all and isinstance(encoder, PatchConfig) and encoder.depth == 0,
+                f"encoder.depth 0 leaves patches to a fusion, and network.fusion.kind {self.fusion.kind} takes only "
+                "their mean: set encoder.depth to 1 or more, or take image all of network.fusion.kind token_sequence",
+            ),
+        ]
 
 
 class PartsParams(Section):

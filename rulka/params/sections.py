@@ -72,6 +72,7 @@ class Params(Section):
                 for name in self.train.algorithms
                 for problem in self.transfer.of(name).impossible(name, self.network, self.clone.shape)
             ),
+            *self.network.impossible(self.encoder, self.observation),
             (
                 isinstance(self.encoder, PatchConfig)
                 and bool(self.observation.height % self.encoder.patch or self.observation.width % self.encoder.patch),

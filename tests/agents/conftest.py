@@ -184,15 +184,15 @@ class Trained(NamedTuple):
 
 
 def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:
-    """A tiny agent in float32; `changes` are of its algorithm, `extras` of the network of IQN or the `encoder`."""
+    """A tiny agent in float32; `changes` are of its algorithm, `extras` of IQN's network, or `encoder` and `fusion`."""
     settings = {"ppo": PPO, "iqn": IQN}[algorithm]
     settings = settings.model_validate(settings.model_dump() | changes)
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
-    extras = {"encoder": CONV} | (extras or {})
-    encoder = ENCODER_CONFIG.validate_python(extras.pop("encoder"))
+    extras = {"encoder": CONV, "fusion": {"kind": "concat"}} | (extras or {})
+    encoder, fusion = ENCODER_CONFIG.validate_python(extras.pop("encoder")), extras.pop("fusion")
     places = extras.pop("actions_per_decision", 1)
-    body = IqnNetworkParams.model_validate(PLAIN.model_dump() | extras)
-    network = NetworkParams(float_hidden=32, dense_hidden=64, actions_per_decision=places, iqn=body)
+    sizes = {"float_hidden": 32, "dense_hidden": 64, "actions_per_decision": places, "fusion": fusion}
+    network = NetworkParams.model_validate(sizes | {"iqn": PLAIN.model_dump() | extras})
     observation = sees(SIZE, SIZE)
     seen = (observation, encoder, network)
     return AgentSpec(algorithm, *seen, settings, Choices(NUM_ACTIONS, places), normalisation, precision="float32")

@@ -121,6 +121,27 @@ def test_discount_and_choice_with_options(lab, step, extras, changes):
     assert trained.actions(1) == [2]
 
 
+BLOCKS = {"width": 32, "depth": 1, "heads": 2}
+FUSIONS = {
+    "projected": {"kind": "projected"},
+    "fused vector": {"kind": "fused_vector", "tokens": 4, **BLOCKS},
+    "a token for each float": {"kind": "token_sequence", "image": "one", "floats": {"kind": "each"}, **BLOCKS},
+    "unified": {"kind": "token_sequence", "image": "all", "floats": {"kind": "raw", "tokens": 2}, **BLOCKS},
+}
+
+
+@ALGORITHMS
+@pytest.mark.parametrize("fusion", FUSIONS.values(), ids=list(FUSIONS))
+def test_discount_and_choice_with_every_fusion(lab, step, fusion, algorithm):
+    """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
+    races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))
+    changes = {"epsilon": lab.constant(0.5)} if algorithm == "iqn" else {}
+    spec = lab.spec(algorithm, {"fusion": fusion}, **changes)
+    trained = lab.train(spec, races, 30 if algorithm == "iqn" else 15)
+    assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
+    assert trained.actions(1) == [2]
+
+
 def test_prioritised_replay_keeps_the_mean_of_a_random_reward(lab, step):
     """Rewards 0 (nine of ten) and 1: without importance weights the preference for surprises would raise the value."""
     rng = np.random.default_rng(0)

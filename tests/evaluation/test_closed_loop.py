@@ -47,7 +47,7 @@ def test_a_driver_is_better_by_finishes_then_by_time_then_by_progress() -> None:
 @pytest.mark.parametrize(("action", "finish_rate"), [(FORWARD, 1.0), (BRAKE, 0.0)])
 def test_a_network_races_by_its_most_likely_action(track: Track, action: int, finish_rate: float) -> None:
     params = reference_params()
-    sizes = NetworkParams(float_hidden=8, dense_hidden=8, actions_per_decision=1, iqn=params.network.iqn)
+    sizes = params.network.model_copy(update={"float_hidden": 8, "dense_hidden": 8})
     policy = build_clone_policy(params.observation, params.encoder, sizes, reference_normalisation(), 12).eval()
     with torch.no_grad():
         policy.policy_head.weight.zero_()

@@ -23,7 +23,13 @@ from tests.conftest import sees
 
 CONV = reference_params().encoder
 PLAIN_IQN = reference_params().network.iqn.model_dump() | {"tau_embedding": 8}
-SMALL_NETWORK: dict[str, Any] = {"float_hidden": 16, "dense_hidden": 32, "actions_per_decision": 1, "iqn": PLAIN_IQN}
+SMALL_NETWORK: dict[str, Any] = {
+    "float_hidden": 16,
+    "dense_hidden": 32,
+    "actions_per_decision": 1,
+    "fusion": {"kind": "concat"},
+    "iqn": PLAIN_IQN,
+}
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ from tests.conftest import sees
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
 CONV = reference_params().encoder
-NETWORK = NetworkParams(float_hidden=16, dense_hidden=64, actions_per_decision=1, iqn=reference_params().network.iqn)
+NETWORK = reference_params().network.model_copy(update={"float_hidden": 16, "dense_hidden": 64})
 
 
 def params(**changes: Any) -> CloneParams:

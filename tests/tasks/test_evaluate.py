@@ -23,12 +23,12 @@ from rulka.cli.evaluation import evaluate_agent, format_evaluation
 from rulka.datasets.races import Race, RaceDataset, track_path, write_races
 from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
-from rulka.params import CampaignTracksParams, MainTrackParams, NetworkParams, Params, read_params, reference_params
+from rulka.params import CampaignTracksParams, MainTrackParams, Params, read_params, reference_params
 from rulka.stage import StageInputError
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
 
-NETWORK = NetworkParams(float_hidden=8, dense_hidden=16, actions_per_decision=1, iqn=reference_params().network.iqn)
+NETWORK = reference_params().network.model_copy(update={"float_hidden": 8, "dense_hidden": 16})
 TABLE = action_table(5)
 
 

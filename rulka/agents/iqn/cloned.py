@@ -24,6 +24,7 @@ def iqn_sizes(network: NetworkParams) -> IqnSizes:
         own.layer_norm,
         own.noisy_sigma,
         own.embedding_at,
+        network.fusion,
     )
 
 

@@ -25,7 +25,7 @@ def build_network(
 ) -> ActorCritic:
     """Returns a network with fresh weights from torch's global generator; see `rulka.agents.algorithms`."""
     inputs = input_shape(observation, normalisation)
-    return ActorCritic(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs)
+    return ActorCritic(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs, network.fusion)
 
 
 def fresh_network(spec: AgentSpec, seed: int) -> ActorCritic:

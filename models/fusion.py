@@ -1,0 +1,196 @@
+"""Fusions: how image features and floats become the state, and `build_fusion`, the one way to make them.
+
+Sources: Dosovitskiy et al. 2020, arXiv:2010.11929, whose blocks attend here to image and floats alike; the tokens are
+those of the later peer's fusion modes. To add one: a configuration in `fusion_config.py`, which joins `FusionConfig`
+there; a subclass of `Fusion`; a case in `build_fusion`.
+Dimensions: B batch, F floats, X numbers of the float head's output, I tokens of the image with V numbers each (one of
+all its features, or all of its encoder's; several frames have theirs one after another), T tokens, W numbers of each, D
+numbers of the state.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.encoders.patches import POSITION_STD, Block
+from models.fusion_config import (
+    ConcatConfig,
+    EachFloatConfig,
+    FusedVectorConfig,
+    FusionConfig,
+    HeadFloatsConfig,
+    ProjectedConfig,
+    RawFloatsConfig,
+    TokenSequenceConfig,
+)
+from models.layers import LEAKY_GAIN, LEAKY_SLOPE, initialise, initialise_all
+
+_LINEAR_GAIN = 1.0
+"""For layers that nothing but attention or another layer follows."""
+
+
+class Fusion(nn.Module):
+    """Image features [B, I V] and the float head's output [B, X] to the state [B, D].
+
+    Attributes:
+        num_state: D, set by whoever derives from this.
+    """
+
+    num_state: int
+
+
+class Concat(Fusion):
+    """Both side by side, with no weights of its own: D = I V + X."""
+
+    def __init__(self, num_encoded: int, num_floats: int) -> None:
+        super().__init__()
+        self.num_state = num_encoded + num_floats
+
+    def forward(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Maps [B, I V] and [B, X] to [B, D]."""
+        return torch.cat([encoded, floats], dim=1)
+
+
+class Projected(Fusion):
+    """Both side by side, the floats projected to as many numbers as the image has: D = 2 I V."""
+
+    def __init__(self, num_encoded: int, num_floats: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(num_floats, num_encoded)
+        initialise(self.project, _LINEAR_GAIN)
+        self.num_state = 2 * num_encoded
+
+    def forward(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Maps [B, I V] and [B, X] to [B, D]."""
+        return torch.cat([encoded, self.project(floats)], dim=1)
+
+
+class _Attending(Fusion):
+    """Tokens through transformer blocks; the state is the mean of the last ones: D = W."""
+
+    def __init__(self, width: int, depth: int, heads: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.num_state = width
+
+    def attend(self, tokens: Tensor) -> Tensor:
+        """Maps tokens [B, T, W] to the state [B, W]."""
+        return self.norm(self.blocks(tokens)).mean(dim=1)
+
+
+class FusedVector(_Attending):
+    """One linear layer of both makes the tokens: each knows image and floats before any attention.
+
+    Its bias is what tells the tokens apart.
+    """
+
+    def __init__(self, config: FusedVectorConfig, num_encoded: int, num_floats: int) -> None:
+        super().__init__(config.width, config.depth, config.heads)
+        self.tokens = nn.Linear(num_encoded + num_floats, config.tokens * config.width)
+        initialise(self.tokens, _LINEAR_GAIN)
+
+    def forward(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Maps [B, I V] and [B, X] to [B, W]."""
+        tokens = self.tokens(torch.cat([encoded, floats], dim=1)).unflatten(1, (-1, self.num_state))
+        return self.attend(tokens).to(floats.dtype)
+
+
+class TokenSequence(_Attending):
+    """Tokens of the image, then those of the floats.
+
+    Positions of the image's tokens are learned; tokens of floats have a bias each, which says the same.
+    """
+
+    def __init__(self, config: TokenSequenceConfig, image_tokens: tuple[int, int], num_floats: int) -> None:
+        """Makes fresh weights.
+
+        Args:
+            config: of it.
+            image_tokens: I and V.
+            num_floats: X; where the float head makes tokens itself, they are taken as they are.
+        """
+        super().__init__(config.width, config.depth, config.heads)
+        count, numbers = image_tokens
+        self.image = nn.Linear(numbers, config.width, bias=False)
+        self.position = nn.Parameter(torch.randn(count, config.width) * POSITION_STD)
+        initialise(self.image, _LINEAR_GAIN)
+        self.floats = nn.Identity()
+        if isinstance(config.floats, HeadFloatsConfig):
+            self.floats = nn.Linear(num_floats, config.floats.tokens * config.width)
+            initialise(self.floats, _LINEAR_GAIN)
+
+    def forward(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Maps [B, I V] and [B, X] to [B, W]."""
+        image = self.image(encoded.unflatten(1, (len(self.position), -1))) + self.position
+        tokens = [image, self.floats(floats).unflatten(1, (-1, self.num_state))]
+        return self.attend(torch.cat(tokens, dim=1)).to(floats.dtype)
+
+
+class FloatTokens(nn.Module):
+    """A token for each float: the float times a vector of its own, plus another vector, which says which float it is.
+
+    Attributes:
+        weight: [W, F].
+        bias: [W, F].
+    """
+
+    def __init__(self, num_floats: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, num_floats))
+        self.bias = nn.Parameter(torch.randn(width, num_floats) * POSITION_STD)
+
+    def forward(self, floats: Tensor) -> Tensor:
+        """Maps normalised floats [B, F] to tokens, one after another, [B, F W]."""
+        return (floats[:, :, None] * self.weight.T + self.bias.T).flatten(1).to(floats.dtype)
+
+
+def build_fusion(config: FusionConfig, image_tokens: tuple[int, int], num_floats: int) -> Fusion:
+    """Returns a fusion with fresh weights from torch's global generator.
+
+    Args:
+        config: of it.
+        image_tokens: I and V.
+        num_floats: X.
+    """
+    num_encoded = image_tokens[0] * image_tokens[1]
+    match config:
+        case ConcatConfig():
+            return Concat(num_encoded, num_floats)
+        case ProjectedConfig():
+            return Projected(num_encoded, num_floats)
+        case FusedVectorConfig():
+            return FusedVector(config, num_encoded, num_floats)
+        case TokenSequenceConfig():
+            return TokenSequence(config, image_tokens, num_floats)
+
+
+def build_float_head(config: FusionConfig, num_floats: int, hidden: int, *, layer_norm: bool) -> nn.Sequential:
+    """Returns what makes of normalised floats [B, F] what the fusion takes; its first layer, called 0, sees them.
+
+    Two linear layers, or what makes tokens of floats at once. The linear layers are called 0 and 2 with layer norm too,
+    as weights go by name.
+
+    Args:
+        config: of the fusion.
+        num_floats: F.
+        hidden: width of both layers.
+        layer_norm: normalises the outputs of both, Ba et al. 2016, arXiv:1607.06450.
+    """
+    match config:
+        case TokenSequenceConfig(floats=EachFloatConfig()):
+            return nn.Sequential(FloatTokens(num_floats, config.width))
+        case TokenSequenceConfig(floats=RawFloatsConfig(tokens=count)):
+            tokens = nn.Linear(num_floats, count * config.width)
+            initialise(tokens, _LINEAR_GAIN)
+            return nn.Sequential(tokens)
+        case _:
+            head = nn.Sequential()
+            for index, num_inputs in ((0, num_floats), (2, hidden)):
+                head.add_module(str(index), nn.Linear(num_inputs, hidden))
+                if layer_norm:
+                    head.add_module(f"norm_{index}", nn.LayerNorm(hidden))
+                head.add_module(str(index + 1), nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
+            initialise_all(head, LEAKY_GAIN)
+            return head

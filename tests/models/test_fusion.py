@@ -1,0 +1,378 @@
+"""Fusions: each against a naive twin, for what it sees, for gradients and precisions; tokens of every encoder."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.actor_critic import ActorCritic, ClonePolicy
+from models.encoders.backbone import BackboneEncoder
+from models.encoders.base import normalise_image
+from models.encoders.build import build_encoder
+from models.encoders.config import (
+    ArchitectureSource,
+    ConvConfig,
+    EncoderConfig,
+    ImageConfig,
+    ImpalaConfig,
+    PatchConfig,
+    ResolvedBackboneConfig,
+)
+from models.fusion import FloatTokens, TokenSequence
+from models.fusion_config import AnyFusion, FusionConfig
+from models.iqn import EmbeddingPlace, IqnNetwork, IqnSizes, fixed_fractions
+from models.iqn_acting import can_prepare
+from models.layers import HAS_KERNELS
+from models.torso import InputShape, Torso
+
+READ: TypeAdapter[AnyFusion] = TypeAdapter(FusionConfig)
+BLOCKS = {"width": 8, "depth": 2, "heads": 2}
+
+
+def tokens_of(image: str, floats: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "token_sequence", "image": image, "floats": floats, **BLOCKS}
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "concat": {"kind": "concat"},
+    "projected": {"kind": "projected"},
+    "fused vector": {"kind": "fused_vector", "tokens": 3, **BLOCKS},
+    "one image token, each float": tokens_of("one", {"kind": "each"}),
+    "one image token, float head": tokens_of("one", {"kind": "head", "tokens": 1}),
+    "all image tokens, raw floats": tokens_of("all", {"kind": "raw", "tokens": 2}),
+    "all image tokens, float head": tokens_of("all", {"kind": "head", "tokens": 2}),
+}
+FUSIONS = pytest.mark.parametrize(
+    "fusion", [pytest.param(READ.validate_python(one), id=key) for key, one in KINDS.items()]
+)
+CONV = ConvConfig(kind="conv", adaptive_pool=0)
+PATCHES = PatchConfig(kind="patches", patch=24, width=8, depth=1, heads=2)
+ENCODERS = pytest.mark.parametrize("encoder", [CONV, PATCHES], ids=["conv", "patches"])
+INPUTS = InputShape(48, 48, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0]))
+SIZES = IqnSizes(6, 16, 4, embedding_at="hidden")
+TAU = fixed_fractions(4)
+
+
+def torso(fusion: AnyFusion, encoder: EncoderConfig = CONV, inputs: InputShape = INPUTS) -> Torso:
+    torch.manual_seed(0)
+    return Torso(inputs, encoder, 6, fusion)
+
+
+def seen(frames: int = 1, rows: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    image = torch.randint(0, 256, (rows, frames, 48, 48), generator=generator, dtype=torch.uint8)
+    return image, 3.0 + torch.randn(rows, 5, generator=generator)
+
+
+def network(kind: str, fusion: AnyFusion, encoder: EncoderConfig = CONV, inputs: InputShape = INPUTS) -> Torso:
+    torch.manual_seed(0)
+    if kind == "iqn":
+        return IqnNetwork(inputs, encoder, SIZES._replace(fusion=fusion), 3)
+    return {"ppo": ActorCritic, "clone": ClonePolicy}[kind](inputs, encoder, 6, 16, 3, fusion)
+
+
+def outputs(network: Torso) -> Callable[[Tensor, Tensor], Tensor]:
+    """What a network says of every action, and the value of PPO's, as one tensor."""
+    if isinstance(network, IqnNetwork):
+        return lambda image, floats: network(image, floats, TAU).value.flatten(1)
+    if isinstance(network, ActorCritic):
+        return lambda image, floats: torch.cat([network(image, floats)[0], network(image, floats)[1][:, None]], dim=1)
+    assert isinstance(network, ClonePolicy)
+    return network
+
+
+# Naive twins ----------------------------------------------------------------------------------------------------------
+
+
+def naive_block(block: nn.Module, tokens: Tensor, heads: int) -> Tensor:
+    """One block on tokens [T, W] of one observation, attention by torch's own module."""
+    weight = dict(block.named_parameters())
+    attention = nn.MultiheadAttention(tokens.shape[1], heads)
+    joint, mix = "queries_keys_values", "mix"
+    names = {"in_proj_weight": weight[f"{joint}.weight"], "in_proj_bias": weight[f"{joint}.bias"]}
+    names |= {f"out_proj.{kind}": weight[f"{mix}.{kind}"] for kind in ("weight", "bias")}
+    attention.load_state_dict(names)
+    normal = naive_norm(weight, "attention_norm", tokens)
+    tokens = tokens + attention(normal, normal, normal, need_weights=False)[0]
+    hidden = naive_norm(weight, "mlp_norm", tokens) @ weight["mlp.0.weight"].T + weight["mlp.0.bias"]
+    hidden = 0.5 * hidden * (1.0 + torch.erf(hidden / math.sqrt(2.0)))
+    return tokens + hidden @ weight["mlp.2.weight"].T + weight["mlp.2.bias"]
+
+
+def naive_norm(weights: Mapping[str, Tensor], name: str, tokens: Tensor) -> Tensor:
+    centred = tokens - tokens.mean(dim=1, keepdim=True)
+    normal = centred / (centred.square().mean(dim=1, keepdim=True) + 1e-5).sqrt()
+    return normal * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def naive_state(torso: Torso, config: dict[str, Any], encoded: Tensor, floats: Tensor) -> Tensor:
+    """The state of one observation, of image features [E] and raw floats [F], written out."""
+    shown, weights = (floats - INPUTS.float_mean) / INPUTS.float_std, dict(torso.state_dict())
+
+    def linear(name: str, vector: Tensor) -> Tensor:
+        return weights[f"{name}.weight"] @ vector + weights.get(f"{name}.bias", torch.zeros(()))
+
+    def float_head() -> Tensor:
+        hidden = functional.leaky_relu(linear("float_head.0", shown), 0.01)
+        return functional.leaky_relu(linear("float_head.2", hidden), 0.01)
+
+    if config["kind"] == "concat":
+        return torch.cat([encoded, float_head()])
+    if config["kind"] == "projected":
+        return torch.cat([encoded, linear("fusion.project", float_head())])
+    if config["kind"] == "fused_vector":
+        joined = linear("fusion.tokens", torch.cat([encoded, float_head()]))
+        tokens = [joined[8 * index : 8 * index + 8] for index in range(config["tokens"])]
+    else:
+        of_image = encoded.split(len(encoded) // len(weights["fusion.position"]))
+        tokens = [
+            linear("fusion.image", one) + place for one, place in zip(of_image, weights["fusion.position"], strict=True)
+        ]
+        if config["floats"]["kind"] == "each":
+            for index, value in enumerate(shown):
+                weight, bias = weights["float_head.0.weight"], weights["float_head.0.bias"]
+                tokens.append(value * weight[:, index] + bias[:, index])
+        else:
+            is_raw = config["floats"]["kind"] == "raw"
+            made = linear("float_head.0", shown) if is_raw else linear("fusion.floats", float_head())
+            tokens += made.split(8)
+    mixed = torch.stack(tokens)
+    for block in torso.fusion.get_submodule("blocks").children():
+        mixed = naive_block(block, mixed, 2)
+    return naive_norm(weights, "fusion.norm", mixed).mean(dim=0)
+
+
+@ENCODERS
+@pytest.mark.parametrize("config", KINDS.values(), ids=list(KINDS))
+@torch.no_grad()
+def test_the_state_is_that_of_the_naive_twin(config: dict[str, Any], encoder: EncoderConfig) -> None:
+    body, (image, floats) = torso(READ.validate_python(config), encoder).eval(), seen()
+    for name, parameter in body.named_parameters():
+        if name.endswith(("norm.weight", "norm.bias")):
+            nn.init.uniform_(parameter)
+    encoded = body.encode(image)
+    expected = torch.stack([naive_state(body, config, *row) for row in zip(encoded, floats, strict=True)])
+    state = body.state(image, floats)
+    assert state.shape == (4, body.num_state)
+    torch.testing.assert_close(state, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_token_for_each_float_by_hand() -> None:
+    tokens = FloatTokens(2, 3)
+    with torch.no_grad():
+        tokens.weight.copy_(torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]))
+        tokens.bias.copy_(torch.tensor([[0.1, 0.4], [0.2, 0.5], [0.3, 0.6]]))
+    made = tokens(torch.tensor([[10.0, -1.0]]))
+    torch.testing.assert_close(made, torch.tensor([[10.1, 20.2, 30.3, -3.6, -4.5, -5.4]]))
+
+
+# Tokens of encoders ---------------------------------------------------------------------------------------------------
+
+
+def backbone(model: dict[str, Any], token: str) -> ResolvedBackboneConfig:
+    source = ArchitectureSource(kind="architecture", config=model)
+    image = ImageConfig(pixels=32, mean=(0.5,) * 3, std=(0.5,) * 3)
+    known = {"source": source.model_dump(), "pixels": 32, "token": token}
+    return ResolvedBackboneConfig(kind="backbone", architecture=model, image=image, **known)
+
+
+VIT = {"model_type": "vit", "image_size": 32, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 1}
+VIT |= {"num_attention_heads": 2, "intermediate_size": 32}
+RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+
+
+@pytest.mark.parametrize(
+    ("encoder", "shape"),
+    [
+        (CONV, (4, 32)),
+        (ConvConfig(kind="conv", adaptive_pool=3), (9, 32)),
+        (ImpalaConfig(kind="impala", width=1, adaptive_pool=0, spectral_norm=False), (36, 32)),
+        (ImpalaConfig(kind="impala", width=2, adaptive_pool=2, spectral_norm=True), (4, 64)),
+        (PATCHES, (4, 8)),
+        (PatchConfig(kind="patches", patch=12, width=8, depth=0, heads=2), (16, 8)),
+        (backbone(VIT, "mean"), (16, 16)),
+        (backbone(VIT, "cls"), (16, 16)),
+        (backbone(RESNET, "mean"), (16, 16)),
+    ],
+    ids=["conv", "pooled", "impala", "pooled impala", "patches", "bare patches", "vit", "vit cls", "resnet"],
+)
+@torch.no_grad()
+def test_features_are_made_of_tokens(encoder: EncoderConfig, shape: tuple[int, int]) -> None:
+    """Of a map they are its numbers, place by place; of all else their mean, but where there is a class token."""
+    torch.manual_seed(0)
+    built = build_encoder(encoder, 48, 48).eval()
+    image = normalise_image(seen()[0], torch.float32)
+    tokens, features = built.tokens(image), built(image)
+    assert built.token_shape == shape
+    assert tokens.shape == (4, *shape)
+    if isinstance(encoder, ConvConfig | ImpalaConfig):
+        for place in range(shape[0]):
+            assert torch.equal(tokens[:, place], features[:, place :: shape[0]])
+    elif isinstance(built, BackboneEncoder) and encoder.token == "cls":  # pyright: ignore[reportAttributeAccessIssue]
+        assert not torch.allclose(tokens.mean(dim=1), features)
+    else:
+        torch.testing.assert_close(tokens.mean(dim=1), features)
+
+
+@pytest.mark.parametrize("token", ["mean", "cls"])
+@pytest.mark.parametrize("kind", ["iqn", "ppo", "clone"])
+def test_a_backbone_with_projected_floats_is_variant_b(kind: str, token: str) -> None:
+    body = network(kind, READ.validate_python(KINDS["projected"]), backbone(VIT, token))
+    assert (body.num_encoded, body.num_state) == (16, 32)
+    assert outputs(body)(*seen()).isfinite().all()
+
+
+# What is seen ---------------------------------------------------------------------------------------------------------
+
+
+@FUSIONS
+@ENCODERS
+@pytest.mark.parametrize("kind", ["iqn", "ppo", "clone"])
+@torch.no_grad()
+def test_every_float_and_every_place_of_the_image_counts(kind: str, encoder: EncoderConfig, fusion: AnyFusion) -> None:
+    say, (image, floats) = outputs(network(kind, fusion, encoder).eval()), seen()
+    as_it_is = say(image, floats)
+    for index in range(5):
+        other = floats.clone()
+        other[:, index] += 1.0
+        assert (say(image, other) != as_it_is).any(dim=1).all()
+    assert (say(image, floats.flip(1)) != as_it_is).any(dim=1).all()
+    assert (say(image.transpose(2, 3), floats) != as_it_is).any(dim=1).all()
+    for rows in (slice(0, 24), slice(24, 48)):
+        other = image.clone()
+        other[:, :, rows] ^= 255
+        assert (say(other, floats) != as_it_is).any(dim=1).all()
+
+
+@FUSIONS
+@ENCODERS
+@torch.no_grad()
+def test_rows_of_a_batch_do_not_see_each_other(encoder: EncoderConfig, fusion: AnyFusion) -> None:
+    body, (image, floats) = torso(fusion, encoder).eval(), seen()
+    apart = torch.cat([body.state(image[[row]], floats[[row]]) for row in range(4)])
+    torch.testing.assert_close(body.state(image, floats), apart)
+
+
+@FUSIONS
+@pytest.mark.parametrize("frames_as", ["channels", "features"])
+@torch.no_grad()
+def test_the_order_of_frames_counts(frames_as: Any, fusion: AnyFusion) -> None:
+    body = torso(fusion, inputs=INPUTS._replace(frames=3, frames_as=frames_as)).eval()
+    image, floats = seen(frames=3)
+    as_it_is = body.state(image, floats)
+    assert body.encode(image).shape == (4, body.num_encoded)
+    for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):
+        assert (body.state(image[:, order], floats) != as_it_is).any(dim=1).all()
+
+
+@FUSIONS
+@ENCODERS
+@torch.no_grad()
+def test_what_is_withheld_changes_nothing(encoder: EncoderConfig, fusion: AnyFusion) -> None:
+    is_withheld, (image, floats) = torch.tensor([False, True, False, True, False]), seen()
+    body = torso(fusion, encoder, INPUTS._replace(withheld_floats=is_withheld)).eval()
+    as_it_is = body.state(image, floats)
+    assert torch.equal(body.state(image, floats + 1e3 * is_withheld), as_it_is)
+    assert (body.state(image, floats + ~is_withheld) != as_it_is).any(dim=1).all()
+    assert (body.state(image ^ 255, floats) != as_it_is).any(dim=1).all()
+    blind = torso(fusion, encoder, INPUTS._replace(shows_image=False)).eval()
+    as_it_is = blind.state(image, floats)
+    assert torch.equal(blind.state(image ^ 255, floats), as_it_is)
+    assert torch.equal(blind.join(torch.zeros(4, blind.num_encoded), floats), as_it_is)
+    assert (blind.state(image, floats + 1.0) != as_it_is).any(dim=1).all()
+
+
+# Learning and precision -----------------------------------------------------------------------------------------------
+
+
+@FUSIONS
+@ENCODERS
+@pytest.mark.parametrize("kind", ["iqn", "ppo", "clone"])
+def test_gradients_reach_every_parameter(kind: str, encoder: EncoderConfig, fusion: AnyFusion) -> None:
+    body = network(kind, fusion, encoder)
+    for head in body.output_layers():
+        nn.init.normal_(head.weight)
+    image, floats = seen(rows=16)
+    say = outputs(body)(image, floats)
+    torch.manual_seed(2)
+    (say * torch.randn_like(say)).sum().backward()
+    without = [name for name, weight in body.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert without == []
+
+
+@FUSIONS
+@ENCODERS
+@pytest.mark.parametrize("kind", ["iqn", "ppo", "clone"])
+@torch.inference_mode()
+def test_bfloat16_stays_near_and_is_what_the_heads_get(kind: str, encoder: EncoderConfig, fusion: AnyFusion) -> None:
+    body, (image, floats) = network(kind, fusion, encoder).eval(), seen(rows=70)
+    low = copy.deepcopy(body)
+    low.to_bfloat16()
+    exact, rounded = outputs(body)(image, floats), outputs(low)(image, floats)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast, state = outputs(body)(image, floats), body.state(image, floats)
+    assert rounded.dtype == cast.dtype == torch.float32
+    assert low.state(image, floats).dtype == torch.bfloat16
+    if fusion.kind not in ("concat", "projected"):
+        assert state.dtype == torch.bfloat16
+    for other in (rounded, cast):
+        difference = float((exact - other).abs().max())
+        assert 0.0 < difference < 0.15 * float(exact.std())
+
+
+@FUSIONS
+@pytest.mark.parametrize("embedding_at", ["state", "hidden"])
+def test_learning_of_iqn_is_the_part_of_all_its_values(embedding_at: EmbeddingPlace, fusion: AnyFusion) -> None:
+    """In bfloat16 too, where the heads are one function of the state."""
+    torch.manual_seed(0)
+    sizes = SIZES._replace(embedding_at=embedding_at, fusion=fusion)
+    body, (image, floats), action = IqnNetwork(INPUTS, CONV, sizes, 3), seen(rows=70), torch.arange(70) % 3
+    for is_cast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+            value = body(image, floats, TAU).value.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
+            rtol, atol = (0.03, 0.03) if is_cast else (1e-4, 1e-5)
+            torch.testing.assert_close(body.of_action(image, floats, TAU, action), value, rtol=rtol, atol=atol)
+            torch.testing.assert_close(
+                body.of_action(body.encode(image), floats, TAU, action), value, rtol=rtol, atol=atol
+            )
+            if embedding_at == "state":
+                assert body._has_fused_heads(body.state(image, floats)) == (is_cast and HAS_KERNELS)
+
+
+@FUSIONS
+def test_whole_policies_are_taken_over_by_name(fusion: AnyFusion) -> None:
+    clone, critic, iqn = (network(kind, fusion) for kind in ("clone", "ppo", "iqn"))
+    for parameter in clone.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    assert critic.load_state_dict(clone.state_dict(), strict=False).missing_keys == [
+        "value_head.weight",
+        "value_head.bias",
+    ]
+    image, floats = seen()
+    assert torch.equal(outputs(critic)(image, floats)[:, :3], outputs(clone)(image, floats))
+    shared = {name: tensor for name, tensor in clone.state_dict().items() if not name.startswith(("trunk", "policy"))}
+    iqn.load_state_dict(shared, strict=False)
+    assert torch.equal(iqn.state(image, floats), clone.state(image, floats))
+
+
+def test_only_side_by_side_without_weights_has_shortcuts() -> None:
+    for name, config in KINDS.items():
+        body = network("iqn", READ.validate_python(config))
+        assert isinstance(body, IqnNetwork)
+        assert can_prepare(body) <= (name == "concat")
+
+
+def test_several_frames_have_a_token_each() -> None:
+    several = INPUTS._replace(frames=2, frames_as="features")
+    for inputs, count in ((INPUTS._replace(frames=2), 1), (several, 2)):
+        fusion = torso(READ.validate_python(KINDS["one image token, each float"]), inputs=inputs).fusion
+        assert isinstance(fusion, TokenSequence)
+        assert fusion.position.shape == (count, 8)
