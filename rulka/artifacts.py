@@ -39,17 +39,9 @@ META_FILE = "meta.json"
 STAGE_OF_KIND = {"encoder": "pretrain", "policy": "clone", "agent_init": "transfer", "agent": "train"}
 """Which stage makes artifacts of a kind, for messages."""
 
-_META_KEYS = {
-    "kind",
-    "schema_version",
-    "config",
-    "observation",
-    "actions",
-    "normalisation",
-    "provenance",
-    "weights_sha256",
-    "meta_sha256",
-}
+DESCRIBED = frozenset(("kind", "schema_version", "config", "observation", "actions", "normalisation", "provenance"))
+"""What is said of an artifact, whatever the format of its folder."""
+_META_KEYS = DESCRIBED | {"weights_sha256", "meta_sha256"}
 
 
 class ArtifactError(UserError):
@@ -170,9 +162,22 @@ def write_artifact(folder: Path, artifact: Artifact) -> None:
     if artifact.kind not in STAGE_OF_KIND:
         message = f"artifact kind {artifact.kind!r} is unknown; known are {sorted(STAGE_OF_KIND)}"
         raise ArtifactError(message)
+    weights = weights_file(artifact.tensors)
+    meta = described(artifact) | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
+    meta["meta_sha256"] = _meta_hash(meta)
+    _write(folder / WEIGHTS_FILE, weights)
+    _write(folder / META_FILE, json.dumps(meta, indent=1).encode())
+
+
+def weights_file(tensors: Mapping[str, torch.Tensor], **metadata: str) -> bytes:
+    """Returns the content of a safetensors file."""
     # Cloned: tensors that share memory, or lie in channels-last order, have no place of their own in the file.
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in artifact.tensors.items()}
-    weights = safetensors.torch.save(tensors)
+    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    return safetensors.torch.save(own, metadata or None)
+
+
+def described(artifact: Artifact) -> dict[str, Any]:
+    """Returns all of an artifact but its tensors as it is read from JSON; `artifact_of` is the way back."""
     content = {
         "kind": artifact.kind,
         "schema_version": SCHEMA_VERSION,
@@ -181,12 +186,21 @@ def write_artifact(folder: Path, artifact: Artifact) -> None:
         "actions": actions_to_json(artifact.actions),
         "normalisation": artifact.normalisation.to_json(),
         "provenance": artifact.provenance,
-        "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
-    meta = json.loads(json.dumps(content))  # as it will be read: the checksum must not see tuples or integer keys
-    meta["meta_sha256"] = _meta_hash(meta)
-    _write(folder / WEIGHTS_FILE, weights)
-    _write(folder / META_FILE, json.dumps(meta, indent=1).encode())
+    return json.loads(json.dumps(content))  # as it will be read: a checksum must not see tuples or integer keys
+
+
+def artifact_of(description: Mapping[str, Any], tensors: dict[str, torch.Tensor]) -> Artifact:
+    """Returns the artifact that `described` tells of; nothing is checked, see `check_contracts`."""
+    return Artifact(
+        kind=description["kind"],
+        tensors=tensors,
+        config=description["config"],
+        observation=_sight_from_json(description["observation"]),
+        actions=_actions_from_json(description["actions"]),
+        normalisation=Normalisation.from_json(description["normalisation"]),
+        provenance=description["provenance"],
+    )
 
 
 def load_artifact(
@@ -215,19 +229,10 @@ def load_artifact(
         wanted = " or ".join(kinds)
         hint = f"Name a folder that holds one of kind {wanted}, such as data/{kinds[0]}."
         _refuse(folder, "kind", meta["kind"], wanted, hint)
-    _check_contracts(folder, meta, observation, actions)
+    check_contracts(folder, meta, observation=observation, actions=actions)
     if encoder is not None:
         _check_encoder(folder, meta, encoder)
-    tensors = _read_weights(folder, meta)
-    return Artifact(
-        kind=meta["kind"],
-        tensors=tensors,
-        config=meta["config"],
-        observation=_sight_from_json(meta["observation"]),
-        actions=_actions_from_json(meta["actions"]),
-        normalisation=Normalisation.from_json(meta["normalisation"]),
-        provenance=meta["provenance"],
-    )
+    return artifact_of(meta, _read_weights(folder, meta))
 
 
 def read_meta(folder: Path, *, kind: str = "") -> dict[str, Any]:
@@ -260,10 +265,18 @@ def read_meta(folder: Path, *, kind: str = "") -> dict[str, Any]:
     return meta
 
 
-def _check_contracts(
-    folder: Path, meta: dict[str, Any], observation: ObservationParams | None, actions: ActionTable | None
+def check_contracts(
+    folder: Path,
+    meta: Mapping[str, Any],
+    *,
+    observation: ObservationParams | None = None,
+    actions: ActionTable | None = None,
 ) -> None:
-    """Compares the stored contracts with this version of the code and with what the caller asks for."""
+    """Compares the stored contracts with this version of the code and with what the caller asks for.
+
+    Raises:
+        ArtifactError: if something differs; the message names the folder and the field.
+    """
     layout = float_layout_hash(meta["actions"].get(PER_DECISION, 1))
     expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": layout}
     if observation is not None:

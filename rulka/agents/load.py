@@ -71,6 +71,15 @@ def load_policy(
     """
     expected = None if actions is None else _as_decided(actions, read_meta(folder))
     artifact = load_artifact(folder, DRIVING_KINDS, observation=observation, actions=expected)
+    return driver_of(artifact, folder, device)
+
+
+def driver_of(artifact: Artifact, folder: Path, device: torch.device = CPU) -> GreedyPolicy:
+    """Builds the network of an artifact of a kind in `DRIVING_KINDS`, on a device; the folder is that of messages.
+
+    Raises:
+        ArtifactError: if config and weights do not make a network.
+    """
     algorithm = CLONING if artifact.kind == "policy" else artifact.config.get("algorithm")
     if algorithm != CLONING and algorithm not in ALGORITHMS:
         message = f"{folder.as_posix()} cannot be used: its config names no known algorithm, but {algorithm!r}"

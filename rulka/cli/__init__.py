@@ -11,7 +11,7 @@ import tyro
 
 from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import bench, doctor, experiment, preset, run, up
-from rulka.cli.races import evaluate, reference, track, watch
+from rulka.cli.races import agent, evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
@@ -27,6 +27,7 @@ COMMANDS = {
     "fetch": fetch,
     "export": export,
     "evaluate": evaluate,
+    "agent": agent,
     "watch": watch,
     "track": track,
     "frames": frames,

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, DeviceName, Flag, OneTrack, Paths, TrackName, say, say_json
+from rulka.cli.options import AsJson, DeviceName, Flag, OnePath, OneTrack, Paths, TrackName, say, say_json
 from rulka.errors import UserError
 from rulka.folders import AGENT, RACES, TRAINING_RUNS
-from rulka.outputs import check_file
+from rulka.outputs import check_file, check_folder
 
 
 def evaluate(
@@ -41,6 +41,29 @@ def evaluate(
         say_json(result)
     else:
         say(format_evaluation(result))
+
+
+def agent(
+    action: Annotated[Literal["export", "import"], tyro.conf.Positional],
+    folder: OnePath,
+    /,
+    agent: Path = AGENT,
+) -> None:
+    """Write an agent or a cloned policy in the layout of Hugging Face, or read such a folder again.
+
+    Args:
+        action: export an agent into the folder, or import one from it.
+        folder: with config.json, model.safetensors and, for a backbone, preprocessor_config.json.
+        agent: folder of the agent's weights; with import it must not exist yet.
+    """
+    from rulka.agents.hugging_face import export_agent, import_agent
+    from rulka.agents.load import CLONING, label_of
+
+    check_folder(folder if action == "export" else agent)
+    artifact = export_agent(agent, folder) if action == "export" else import_agent(folder, agent)
+    whose = label_of(artifact.config.get("algorithm", CLONING))
+    written = folder if action == "export" else agent
+    say(f"{written.as_posix()}: {artifact.kind} ({whose}), {len(artifact.tensors)} tensors")
 
 
 def watch(

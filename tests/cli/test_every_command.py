@@ -25,6 +25,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import av
 import pytest
 
+from rulka.agents.load import load_policy
 from rulka.cli import COMMANDS, main
 from rulka.datasets.frames import FrameDataset
 from rulka.params import read_params
@@ -78,6 +79,14 @@ ROWS = (
     Row("export", "export race-0 {place}/a.txt", lambda _, path: "press up" in path.read_text(), "{place}/a.txt"),
     Row("evaluate", "evaluate --json", lambda text, _: json.loads(text)["agent"]["finish_rate"] == 1.0),
     Row("evaluate", "evaluate --track tiny --races 1", lambda text, _: "1/1" in text),
+    Row("agent export", "agent export {place}/hub", lambda _, path: (path / "config.json").is_file(), "{place}/hub"),
+    Row(
+        "agent import",
+        "agent import hub --agent {place}/again",
+        lambda _, path: load_policy(path).label == "PPO",
+        "{place}/again",
+        before="agent export hub",
+    ),
     Row("watch", "watch data/agent data/races --out {place}/race.mp4", is_video, "{place}/race.mp4"),
     Row("track show", "track show tiny --out {place}/a.png", lambda text, _: "tiny" in text, "{place}/a.png"),
     Row("track show", "track show --campaign --json", lambda text, _: len(json.loads(text)) == 10),

@@ -362,6 +362,44 @@ def test_other_sizes_are_refused_by_name(small_params: Params, pretrained: Folde
     assert not (pretrained[0].parent / "agent_init").exists()
 
 
+FUSED: dict[str, Any] = {"kind": "fused_vector", "tokens": 2, "width": 8, "depth": 1, "heads": 2}
+
+
+def with_fusion(params: Params, **changes: object) -> Params:
+    network = params.network.model_validate(params.network.model_dump() | {"fusion": FUSED | changes})
+    return params.model_copy(update={"network": network})
+
+
+def test_a_policy_of_another_fusion_is_refused(small_params: Params, pretrained: Folders) -> None:
+    with pytest.raises(TransferError, match=r"network.fusion is .*'concat'.* in the cloned policy, expected .*'fused"):
+        run(with_fusion(small_params), pretrained)
+
+
+def test_an_agent_of_another_fusion_is_refused_though_its_tensors_fit(
+    small_params: Params, pretrained: Folders
+) -> None:
+    """How many heads attend does not show in the shape of any tensor."""
+    params, other = with_fusion(small_params), with_fusion(small_params, heads=4)
+    write_policy(params, pretrained[1])
+    trained(params, pretrained, "ppo", pretrained[0].parent / "mine")
+    write_policy(other, pretrained[1])
+    asked = from_agent(other, "ppo", pretrained[0].parent / "mine", "float_head")
+    with pytest.raises(TransferError, match=r"network.fusion is .*'heads': 2.* for the agent and .*'heads': 4"):
+        run(asked, pretrained)
+    run(from_agent(other, "ppo", pretrained[0].parent / "mine", "encoder", "trunk"), pretrained)
+
+
+def write_policy(params: Params, folder: Path) -> None:
+    """Writes a policy with random weights over the one that is there."""
+    policy = load_artifact(folder, "policy")
+    torch.manual_seed(4)
+    network = CLONED_SHAPES["policy"](
+        params.observation, params.encoder, params.network, policy.normalisation, policy.actions.num_actions
+    )
+    config = policy.config | {"network": params.network.model_dump(mode="json")}
+    save_artifact(folder, replace(policy, tensors=network.state_dict(), config=config))
+
+
 def test_tensor_of_another_shape_is_an_error(small_params: Params, pretrained: Folders) -> None:
     def shrink(artifact: Artifact) -> Artifact:
         return replace(artifact, tensors=artifact.tensors | {"policy_head.bias": torch.zeros(11)})

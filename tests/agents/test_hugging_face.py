@@ -1,0 +1,172 @@
+"""Folders in the layout of Hugging Face: what is in them, and that nothing in them is passed over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+from models.encoders.backbone import BackboneEncoder, load_transformers
+from models.encoders.base import normalise_image
+from models.encoders.build import build_encoder
+from models.encoders.config import ENCODER_CONFIG
+from rulka.actions import action_table
+from rulka.agents.algorithms import ALGORITHMS
+from rulka.agents.hugging_face import export_agent, from_pretrained, import_agent
+from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifact, sight_contract
+from rulka.observation import reference_normalisation
+from rulka.params import NetworkParams, reference_params
+from tests.conftest import sees
+
+CONV = {"kind": "conv", "adaptive_pool": 0}
+VIT: dict[str, Any] = {"model_type": "vit", "image_size": 32, "patch_size": 8, "hidden_size": 16}
+VIT |= {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+BACKBONE: dict[str, Any] = {"kind": "backbone", "source": {"kind": "architecture", "config": VIT}}
+BACKBONE |= {"pixels": 40, "token": "cls", "architecture": VIT}
+BACKBONE |= {"image": {"pixels": 40, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}}
+NETWORK = reference_params().network.model_dump(mode="json") | {"float_hidden": 8, "dense_hidden": 16}
+
+
+def write_agent(folder: Path, encoder: dict[str, Any]) -> Path:
+    """An agent of PPO with random weights."""
+    torch.manual_seed(0)
+    observation, normalisation, table = sees(64, 64), reference_normalisation(), action_table(5)
+    sizes = (ENCODER_CONFIG.validate_python(encoder), NetworkParams.model_validate(NETWORK), normalisation, 12)
+    network = ALGORITHMS["ppo"].build_network(observation, *sizes)
+    config = {"algorithm": "ppo", "num_actions": 12, "encoder": encoder, "network": NETWORK}
+    contract = sight_contract(observation)
+    artifact = Artifact("agent", network.state_dict(), config, contract, table, normalisation, {"commit": "abc"})
+    save_artifact(folder, artifact)
+    return folder
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    export_agent(write_agent(tmp_path / "agent", CONV), tmp_path / "hub")
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def hub_of_backbone(tmp_path: Path) -> Path:
+    export_agent(write_agent(tmp_path / "seeing", BACKBONE), tmp_path / "hub_of_backbone")
+    return tmp_path / "hub_of_backbone"
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def test_the_files_are_those_of_the_layout(hub: Path) -> None:
+    assert {path.name for path in hub.iterdir()} == {"config.json", "model.safetensors"}
+    config = json.loads((hub / "config.json").read_text())
+    assert config["model_type"] == "rulka"
+    assert config["config"]["encoder"] == CONV
+    assert config["config"]["network"]["fusion"] == {"kind": "concat"}
+    with safetensors.safe_open(hub / "model.safetensors", "pt") as weights:
+        assert weights.metadata() == {"format": "pt"}
+        assert "policy_head.weight" in weights.keys()  # noqa: SIM118
+
+
+@torch.no_grad()
+def test_transformers_makes_the_images_that_the_backbone_makes(hub_of_backbone: Path) -> None:
+    """The processor of the folder, on a grey image of the right size, and the encoder's own arithmetic."""
+    processor = load_transformers().AutoImageProcessor.from_pretrained(hub_of_backbone, local_files_only=True)
+    grey = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
+    made = processor(images=[np.stack([grey] * 3, axis=2)], return_tensors="pt")["pixel_values"]
+    encoder = build_encoder(ENCODER_CONFIG.validate_python(BACKBONE), 40, 40)
+    assert isinstance(encoder, BackboneEncoder)
+    image = normalise_image(torch.from_numpy(grey)[None, None], torch.float32)
+    torch.testing.assert_close(image * encoder.scale + encoder.shift, made, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_read_is_what_was_written(hub_of_backbone: Path, tmp_path: Path) -> None:
+    import_agent(hub_of_backbone, tmp_path / "again")
+    before, after = load_artifact(tmp_path / "seeing", "agent"), load_artifact(tmp_path / "again", "agent")
+    assert (after.config, after.provenance, after.actions) == (before.config, before.provenance, before.actions)
+    assert after.tensors.keys() == before.tensors.keys()
+    assert all(torch.equal(after.tensors[name], tensor) for name, tensor in before.tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda config: config.update(model_type="vit"), "model_type in config.json is not 'rulka'"),
+        (lambda config: config.update(torch_dtype="float32"), "torch_dtype in config.json is not known here"),
+        (lambda config: config.pop("actions"), "actions in config.json is missing"),
+        (lambda config: config.update(kind="encoder"), "kind in config.json is 'encoder', not agent or policy"),
+        (lambda config: config.update(schema_version=1), "schema_version in config.json is 1, not 3"),
+        (lambda config: config["observation"].update(depth=1), "config.json describes no agent: .*depth"),
+        (lambda config: config["observation"].update(float_layout="0"), "observation.float_layout is '0', expected"),
+        (lambda config: config["actions"].update(analog=True), "actions in config.json says what is not known here"),
+        (lambda config: config["config"].update(algorithm="sarsa"), "names no known algorithm, but 'sarsa'"),
+        (lambda config: config["config"]["encoder"].update(kind="eye"), "config.json describes no agent: .*'eye'"),
+        (lambda config: config["config"]["encoder"].update(stride=2), "config.json describes no agent: .*stride"),
+        (lambda config: config["config"]["network"]["fusion"].update(kind="glue"), "do not make a network: .*'glue'"),
+        (lambda config: config["config"]["network"].update(depth=1), "do not make a network: .*depth"),
+        (lambda config: config["config"]["network"].update(float_hidden=9), "do not make a network: .*float_head.0"),
+    ],
+)
+def test_what_is_not_known_is_named(hub: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
+    edit(hub / "config.json", change)
+    with pytest.raises(ArtifactError, match=rf"(?s){message}") as raised:
+        from_pretrained(hub)
+    assert "hub cannot be used" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["trunk.9.weight", "policy_head.bias"])
+def test_tensors_too_many_and_too_few_are_named(hub: Path, name: str) -> None:
+    tensors = safetensors.torch.load_file(hub / "model.safetensors")
+    _ = tensors.pop(name) if name in tensors else tensors.update({name: torch.zeros(1)})
+    safetensors.torch.save_file(tensors, hub / "model.safetensors")
+    with pytest.raises(ArtifactError, match=rf"(?s)do not make a network: .*{name}"):
+        from_pretrained(hub)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "preprocessor_config.json"])
+def test_a_file_that_is_missing_or_damaged_is_named(hub_of_backbone: Path, name: str) -> None:
+    file = hub_of_backbone / name
+    file.write_bytes(b"{")
+    with pytest.raises(ArtifactError, match=rf"{name} cannot be read"):
+        from_pretrained(hub_of_backbone)
+    if name != "model.safetensors":
+        file.write_text("[]")
+        with pytest.raises(ArtifactError, match=rf"{name} is no object"):
+            from_pretrained(hub_of_backbone)
+    file.unlink()
+    with pytest.raises(ArtifactError, match=rf"{name} (is missing|cannot be read: .*No such file)"):
+        from_pretrained(hub_of_backbone)
+
+
+def test_a_processor_that_contradicts_the_encoder_is_refused(hub: Path, hub_of_backbone: Path) -> None:
+    file = hub_of_backbone / "preprocessor_config.json"
+    as_written = file.read_text()
+    edit(file, lambda processor: processor.update(image_mean=[0.5, 0.5, 0.5]))
+    with pytest.raises(ArtifactError, match=r"image_mean is \[0.5, 0.5, 0.5\] in preprocessor_config.json and \[0.4, "):
+        from_pretrained(hub_of_backbone)
+    (hub / file.name).write_text(as_written)
+    with pytest.raises(ArtifactError, match=r"preprocessor_config.json is there, and the encoder .* is no backbone"):
+        from_pretrained(hub)
+
+
+def test_nothing_is_written_over(hub: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="hub is not empty"):
+        export_agent(tmp_path / "agent", hub)
+    with pytest.raises(ArtifactError, match="agent is there already and is not written over"):
+        import_agent(hub, tmp_path / "agent")
+
+
+def test_an_encoder_is_no_agent(tmp_path: Path) -> None:
+    artifact = load_artifact(write_agent(tmp_path / "agent", CONV), "agent")
+    save_artifact(tmp_path / "encoder", Artifact("encoder", *list(vars(artifact).values())[1:]))
+    with pytest.raises(ArtifactError, match="kind is 'encoder', expected 'agent or policy'"):
+        export_agent(tmp_path / "encoder", tmp_path / "hub")
+    assert not (tmp_path / "hub").exists()
