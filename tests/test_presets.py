@@ -124,7 +124,8 @@ def test_bad_presets_change_nothing(params_file: Path, tmp_path: Path, text: str
 
 def test_unknown_names_are_refused(params_file: Path):
     with pytest.raises(
-        PresetError, match=r"no preset is called '../params'; .* holds btr, chunks, dagger, large-batch, reference"
+        PresetError,
+        match=r"no preset is called '../params'; .* holds btr, chunks, dagger, fusion, large-batch, reference",
     ):
         apply_preset("../params", params_file, ROOT / "presets")
 

@@ -45,8 +45,8 @@ def preset(name: OneName, /) -> None:
     """Lay a preset of presets/ over params.yaml, or list them; comments in params.yaml are kept.
 
     Args:
-        name: btr, chunks, dagger, large-batch, reference, scratch, or that of another file of presets/; `list` shows
-            all.
+        name: btr, chunks, dagger, fusion, large-batch, reference, scratch, or that of another file of presets/; `list`
+            shows all.
     """
     from rulka.presets import apply_preset, preset_lines
 
