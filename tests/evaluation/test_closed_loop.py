@@ -15,7 +15,7 @@ from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import RaceResult
 from rulka.observation import reference_normalisation
-from rulka.params import NetworkParams, reference_params
+from rulka.params import reference_params
 from rulka.tracks.track import Track
 
 BRAKE = 6
