@@ -119,12 +119,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         greedy_preference=prefer_as_policy,
         parts=POLICY_PARTS,
         without_source=("value_head.",),
-        own_code=(
-            "rulka/agents/ppo/*.py",
-            "rulka/losses/gae.py",
-            "rulka/losses/least_squares.py",
-            "rulka/losses/ppo.py",
-        ),
+        own_code=("rulka/agents/ppo/*.py", "rulka/losses/ppo.py"),
     ),
     "iqn": AlgorithmEntry(
         label="IQN",

@@ -25,7 +25,7 @@ from rulka.params.base import (
 )
 from rulka.params.iqn import IqnParams, MarginParams, MunchausenParams, PrioritisedParams, ResetParams
 from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
-from rulka.params.policy_gradient import PolicyGradientParams
+from rulka.params.policy_gradient import CriticParams, PolicyGradientParams
 from rulka.params.ppo import PpoParams
 from rulka.params.problems import problems_of
 from rulka.params.races import (
@@ -91,6 +91,7 @@ __all__ = [
     "CloneParams",
     "CloneShape",
     "Count",
+    "CriticParams",
     "DaggerParams",
     "DriverParams",
     "EngineeredRewardParams",

@@ -6,13 +6,16 @@ from pydantic import Field, model_validator
 
 from rulka.params.algorithm import AlgorithmParams
 from rulka.params.base import (
+    Algorithm,
     BatchSize,
     LearningRateSchedule,
+    NotNegative,
     NotNegativeSchedule,
     PositiveSchedule,
     ShareSchedule,
     Whole,
 )
+from rulka.params.networks import PartsParams
 
 
 class PolicyGradientParams(AlgorithmParams):
@@ -45,3 +48,21 @@ class PolicyGradientParams(AlgorithmParams):
             message = f"batch_size {self.batch_size} is larger than steps_per_update {self.steps_per_update}"
             raise ValueError(message)
         return self
+
+
+class CriticParams(PolicyGradientParams):
+    """Base of those whose policy learns with a value."""
+
+    value_weight: NotNegativeSchedule = Field(description="of the value loss, beside the policy loss")
+    value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")
+    value_warmup_ridge: NotNegative = Field(
+        description="pull of its weights toward 0, as a share of the mean variance of the features"
+    )
+
+    def warmup_without_clone(self, name: Algorithm, parts: PartsParams, *, is_trained: bool) -> tuple[bool, str]:
+        """Returns whether the value is solved for though no policy is spared by it, and what is wrong with that."""
+        return (
+            is_trained and parts.heads == "fresh" and self.value_warmup_steps > 0,
+            f"{name}.value_warmup_steps {self.value_warmup_steps} spares a cloned policy, and transfer.{name}.heads is "
+            f"fresh: set {name}.value_warmup_steps to 0",
+        )

@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rulka.params.base import Count, NotNegative, NotNegativeSchedule, PositiveSchedule, ShareSchedule, Whole
+from rulka.params.base import Count, PositiveSchedule, ShareSchedule, Whole
 from rulka.params.networks import NetworkParams, PartsParams
-from rulka.params.policy_gradient import PolicyGradientParams
+from rulka.params.policy_gradient import CriticParams
 
 
-class PpoParams(PolicyGradientParams):
+class PpoParams(CriticParams):
     """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
 
     epochs: Count = Field(description="passes over the experience of one update")
@@ -26,24 +26,14 @@ class PpoParams(PolicyGradientParams):
     value_clip: PositiveSchedule | None = Field(
         description="how far a value may move and still gain, in units of the root mean square return; null: any way"
     )
-    value_weight: NotNegativeSchedule = Field(description="of the value loss, beside the policy loss")
-    value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")
-    value_warmup_ridge: NotNegative = Field(
-        description="pull of its weights toward 0, as a share of the mean variance of the features"
-    )
     max_kl: PositiveSchedule = Field(description="an update ends when it has moved the policy this far, in nats")
 
     def impossible(
         self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
     ) -> list[tuple[bool, str]]:
         """Returns what cannot be together; see `AlgorithmParams`."""
-        return [
-            (
-                is_trained and parts.heads == "fresh" and self.value_warmup_steps > 0,
-                f"ppo.value_warmup_steps {self.value_warmup_steps} spares a cloned policy, and transfer.ppo.heads is "
-                "fresh: set ppo.value_warmup_steps to 0",
-            ),
-        ]
+        del network, decision_ms
+        return [self.warmup_without_clone("ppo", parts, is_trained=is_trained)]
 
     @model_validator(mode="after")
     def _check(self) -> PpoParams:

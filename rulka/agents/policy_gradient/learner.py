@@ -65,7 +65,7 @@ class PolicyLearner(ABC, Generic[SettingsT]):
 
     @abstractmethod
     def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
-        """Learns from all blocks that wait, side by side; returns metrics beside those that it adds to `means`."""
+        """Learns from blocks side by side; returns metrics beside those that it adds to `means`."""
 
     @property
     def racer(self) -> ActorCritic:
@@ -82,7 +82,7 @@ class PolicyLearner(ABC, Generic[SettingsT]):
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies what is learned from in a block."""
         del collector
-        self._waiting.insert(block, self.version - version)
+        self._waiting.insert(block, version)
         self.num_env_steps += block.is_reset.size
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
@@ -111,15 +111,12 @@ class PolicyLearner(ABC, Generic[SettingsT]):
         means = MetricMeans()
         rate = self._params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, rate, self.moment)
-        facts = self._learn(self._waiting.joined(), means)
+        segment, version = self._waiting.take(self._num_taken())
+        facts = self._learn(segment, means)
+        facts["versions_behind"] = self.version - version
         self._average.move()
         self.version += 1
-        facts |= {
-            "versions_behind": self._waiting.versions_behind,
-            "learning_rate": rate,
-            "entropy_weight": self._params.entropy_weight.at(self.moment),
-        }
-        self._waiting.drop()
+        facts |= {"learning_rate": rate, "entropy_weight": self._params.entropy_weight.at(self.moment)}
         return facts | means.result()
 
     def inspect(self) -> dict[str, float]:
@@ -168,6 +165,10 @@ class PolicyLearner(ABC, Generic[SettingsT]):
     def _num_needed(self) -> int:
         """Decisions that the next update waits for."""
         return self._params.steps_per_update
+
+    def _num_taken(self) -> int:
+        """Decisions that an update learns from: all that wait."""
+        return self._waiting.num_decisions
 
     def _step(self, loss: Tensor) -> Tensor:
         """Makes a gradient step and returns the norm of the gradient."""

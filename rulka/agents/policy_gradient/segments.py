@@ -71,7 +71,7 @@ def join_segments(segments: Sequence[Segment]) -> Segment:
 
 
 class WaitingBlocks:
-    """Blocks that wait to be learned from, each once and all together.
+    """Blocks that wait to be learned from, each once, oldest first.
 
     Attributes:
         num_decisions: in them, resets included.
@@ -80,36 +80,44 @@ class WaitingBlocks:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._segments: dict[int, Segment] = {}  # by the number of the block
-        self._versions_behind: list[int] = []
+        self._versions: dict[int, int] = {}
         self._num_inserted = 0
         self.num_decisions = 0
 
-    def insert(self, block: ExperienceBlock, versions_behind: int) -> None:
-        """Copies what is learned from in a block, made with weights that are so many versions old."""
+    def insert(self, block: ExperienceBlock, version: int) -> None:
+        """Copies what is learned from in a block, made with weights of a version."""
         self._segments[self._num_inserted] = keep_block(block, self._device)
+        self._versions[self._num_inserted] = version
         self._num_inserted += 1
-        self._versions_behind.append(versions_behind)
         self.num_decisions += block.is_reset.size
 
-    @property
-    def versions_behind(self) -> float:
-        """Mean over the blocks."""
-        return float(np.mean(self._versions_behind))
+    def take(self, num_decisions: int) -> tuple[Segment, float]:
+        """Takes the oldest blocks out, as many as have so many decisions.
 
-    def joined(self) -> Segment:
-        """Returns all of them side by side."""
-        return join_segments(list(self._segments.values()))
+        Returns:
+            These side by side, and the mean version of the weights that made them.
+        """
+        taken: list[Segment] = []
+        versions: list[int] = []
+        num_taken = 0
+        while num_taken < num_decisions:
+            number = next(iter(self._segments))
+            taken.append(self._segments.pop(number))
+            versions.append(self._versions.pop(number))
+            num_taken += taken[-1].is_reset.numel()
+        self.num_decisions -= num_taken
+        return join_segments(taken), float(np.mean(versions))
 
     def drop(self) -> None:
         """Forgets them."""
-        self._segments, self._versions_behind, self.num_decisions = {}, [], 0
+        self._segments, self._versions, self.num_decisions = {}, {}, 0
 
     def experience(self) -> Experience:
         """Returns them for a checkpoint; see `rulka.agents.spec.Learner`."""
         state: dict[str, Any] = {
             "num_inserted": self._num_inserted,
             "num_decisions": self.num_decisions,
-            "versions_behind": list(self._versions_behind),
+            "versions": dict(self._versions),
         }
         return Experience(state, {number: _as_piece(segment) for number, segment in self._segments.items()})
 
@@ -117,8 +125,8 @@ class WaitingBlocks:
         """Goes on with what `experience` returned."""
         state = experience.state
         self._num_inserted, self.num_decisions = int(state["num_inserted"]), int(state["num_decisions"])
-        self._versions_behind = [int(behind) for behind in state["versions_behind"]]
-        self._segments = {number: self._from_piece(piece) for number, piece in experience.pieces.items()}
+        self._versions = {int(number): int(version) for number, version in state["versions"].items()}
+        self._segments = {number: self._from_piece(piece) for number, piece in sorted(experience.pieces.items())}
 
     def _from_piece(self, piece: Mapping[str, Any]) -> Segment:
         return upload(Segment(**{name: torch.from_numpy(column) for name, column in piece.items()}), self._device)

@@ -18,18 +18,15 @@ from torch import Tensor
 
 from models.actor_critic import PolicyAndValue
 from rulka.agents.metrics import MetricMeans
-from rulka.agents.policy_gradient.learner import PolicyLearner
+from rulka.agents.policy_gradient.critic import CriticLearner, return_scale
 from rulka.agents.policy_gradient.segments import Segment
-from rulka.agents.ppo.rollout import Rollout, return_scale, rollout_with_gae
+from rulka.agents.ppo.rollout import Rollout, rollout_with_gae
 from rulka.agents.precision import autocast
-from rulka.device import on_host
-from rulka.losses.gae import Endings
-from rulka.losses.least_squares import solve_linear_value
 from rulka.losses.ppo import PolicyLoss, clipped_policy_loss, clipped_value_loss, explained_variance
 from rulka.params import PpoParams
 
 
-class PpoLearner(PolicyLearner[PpoParams]):
+class PpoLearner(CriticLearner[PpoParams]):
     """Goes through the waiting blocks for some epochs."""
 
     _num_samples = 0
@@ -37,29 +34,11 @@ class PpoLearner(PolicyLearner[PpoParams]):
 
     def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
         self._num_samples = 0
-        return self._facts(self._solve_value(segment) if self._is_warming_up() else self._fit_policy(segment, means))
+        return self._facts(self._solve(segment) if self._is_warming_up() else self._fit_policy(segment, means))
 
-    def _is_warming_up(self) -> bool:
-        return self.version == 0 and self._params.value_warmup_steps > 0
-
-    def _num_needed(self) -> int:
-        return self._params.value_warmup_steps if self._is_warming_up() else self._params.steps_per_update
-
-    def _solve_value(self, segment: Segment) -> Rollout:
-        """Solves for the value head, on frozen features; the policy does not change."""
-        params, network, discount = self._params, self.network, self._params.gamma.at(self.moment)
-        hidden = self._in_parts(
-            lambda image, floats: network.hidden(network.encode(image), floats).float(), segment.image, segment.floats
-        )
-        # In main memory: the sums are float64, which is slow on many GPUs and unknown to others.
-        feature, reward, *ends = on_host(hidden, segment.shaped_reward(discount), *segment.endings)
-        solved = solve_linear_value(
-            feature, reward, Endings(*ends), discount, params.gae_lambda.at(self.moment), params.value_warmup_ridge
-        )
-        with torch.no_grad():
-            network.value_head.weight.copy_(solved.weight[None].float())
-            network.value_head.bias.copy_(solved.bias.float())
-            rollout = self._evaluate(segment, network.read_out(hidden.flatten(0, 1)))
+    def _solve(self, segment: Segment) -> Rollout:
+        """Solves for the value head, see `CriticLearner`."""
+        rollout = self._evaluate(segment, self._solve_value(segment, self._params.gae_lambda.at(self.moment)))
         self._num_samples += len(rollout.action)
         return rollout
 

@@ -17,9 +17,6 @@ from models.actor_critic import PolicyAndValue
 from rulka.agents.policy_gradient.segments import Segment
 from rulka.losses.gae import estimate_advantages
 
-SMALLEST_RETURN = 1e-3
-"""Floor of the root mean square return that values are measured in."""
-
 
 class Rollout(NamedTuple):
     """Decisions to learn from, resets left out: what happened, and what it was worth when the update began.
@@ -77,8 +74,3 @@ def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float,
         returns=estimate.returns[is_kept],
         clone_outputs=torch.empty(0, device=value.device),
     )
-
-
-def return_scale(returns: Tensor) -> float:
-    """Returns the root mean square of returns [M], the unit that values are clipped and weighed in."""
-    return max(float(returns.square().mean().sqrt()), SMALLEST_RETURN)
