@@ -106,8 +106,8 @@ def test_the_other_kinds_in_comments_are_valid() -> None:
     comments = [line for line in (ROOT / "params.yaml").read_text(encoding="utf-8").splitlines() if "#" in line]
     kinds = [yaml.safe_load(found.group()) for line in comments if (found := re.search(r"\{kind: .*\}", line))]
     fusions = ["projected", "fused_vector", "token_sequence"]
-    assert [each["kind"] for each in kinds] == ["impala", "patches", *fusions, "vae", "simclr"]
-    keys = ["encoder"] * 2 + ["network.fusion"] * len(fusions) + ["pretrain.objective"] * 2
+    assert [each["kind"] for each in kinds] == ["impala", "patches", *fusions, "vae", "simclr", "one_step", "epsilon", "none"]
+    keys = 2 * ["encoder"] + len(fusions) * ["network.fusion"] + 2 * ["pretrain.objective"] + 3 * ["impala.correction"]
     for key, value in zip(keys, kinds, strict=True):
         checked_params(with_keys({key: value}), "wrong")
 
@@ -210,6 +210,22 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ),
         ({"transfer.ppo.trunk": "pretrained"}, "transfer.ppo.trunk: must be 'fresh', 'cloned' or 'agent'"),
         ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
+        (
+            {"train.algorithm": "impala", "transfer.impala.heads": "fresh"},
+            r"impala\.value_warmup_steps \d+ .* transfer\.impala\.heads is fresh: set impala\.value_warmup_steps to 0",
+        ),
+        ({"impala.correction.c_bar": 1.5}, "c_bar 1.5 is greater than rho_bar 1.0"),
+        (
+            {"impala.correction": {"kind": "none", "rho_bar": 1.0}},
+            "correction.rho_bar is a key of another kind of impala.correction",
+        ),
+        ({"impala.correction": {"kind": "retrace"}}, "impala.correction.kind: must be .*'vtrace'"),
+        (
+            {"impala.correction": {"kind": "epsilon", "epsilon": 0.0}},
+            "correction.epsilon: must be greater than 0",
+        ),
+        ({"impala.correction": {"kind": "one_step", "rho_bar": 0.0}}, "correction.rho_bar: must be greater than 0"),
+        ({"impala.batch_size": 4096}, "batch_size 4096 is larger than steps_per_update 2048"),
         ({"iqn.mini_race_ms": 49.0}, "iqn.mini_race_ms 49 has 0 decisions of 50 ms: set at least 50"),
         ({"iqn.mini_race_ms": 100.0}, "100 has 2 decisions of 50 ms, fewer than iqn.n_steps 3"),
         ({"iqn.n_steps": 141}, "7000 has 140 decisions of 50 ms, fewer than iqn.n_steps 141"),

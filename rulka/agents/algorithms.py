@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from models.encoders.config import EncoderConfig
+from rulka.agents.impala.learner import ImpalaLearner
 from rulka.agents.iqn.actor import IqnActor
 from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
 from rulka.agents.iqn.network import PARTS as IQN_PARTS
@@ -119,7 +120,17 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         greedy_preference=prefer_as_policy,
         parts=POLICY_PARTS,
         without_source=("value_head.",),
-        own_code=("rulka/agents/ppo/*.py", "rulka/losses/ppo.py"),
+        own_code=("rulka/agents/ppo/*.py",),
+    ),
+    "impala": AlgorithmEntry(
+        label="IMPALA",
+        build_network=build_policy,
+        make_actor=PolicyActor,
+        make_learner=ImpalaLearner,
+        greedy_preference=prefer_as_policy,
+        parts=POLICY_PARTS,
+        without_source=("value_head.",),
+        own_code=("rulka/agents/impala/*.py", "rulka/losses/vtrace.py"),
     ),
     "iqn": AlgorithmEntry(
         label="IQN",

@@ -23,6 +23,14 @@ from rulka.params.base import (
     Share,
     StartSpeedMps,
 )
+from rulka.params.impala import (
+    CorrectionParams,
+    EpsilonParams,
+    ImpalaParams,
+    NoCorrectionParams,
+    OneStepParams,
+    VtraceParams,
+)
 from rulka.params.iqn import IqnParams, MarginParams, MunchausenParams, PrioritisedParams, ResetParams
 from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
 from rulka.params.policy_gradient import CriticParams, PolicyGradientParams
@@ -90,15 +98,18 @@ __all__ = [
     "CaptureParams",
     "CloneParams",
     "CloneShape",
+    "CorrectionParams",
     "Count",
     "CriticParams",
     "DaggerParams",
     "DriverParams",
     "EngineeredRewardParams",
+    "EpsilonParams",
     "EvaluateParams",
     "FitParams",
     "FramesAs",
     "GeneratedTracksParams",
+    "ImpalaParams",
     "IqnNetworkParams",
     "IqnParams",
     "LabelKind",
@@ -109,9 +120,11 @@ __all__ = [
     "MarginParams",
     "MunchausenParams",
     "NetworkParams",
+    "NoCorrectionParams",
     "NotNegative",
     "ObjectiveParams",
     "ObservationParams",
+    "OneStepParams",
     "Params",
     "ParamsError",
     "Part",
@@ -142,6 +155,7 @@ __all__ = [
     "VaeParams",
     "VicregParams",
     "ViewsParams",
+    "VtraceParams",
     "checked_params",
     "keys_of",
     "problems_of",

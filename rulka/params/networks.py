@@ -128,6 +128,7 @@ class TransferParams(Section):
     """Stage `transfer`: what the network of each algorithm takes over."""
 
     ppo: PartsParams = Field(description="the actor-critic of PPO")
+    impala: PartsParams = Field(description="the actor-critic of IMPALA")
     iqn: IqnPartsParams = Field(description="the network of IQN")
     agent: str | None = Field(min_length=1, description="folder of a trained agent that parts are taken from; or null")
     seed: Seed = Field(description="of the weights that start fresh")

@@ -8,6 +8,7 @@ from models.encoders.config import BackboneConfig, EncoderConfig, PatchConfig
 from rulka.actions import TICK_MS
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
 from rulka.params.base import Algorithm, Section, refuse_impossible
+from rulka.params.impala import ImpalaParams
 from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
 from rulka.params.ppo import PpoParams
@@ -35,6 +36,7 @@ class Params(Section):
     rewards: RewardParams = Field(description="what a decision is paid")
     train: TrainParams = Field(description="stage train: the runtime of every algorithm")
     ppo: PpoParams = Field(description="proximal policy optimisation")
+    impala: ImpalaParams = Field(description="actors that run ahead, and V-trace")
     iqn: IqnParams = Field(description="implicit quantile networks")
     evaluate: EvaluateParams = Field(description="stage evaluate: greedy races")
 

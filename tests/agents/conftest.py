@@ -22,10 +22,12 @@ from rulka.observation import Normalisation
 from rulka.params import (
     Algorithm,
     ByPartParams,
+    ImpalaParams,
     IqnNetworkParams,
     IqnParams,
     NetworkParams,
     PpoParams,
+    VtraceParams,
 )
 from rulka.schedule import Moment, Schedule
 from tests.conftest import sees
@@ -63,6 +65,24 @@ PPO = PpoParams(
     value_warmup_steps=0,
     value_warmup_ridge=0.0,
     max_kl=constant(1.0),
+)
+IMPALA = ImpalaParams(
+    steps_per_update=256,
+    batch_size=64,
+    learning_rate=constant(0.001),
+    rate_of=ALL_ALIKE,
+    pull_of=NO_PULL,
+    gamma=constant(0.5),
+    correction=VtraceParams(kind="vtrace", rho_bar=1.0, c_bar=1.0),
+    value_weight=constant(0.5),
+    entropy_weight=constant(0.003),
+    clone_weight=constant(0.0),
+    max_grad_norm=constant(0.5),
+    racer_tau=1.0,
+    max_versions_behind=0,
+    forced_lag=0,
+    value_warmup_steps=0,
+    value_warmup_ridge=0.0,
 )
 IQN = IqnParams(
     explore_whole_chunks=False,
@@ -166,7 +186,7 @@ class Trained(NamedTuple):
     metrics: dict[str, float]
 
     def values(self, *states: int) -> list[float]:
-        """The value of each state, at the start of a mini-race: V for PPO, the best mean Q for IQN."""
+        """The value of each state, at the start of a mini-race: V, or the best mean Q for IQN."""
         network, tau = self.learner.network, torch.linspace(1 / 64, 63 / 64, 32)
         image = torch.zeros(len(states), 1, SIZE, SIZE, dtype=torch.uint8)
         floats = torch.zeros(len(states), NUM_FLOATS)
@@ -185,7 +205,7 @@ class Trained(NamedTuple):
 
 def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:
     """A tiny agent in float32; `changes` are of its algorithm, `extras` of IQN's network, or `encoder` and `fusion`."""
-    settings = {"ppo": PPO, "iqn": IQN}[algorithm]
+    settings = {"ppo": PPO, "impala": IMPALA, "iqn": IQN}[algorithm]
     settings = settings.model_validate(settings.model_dump() | changes)
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
     extras = {"encoder": CONV, "fusion": {"kind": "concat"}} | (extras or {})

@@ -36,6 +36,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ppo": ("ppo", {}, {}),
     "ppo, encoder standing still": ("ppo", {}, {"epochs": 2, "encoder_epochs": 0}),
     "ppo, value solved first": ("ppo", {}, {"value_warmup_steps": 256}),
+    "impala": ("impala", {}, {}),
+    "impala, value solved first": ("impala", {}, {"value_warmup_steps": 256}),
     "iqn": ("iqn", {}, FEW_STEPS),
     "iqn, prioritised and held out": ("iqn", {}, {"prioritised": PRIORITISED, "held_out_share": 0.3} | FEW_STEPS),
     "iqn, noisy, munchausen": (
@@ -91,7 +93,7 @@ def test_learning_there_is_learning_here(lab, blocks, device: torch.device, case
         torch.testing.assert_close(there.network.state_dict()[name].cpu(), tensor, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "iqn"])
 def test_bfloat16_is_autocast_of_the_device(lab, blocks, device: torch.device, algorithm: Any) -> None:
     few = FEW_STEPS if algorithm == "iqn" else {}
     learner = make_learner(replace(lab.spec(algorithm, **few), precision="bfloat16"), 3, device)
@@ -100,7 +102,7 @@ def test_bfloat16_is_autocast_of_the_device(lab, blocks, device: torch.device, a
     assert measured.precision in ("float32", "bfloat16")
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "iqn"])
 def test_acting_there_is_acting_here(lab, blocks, device: torch.device, algorithm: Any) -> None:
     spec = lab.spec(algorithm)
     weights = make_learner(spec, 8).network.state_dict()
@@ -125,7 +127,7 @@ def test_an_actor_that_is_driven_by_the_clone_acts_there(lab, blocks, device: to
     assert actor.act(*seen, explore=False).action.shape == (8,)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "iqn"])
 @pytest.mark.parametrize("way", ["there and back", "here and there"])
 def test_a_checkpoint_goes_on_on_another_device(
     lab, blocks, device: torch.device, tmp_path: Path, algorithm: Any, way: str

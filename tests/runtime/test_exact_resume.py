@@ -56,6 +56,7 @@ def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
         "final_check_races": 2,
     }
     params["ppo"] |= {"steps_per_update": 72, "batch_size": 24, "epochs": 2, "value_warmup_steps": 144}
+    params["impala"] |= {"steps_per_update": 48, "batch_size": 24, "value_warmup_steps": 144}
     params["iqn"] |= {
         "start_steps": 96,
         "buffer_steps": 288,
@@ -109,6 +110,8 @@ def assert_equal(one: Any, other: Any, where: str = "") -> None:
 PRIORITISED = {"alpha": 0.6, "beta": {"interpolation": "linear", "points": [[0, 0.4]]}, "epsilon": 0.01}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {}),
+    "impala": ("impala", {}),
+    "impala, lagging": ("impala", {"forced_lag": 2, "correction": {"kind": "one_step", "rho_bar": 2.0}}),
     "iqn": ("iqn", {"epsilon": {"interpolation": "linear", "points": [[0, 0.5]]}}),
     "iqn with everything": (
         "iqn",

@@ -1,0 +1,131 @@
+"""IMPALA, Espeholt et al. 2018, arXiv:1802.01561: how it learns.
+
+Collectors run ahead of the learner, up to `max_versions_behind` updates; what an older policy did is corrected for by
+V-trace, or by what the paper compares it with.
+
+Deviations from the paper: an update goes once through its blocks in several gradient steps, each of the whole rows of
+some cars, with values and weights of the network as it is by then; value errors and advantages are measured in units
+of the root mean square target, so that the settings do not depend on the scale of rewards (the paper clips rewards
+instead); losses are means over decisions, no sums; Adam instead of RMSProp, whose epsilon is in units of the gradient.
+Dimensions: M decisions, T decisions of a block, N cars, P outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.actor_critic import PolicyAndValue
+from rulka.agents.impala.correction import corrected, log_prob_in_loss
+from rulka.agents.metrics import MetricMeans
+from rulka.agents.policy_gradient.critic import CriticLearner, return_scale
+from rulka.agents.policy_gradient.segments import Segment
+from rulka.agents.precision import autocast
+from rulka.losses.ppo import explained_variance
+from rulka.params import ImpalaParams
+
+
+class Experienced(NamedTuple):
+    """Decisions of some cars, resets left out, and what the network thinks of them now.
+
+    Attributes:
+        outputs: [M, P] of the policy; these, log-probabilities and values with gradients.
+        log_prob: [M] of the action taken.
+        log_ratio: [M] log-probability of the action now, less that when it was chosen.
+        value: [M] of the observation.
+        target: [M] that the value should predict.
+        advantage: [M] of the action, weighed as the correction says.
+    """
+
+    outputs: Tensor
+    log_prob: Tensor
+    log_ratio: Tensor
+    value: Tensor
+    target: Tensor
+    advantage: Tensor
+
+
+class ImpalaLearner(CriticLearner[ImpalaParams]):
+    """Goes once through the oldest blocks that wait; younger ones wait on, for `forced_lag` updates."""
+
+    def _num_needed(self) -> int:
+        num_waiting = 0 if self._is_warming_up() else self._params.forced_lag * self._params.steps_per_update
+        return super()._num_needed() + num_waiting
+
+    def _num_taken(self) -> int:
+        return super()._num_taken() if self._is_warming_up() else self._params.steps_per_update
+
+    def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
+        if self._is_warming_up():
+            # Targets sum up all rewards of a block, and so do the returns that the solution agrees with.
+            return _facts([self._experienced(segment, self._solve_value(segment, trace_decay=1.0))])
+        return _facts([self._learn_from(part, means) for part in self._batches(segment)])
+
+    def _batches(self, segment: Segment) -> Iterator[Segment]:
+        """Yields the whole rows of some cars at a time, each once, about `batch_size` decisions."""
+        num_cars, num_batches = segment.is_reset.shape[1], round(segment.is_reset.numel() / self._params.batch_size)
+        order = torch.randperm(num_cars, generator=self._generators.device, device=self._device)
+        for cars in order.tensor_split(min(max(1, num_batches), num_cars)):
+            part = Segment(*(column[:, cars] for column in segment))
+            if not part.is_reset.all():
+                yield part
+
+    def _learn_from(self, part: Segment, means: MetricMeans) -> Experienced:
+        """Makes one gradient step, and returns what it was made from."""
+        params, distribution, now = self._params, self._distribution, self.moment
+        with autocast(self.precision, self._device):
+            decided = self.network(part.image.flatten(0, 1), part.floats.flatten(0, 1))
+        seen = self._experienced(part, decided)
+        scale = return_scale(seen.target)
+        policy_loss = -(seen.advantage / scale * log_prob_in_loss(params.correction, seen.log_prob)).mean()
+        value_loss = 0.5 * ((seen.value - seen.target) / scale).square().mean()
+        entropy = distribution.entropy(seen.outputs).mean()
+        loss = policy_loss + params.value_weight.at(now) * value_loss - params.entropy_weight.at(now) * entropy
+        if self._clone_weight() > 0.0:
+            is_kept = ~part.is_reset
+            first = self._first_outputs(part.image[:-1][is_kept], part.floats[:-1][is_kept])
+            clone_kl = distribution.divergence(first, seen.outputs).mean()
+            loss = loss + self._clone_weight() * clone_kl
+            means.add(clone_kl=clone_kl)
+        means.add(
+            loss=loss, policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=self._step(loss)
+        )
+        return Experienced(*(column.detach() for column in seen))
+
+    def _experienced(self, segment: Segment, decided: PolicyAndValue) -> Experienced:
+        """Corrects for what an older policy did; `decided` has rows [(T + 1) N] for all observations."""
+        cars = (-1, segment.is_reset.shape[1])
+        outputs, value = (column.unflatten(0, cars) for column in decided)
+        actions = segment.action.flatten(0, 1)
+        log_prob = self._distribution.log_prob(outputs[:-1].flatten(0, 1), actions).unflatten(0, cars)
+        log_ratio = log_prob.detach() - segment.log_prob
+        discount = self._params.gamma.at(self.moment)
+        traced = corrected(
+            self._params.correction,
+            log_ratio,
+            segment.shaped_reward(discount),
+            value.detach(),
+            segment.endings,
+            discount,
+        )
+        columns = (outputs[:-1], log_prob, log_ratio, value[:-1], *traced)
+        return Experienced(*(column[~segment.is_reset] for column in columns))
+
+
+def _facts(parts: Sequence[Experienced]) -> dict[str, float]:
+    """Returns metrics of all decisions that an update learned from."""
+    seen = Experienced(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    ratio = seen.log_ratio.exp()
+    return {
+        "overlap": float(ratio.clamp(max=1.0).mean()),
+        "approx_kl": float((ratio - 1.0 - seen.log_ratio).mean()),
+        "explained_variance": explained_variance(seen.value, seen.target),
+        "value_mean": float(seen.value.mean()),
+        "return_mean": float(seen.target.mean()),
+        "advantage_std": float(seen.advantage.std()),
+        "num_decisions": float(len(seen.value)),
+        "num_samples": float(len(seen.value)),
+    }

@@ -1,0 +1,66 @@
+"""Section `impala`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rulka.params.base import NotNegative, Positive, Section, check_order
+from rulka.params.networks import NetworkParams, PartsParams
+from rulka.params.policy_gradient import CriticParams
+
+
+class NoCorrectionParams(Section):
+    """Experience counts as the learning policy's own."""
+
+    kind: Literal["none"] = Field(description="no correction")
+
+
+class EpsilonParams(Section):
+    """The same, and no logarithm of a probability falls without bound, Babaeizadeh et al. 2017, arXiv:1611.06256."""
+
+    kind: Literal["epsilon"] = Field(description="no correction but a floor of probabilities")
+    epsilon: float = Field(gt=0, le=1, description="added to a probability inside its logarithm")
+
+
+class OneStepParams(Section):
+    """Each action's advantage is weighed by how much likelier it has become; values are not corrected."""
+
+    kind: Literal["one_step"] = Field(description="importance sampling of one step")
+    rho_bar: Positive = Field(description="bound of the weight")
+
+
+class VtraceParams(Section):
+    """Advantages and values are weighed, Espeholt et al. 2018, arXiv:1802.01561."""
+
+    kind: Literal["vtrace"] = Field(description="the paper's correction")
+    rho_bar: Positive = Field(description="bound of a decision's own weight: whose values are learned")
+    c_bar: NotNegative = Field(description="bound of its weight for those before it: how far surprises travel back")
+
+    @model_validator(mode="after")
+    def _check(self) -> VtraceParams:
+        check_order(self, "c_bar", "rho_bar")
+        return self
+
+
+CorrectionParams = Annotated[
+    NoCorrectionParams | EpsilonParams | OneStepParams | VtraceParams, Field(discriminator="kind")
+]
+"""What is done about experience of an older policy, told apart by its `kind`: the specification's ablation."""
+
+
+class ImpalaParams(CriticParams):
+    """Actors that run ahead of the learner, and V-trace, Espeholt et al. 2018, arXiv:1802.01561."""
+
+    correction: CorrectionParams = Field(description="of experience that an older policy made")
+    forced_lag: int = Field(
+        ge=0, le=10_000, description="updates that experience waits before it is learned from, to try corrections out"
+    )
+
+    def impossible(
+        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
+    ) -> list[tuple[bool, str]]:
+        """Returns what cannot be together; see `AlgorithmParams`."""
+        del network, decision_ms
+        return [self.warmup_without_clone("impala", parts, is_trained=is_trained)]
