@@ -106,7 +106,8 @@ def test_the_other_kinds_in_comments_are_valid() -> None:
     comments = [line for line in (ROOT / "params.yaml").read_text(encoding="utf-8").splitlines() if "#" in line]
     kinds = [yaml.safe_load(found.group()) for line in comments if (found := re.search(r"\{kind: .*\}", line))]
     fusions = ["projected", "fused_vector", "token_sequence"]
-    assert [each["kind"] for each in kinds] == ["impala", "patches", *fusions, "vae", "simclr", "one_step", "epsilon", "none"]
+    corrections = ["one_step", "epsilon", "none"]
+    assert [each["kind"] for each in kinds] == ["impala", "patches", *fusions, "vae", "simclr", *corrections]
     keys = 2 * ["encoder"] + len(fusions) * ["network.fusion"] + 2 * ["pretrain.objective"] + 3 * ["impala.correction"]
     for key, value in zip(keys, kinds, strict=True):
         checked_params(with_keys({key: value}), "wrong")
