@@ -25,6 +25,9 @@ class StepResult:
         is_finished: the finish was crossed.
         is_off_track: the car left the track.
         is_full_race: the race began at the start line, and was not spoilt by a lost connection.
+
+    In an environment without a track, see `rulka.envs.episodes`, an episode stands for a race, and has no metres, no
+    time and no finish.
     """
 
     reward: NDArray[np.float32]
@@ -37,6 +40,30 @@ class StepResult:
     is_finished: NDArray[np.bool_]
     is_off_track: NDArray[np.bool_]
     is_full_race: NDArray[np.bool_]
+
+    @classmethod
+    def without_track(
+        cls,
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        is_reset: NDArray[np.bool_],
+    ) -> StepResult:
+        """Returns the result of a decision in episodes that are no races: what a race has besides is 0 or false."""
+        count = len(reward)
+        nothing, never = np.zeros(count, np.float32), np.zeros(count, np.bool_)
+        return cls(
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            is_reset=is_reset,
+            progress_m=nothing,
+            start_m=nothing,
+            race_time_ms=np.zeros(count, np.int64),
+            is_finished=never,
+            is_off_track=never,
+            is_full_race=never,
+        )
 
     @property
     def gained_m(self) -> NDArray[np.float32]:

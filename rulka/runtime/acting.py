@@ -104,9 +104,8 @@ class InferenceClient:
         self._number += 1
         version = self._wait_for_response()
         self.version = version if self.version == NO_VERSION else min(version, self.version)
-        return Decision(
-            slot.action[0].astype(np.int64), slot.log_prob[0].copy(), slot.value[0].copy(), slot.is_greedy[0].copy()
-        )
+        action = slot.action[0].copy() if slot.spec.continuous else slot.action[0].astype(np.int64)
+        return Decision(action, slot.log_prob[0].copy(), slot.value[0].copy(), slot.is_greedy[0].copy())
 
     def _wait_for_response(self) -> int:
         """Sends the request, again if need be, and returns the version of the weights that acted."""

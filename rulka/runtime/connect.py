@@ -101,7 +101,8 @@ def _check_sizes(train: TrainParams) -> tuple[int, int]:
 def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals) -> GreedyCheck:
     cars = spec.make_cars(num_cars, at_line=True)
     actor = spec.make_actor(spec.train.seed, spec.device)
-    return GreedyCheck(cars, actor, replace(spec.block, num_cars=num_cars), stop.check)
+    block = replace(spec.block, num_cars=num_cars)
+    return GreedyCheck(cars, actor, block, stop.check, is_by_return=spec.is_by_return)
 
 
 def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ class CheckResult:
         mean_pace: seconds for each metre of the same; on one track, in the order of the mean times.
         mean_progress_m: furthest progress of all.
         fastest: the finished race with the best time; None where none finished.
+        mean_return: undiscounted, of all, where they are ranked by it, as episodes without a track are, which have
+            nothing of the above; None for races.
     """
 
     num_races: int
@@ -56,10 +58,13 @@ class CheckResult:
     mean_pace: float | None
     mean_progress_m: float
     fastest: RaceKey | None
+    mean_return: float | None = None
 
     @property
     def rank(self) -> tuple[float, float]:
         """Larger is better: first the finish rate, then the mean pace, or the progress where nobody finished."""
+        if self.mean_return is not None:
+            return self.mean_return, 0.0
         return rank_of_races(self.finish_rate, self.mean_pace, self.mean_progress_m)
 
 
@@ -98,10 +103,34 @@ class DrivenRace:
     action_values: Mapping[str, NDArray[np.float32]]
 
 
+class RaceOutcomes(NamedTuple):
+    """How each of some greedy races, or episodes, went.
+
+    Attributes:
+        finished: [R] bool.
+        time_ms: [R] int64 race time.
+        progress_m: [R] furthest progress.
+        total_reward: [R] undiscounted sum of rewards.
+    """
+
+    finished: NDArray[np.bool_]
+    time_ms: NDArray[np.int64]
+    progress_m: NDArray[np.float64]
+    total_reward: NDArray[np.float64]
+
+
 class GreedyCheck:
     """Lets weights drive one greedy race in each car, always from the same starts for the same seed."""
 
-    def __init__(self, environment: CarBatch, actor: Actor, spec: BlockSpec, on_step: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        environment: CarBatch,
+        actor: Actor,
+        spec: BlockSpec,
+        on_step: Callable[[], None],
+        *,
+        is_by_return: bool = False,
+    ) -> None:
         """Prepares.
 
         Args:
@@ -109,28 +138,33 @@ class GreedyCheck:
             actor: whose weights are overwritten.
             spec: for the sizes.
             on_step: called after every decision; may raise to break off.
+            is_by_return: whether results are ranked by their return.
         """
         self._environment, self._actor, self._on_step = environment, actor, on_step
+        self._is_by_return = is_by_return
         self._num_cars = spec.num_cars
         self._image = np.zeros((spec.num_cars, *spec.image_shape), np.uint8)
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
 
     def run(self, tensors: Mapping[str, Tensor], seed: int, num_races: int) -> CheckResult:
-        """Races at least `num_races` times, in batches of all cars, each from starts of its own."""
-        self._actor.load_network(tensors)
-        num_rounds = -(-num_races // self._num_cars)
-        seeds = np.random.SeedSequence(seed).generate_state(num_rounds)
-        rounds = [self._race(int(seed)) for seed in seeds]
-        finished, time_ms, progress_m = (np.concatenate(values) for values in zip(*rounds, strict=True))
+        """Races at least `num_races` times and returns means; see `race`."""
+        finished, time_ms, progress_m, total_reward = self.race(tensors, seed, num_races)
         return CheckResult(
             num_races=len(finished),
             finish_rate=float(finished.mean()),
             mean_time_s=float(time_ms[finished].mean()) / 1000.0 if finished.any() else None,
             mean_pace=float(time_ms[finished].sum() / progress_m[finished].sum()) / 1000.0 if finished.any() else None,
             mean_progress_m=float(progress_m.mean()),
-            fastest=self._fastest(seeds, finished, time_ms),
+            fastest=self._fastest(self._seeds(seed, num_races), finished, time_ms),
+            mean_return=float(total_reward.mean()) if self._is_by_return else None,
         )
+
+    def race(self, tensors: Mapping[str, Tensor], seed: int, num_races: int) -> RaceOutcomes:
+        """Races at least `num_races` times, in batches of all cars, each from starts of its own."""
+        self._actor.load_network(tensors)
+        rounds = [self._race(int(each)) for each in self._seeds(seed, num_races)]
+        return RaceOutcomes(*(np.concatenate(values) for values in zip(*rounds, strict=True)))
 
     def drive_again(self, tensors: Mapping[str, Tensor], key: RaceKey) -> DrivenRace | None:
         """Drives one race of a check once more and keeps all of it; None where the car does not finish this time."""
@@ -145,7 +179,7 @@ class GreedyCheck:
                 values.setdefault(thought.name, []).append(thought.value[key.car].copy())
             seen.append((self._image[key.car].copy(), self._floats[key.car].copy(), decided[key.car].copy()))
 
-        finished, time_ms, _ = self._race(key.seed, only=key.car, on_decided=keep)
+        finished, time_ms, *_ = self._race(key.seed, only=key.car, on_decided=keep)
         if not finished[key.car]:
             return None
         image, floats, action = (np.stack(column) for column in zip(*seen, strict=True))
@@ -157,6 +191,10 @@ class GreedyCheck:
         """Closes the environment."""
         self._environment.close()
 
+    def _seeds(self, seed: int, num_races: int) -> NDArray[np.unsignedinteger]:
+        """Returns the seed of each batch."""
+        return np.random.SeedSequence(seed).generate_state(-(-num_races // self._num_cars))
+
     def _fastest(self, seeds: NDArray[np.unsignedinteger], finished: NDArray, time_ms: NDArray) -> RaceKey | None:
         if not finished.any():
             return None
@@ -165,24 +203,21 @@ class GreedyCheck:
 
     def _race(
         self, seed: int, only: int | None = None, on_decided: Callable[[NDArray[np.int64]], None] | None = None
-    ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
-        """Drives until all cars have ended their races, or the `only` one that matters.
-
-        Returns:
-            Whether each car finished, its time in milliseconds, and its progress in metres.
-        """
+    ) -> RaceOutcomes:
+        """Drives until all cars have ended their races, or the `only` one that matters."""
         self._environment.reset_into(self._image, self._floats, self._potential, seed)
         is_racing = np.ones(self._num_cars, bool)
         finished, time_ms = np.zeros(self._num_cars, bool), np.zeros(self._num_cars, np.int64)
-        progress_m = np.zeros(self._num_cars)
+        progress_m, total_reward = np.zeros(self._num_cars), np.zeros(self._num_cars)
         while is_racing.any() if only is None else is_racing[only]:
             result = self._step(on_decided)
+            total_reward[is_racing] += result.reward[is_racing]
             ended = is_racing & (result.terminated | result.truncated)
             finished[ended] = result.is_finished[ended]
             time_ms[ended], progress_m[ended] = result.race_time_ms[ended], result.progress_m[ended]
             is_racing &= ~ended
             self._on_step()
-        return finished, time_ms, progress_m
+        return RaceOutcomes(finished, time_ms, progress_m, total_reward)
 
     def _step(self, on_decided: Callable[[NDArray[np.int64]], None] | None) -> StepResult:
         image, floats = torch.from_numpy(self._image), torch.from_numpy(self._floats)

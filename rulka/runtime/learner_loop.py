@@ -265,6 +265,8 @@ class LearnerLoop:
         values = self.races.values() | {"record_s": self.records.time_s}
         facts = {name: value for name, value in values.items() if value is not None}
         shown = {"finished": "finish_rate", "record s": "record_s", "progress m": "mean_progress_m"}
+        if self.spec.is_by_return:
+            shown = {"return": "mean_return"}
         bar.advance(
             num_taken,
             updates=self._learner.version,
@@ -346,6 +348,8 @@ class LearnerLoop:
 
 
 def _named_check(result: CheckResult) -> dict[str, float | None]:
+    if result.mean_return is not None:
+        return {"check_mean_return": result.mean_return}
     return {
         "check_finish_rate": result.finish_rate,
         "check_mean_time_s": result.mean_time_s,

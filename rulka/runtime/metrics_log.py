@@ -47,6 +47,7 @@ _GROUP = {
     "check_finish_rate": "Check",
     "check_mean_time_s": "Check",
     "check_mean_progress_m": "Check",
+    "check_mean_return": "Check",
     "gradient_steps": "Total",
     "minutes": "Total",
     "version": "Total",

@@ -80,13 +80,13 @@ def check_written(block: ExperienceBlock) -> None:
     Raises:
         IncompleteBlockError: naming the array that holds poison or a NaN.
     """
-    for name in _NUMBERS:
+    for name in (*_NUMBERS, "action") if block.spec.continuous else _NUMBERS:
         if np.isnan(np.sum(getattr(block, name))):
             _refuse(block, name, int(np.isnan(getattr(block, name)).sum()))
     for name in _TRUTHS:
         if (getattr(block, name).view(np.uint8) > 1).any():
             _refuse(block, name, int((getattr(block, name).view(np.uint8) > 1).sum()))
-    if (block.action == POISON).any():
+    if not block.spec.continuous and (block.action == POISON).any():
         _refuse(block, "action", int((block.action == POISON).sum()))
 
 

@@ -52,6 +52,7 @@ class RunSpec:
         make_collector_cars: returns what builds the environment of the collector of a number, where each has a place
             of its own, as in a game or on several tracks; None lets `make_cars` build them all.
         num_tracks: how many are raced on; the fastest race is kept where there is one.
+        is_by_return: whether weights are chosen by the return of their greedy episodes, where there is no finish.
         device: where central inference and the greedy checks run; collectors that choose actions themselves stay on
             the CPU.
     """
@@ -65,6 +66,7 @@ class RunSpec:
     label: str
     make_collector_cars: Callable[[int], MakeCars] | None = None
     num_tracks: int = 1
+    is_by_return: bool = False
     device: torch.device = CPU
 
     def cars_of(self, collector: int) -> MakeCars:

@@ -33,6 +33,8 @@ def _tensors(value: float) -> dict[str, torch.Tensor]:
         (CheckResult(8, 1.0, 30.1, 0.0498, 600.0, None), CheckResult(8, 1.0, 30.0, 0.05, 600.0, None)),
         (CheckResult(8, 0.125, 50.0, 0.5, 90.0, None), CheckResult(8, 0.0, None, None, 500.0, None)),
         (CheckResult(8, 0.0, None, None, 120.0, None), CheckResult(8, 0.0, None, None, 100.0, None)),
+        # Where returns count, nothing else does.
+        (CheckResult(8, 0.0, None, None, 0.0, None, -1.0), CheckResult(8, 1.0, 30.0, 0.05, 600.0, None, -2.0)),
     ],
 )
 def test_rank(better: CheckResult, worse: CheckResult) -> None:
@@ -49,6 +51,15 @@ def test_one_race_in_each_car_by_hand() -> None:
     assert result.fastest is not None
     assert (result.fastest.car, result.fastest.time_ms) == (0, 350)
     assert len(steps) == 2 * RACE_STEPS  # two rounds of three for the four that were asked for
+
+
+def test_returns_by_hand() -> None:
+    """The fake actor's greedy action 1 pays 2, so a race of 7 decisions returns 14; what comes after it counts not."""
+    check = GreedyCheck(FakeCars(3, at_line=True), FakeActor(0), SPEC, _nothing, is_by_return=True)
+    assert check.race(_tensors(1.0), seed=1, num_races=4).total_reward.tolist() == [14.0] * 6
+    assert check.run(_tensors(1.0), seed=1, num_races=3).mean_return == 14.0
+    by_races = GreedyCheck(FakeCars(3, at_line=True), FakeActor(0), SPEC, _nothing)
+    assert by_races.run(_tensors(1.0), seed=1, num_races=3).mean_return is None
 
 
 def test_best_are_kept_as_copies_and_race_once_more() -> None:
