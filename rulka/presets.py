@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -17,11 +17,21 @@ import yaml
 
 from rulka.errors import UserError
 from rulka.outputs import new_file
-from rulka.params import ALGORITHM_NAMES, PARAMS_FILE, Params, checked_params, keys_of, read_sections
+from rulka.params import (
+    ALGORITHM_NAMES,
+    PARAMS_FILE,
+    Params,
+    checked_params,
+    keys_of,
+    read_sections,
+    that_comes_with_the_package,
+)
 from rulka.params.problems import did_you_mean
 from rulka.params.writer import with_values
 
 PRESETS_DIR = Path("presets")
+ENVIRONMENTS = "environments"
+"""In `PRESETS_DIR`: `any.yaml`, and by ID what trainings in single Gymnasium environments have besides."""
 HEADER = "# params.yaml with preset "
 """Begins the first line of what a preset wrote; the names of all that lie there follow, the newest last."""
 _END_OF_SENTENCE = re.compile(r"\.(?=\s+[A-Z]|$)")
@@ -99,6 +109,32 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
     return Applied(changes, remarks)
 
 
+def environment_params(environment: str, overlay: Mapping[str, Any]) -> Params:
+    """Returns the parameters of a training in a Gymnasium environment.
+
+    They are those of `params.yaml`, or the package's where there is none here, and over them `scratch`, what all
+    environments have in common, what this one has, and the overlay.
+
+    Args:
+        environment: its ID; a module before it makes no difference.
+        overlay: sections of keys.
+
+    Raises:
+        PresetError: if a key is not known.
+        ParamsError: if the result is not valid.
+    """
+    here = PARAMS_FILE.is_file()
+    params_file, folder = (path if here else that_comes_with_the_package(path) for path in (PARAMS_FILE, PRESETS_DIR))
+    own = Path(ENVIRONMENTS, f"{environment.rpartition(':')[2]}.yaml")
+    sections = read_sections(params_file)
+    for name in (Path("scratch.yaml"), Path(ENVIRONMENTS, "any.yaml"), own):
+        if name != own or (folder / name).is_file():
+            layer = read_sections(folder / name, PresetError)
+            sections = laid_over(sections, layer, (folder / name).as_posix(), PresetError)
+    sections = laid_over(sections, overlay, "the command line", PresetError)
+    return checked_params(sections, f"the parameters for {environment} are wrong")
+
+
 def _remarks(below: list[str], name: str, changes: list[str], params: Params) -> list[str]:
     remarks = []
     others = [other for other in below if other != name]
@@ -161,6 +197,16 @@ def differences(
             yield from differences(base[key], value, whose, error_class, keys)
         elif base[key] != value:
             yield keys, base[key], value
+
+
+def laid_over(
+    base: Mapping[str, Any], overlay: Mapping[str, Any], whose: str, error_class: type[UserError]
+) -> dict[str, Any]:
+    """Returns sections of parameters with others laid over them; see `differences`."""
+    merged = copy.deepcopy(dict(base))
+    for keys, _, value in differences(merged, dict(overlay), whose, error_class):
+        reduce(getitem, keys[:-1], merged)[keys[-1]] = copy.deepcopy(value)
+    return merged
 
 
 def _is_whole(base: dict[str, Any], value: dict[str, Any]) -> bool:

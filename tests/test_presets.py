@@ -10,7 +10,7 @@ import pytest
 from models.encoders.config import ImpalaConfig
 from rulka.outputs import OutputError
 from rulka.params import ALGORITHM_NAMES, ParamsError, read_params
-from rulka.presets import PresetError, apply_preset, preset_lines, preset_names
+from rulka.presets import PresetError, apply_preset, environment_params, preset_lines, preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -169,3 +169,38 @@ def test_presets_are_listed_with_what_they_are(tmp_path: Path):
     (tmp_path / "bare.yaml").write_text("iqn: {}\n")
     write(tmp_path, "# IQN, but mine, et al. 2024. And more\niqn: {}\n")
     assert preset_lines(tmp_path) == ["bare", "mine        IQN, but mine, et al. 2024"]
+
+
+ENVIRONMENTS = ROOT / "presets" / "environments"
+
+
+@pytest.mark.parametrize("file", sorted(ENVIRONMENTS.rglob("*.yaml")), ids=lambda file: file.stem)
+def test_environments_fit_the_parameters(file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    environment = file.relative_to(ENVIRONMENTS).with_suffix("").as_posix()
+    params = environment_params(f"some.module:{environment}", {})
+    assert (params.train.num_collectors, params.train.compared) == (0, ())
+    assert {part for name in ALGORITHM_NAMES for part in params.transfer.of(name).by_part().values()} == {"fresh"}
+
+
+def test_the_nearest_layer_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Parameters of anywhere else are the package's; the command line lies over all files."""
+    monkeypatch.chdir(tmp_path)
+    anything, cartpole = environment_params("Other-v0", {}), environment_params("CartPole-v1", {})
+    assert (anything.train.max_env_steps, cartpole.train.max_env_steps) == (1_000_000, 100_000)
+    assert anything.ppo.epochs != cartpole.ppo.epochs
+    given = environment_params("CartPole-v1", {"train": {"max_env_steps": 7}, "ppo": {"epochs": 3}})
+    assert (given.train.max_env_steps, given.ppo.epochs) == (7, 3)
+    assert given.ppo.gamma == cartpole.ppo.gamma
+
+
+@pytest.mark.parametrize(
+    ("overlay", "error", "said"),
+    [
+        ({"ppo": {"clop": 0.1}}, PresetError, "the command line has the unknown key ppo.clop; did you mean clip?"),
+        ({"train": {"algorithm": "dqn"}}, ParamsError, "the parameters for CartPole-v1 are wrong"),
+    ],
+)
+def test_what_is_wrong_for_an_environment_is_named(overlay: dict, error: type[Exception], said: str):
+    with pytest.raises(error, match=said.replace("?", r"\?")):
+        environment_params("CartPole-v1", overlay)

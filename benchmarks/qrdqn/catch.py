@@ -1,7 +1,8 @@
 """Catch64, a small cheap pixel task: a ball falls through an 8 x 8 grid drawn in 64 x 64 grey pixels, a paddle catches.
 
 Source of the rules: Mnih et al. 2014, arXiv:1406.6247; bsuite's Catch (Osband et al. 2020, arXiv:1908.03568), there
-with one ball in a race. The same world is a gymnasium environment here, and a batch of cars for Rulka's runtime.
+with one ball in a race. The same world is a gymnasium environment here, `benchmarks.qrdqn.catch:rulka/Catch64-v0`, and
+a batch of cars for Rulka's runtime.
 Dimensions: N games, F floats.
 """
 
@@ -165,6 +166,9 @@ class CatchCars:
         for game, image in zip(self._games, image_out, strict=True):
             game.draw(image[0])
         floats_out[:], potential_out[:] = 0.0, 0.0
+
+
+gymnasium.register("rulka/Catch64-v0", entry_point="benchmarks.qrdqn.catch:CatchEnv")
 
 
 def _fill(image_out: NDArray[np.uint8], row: int, column: int, grey: int) -> None:

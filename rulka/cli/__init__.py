@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 import tyro
 
+from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import bench, doctor, experiment, preset, run, up
 from rulka.cli.races import agent, evaluate, reference, track, watch
@@ -39,6 +40,8 @@ COMMANDS = {
     "game-check": game_check,
     "preset": preset,
     "experiment": experiment,
+    "train-env": train_env,
+    "evaluate-env": evaluate_env,
 }
 
 

@@ -7,7 +7,6 @@ it, its code, and the keys of the stages before it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph
 from rulka.params import Params, checked_params, read_sections
 from rulka.params.base import Count, Section, Seed
 from rulka.params.problems import problems_of
-from rulka.presets import differences
+from rulka.presets import laid_over
 from rulka.provenance import hash_json, hash_path
 
 KEY_LENGTH = 16
@@ -157,12 +156,12 @@ def read_plan(path: Path) -> Plan:
         ParamsError: if parameters of a variant cannot be.
     """
     file = _read_file(path)
-    base = _laid_over(read_sections(PARAMS_FILE), file.overrides, f"{path}: overrides")
+    base = laid_over(read_sections(PARAMS_FILE), file.overrides, f"{path}: overrides", ExperimentError)
     if file.budget is not None:
-        base = _laid_over(base, file.budget.overlay, f"{path}: budget")
+        base = laid_over(base, file.budget.overlay, f"{path}: budget", ExperimentError)
     variants: dict[str, dict[str, Any]] = {}
     for name, overlay in file.variants.items():
-        sections = _laid_over(base, overlay, f"{path}: variant {name}")
+        sections = laid_over(base, overlay, f"{path}: variant {name}", ExperimentError)
         if sections == base and name != file.baseline:
             message = f"{path}: the variant {name!r} changes nothing"
             raise ExperimentError(message, hint="Only the baseline may be the parameters as they are.")
@@ -197,23 +196,12 @@ def _read_file(path: Path) -> ExperimentFile:
     return file
 
 
-def _laid_over(base: Mapping[str, Any], overlay: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Returns sections of parameters with others laid over them, in the way of a preset."""
-    merged = copy.deepcopy(dict(base))
-    for keys, _, value in differences(merged, dict(overlay), what, ExperimentError):
-        inner = merged
-        for key in keys[:-1]:
-            inner = inner[key]
-        inner[keys[-1]] = copy.deepcopy(value)
-    return merged
-
-
 def _seeded(sections: dict[str, Any], keys: Sequence[str], seed: int, path: Path) -> dict[str, Any]:
     overlay: dict[str, Any] = {}
     for key in keys:
         section, _, name = key.partition(".")
         overlay.setdefault(section, {})[name] = seed
-    return _laid_over(sections, overlay, f"{path}: seeded")
+    return laid_over(sections, overlay, f"{path}: seeded", ExperimentError)
 
 
 def _stages(last: str, path: Path) -> list[str]:

@@ -51,7 +51,15 @@ from rulka.params.races import (
     TrackParams,
     TracksParams,
 )
-from rulka.params.reader import PARAMS_FILE, ParamsError, checked_params, read_params, read_sections, reference_params
+from rulka.params.reader import (
+    PARAMS_FILE,
+    ParamsError,
+    checked_params,
+    read_params,
+    read_sections,
+    reference_params,
+    that_comes_with_the_package,
+)
 from rulka.params.sections import Params, keys_of
 from rulka.params.simulator import (
     MAX_PIXELS,
@@ -162,4 +170,5 @@ __all__ = [
     "read_params",
     "read_sections",
     "reference_params",
+    "that_comes_with_the_package",
 ]

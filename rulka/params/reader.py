@@ -92,9 +92,17 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
 def reference_params() -> Params:
     """Returns the parameters that come with the package, whatever the current directory.
 
-    In a checkout they are the repository's own `params.yaml`; in an installed wheel, the copy of it that the wheel
-    carries as `rulka/reference_params.yaml`. For environments made without a configuration; stages never use them.
+    For environments made without a configuration; stages never use them.
+    """
+    return read_params(that_comes_with_the_package(PARAMS_FILE))
+
+
+def that_comes_with_the_package(path: Path) -> Path:
+    """Returns where a file or folder of the project lies, whatever the current directory.
+
+    In a checkout it is the repository's own; in an installed wheel, the copy of it that the wheel carries as
+    `rulka/reference_<name>`.
     """
     package = Path(__file__).resolve().parents[1]
     is_checkout = (package.parent / "pyproject.toml").is_file()
-    return read_params(package.parent / PARAMS_FILE if is_checkout else package / "reference_params.yaml")
+    return package.parent / path if is_checkout else package / f"reference_{path}"

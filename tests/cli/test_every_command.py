@@ -70,6 +70,8 @@ def is_calibrated(text: str, path: Path) -> bool:
     return "written to params.yaml" in text and (path / "report.md").is_file() and bool(read_params())
 
 
+BRIEF = "--steps 256 --set train.num_checks=1 train.check_races=2 train.final_check_races=2"
+
 ROWS = (
     Row("inspect", "inspect recordings --json", lambda text, _: not any(x["error"] for x in json.loads(text))),
     Row("inspect", "inspect recordings/0.Replay.Gbx", lambda text, _: "num_inputs" in text),
@@ -110,6 +112,18 @@ ROWS = (
         "reference tiny --budget 1 --out {place}/lap.txt",
         lambda _, path: "time_ms: " in path.read_text(),
         "{place}/lap.txt",
+    ),
+    Row(
+        "train-env",
+        f"train-env CartPole-v1 --seed 4 --json {BRIEF}",
+        lambda text, _: (json.loads(text)["seed"], json.loads(text)["episodes"]) == (4, 2),
+    ),
+    Row("train-env", f"train-env CartPole-v1 --algorithm iqn {BRIEF}", lambda text, _: "iqm_return" in text),
+    Row(
+        "evaluate-env",
+        "evaluate-env trained --episodes 3 --seed 9 --json",
+        lambda text, _: json.loads(text)["episodes"] == 3,
+        before=f"train-env CartPole-v1 --out trained {BRIEF}",
     ),
     Row("bench", "bench speed", lambda text, _: "10 per s" in text),
     Row("preset", "preset list", lambda text, _: "chunks" in text),

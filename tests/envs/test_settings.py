@@ -34,8 +34,10 @@ def test_reference_params_are_the_repositorys_from_anywhere(tmp_path, monkeypatc
 
 
 def test_a_wheel_carries_the_parameters() -> None:
-    """Outside a checkout they are read from the copy that the wheel is told to hold."""
-    assert '"params.yaml" = "rulka/reference_params.yaml"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    """Outside a checkout they, and the presets, are read from the copies that the wheel is told to hold."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"params.yaml" = "rulka/reference_params.yaml"' in project
+    assert '"presets" = "rulka/reference_presets"' in project
 
 
 def test_what_is_left_out_comes_from_the_reference() -> None:

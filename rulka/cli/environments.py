@@ -1,0 +1,141 @@
+"""Commands that train and evaluate agents in Gymnasium environments other than the races."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+import yaml
+
+from rulka.cli.options import AsJson, DeviceName, OneName, OnePath, say, say_json
+from rulka.errors import UserError
+
+if TYPE_CHECKING:
+    from rulka.runtime.environment_run import EnvironmentAgent
+
+Settings = Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")]
+
+
+def train_env(
+    environment: OneName,
+    /,
+    algorithm: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    settings: Settings = (),
+    out: Path | None = None,
+    device: DeviceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train an agent in any Gymnasium environment, and let it act greedily; docs/any-environment.md.
+
+    Args:
+        environment: its ID, such as CartPole-v1, or MODULE:ID for one that a module registers.
+        algorithm: what trains; the one of params.yaml when left out.
+        steps: of the environment, after which training ends; those of presets/environments when left out.
+        seed: of everything; the one of params.yaml when left out.
+        settings: parameters that differ, such as ppo.clip=0.1 network.dense_hidden=128.
+        out: folder of the training, gone on with if it is one; in runs/environments when left out.
+        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        as_json: print one JSON object.
+    """
+    from rulka.device import use_device
+    from rulka.envs.episodes import read_facts
+    from rulka.presets import environment_params
+    from rulka.runtime.environment_run import train_in_environment
+
+    _import_from_here()
+    facts = read_facts(environment)
+    options = {"algorithm": algorithm, "max_env_steps": steps, "seed": seed}
+    given = {"train": {name: value for name, value in options.items() if value is not None}}
+    params = environment_params(facts.environment, _merged(given, settings))
+    # Standard output is for JSON.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        folder, agent = train_in_environment(facts, params, out, use_device(device))
+    _report(folder, agent, agent.returns, as_json=as_json)
+
+
+def evaluate_env(
+    folder: OnePath,
+    /,
+    episodes: int | None = None,
+    seed: int = 0,
+    device: DeviceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let an agent of `rulka train-env` act greedily in its environment.
+
+    Args:
+        folder: of its training.
+        episodes: how many; as many as after its training when left out.
+        seed: of where they begin.
+        device: where its network runs; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        as_json: print one JSON object.
+    """
+    from rulka.device import use_device
+    from rulka.runtime.environment_run import load_environment_agent, race_in_environment
+
+    if (episodes is not None and episodes < 1) or not 0 <= seed < 2**32:
+        message = "--episodes is a whole number from 1, --seed one from 0 to 4294967295"
+        raise UserError(message)
+    _import_from_here()
+    agent = load_environment_agent(folder)
+    returns = race_in_environment(agent, episodes or len(agent.returns), seed, use_device(device))
+    _report(folder, agent, returns, as_json=as_json)
+
+
+def _import_from_here() -> None:
+    """Lets MODULE of MODULE:ID lie in the current folder, as it does for `python -m`."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _merged(given: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Returns the sections of options, and those of settings KEY=VALUE beside them."""
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        inner, *names = given, *key.split(".")
+        if not sign or not all(names):
+            message = f"{setting!r} sets nothing"
+            raise UserError(message, hint="Write KEY=VALUE, such as ppo.clip=0.1; keys are those of params.yaml.")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            message = f"the value of {key} is not valid YAML: {text!r}"
+            raise UserError(message) from error
+        for count, name in enumerate(names[:-1], 1):
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                message = f"{'.'.join(names[:count])} is set to {inner!r}, and has no key {names[count]}"
+                raise UserError(message)
+        inner[names[-1]] = value
+    return given
+
+
+def _report(folder: Path, agent: EnvironmentAgent, returns: Sequence[float], *, as_json: bool) -> None:
+    """Prints what an agent's episodes came to."""
+    import numpy as np
+
+    from rulka.evaluation.statistics import interquartile_mean
+
+    values, train = np.asarray(returns), agent.params.train
+    found = {
+        "environment": agent.environment,
+        "algorithm": train.algorithm,
+        "seed": train.seed,
+        "episodes": len(values),
+        "mean_return": float(values.mean()),
+        "iqm_return": float(interquartile_mean(values)),
+        "std_return": float(values.std()),
+        **{name: agent.training[name] for name in ("env_steps", "weights_of_env_steps", "minutes", "cpu_seconds")},
+        "folder": folder.as_posix(),
+    }
+    if as_json:
+        say_json(found)
+        return
+    for name, value in found.items():
+        say(f"{name:22}{f'{value:.2f}' if isinstance(value, float) else value}")

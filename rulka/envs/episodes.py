@@ -1,0 +1,325 @@
+"""Episodes of any Gymnasium environment as a batch of cars for the runtime; see docs/any-environment.md.
+
+An episode stands for a race, from a reset to its end; an environment for a car. Dimensions: N environments side by
+side, L frames seen at once, H x W pixels, F floats: float 0 is IQN's clock of the mini-race, which its learner writes,
+and what the environment shows in numbers follows, part after part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+from PIL import Image
+
+from rulka.actions import ActionSpace, Choices, Intervals
+from rulka.envs.results import StepResult
+from rulka.errors import UserError
+from rulka.observation import FLOATS, Normalisation, reference_normalisation
+from rulka.params import MIN_PIXELS, ObservationParams
+from rulka.schedule import Moment
+from rulka.simulator.frame_history import FrameHistory
+
+WHOLE = ""
+"""Stands for the name of a part where an observation is one array and no dictionary."""
+MOST_ACTIONS = 255
+"""Blocks of experience hold an action's index in a byte, of which the largest says that nobody has written it."""
+CHANNELS = (1, 3)
+RANDOM_ENVS, RANDOM_STEPS = 16, 512
+"""Environments, and steps of each by random actions, whose numbers the normalisation is measured on."""
+REACH = 4.0
+"""How many times as far as under random actions a number is expected to go at most."""
+STILL = 1e-6
+"""Numbers whose standard deviation is below this have not changed."""
+
+WRAPPED = "Gymnasium's wrappers make other spaces into these; register the wrapped environment under an ID of its own."
+
+
+class UnfitEnvironmentError(UserError):
+    """An environment does not exist, cannot be made, or has a space that agents cannot see or act in."""
+
+
+@dataclass(frozen=True)
+class EnvironmentFacts:
+    """What an environment shows and takes.
+
+    Attributes:
+        environment: its ID with its version, and `module:` before it where a module has to be imported first.
+        image: name of the part of an observation that is an image; None where there is none.
+        numbers: names of all other parts, in the order of the floats.
+        num_floats: F, the clock included.
+        actions: what its decisions are; the numbers of a Box one after another.
+    """
+
+    environment: str
+    image: str | None
+    numbers: tuple[str, ...]
+    num_floats: int
+    actions: ActionSpace
+
+    def seen(self, observation: ObservationParams) -> ObservationParams:
+        """Returns what agents see: where there is no image, the smallest one, withheld, which nobody encodes.
+
+        Raises:
+            UnfitEnvironmentError: if parts are withheld that only races have, or nothing is left to see.
+        """
+        others = [part for part in observation.withheld if part != "image"]
+        if others:
+            message = f"observation.withheld names {others[0]}, which is a part of races: {self.environment} has none"
+            raise UnfitEnvironmentError(message, hint="Of other environments only the image can be withheld.")
+        if self.image is None:
+            size = {"height": MIN_PIXELS, "width": MIN_PIXELS, "frames": 1, "withheld": ("image",)}
+            return observation.model_copy(update=size)
+        if not observation.shows_image and not self.numbers:
+            message = f"observation.withheld leaves nothing to see of {self.environment}, which shows an image alone"
+            raise UnfitEnvironmentError(message)
+        return observation
+
+
+def read_facts(environment: str) -> EnvironmentFacts:
+    """Makes an environment and looks at its spaces.
+
+    Raises:
+        UnfitEnvironmentError: if it cannot be made, or has a space that agents cannot see or act in.
+    """
+    made = _make(environment, 1)
+    module, colon, _ = environment.rpartition(":")
+    if made.spec is not None:  # of an ID without a version it names the newest
+        environment = f"{module}{colon}{made.spec.id}"
+    try:
+        image, numbers, count = _read_observation(environment, made.single_observation_space)
+        return EnvironmentFacts(
+            environment, image, numbers, 1 + count, _read_actions(environment, made.single_action_space)
+        )
+    finally:
+        made.close()
+
+
+def _make(environment: str, num_envs: int) -> VectorEnv[Any, Any, Any]:
+    try:
+        made = gymnasium.make_vec(environment, num_envs)
+    except (gymnasium.error.Error, ImportError) as error:
+        message = f"{environment} cannot be made: {error}"
+        hint = (
+            "`python -c 'import gymnasium; gymnasium.pprint_registry()'` lists what is there; MODULE:ID imports first."
+        )
+        raise UnfitEnvironmentError(message, hint=hint) from error
+    mode = made.metadata.get("autoreset_mode")
+    if mode is not AutoresetMode.NEXT_STEP:
+        made.close()
+        message = f"{environment} resets its episodes in the mode {mode}, and not with the next step"
+        raise UnfitEnvironmentError(message)
+    return made
+
+
+def _parts_of(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]]:
+    return dict(space.spaces) if isinstance(space, spaces.Dict) else {WHOLE: space}
+
+
+def _read_observation(environment: str, space: spaces.Space[Any]) -> tuple[str | None, tuple[str, ...], int]:
+    """Returns the names of image and numbers, and how many numbers there are."""
+    images, numbers, count = [], [], 0
+    for name, part in _parts_of(space).items():
+        if isinstance(part, spaces.Box) and _is_image(part):
+            images.append(name)
+        elif isinstance(part, spaces.Box) and len(part.shape) <= 1:
+            numbers.append(name)
+            count += int(np.prod(part.shape))
+        else:
+            what = f"the part {name!r} of what" if name != WHOLE else "what"
+            message = f"{what} {environment} shows is {part}, which is no image and no vector"
+            hint = (
+                "An image is a Box of uint8 with one or three channels, [H, W], [H, W, C] or [C, H, W]; a vector a Box"
+                " of one dimension; a Dict has one image and vectors. " + WRAPPED
+            )
+            raise UnfitEnvironmentError(message, hint=hint)
+    if len(images) > 1:
+        message = f"{environment} shows {len(images)} images, {', '.join(images)}, and agents see one"
+        raise UnfitEnvironmentError(message, hint=WRAPPED)
+    return next(iter(images), None), tuple(numbers), count
+
+
+def _is_image(space: spaces.Box) -> bool:
+    shape = space.shape
+    has_channels = len(shape) == 3 and (shape[-1] in CHANNELS or shape[0] in CHANNELS)
+    return space.dtype == np.uint8 and (len(shape) == 2 or has_channels)
+
+
+def _read_actions(environment: str, space: spaces.Space[Any]) -> ActionSpace:
+    if isinstance(space, spaces.Discrete):
+        if space.n > MOST_ACTIONS:
+            message = f"{environment} has {space.n} actions, and there may be at most {MOST_ACTIONS}"
+            raise UnfitEnvironmentError(message)
+        return Choices(int(space.n))
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        message = f"{environment} takes actions of {space}, and agents choose from Discrete or from a Box of floats"
+        raise UnfitEnvironmentError(message, hint=WRAPPED)
+    low, high = (np.ravel(end).astype(float) for end in (space.low, space.high))
+    if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+        message = f"{environment} takes actions of {space}, and agents choose within finite bounds, the lower one first"
+        raise UnfitEnvironmentError(message, hint=WRAPPED)
+    return Intervals(tuple(low.tolist()), tuple(high.tolist()))
+
+
+class Episodes:
+    """N environments side by side; see `rulka.runtime.collector.CarBatch`.
+
+    Environment k is seeded with `seed + k`, where the environment does not bring a vector form of its own that does it
+    otherwise. Images become grey and have the size of `observation`; an image that is withheld is black.
+    """
+
+    def __init__(self, environment: str, num_envs: int, observation: ObservationParams) -> None:
+        """Makes them.
+
+        Args:
+            environment: ID, see `EnvironmentFacts`.
+            num_envs: N.
+            observation: what agents see, see `EnvironmentFacts.seen`.
+
+        Raises:
+            UnfitEnvironmentError: see `read_facts`.
+        """
+        self._envs = _make(environment, num_envs)
+        space, actions = self._envs.single_observation_space, self._envs.single_action_space
+        self._image, self._numbers, _ = _read_observation(environment, space)
+        _read_actions(environment, actions)
+        self._actions = actions
+        self._is_over = np.zeros(num_envs, np.bool_)
+        self._size = (observation.width, observation.height)
+        self._history: FrameHistory | None = None
+        if self._image is not None and observation.shows_image:
+            self._history = FrameHistory(num_envs, observation.image_shape)
+
+    def reset_into(
+        self,
+        image_out: NDArray[np.uint8],
+        floats_out: NDArray[np.float32],
+        potential_out: NDArray[np.float32],
+        seed: int,
+    ) -> None:
+        """Starts all episodes anew and writes images [N, L, H, W], floats [N, F] and potentials [N], which are 0."""
+        observed, _ = self._envs.reset(seed=seed)
+        self._is_over[:] = False
+        self._write(observed, np.ones_like(self._is_over), image_out, floats_out, potential_out)
+
+    def step_into(
+        self,
+        actions: NDArray,
+        image_out: NDArray[np.uint8],
+        floats_out: NDArray[np.float32],
+        potential_out: NDArray[np.float32],
+    ) -> StepResult:
+        """Takes one decision in every environment, [N] indices or [N, D] numbers; one that is over is reset instead."""
+        is_reset = self._is_over.copy()
+        observed, reward, terminated, truncated, _ = self._envs.step(self._meant(actions))
+        terminated = np.array(terminated, np.bool_)
+        truncated = np.array(truncated, np.bool_) & ~terminated
+        self._is_over = terminated | truncated
+        self._write(observed, is_reset, image_out, floats_out, potential_out)
+        return StepResult.without_track(np.array(reward, np.float32), terminated, truncated, is_reset)
+
+    def set_moment(self, moment: Moment) -> None:
+        """Changes nothing: the rewards have no schedule."""
+
+    def state_dict(self) -> None:
+        """Says that a run cannot go on in the middle of an episode: Gymnasium has no way to save an environment."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Is never called: there is no state."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._envs.close()
+
+    def _meant(self, actions: NDArray) -> NDArray:
+        """Returns what the environments call these actions."""
+        space = self._actions
+        if isinstance(space, spaces.Discrete):
+            return actions + space.start
+        assert isinstance(space, spaces.Box)
+        return actions.reshape(-1, *space.shape).astype(space.dtype).clip(space.low, space.high)
+
+    def _write(
+        self,
+        observed: Any,
+        is_first: NDArray[np.bool_],
+        image_out: NDArray[np.uint8],
+        floats_out: NDArray[np.float32],
+        potential_out: NDArray[np.float32],
+    ) -> None:
+        parts = observed if isinstance(observed, Mapping) else {WHOLE: observed}
+        potential_out[:], floats_out[:, 0] = 0.0, 0.0
+        _write_numbers(parts, self._numbers, floats_out[:, 1:])
+        if self._history is None:
+            image_out[:] = 0
+            return
+        assert self._image is not None
+        for image, grey in zip(parts[self._image], self._history.newest, strict=True):
+            grey[:] = _grey(image, self._size)
+        self._history.add(has_moved=True, is_first=is_first)
+        image_out[:] = self._history.seen
+
+
+def _write_numbers(parts: Mapping[str, NDArray], names: tuple[str, ...], out: NDArray[np.float32]) -> None:
+    """Writes parts [N, ...] side by side into [N, F - 1]."""
+    begin = 0
+    for name in names:
+        columns = parts[name].reshape(len(out), -1)
+        out[:, begin : begin + columns.shape[1]] = columns
+        begin += columns.shape[1]
+
+
+def _grey(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Returns an image as [H, W] grey pixels; `size` is width and height."""
+    if image.ndim == 3:
+        image = image if image.shape[-1] in CHANNELS else image.transpose(1, 2, 0)
+        image = image[..., 0] if image.shape[-1] == 1 else image
+    if image.shape == size[::-1]:
+        return image
+    # Not by gymnasium's wrappers: they need OpenCV, which nothing else here does.
+    return np.asarray(Image.fromarray(image).convert("L").resize(size, Image.Resampling.BOX))
+
+
+def measure_normalisation(facts: EnvironmentFacts, seed: int) -> Normalisation:
+    """Returns mean and standard deviation of what an environment shows in numbers while actions are random.
+
+    Bounds of a space say little: many are infinite, or far outside of what happens. But who has learned something gets
+    further than chance, so numbers with finite bounds count as spread over half of their range, if that is more, but
+    `REACH` times what was measured at most. A number that did not change is measured by half the range of its bounds
+    where these are finite, else by 1.
+    """
+    mean, std = np.zeros(facts.num_floats, np.float32), np.ones(facts.num_floats, np.float32)
+    clock, reference = FLOATS["clock"], reference_normalisation()
+    mean[0], std[0] = reference.mean[clock][0], reference.std[clock][0]
+    if facts.numbers:
+        envs = _make(facts.environment, RANDOM_ENVS)
+        mean[1:], std[1:] = _moments(envs, facts, seed)
+        envs.close()
+    return Normalisation(mean, std)
+
+
+def _moments(envs: VectorEnv[Any, Any, Any], facts: EnvironmentFacts, seed: int) -> tuple[NDArray, NDArray]:
+    shown = np.empty((RANDOM_STEPS, RANDOM_ENVS, facts.num_floats - 1), np.float32)
+    envs.action_space.seed(seed)
+    observed, _ = envs.reset(seed=seed)
+    for row in shown:
+        _write_numbers(observed if isinstance(observed, Mapping) else {WHOLE: observed}, facts.numbers, row)
+        observed, *_ = envs.step(envs.action_space.sample())
+    values = shown.reshape(-1, shown.shape[-1]).astype(np.float64)
+    parts = _parts_of(envs.single_observation_space)
+    low, high = (
+        np.concatenate([np.ravel(getattr(parts[name], end)) for name in facts.numbers]).astype(np.float64)
+        for end in ("low", "high")
+    )
+    with np.errstate(invalid="ignore", over="ignore"):
+        half = (high - low) / 2
+    is_bounded, std = np.isfinite(half) & (half > 0.0), values.std(axis=0)
+    expected = np.where(is_bounded, np.clip(half / 2, std, REACH * std), std)
+    return values.mean(axis=0), np.where(std > STILL, expected, np.where(is_bounded, half, 1.0))

@@ -1,0 +1,69 @@
+"""What `rulka train-env` and `rulka evaluate-env` say of what cannot be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rulka.cli import main
+
+
+def call(arguments: str) -> int:
+    before, sys.argv = sys.argv, ["rulka", *arguments.split()]
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("train-env CartPol-v1", "Did you mean: `CartPole`?"),
+        ("train-env Pendulum-v1 --algorithm iqn --out run", "iqn compares all actions"),
+        ("train-env CartPole-v1 --algorithm dqn", "train.algorithm: must be "),
+        ("train-env CartPole-v1 --steps 0", "train.max_env_steps: must be greater than or equal to 1"),
+        ("train-env CartPole-v1 --set ppo.clop=1", "unknown key ppo.clop; did you mean clip?"),
+        ("train-env CartPole-v1 --set ppo.clip", "'ppo.clip' sets nothing"),
+        ("train-env CartPole-v1 --set ppo.clip=[", "the value of ppo.clip is not valid YAML: '['"),
+        ("train-env CartPole-v1 --set ppo=1", "the parameters for CartPole-v1 are wrong"),
+        ("train-env CartPole-v1 --set ppo.clip=0.1 ppo.clip.a=1", "ppo.clip is set to 0.1, and has no key a"),
+        ("train-env CartPole-v1 --out none/run", "there is no folder none"),
+        ("evaluate-env nowhere", "nowhere holds no agent of an environment"),
+        ("evaluate-env nowhere --episodes 0", "--episodes is a whole number from 1"),
+        ("evaluate-env nowhere --seed -1", "--seed one from 0 to 4294967295"),
+    ],
+)
+def test_one_line_and_nothing_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(arguments) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_environment_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A module of the current folder registers it; what it is paid, the JSON says, and nothing else is printed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_worlds.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('own/Pole-v0', entry_point=CartPoleEnv, max_episode_steps=9)\n"
+    )
+    quick = "--set train.num_checks=1 train.check_races=2 train.final_check_races=2 train.block_steps=16"
+    assert call(f"train-env own_worlds:own/Pole-v0 --steps 256 --out run --json {quick}") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["environment"] == "own_worlds:own/Pole-v0"
+    assert found["mean_return"] <= 9.0
+    assert found["folder"] == "run"

@@ -1,0 +1,263 @@
+"""Training in Gymnasium environments, from the parameters to the folder of the agent."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.agents.policy_gradient.network import build_network
+from rulka.agents.spec import AgentError
+from rulka.envs.episodes import UnfitEnvironmentError, read_facts
+from rulka.presets import environment_params
+from rulka.runtime import environment_run
+from rulka.runtime.environment_run import (
+    AGENT_FILE,
+    WEIGHTS_FILE,
+    EnvironmentAgent,
+    EnvironmentRunError,
+    load_environment_agent,
+    race_in_environment,
+    train_in_environment,
+)
+from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
+from rulka.runtime.stop import StopRequestedError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
+small = importlib.import_module("small_environments")
+
+QUICK = {"num_checks": 2, "check_races": 4, "final_check_races": 6, "check_candidates": 2, "block_steps": 16}
+
+
+def train(environment: str, folder: Path, ppo: dict[str, Any] | None = None, **changes: Any) -> EnvironmentAgent:
+    """Trains with few greedy episodes; `changes` are of section `train`, but for `extras`, sections of any name."""
+    sections = {"ppo": ppo or {}, **changes.pop("extras", {})}
+    facts = read_facts(environment)
+    params = environment_params(facts.environment, {"train": QUICK | {"seed": 1} | changes, **sections})
+    _, agent = train_in_environment(facts, params, folder)
+    return agent
+
+
+def small_updates(**changes: Any) -> dict[str, Any]:
+    return {"steps_per_update": 128, "batch_size": 64, "epochs": 4, "encoder_epochs": 0} | changes
+
+
+def value_of(agent: EnvironmentAgent, *observations: list[float]) -> list[float]:
+    """What the agent thinks that situations are worth; the clock is added."""
+    params, facts = agent.params, read_facts(agent.environment)
+    network = build_network(
+        params.observation, params.encoder, params.network, agent.normalisation, facts.actions.num_outputs
+    )
+    network.load_state_dict(agent.tensors)
+    image = torch.zeros(len(observations), *params.observation.image_shape, dtype=torch.uint8)
+    floats = torch.tensor([[0.0, *each] for each in observations])
+    with torch.no_grad():
+        return network(image, floats).value.tolist()
+
+
+def test_cartpole_is_learned(tmp_path: Path) -> None:
+    """Random actions balance the pole for 22 steps, an untrained policy for about 10, always the same way.
+
+    Seeds 1 to 4 came to 500, 222, 142 and 500.
+    """
+    agent = train("CartPole-v1", tmp_path / "run", max_env_steps=8000)
+    assert len(agent.returns) == QUICK["final_check_races"]
+    assert np.mean(agent.returns) > 80.0
+    lines = read_metrics(tmp_path / "run" / METRICS_FILE)
+    assert lines[-1]["check_mean_return"] > 80.0
+    assert lines[-1]["mean_return"] > 22.0
+    assert lines[-1]["finish_rate"] is None, "an episode is no race that could finish"
+    assert not list((tmp_path / "run").glob("checkpoint-*")), "nobody goes on from a finished run"
+
+
+def test_a_serial_run_repeats_bit_by_bit(tmp_path: Path) -> None:
+    one, again, other = (
+        train("CartPole-v1", tmp_path / name, max_env_steps=1024, seed=seed)
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert one.returns == again.returns
+    assert all(torch.equal(tensor, again.tensors[name]) for name, tensor in one.tensors.items())
+    assert any(not torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
+
+
+def test_time_limits_have_a_future(tmp_path: Path) -> None:
+    """Reward 2 and a cut after each decision: worth 2 / (1 - 0.5) = 4 each; as an end it would be 2."""
+    changes = small_updates(gamma=0.5, learning_rate=0.003)
+    cut = small.register_with("CutEach", small.Paid, length=1, end="truncated")
+    ended = small.register_with("EndsEach", small.Paid, length=1)
+    values = [
+        value_of(train(each, tmp_path / each[6:], changes, max_env_steps=4000), [0.0])[0] for each in (cut, ended)
+    ]
+    assert values == pytest.approx([4.0, 2.0], abs=0.4)
+
+
+def test_two_numbers_are_learned(tmp_path: Path) -> None:
+    """Untrained greedy decisions are the middles, 1 and 5, which cost 17; the best cost nothing."""
+    agent = train("small/Target-v0", tmp_path / "run", small_updates(learning_rate=0.003), max_env_steps=6000)
+    assert np.mean(agent.returns) > -1.0
+
+
+def test_pendulum_stays_finite_and_within_bounds(tmp_path: Path) -> None:
+    """The environment refuses nothing, but its return of a step is at least -16.3."""
+    agent = train("Pendulum-v1", tmp_path / "run", max_env_steps=3000)
+    assert all(torch.isfinite(tensor).all() for tensor in agent.tensors.values())
+    assert all(-16.3 * 200 < each < 0.0 for each in agent.returns)
+
+
+def test_iqn_learns_with_the_same_runtime(tmp_path: Path) -> None:
+    agent = train("CartPole-v1", tmp_path / "run", algorithm="iqn", max_env_steps=2048)
+    assert agent.training["gradient_steps"] > 0
+    assert len(agent.returns) == QUICK["final_check_races"]
+
+
+def test_pictures_and_numbers_with_collector_processes(tmp_path: Path) -> None:
+    """A process registers `benchmarks.qrdqn.catch` by itself."""
+    updates = small_updates(encoder_epochs=1)
+    agent = train(
+        "benchmarks.qrdqn.catch:rulka/Catch64-v0", tmp_path / "run", updates, max_env_steps=512, num_collectors=1
+    )
+    assert all(-5.0 <= each <= 5.0 for each in agent.returns)
+
+
+def test_it_acts_again_as_it_did(tmp_path: Path) -> None:
+    agent = train("CartPole-v1", tmp_path / "run", max_env_steps=512)
+    again = load_environment_agent(tmp_path / "run")
+    assert (again.environment, again.params, again.training, again.returns) == (
+        agent.environment,
+        agent.params,
+        agent.training,
+        agent.returns,
+    )
+    seed = (agent.params.train.seed << 8) + environment_run.FINAL_SEED
+    assert race_in_environment(again, len(agent.returns), seed) == agent.returns
+    assert len(race_in_environment(again, 7, 0)) == 7
+
+
+def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    small.Interrupted.num_decisions = 0
+    with pytest.raises(StopRequestedError):
+        train("small/Interrupted-v0", tmp_path / "run", small_updates(), max_env_steps=1024)
+    assert list((tmp_path / "run").glob("checkpoint-*"))
+    agent = train("small/Interrupted-v0", tmp_path / "run", small_updates(), max_env_steps=1024)
+    assert agent.training["num_starts"] == 2
+    assert agent.training["env_steps"] >= 1024
+
+
+def test_what_is_trained_is_not_trained_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = train("CartPole-v1", tmp_path / "run", max_env_steps=512)
+    assert train("CartPole-v1", tmp_path / "run", max_env_steps=512).training == first.training
+    assert "it is not trained again" in caplog.text
+
+
+def test_without_a_folder_a_run_is_known_by_what_decides_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    facts, folders = read_facts("CartPole-v1"), []
+    for steps in (256, 256, 512):
+        params = environment_params("CartPole-v1", {"train": QUICK | {"max_env_steps": steps}})
+        folders.append(train_in_environment(facts, params)[0])
+    assert folders[0] == folders[1] != folders[2]
+    assert folders[0].as_posix().startswith("runs/environments/CartPole-v1-ppo-")
+
+
+def test_a_folder_of_another_training_is_left_alone(tmp_path: Path) -> None:
+    train("CartPole-v1", tmp_path / "run", max_env_steps=512)
+    with pytest.raises(EnvironmentRunError, match=r"holds another training: parameters.ppo.clip.* was .* and is"):
+        train("CartPole-v1", tmp_path / "run", {"clip": 0.3}, max_env_steps=512)
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(EnvironmentRunError, match=r"holds letter.txt, and a training needs a folder of its own"):
+        train("CartPole-v1", tmp_path, max_env_steps=512)
+
+
+def test_a_damaged_note_of_a_training_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / environment_run.RUN_FILE).write_text("{")
+    with pytest.raises(EnvironmentRunError, match=r"run.json is damaged"):
+        train("CartPole-v1", tmp_path / "run", max_env_steps=512)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"algorithm": "iqn", "extras": {"iqn": {"demonstration_share": 0.1}}}, "iqn learns from demonstrations"),
+        (
+            {"extras": {"network": {"actions_per_decision": 5}}},
+            "network.actions_per_decision is more than 1",
+        ),
+        (
+            {
+                "extras": {
+                    "encoder": {
+                        "kind": "backbone",
+                        "source": {"kind": "folder", "path": "somewhere"},
+                        "pixels": 64,
+                        "token": "cls",
+                    }
+                }
+            },
+            "encoder.kind is backbone",
+        ),
+    ],
+)
+def test_parameters_that_cannot_be_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(EnvironmentRunError, match=said):
+        train("benchmarks.qrdqn.catch:rulka/Catch64-v0", tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_an_image_any_encoder_will_do(tmp_path: Path) -> None:
+    """Patches of 8 x 8 cannot cut the smallest image there is, which nobody looks at."""
+    patches = {"kind": "patches", "patch": 8, "width": 32, "depth": 1, "heads": 2}
+    agent = train("CartPole-v1", tmp_path / "run", max_env_steps=128, extras={"encoder": patches})
+    assert len(agent.returns) == QUICK["final_check_races"]
+
+
+def test_iqn_cannot_choose_numbers_and_says_so_first(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="iqn compares all actions, and cannot decide for numbers"):
+        train("Pendulum-v1", tmp_path / "run", algorithm="iqn")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("trained")
+    train("CartPole-v1", folder / "run", max_env_steps=256)
+    return {name: (folder / "run" / name).read_bytes() for name in (AGENT_FILE, WEIGHTS_FILE)}
+
+
+def _meta(files: dict[str, bytes], **changes: Any) -> dict[str, bytes]:
+    return files | {AGENT_FILE: json.dumps(json.loads(files[AGENT_FILE]) | changes).encode()}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda files: {}, "holds no agent of an environment: agent.json is missing"),
+        (lambda files: {AGENT_FILE: files[AGENT_FILE]}, "weights.safetensors is missing"),
+        (lambda files: files | {AGENT_FILE: files[AGENT_FILE][:99]}, "agent.json cannot be read"),
+        (lambda files: files | {WEIGHTS_FILE: files[WEIGHTS_FILE][:-1] + b"x"}, "weights.safetensors is damaged"),
+        (lambda files: _meta(files, schema_version=0), "has the schema version 0, expected 1"),
+    ],
+)
+def test_a_damaged_agent_is_refused(tmp_path: Path, trained: dict[str, bytes], damage: Any, said: str) -> None:
+    for name, content in damage(trained).items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(EnvironmentRunError, match=said):
+        load_environment_agent(tmp_path)
+
+
+def test_an_environment_that_has_changed_is_refused(tmp_path: Path, trained: dict[str, bytes]) -> None:
+    for name, content in _meta(trained, environment="Acrobot-v1").items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        UnfitEnvironmentError, match="Acrobot-v1 shows or takes something else than when the agent was trained"
+    ):
+        race_in_environment(load_environment_agent(tmp_path), 1, 0)
