@@ -14,6 +14,7 @@ from rulka.params import (
     RaceStartParams,
     RandomisationParams,
     RewardParams,
+    Several,
     SimulatorParams,
     Ticks,
     TrainParams,
@@ -50,11 +51,16 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     actions_per_decision: Count = Field(description="actions that share a decision's ticks, one after another")
     continuous: bool = Field(description="actions are steer, gas and brake instead of an index")
     randomisation: RandomisationParams = Field(description="how much races differ in friction, camera, light and noise")
+    races_per_start: Several = Field(description="races of as many cars side by side that begin alike; 1 for none")
 
     @model_validator(mode="after")
     def _check(self) -> RaceSettings:
         if self.continuous and self.actions_per_decision > 1:
             message = "continuous actions are held for a whole decision: actions_per_decision must be 1"
+            raise ValueError(message)
+        if self.races_per_start > 1 and self.start_from_earlier > 0.0:
+            message = "races that begin where their own car was do not begin alike: with races_per_start "
+            message += f"{self.races_per_start}, start_from_earlier must be 0"
             raise ValueError(message)
         _ = self.table  # refuses ticks that the actions cannot share
         return self
@@ -85,6 +91,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
             start_lateral_m=train.start_lateral_m,
             start_heading_deg=train.start_heading_deg,
             randomisation=train.randomisation,
+            races_per_start=1,
         )
 
     @classmethod
@@ -106,6 +113,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
             start_speed_mps=0.0,
             start_from_earlier=0.0,
             randomisation=ALIKE,
+            races_per_start=1,
         )
 
     @classmethod
@@ -122,9 +130,13 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         seen = {"observation": observation}
         return cls.for_demonstrations(actions, simulator, race_end).model_copy(update=own | seen)
 
+    def with_equal_starts(self, races_per_start: int) -> RaceSettings:
+        """Returns the same with races that begin alike, so many from each start, or raises ValueError."""
+        return RaceSettings.model_validate(dict(self) | {"races_per_start": races_per_start})
+
     def at_line(self) -> RaceSettings:
-        """Returns the same with all races beginning at the start line."""
-        return self.model_copy(update={"start_anywhere": 0.0, "start_from_earlier": 0.0})
+        """Returns the same with all races beginning at the start line, each from a place of its own."""
+        return self.model_copy(update={"start_anywhere": 0.0, "start_from_earlier": 0.0, "races_per_start": 1})
 
     @property
     def table(self) -> ActionTable:

@@ -16,7 +16,8 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from rulka.envs.earlier_states import EarlierStates
-from rulka.envs.randomising import Randomiser
+from rulka.envs.equal_starts import EqualStarts
+from rulka.envs.randomising import NUM_DRAWS, Randomiser
 from rulka.envs.results import SavedRaces, StepResult
 from rulka.envs.scoring import Scores
 from rulka.observation import num_floats
@@ -40,7 +41,8 @@ class RaceBatch:
         scene: the baked track.
         simulator: physics of the cars.
         scores: how the races stand, and what came of the last decision.
-        generators: one for each car, which its starts are drawn from; empty before the first `reset`.
+        generators: one for each car, which its starts are drawn from, of cars with equal starts that of the first;
+            empty before the first `reset`.
     """
 
     def __init__(self, track: Track, settings: RaceSettings, num_cars: int) -> None:
@@ -60,6 +62,11 @@ class RaceBatch:
         self._earlier: EarlierStates | None = None
         if settings.start_from_earlier > 0.0:
             self._earlier = EarlierStates(self.simulator.save(), len(track.gate_m), track.length_m)
+        if num_cars % settings.races_per_start:
+            message = f"{num_cars} cars are no multiple of races_per_start {settings.races_per_start}"
+            raise SimulatorError(message)
+        num_chances = NUM_CHANCES + (0 if self._randomiser is None else NUM_DRAWS)
+        self._starts = EqualStarts(num_cars, settings.races_per_start, num_chances)
         self.generators: list[np.random.Generator] = []
         self._history: FrameHistory | None = None
         if settings.image.frames > 1 and settings.image.shows_image:
@@ -88,6 +95,8 @@ class RaceBatch:
         if self._earlier is not None and self.generators:
             self._earlier.forget([new is not old for new, old in zip(generators, self.generators, strict=True)])
         self.generators = generators
+        if which is None:
+            self._starts.begin_anew()
         self._begin(np.ones(self.num_cars, np.bool_) if which is None else which, places or {})
         self.scores.set_over(np.zeros(self.num_cars, np.bool_) if which is None else self.scores.is_over & ~which)
 
@@ -168,8 +177,8 @@ class RaceBatch:
         """Returns a copy of the cars, of how their races stand and of their generators."""
         chance = tuple(deepcopy(dict(generator.bit_generator.state)) for generator in self.generators)
         counters, earlier = self.scores.counters.copy(), self._earlier_rows().copy()
-        frames = self._frames_seen().copy()
-        return SavedRaces(self.simulator.save(), counters, self._draws().copy(), earlier, frames, chance)
+        frames, starts = self._frames_seen().copy(), self._starts.rows.copy()
+        return SavedRaces(self.simulator.save(), counters, self._draws().copy(), earlier, frames, starts, chance)
 
     def restore(self, saved: SavedRaces) -> None:
         """Puts all races back to what `save` returned, bit for bit; resets then go on drawing from there.
@@ -195,7 +204,11 @@ class RaceBatch:
         if saved.frames.shape != self._frames_seen().shape:
             message = "the races were saved with another number or size of frames"
             raise SimulatorError(message)
+        if saved.starts.shape != self._starts.rows.shape:
+            message = "the races were saved with another `races_per_start`"
+            raise SimulatorError(message)
         self.simulator.restore(saved.cars)
+        self._starts.rows[:] = saved.starts
         self._earlier_rows()[:] = saved.earlier
         self._frames_seen()[:] = saved.frames
         self._has_moved, self._has_begun[:] = False, False
@@ -249,9 +262,7 @@ class RaceBatch:
 
     def _begin(self, which: NDArray[np.bool_], places: Mapping[str, NDArray[np.floating]]) -> None:
         """Puts chosen cars where they are told or their generators say and starts their clocks."""
-        chance = np.zeros((self.num_cars, NUM_CHANCES))
-        for k in np.flatnonzero(which).tolist():
-            chance[k] = self.generators[k].random(NUM_CHANCES)
+        chance = self._starts.draw(which, self.generators)
         starts = draw_starts(chance, self.settings, self.track.length_m)._replace(**places)
         self.simulator.reset(which, *starts)
         is_full_race = starts.along_m <= 0.0
@@ -263,7 +274,7 @@ class RaceBatch:
                 self.simulator.put(cars, states)
                 is_full_race[cars] = False
         if self._randomiser is not None:
-            self._randomiser.draw(which, self.generators)
+            self._randomiser.begin(which, chance[:, NUM_CHANCES:])
             self.simulator.set_friction(which, self._randomiser.friction())
             self._renderer.cameras[:] = self._randomiser.cameras()
         self.scores.begin(which, is_full_race)

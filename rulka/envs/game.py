@@ -31,6 +31,7 @@ NOT_OF_A_GAME = {
     "start_from_earlier",
     "randomisation",
     "continuous",
+    "races_per_start",
 }
 """Fields without a keyword: a game puts its car where it does, and its keys are pressed or not."""
 

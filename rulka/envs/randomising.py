@@ -1,4 +1,4 @@
-"""Domain randomisation: each race has its own friction, camera, light and noise, drawn from its car's generator.
+"""Domain randomisation: each race has its own friction, camera, light and noise, drawn as it begins.
 
 Dimensions: N cars, H x W pixels.
 """
@@ -31,10 +31,9 @@ class Randomiser:
         self._params, self._camera = params, camera
         self.draws = np.full((num_cars, NUM_DRAWS), 0.5)
 
-    def draw(self, which: NDArray[np.bool_], generators: list[np.random.Generator]) -> None:
-        """Draws for chosen cars [N]."""
-        for k in np.flatnonzero(which):
-            self.draws[k] = generators[k].random(NUM_DRAWS)
+    def begin(self, which: NDArray[np.bool_], draws: NDArray[np.float64]) -> None:
+        """Takes the draws of the races of chosen cars [N], in rows [N, NUM_DRAWS]."""
+        self.draws[which] = draws[which]
 
     def friction(self) -> NDArray[np.float64]:
         """[N] factor on the grip."""

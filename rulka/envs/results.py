@@ -82,6 +82,7 @@ class SavedRaces:
         frames: [N, L, H, W] what each car saw last, see `rulka.simulator.frame_history`; L is 0 where one frame is all.
         chance: N states of the generators, empty where the batch was never reset.
         draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
+        starts: how the starts of races are dealt, see `rulka.envs.equal_starts`.
     """
 
     cars: NDArray[np.float64]
@@ -89,4 +90,5 @@ class SavedRaces:
     draws: NDArray[np.float64]
     earlier: NDArray[np.float64]
     frames: NDArray[np.uint8]
+    starts: NDArray[np.float64]
     chance: tuple[dict[str, Any], ...]

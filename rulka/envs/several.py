@@ -35,8 +35,9 @@ class CarsOnTracks:
             tracks: T of them, at least one.
             settings: how races go, on all of them.
         """
-        raced = [tracks[place] for place in np.unique(np.linspace(0, len(tracks) - 1, num_cars).round().astype(int))]
-        ends = np.linspace(0, num_cars, len(raced) + 1).round().astype(int)
+        num_groups = num_cars // settings.races_per_start  # of cars with equal starts, which are not parted
+        raced = [tracks[place] for place in np.unique(np.linspace(0, len(tracks) - 1, num_groups).round().astype(int))]
+        ends = np.linspace(0, num_groups, len(raced) + 1).round().astype(int) * settings.races_per_start
         self._cars = [slice(first, last) for first, last in pairwise(ends.tolist())]
         self._envs = [
             RaceVectorEnv(cars.stop - cars.start, track, settings=settings)

@@ -20,6 +20,7 @@ from rulka.params.base import (
     NotNegative,
     RaceSeconds,
     Section,
+    Several,
     Share,
     StartSpeedMps,
 )
@@ -151,6 +152,7 @@ __all__ = [
     "RewardParams",
     "Section",
     "SelectParams",
+    "Several",
     "Share",
     "SimclrParams",
     "SimulatorParams",

@@ -1,0 +1,103 @@
+"""Races that begin alike: who shares a start, in which order starts are dealt, and what stays as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rulka.envs.equal_starts import EqualStarts
+from rulka.envs.settings import SettingsError, read_settings
+from rulka.envs.several import CarsOnTracks
+from rulka.simulator.simulator import SimulatorError
+from rulka.tracks.track import Track
+
+ANYWHERE = {"start_anywhere": 0.5, "start_lateral_m": 2.0, "start_heading_deg": 5.0, "max_race_s": 1.5}
+NOISY = {"friction": 0.3, "camera_m": 0.5, "light_offset": 20.0, "pixel_noise": 10.0}
+
+
+def generators(*seeds: int) -> list[np.random.Generator]:
+    return [np.random.default_rng(seed) for seed in seeds]
+
+
+def only(num_cars: int, *cars: int) -> np.ndarray:
+    which = np.zeros(num_cars, np.bool_)
+    which[list(cars)] = True
+    return which
+
+
+def test_a_start_is_dealt_to_whoever_begins_next() -> None:
+    """Groups of two of four cars: car 0 begins three races while car 1 begins one, and the other group goes its way."""
+    own = generators(5, 6, 7, 8)
+    starts, expected = EqualStarts(4, 2, 3), [generator.random((4, 3)) for generator in generators(5, 7)]
+    first = starts.draw(only(4, 0, 1, 2, 3), own)
+    np.testing.assert_array_equal(first, [expected[0][0], expected[0][0], expected[1][0], expected[1][0]])
+    np.testing.assert_array_equal(starts.draw(only(4, 0), own)[0], expected[0][1])
+    np.testing.assert_array_equal(starts.draw(only(4, 0), own)[0], expected[0][1])
+    later = starts.draw(only(4, 1, 3), own)
+    np.testing.assert_array_equal(later, [np.zeros(3), expected[0][2], np.zeros(3), expected[1][1]])
+
+
+def first_views(env, actions: np.ndarray) -> list[list[bytes]]:
+    """What each group of four cars of a vector environment saw first in its races, in the order they began."""
+    num_cars = env.num_envs
+    image = np.empty((num_cars, *env.settings.image_shape), np.uint8)
+    floats, potential = np.empty((num_cars, 184), np.float32), np.empty(num_cars, np.float32)
+    env.reset_into(image, floats, potential, 3)
+    seen: list[list[bytes]] = [[] for _ in range(num_cars // 4)]
+    begins = np.ones(num_cars, np.bool_)
+    for chosen in actions:
+        for car in np.flatnonzero(begins):
+            seen[car // 4].append(image[car].tobytes() + floats[car].tobytes())
+        begins = env.step_into(chosen, image, floats, potential).is_reset
+    return seen
+
+
+@pytest.mark.parametrize("randomisation", [{}, NOISY])
+def test_races_from_one_start_begin_in_the_same_state(make_vector, randomisation) -> None:
+    """Image and floats, to the bit, in fours of the order in which a group's races began; the next start is another."""
+    env = make_vector(8, **ANYWHERE, races_per_start=4, randomisation=randomisation)
+    actions = np.random.default_rng(1).integers(0, 12, (250, 8))
+    seen = first_views(env, actions)
+    for group in seen:
+        whole = [group[first : first + 4] for first in range(0, len(group) - 3, 4)]
+        assert len(whole) > 4
+        assert all(len(set(alike)) == 1 for alike in whole)
+        assert len({alike[0] for alike in whole}) == len(whole)
+    assert seen[0][0] != seen[1][0]
+
+
+def test_saved_races_go_on_in_the_middle_of_a_start(make_vector) -> None:
+    actions = np.random.default_rng(1).integers(0, 12, (120, 8))
+    one, other = (make_vector(8, **ANYWHERE, races_per_start=4, randomisation=NOISY) for _ in range(2))
+    for env in (one, other):
+        env.reset(seed=4)
+    rest = iter(actions)
+    while not (one.batch.save().starts[:, 0] % 4).any():
+        one.step(next(rest))
+    saved = one.batch.save()
+    other.batch.restore(saved)
+    for chosen in rest:
+        np.testing.assert_array_equal(one.step(chosen)[0]["floats"], other.step(chosen)[0]["floats"])
+    with pytest.raises(SimulatorError, match="another `races_per_start`"):
+        make_vector(8, **ANYWHERE, races_per_start=2, randomisation=NOISY).batch.restore(saved)
+
+
+def test_groups_stay_together_on_several_tracks(straight: Track) -> None:
+    """Six groups of two cars on four tracks: no group is parted, and every track is raced on."""
+    settings = read_settings(None, ANYWHERE | {"races_per_start": 2}, ())
+    cars = CarsOnTracks(12, [straight] * 4, settings)
+    assert [part.stop - part.start for part, _ in cars._parts()] == [4, 2, 2, 4]
+
+
+def test_a_batch_that_groups_do_not_fill_is_refused(make_vector) -> None:
+    with pytest.raises(SimulatorError, match="6 cars are no multiple of races_per_start 4"):
+        make_vector(6, races_per_start=4)
+
+
+def test_own_earlier_states_are_no_equal_starts() -> None:
+    with pytest.raises(SettingsError, match="with races_per_start 4, start_from_earlier must be 0"):
+        read_settings(None, {"start_from_earlier": 0.5, "races_per_start": 4}, ())
+
+
+def test_greedy_checks_start_each_by_itself() -> None:
+    assert read_settings(None, {"races_per_start": 4}, ()).at_line().races_per_start == 1
