@@ -102,13 +102,14 @@ def test_numbers_of_the_other_objective_are_bounded_too(key: str) -> None:
 
 
 def test_the_other_kinds_in_comments_are_valid() -> None:
-    """What stands beside `encoder`, `fusion` and `objective` can be copied into its place."""
+    """What stands beside `encoder`, `fusion`, `objective` and `pairs` can be copied into its place."""
     comments = [line for line in (ROOT / "params.yaml").read_text(encoding="utf-8").splitlines() if "#" in line]
     kinds = [yaml.safe_load(found.group()) for line in comments if (found := re.search(r"\{kind: .*\}", line))]
     fusions = ["projected", "fused_vector", "token_sequence"]
-    corrections = ["one_step", "epsilon", "none"]
-    assert [each["kind"] for each in kinds] == ["impala", "patches", *fusions, "vae", "simclr", *corrections]
+    corrections, pairs = ["one_step", "epsilon", "none"], ["file", "demonstrations"]
+    assert [each["kind"] for each in kinds] == ["impala", "patches", *fusions, "vae", "simclr", *corrections, *pairs]
     keys = 2 * ["encoder"] + len(fusions) * ["network.fusion"] + 2 * ["pretrain.objective"] + 3 * ["impala.correction"]
+    keys += 2 * ["dpo.pairs"]
     for key, value in zip(keys, kinds, strict=True):
         checked_params(with_keys({key: value}), "wrong")
 
@@ -251,6 +252,38 @@ def test_all_tokens_of_an_image_go_with_what_has_several() -> None:
     ):
         checked_params(with_keys({"network.fusion": UNIFIED, "encoder": encoder}), "wrong")
     checked_params(with_keys({"network.fusion": UNIFIED | {"image": "one"}, "encoder": VIT}), "wrong")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "values", "message"),
+    [
+        ("grpo", {"train.cars_per_collector": 12}, r"grpo compares 8 races from equal starts: .*_collector 12 must be"),
+        ("dpo", {"dpo.pairs.group_size": 5}, r"dpo compares 5 races from equal starts: .*_collector 32 must be"),
+        ("grpo", {"train.start_from_earlier": 0.2}, r"do not begin alike: set train.start_from_earlier to 0"),
+        (
+            "dpo",
+            {"train.tracks": [{"kind": "campaign", "slugs": ["copper-oval", "sidewinder"]}] * 5},
+            r"10 tracks need as many groups of cars, and there are 8",
+        ),
+        ("grpo", {"grpo.group_size": 1}, "grpo.group_size: must be greater than or equal to 2"),
+        ("grpo", {"grpo.encoder_epochs": 5}, "encoder_epochs 5 is larger than epochs 4"),
+        ("dpo", {"dpo.beta": 0.0}, "dpo.beta: values must be positive"),
+        ("dpo", {"dpo.pairs": {"kind": "offline"}}, "dpo.pairs.kind: must be 'online', 'file' or 'demonstrations'"),
+        ("dpo", {"dpo.pairs.path": "p.jsonl"}, "dpo.pairs.path is a key of another kind of dpo.pairs"),
+    ],
+)
+def test_races_that_are_compared_begin_alike(algorithm: str, values: dict[str, Any], message: str) -> None:
+    trained = {"train.algorithm": algorithm, "train.compared": []}
+    with pytest.raises(ParamsError, match=message):
+        checked_params(with_keys(trained | values), "wrong")
+    if all(key.startswith("train.") for key in values):
+        checked_params(with_keys(values), "of another algorithm it is right")
+
+
+def test_given_pairs_ask_for_no_equal_starts() -> None:
+    given = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
+    values = {"train.algorithm": "dpo", "train.compared": [], "train.cars_per_collector": 5, "dpo.pairs": given}
+    assert checked_params(with_keys(values), "wrong").dpo.races_per_start == 1
 
 
 ALL_OF_IQN = {

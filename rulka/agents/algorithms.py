@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from models.encoders.config import EncoderConfig
+from rulka.agents.dpo.learner import DpoLearner
+from rulka.agents.grpo.learner import GrpoLearner
 from rulka.agents.impala.learner import ImpalaLearner
 from rulka.agents.iqn.actor import IqnActor
 from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
@@ -30,7 +32,15 @@ from rulka.agents.spec import Actor, AgentSpec, Learner, Preference
 from rulka.artifacts import Artifact
 from rulka.device import CPU
 from rulka.observation import Normalisation
-from rulka.params import Algorithm, CloneShape, IqnParams, NetworkParams, ObservationParams
+from rulka.params import (
+    Algorithm,
+    CloneShape,
+    DpoParams,
+    GivenPairsParams,
+    IqnParams,
+    NetworkParams,
+    ObservationParams,
+)
 from rulka.schedule import Schedule
 
 
@@ -51,6 +61,8 @@ class AlgorithmEntry:
             comes from.
         own_code: files that nothing but this algorithm's training runs, as patterns of paths; see
             `rulka.runtime.agent_run`.
+        given_pairs: returns what its section of the parameters says of pairs of captured races to learn from, if it
+            does.
         needs_demonstrations: whether its section of the parameters has it learn from captured races.
         clone_inside: how the names of those tensors begin that are all of the cloned policy, carried along; or nothing.
         given_besides: says for people, of its section as an artifact holds it, what it is given besides its weights.
@@ -64,6 +76,7 @@ class AlgorithmEntry:
     parts: Mapping[str, tuple[str, ...]]
     without_source: tuple[str, ...]
     own_code: tuple[str, ...]
+    given_pairs: Callable[[Any], GivenPairsParams | None] = lambda _section: None
     needs_demonstrations: Callable[[Any], bool] = lambda _section: False
     clone_inside: str = ""
     given_besides: Callable[[Mapping[str, Any]], str] = lambda _section: ""
@@ -97,6 +110,15 @@ def _given_to_iqn(iqn: Mapping[str, Any]) -> str:
         most = "Up to " if len(set(shown)) > 1 else ""
         parts.append(f"{most}{max(shown):.0%} of every batch of IQN comes from demonstrations.")
     return " ".join(parts)
+
+
+def _given_pairs_of_dpo(dpo: DpoParams) -> GivenPairsParams | None:
+    return dpo.given_pairs
+
+
+def _given_to_dpo(dpo: Mapping[str, Any]) -> str:
+    is_given = dpo.get("pairs", {}).get("kind", "online") != "online"
+    return "DPO learns which of two captured races to prefer, and nothing of its own races." if is_given else ""
 
 
 CLONED_PARTS: Mapping[str, tuple[str, ...]] = {
@@ -155,6 +177,28 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         needs_demonstrations=_iqn_needs_demonstrations,
         clone_inside="guide.policy.",
         given_besides=_given_to_iqn,
+    ),
+    "grpo": AlgorithmEntry(
+        label="GRPO",
+        build_network=build_policy,
+        make_actor=PolicyActor,
+        make_learner=GrpoLearner,
+        greedy_preference=prefer_as_policy,
+        parts=POLICY_PARTS,
+        without_source=("value_head.",),
+        own_code=("rulka/agents/grpo/*.py", "rulka/losses/grpo.py"),
+    ),
+    "dpo": AlgorithmEntry(
+        label="DPO",
+        build_network=build_policy,
+        make_actor=PolicyActor,
+        make_learner=DpoLearner,
+        greedy_preference=prefer_as_policy,
+        parts=POLICY_PARTS,
+        without_source=("value_head.",),
+        own_code=("rulka/agents/dpo/*.py", "rulka/losses/dpo.py"),
+        given_pairs=_given_pairs_of_dpo,
+        given_besides=_given_to_dpo,
     ),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, Choices
 from rulka.agents.precision import Precision
 from rulka.buffers.experience import ExperienceBlock
+from rulka.buffers.pairs import PreferencePairs
 from rulka.errors import UserError
 from rulka.observation import Normalisation
 from rulka.params import Algorithm, AlgorithmParams, NetworkParams, ObservationParams
@@ -239,4 +240,13 @@ class Learner(Protocol):
 
     def forget_experience(self) -> None:
         """Goes on without experience, which is gathered anew."""
+        ...
+
+
+@runtime_checkable
+class LearnsFromPairs(Protocol):
+    """A learner that takes pairs of stretches of races, of which one is preferred."""
+
+    def insert_pairs(self, pairs: PreferencePairs) -> None:
+        """Takes all pairs to learn from; copies nothing."""
         ...

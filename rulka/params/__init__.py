@@ -18,12 +18,15 @@ from rulka.params.base import (
     LateralM,
     MapChoice,
     NotNegative,
+    Positive,
     RaceSeconds,
     Section,
     Several,
     Share,
     StartSpeedMps,
 )
+from rulka.params.dpo import DemonstrationPairsParams, DpoParams, FilePairsParams, GivenPairsParams, OnlinePairsParams
+from rulka.params.grpo import GrpoParams
 from rulka.params.impala import (
     CorrectionParams,
     EpsilonParams,
@@ -34,7 +37,7 @@ from rulka.params.impala import (
 )
 from rulka.params.iqn import IqnParams, MarginParams, MunchausenParams, PrioritisedParams, ResetParams
 from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
-from rulka.params.policy_gradient import CriticParams, PolicyGradientParams
+from rulka.params.policy_gradient import CriticParams, EpochsParams, PolicyGradientParams, PolicyParams
 from rulka.params.ppo import PpoParams
 from rulka.params.problems import problems_of
 from rulka.params.races import (
@@ -111,13 +114,19 @@ __all__ = [
     "Count",
     "CriticParams",
     "DaggerParams",
+    "DemonstrationPairsParams",
+    "DpoParams",
     "DriverParams",
     "EngineeredRewardParams",
+    "EpochsParams",
     "EpsilonParams",
     "EvaluateParams",
+    "FilePairsParams",
     "FitParams",
     "FramesAs",
     "GeneratedTracksParams",
+    "GivenPairsParams",
+    "GrpoParams",
     "ImpalaParams",
     "IqnNetworkParams",
     "IqnParams",
@@ -134,12 +143,15 @@ __all__ = [
     "ObjectiveParams",
     "ObservationParams",
     "OneStepParams",
+    "OnlinePairsParams",
     "Params",
     "ParamsError",
     "Part",
     "PartsParams",
     "PhysicsParams",
     "PolicyGradientParams",
+    "PolicyParams",
+    "Positive",
     "PpoParams",
     "PretrainParams",
     "PrioritisedParams",

@@ -32,6 +32,11 @@ class AlgorithmParams(Section):
     rate_of: ByPartParams = Field(description="factors of the learning rate, by part of the network; 0 freezes one")
     pull_of: ByPartParams = Field(description="pull back to the first weights, beside the gradient, by part; 0 is none")
 
+    @property
+    def races_per_start(self) -> int:
+        """How many races of as many cars begin alike; 1 lets each begin by itself."""
+        return 1
+
     def impossible(
         self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
     ) -> list[tuple[bool, str]]:

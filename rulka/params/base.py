@@ -24,6 +24,8 @@ Size = Annotated[int, Field(ge=1, le=65_536)]
 BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
 Several = Annotated[int, Field(ge=1, le=10_000)]
 """Things that exist side by side: cars, races, decisions of a block."""
+GroupSize = Annotated[int, Field(ge=2, le=1000)]
+"""Races that are compared with each other."""
 Processes = Annotated[int, Field(ge=0, le=256)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 RaceSeconds = Annotated[float, Field(gt=0.0, le=3600.0)]
@@ -35,7 +37,7 @@ AngleDeg = Annotated[float, Field(ge=0.0, le=180.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
 
-Algorithm = Literal["ppo", "impala", "iqn"]
+Algorithm = Literal["ppo", "impala", "iqn", "grpo", "dpo"]
 CloneShape = Literal["policy", "iqn"]
 """Whose network the cloned policy has: that of PPO, or of IQN."""
 Backend = Literal["simulator", "game"]

@@ -130,6 +130,8 @@ class TransferParams(Section):
     ppo: PartsParams = Field(description="the actor-critic of PPO")
     impala: PartsParams = Field(description="the actor-critic of IMPALA")
     iqn: IqnPartsParams = Field(description="the network of IQN")
+    grpo: PartsParams = Field(description="the policy of GRPO")
+    dpo: PartsParams = Field(description="the policy of DPO")
     agent: str | None = Field(min_length=1, description="folder of a trained agent that parts are taken from; or null")
     seed: Seed = Field(description="of the weights that start fresh")
 

@@ -8,27 +8,24 @@ from rulka.params.algorithm import AlgorithmParams
 from rulka.params.base import (
     Algorithm,
     BatchSize,
+    Count,
     LearningRateSchedule,
     NotNegative,
     NotNegativeSchedule,
     PositiveSchedule,
+    Section,
     ShareSchedule,
     Whole,
 )
 from rulka.params.networks import PartsParams
 
 
-class PolicyGradientParams(AlgorithmParams):
-    """Base of the sections of algorithms whose policy learns from what it did itself."""
+class PolicyParams(AlgorithmParams):
+    """Base of the sections of algorithms that learn a policy."""
 
     steps_per_update: int = Field(ge=2, le=1_000_000, description="decisions of experience for one update")
     batch_size: BatchSize = Field(description="decisions of one gradient step")
     learning_rate: LearningRateSchedule = Field(description="of Adam, over environment steps")
-    gamma: ShareSchedule = Field(description="discount of one decision")
-    entropy_weight: NotNegativeSchedule = Field(description="of the policy's entropy, over environment steps")
-    clone_weight: NotNegativeSchedule = Field(
-        description="of the divergence from the policy that it began as, which holds on to it; 0 lets go"
-    )
     max_grad_norm: PositiveSchedule = Field(description="gradients are scaled down to this norm")
     racer_tau: float = Field(
         gt=0,
@@ -40,14 +37,29 @@ class PolicyGradientParams(AlgorithmParams):
     @property
     def holds_on(self) -> bool:
         """Whether the loss ever holds on to the policy that it began as."""
-        return any(value > 0.0 for value in self.clone_weight.values)
+        raise NotImplementedError
 
     @model_validator(mode="after")
-    def _check_batch(self) -> PolicyGradientParams:
+    def _check_batch(self) -> PolicyParams:
         if self.batch_size > self.steps_per_update:
             message = f"batch_size {self.batch_size} is larger than steps_per_update {self.steps_per_update}"
             raise ValueError(message)
         return self
+
+
+class PolicyGradientParams(PolicyParams):
+    """Base of the sections of algorithms whose policy learns from what its own actions were worth."""
+
+    gamma: ShareSchedule = Field(description="discount of one decision")
+    entropy_weight: NotNegativeSchedule = Field(description="of the policy's entropy, over environment steps")
+    clone_weight: NotNegativeSchedule = Field(
+        description="of the divergence from the policy that it began as, which holds on to it; 0 lets go"
+    )
+
+    @property
+    def holds_on(self) -> bool:
+        """Whether the loss ever holds on to the policy that it began as."""
+        return any(value > 0.0 for value in self.clone_weight.values)
 
 
 class CriticParams(PolicyGradientParams):
@@ -66,3 +78,17 @@ class CriticParams(PolicyGradientParams):
             f"{name}.value_warmup_steps {self.value_warmup_steps} spares a cloned policy, and transfer.{name}.heads is "
             f"fresh: set {name}.value_warmup_steps to 0",
         )
+
+
+class EpochsParams(Section):
+    """What algorithms say that go through the experience of an update more than once."""
+
+    epochs: Count = Field(description="passes over the experience of one update")
+    encoder_epochs: Whole = Field(description="last epochs of an update, which also train the encoder")
+
+    @model_validator(mode="after")
+    def _check_epochs(self) -> EpochsParams:
+        if self.encoder_epochs > self.epochs:
+            message = f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"
+            raise ValueError(message)
+        return self

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rulka.params.base import Count, PositiveSchedule, ShareSchedule, Whole
+from rulka.params.base import PositiveSchedule, ShareSchedule
 from rulka.params.networks import NetworkParams, PartsParams
-from rulka.params.policy_gradient import CriticParams
+from rulka.params.policy_gradient import CriticParams, EpochsParams
 
 
-class PpoParams(CriticParams):
+class PpoParams(CriticParams, EpochsParams):
     """Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347."""
 
-    epochs: Count = Field(description="passes over the experience of one update")
-    encoder_epochs: Whole = Field(description="last epochs of an update, which also train the encoder")
     gae_lambda: ShareSchedule = Field(
         description="weight of longer returns in advantages: 0 is one step, 1 the whole race"
     )
@@ -34,10 +32,3 @@ class PpoParams(CriticParams):
         """Returns what cannot be together; see `AlgorithmParams`."""
         del network, decision_ms
         return [self.warmup_without_clone("ppo", parts, is_trained=is_trained)]
-
-    @model_validator(mode="after")
-    def _check(self) -> PpoParams:
-        if self.encoder_epochs > self.epochs:
-            message = f"encoder_epochs {self.encoder_epochs} is larger than epochs {self.epochs}"
-            raise ValueError(message)
-        return self

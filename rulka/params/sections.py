@@ -8,6 +8,8 @@ from models.encoders.config import BackboneConfig, EncoderConfig, PatchConfig
 from rulka.actions import TICK_MS
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
 from rulka.params.base import Algorithm, Section, refuse_impossible
+from rulka.params.dpo import DpoParams
+from rulka.params.grpo import GrpoParams
 from rulka.params.impala import ImpalaParams
 from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
@@ -38,6 +40,8 @@ class Params(Section):
     ppo: PpoParams = Field(description="proximal policy optimisation")
     impala: ImpalaParams = Field(description="actors that run ahead, and V-trace")
     iqn: IqnParams = Field(description="implicit quantile networks")
+    grpo: GrpoParams = Field(description="group relative policy optimisation")
+    dpo: DpoParams = Field(description="direct preference optimisation")
     evaluate: EvaluateParams = Field(description="stage evaluate: greedy races")
 
     @property
@@ -72,6 +76,11 @@ class Params(Section):
             *(
                 problem
                 for name in self.train.algorithms
+                for problem in self._impossible_groups(name, self.algorithms[name].races_per_start)
+            ),
+            *(
+                problem
+                for name in self.train.algorithms
                 for problem in self.transfer.of(name).impossible(name, self.network, self.clone.shape)
             ),
             *self.network.impossible(self.encoder, self.observation),
@@ -88,6 +97,27 @@ class Params(Section):
             (
                 isinstance(objective, ViewsParams) and objective.crop_pixels >= side,
                 f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns",
+            ),
+        ]
+
+    def _impossible_groups(self, algorithm: Algorithm, group_size: int) -> list[tuple[bool, str]]:
+        """Returns the same for an algorithm that compares so many races, which begin alike."""
+        train, compares = self.train, f"{algorithm} compares {group_size} races from equal starts"
+        num_groups = train.num_cars // group_size
+        return [
+            (
+                train.cars_per_collector % group_size > 0,
+                f"{compares}: train.cars_per_collector {train.cars_per_collector} must be a multiple of that",
+            ),
+            (
+                group_size > 1 and train.start_from_earlier > 0.0,
+                f"{compares}, and races that begin where their own car was do not begin alike: set "
+                "train.start_from_earlier to 0",
+            ),
+            (
+                group_size > 1 and train.num_tracks > num_groups,
+                f"{compares}, all on one track: {train.num_tracks} tracks need as many groups of cars, and there are "
+                f"{num_groups}",
             ),
         ]
 

@@ -33,6 +33,7 @@ from rulka.artifacts import (
     sight_contract,
 )
 from rulka.buffers.experience import ExperienceBlock
+from rulka.buffers.pairs import PreferencePairs
 from rulka.datasets.races import load_races, track_path
 from rulka.datasets.races import read_meta as read_races_meta
 from rulka.device import CPU
@@ -47,6 +48,7 @@ from rulka.params import (
     ActionParams,
     Algorithm,
     AlgorithmParams,
+    FilePairsParams,
     NetworkParams,
     ObservationParams,
     Params,
@@ -72,6 +74,7 @@ from rulka.runtime.parts import (
     build_learner,
     num_games,
 )
+from rulka.runtime.preference_pairs import CapturedRaces, given_pairs, pairs_file
 from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
 from rulka.runtime.specs import RunSpec
@@ -153,6 +156,7 @@ class AgentRun:
         self._sections, self._folders = sections, folders
         self._table: ActionTable = decision_table(sections.actions, sections.network)
         self._needs_demonstrations = ALGORITHMS[algorithm].needs_demonstrations(sections.algorithms[algorithm])
+        self._given_pairs = ALGORITHMS[algorithm].given_pairs(sections.algorithms[algorithm])
         is_main = algorithm == sections.train.algorithm
         self._init_dir = folders.agent_init if is_main else folders.agent_init / COMPARED / algorithm
         require(self._init_dir / META_FILE, "transfer")
@@ -220,9 +224,11 @@ class AgentRun:
         """Returns hashes of the inputs that the training of this algorithm reads."""
         meta = read_meta(self._init_dir)
         inputs = {"weights": meta["weights_sha256"], "track": hash_path(self._track)}
-        if self._needs_demonstrations:
+        if self._needs_demonstrations or self._given_pairs is not None:
             inputs["frames"] = hash_path(require(self._folders.frames, "capture"))
             inputs["races"] = hash_path(self._folders.races)
+        if isinstance(self._given_pairs, FilePairsParams):
+            inputs["pairs"] = hash_path(pairs_file(self._given_pairs))
         return inputs
 
     def _initial(self) -> Artifact:
@@ -284,7 +290,7 @@ class AgentRun:
             **self._make_cars(),
             make_actor=partial(make_actor, spec),
             make_learner=lambda: build_learner(
-                spec, initial, sections.train.seed, self._demonstrations(), self._device
+                spec, initial, sections.train.seed, self._demonstrations(), self._device, self._pairs()
             ),
             block=block_spec(sections.observation, sections.train, self._table),
             train=sections.train,
@@ -295,9 +301,10 @@ class AgentRun:
 
     def _race_settings(self) -> RaceSettings:
         own, count = self._sections, self._table.actions_per_decision
-        return RaceSettings.for_training(
+        settings = RaceSettings.for_training(
             own.observation, own.actions, own.simulator, own.race_end, own.rewards, own.train, count
         )
+        return settings.with_equal_starts(own.algorithms[self._algorithm].races_per_start)
 
     def _agent_spec(self, initial: Artifact) -> AgentSpec:
         sections = self._sections
@@ -321,6 +328,15 @@ class AgentRun:
         sections, races = self._sections, load_races(self._folders.races)
         seen, places = sections.observation.frames, self._table.actions_per_decision
         return demonstration_blocks(self._folders.frames, races, sections.rewards, seen, places)
+
+    def _pairs(self) -> PreferencePairs | None:
+        """Returns what it prefers to what; None where its algorithm asks for nothing or compares its own races."""
+        if self._given_pairs is None:
+            return None
+        require(self._folders.frames, "capture")
+        seen, places = self._sections.observation.frames, self._table.actions_per_decision
+        captured = CapturedRaces(self._folders.frames, load_races(self._folders.races), seen, places)
+        return given_pairs(self._given_pairs, captured, self._sections.train.seed)
 
     def _trained(self, initial: Artifact, outcome: Outcome) -> Artifact:
         inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}

@@ -10,9 +10,10 @@ import torch
 
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import make_learner
-from rulka.agents.spec import AgentSpec, Learner
+from rulka.agents.spec import AgentSpec, Learner, LearnsFromPairs
 from rulka.artifacts import Artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.buffers.pairs import PreferencePairs
 from rulka.device import CPU
 from rulka.envs.game import GameCars
 from rulka.envs.several import CarsOnTracks
@@ -61,6 +62,7 @@ def build_learner(
     seed: int,
     demonstrations: Sequence[ExperienceBlock],
     device: torch.device = CPU,
+    pairs: PreferencePairs | None = None,
 ) -> Learner:
     """Builds a learner that starts from the weights of an initial agent.
 
@@ -70,11 +72,15 @@ def build_learner(
         seed: of the order in which it learns.
         demonstrations: what it is shown; empty for algorithms that take none.
         device: where it learns.
+        pairs: what it prefers to what; None for algorithms that take none.
     """
     learner = make_learner(spec, seed, device)
     learner.load_network(initial.tensors)
     if demonstrations:
         learner.insert_demonstrations(demonstrations)
+    if pairs is not None:
+        assert isinstance(learner, LearnsFromPairs)
+        learner.insert_pairs(pairs)
     return learner
 
 

@@ -18,14 +18,18 @@ from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
+from rulka.envs.equal_starts import EqualStarts
 from rulka.observation import Normalisation
 from rulka.params import (
     Algorithm,
     ByPartParams,
+    DpoParams,
+    GrpoParams,
     ImpalaParams,
     IqnNetworkParams,
     IqnParams,
     NetworkParams,
+    OnlinePairsParams,
     PpoParams,
     VtraceParams,
 )
@@ -83,6 +87,36 @@ IMPALA = ImpalaParams(
     forced_lag=0,
     value_warmup_steps=0,
     value_warmup_ridge=0.0,
+)
+SHARED = {
+    "steps_per_update": 192,
+    "batch_size": 64,
+    "learning_rate": constant(0.001),
+    "rate_of": ALL_ALIKE,
+    "pull_of": NO_PULL,
+    "max_grad_norm": constant(0.5),
+    "racer_tau": 1.0,
+    "max_versions_behind": 0,
+    "epochs": 4,
+    "encoder_epochs": 1,
+}
+GRPO = GrpoParams(
+    **SHARED,
+    gamma=constant(1.0),
+    entropy_weight=constant(0.003),
+    clone_weight=constant(0.0),
+    group_size=4,
+    cut_worth=0.0,
+    clip=constant(0.2),
+    by_deviation=True,
+    length_normalisation="race",
+    max_kl=constant(1.0),
+)
+DPO = DpoParams(
+    **SHARED,
+    pairs=OnlinePairsParams(kind="online", group_size=4, gamma=1.0, cut_worth=0.0, min_gap=0.0),
+    beta=constant(0.5),
+    pairs_per_step=8,
 )
 IQN = IqnParams(
     explore_whole_chunks=False,
@@ -154,6 +188,12 @@ class Races:
         self.rng = np.random.default_rng(0)
         self.state = self.rng.choice(starts, num_cars)
         self.is_over = np.zeros(num_cars, np.bool_)
+        self._equal: EqualStarts | None = None
+
+    def deal(self, races_per_start: int) -> None:
+        """Lets so many races begin alike, as an environment does; begins all of them anew."""
+        self._equal = EqualStarts(self.spec.num_cars, races_per_start, 1)
+        self._begin(np.ones(self.spec.num_cars, np.bool_))
 
     def drive(self, actor: Actor, *, explore: bool = True) -> ExperienceBlock:
         block = new_block(self.spec)
@@ -163,16 +203,22 @@ class Races:
             block.action[t], block.is_greedy[t] = decision.action, decision.is_greedy
             block.log_prob[t], block.value[t] = decision.log_prob, decision.value
             block.is_reset[t] = self.is_over
-            for car in range(self.spec.num_cars):
-                self._step(block, t, car)
+            self._begin(self.is_over)
+            for car in np.flatnonzero(~self.is_over):
+                self._step(block, t, int(car))
             self.is_over = block.terminated[t] | block.truncated[t]
         block.floats[-1, :, 1] = self.state
         return block
 
+    def _begin(self, which: np.ndarray) -> None:
+        if self._equal is None:
+            for car in np.flatnonzero(which):
+                self.state[car] = self.rng.choice(self.starts)
+        else:
+            chance = self._equal.draw(which, [self.rng] * len(which))[which, 0]
+            self.state[which] = np.asarray(self.starts)[(chance * len(self.starts)).astype(int)]
+
     def _step(self, block: ExperienceBlock, t: int, car: int) -> None:
-        if self.is_over[car]:
-            self.state[car] = self.rng.choice(self.starts)
-            return
         action = block.action[t, car]
         step = self.probe(int(self.state[car]), int(action) if action.ndim == 0 else action)
         self.state[car] = step.state
@@ -205,7 +251,7 @@ class Trained(NamedTuple):
 
 def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:
     """A tiny agent in float32; `changes` are of its algorithm, `extras` of IQN's network, or `encoder` and `fusion`."""
-    settings = {"ppo": PPO, "impala": IMPALA, "iqn": IQN}[algorithm]
+    settings = {"ppo": PPO, "impala": IMPALA, "iqn": IQN, "grpo": GRPO, "dpo": DPO}[algorithm]
     settings = settings.model_validate(settings.model_dump() | changes)
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
     extras = {"encoder": CONV, "fusion": {"kind": "concat"}} | (extras or {})
@@ -222,6 +268,8 @@ def train(spec: AgentSpec, races: Races, num_updates: int) -> Trained:
     """Serial training as the runtime does it: drive while allowed, learn while possible, publish."""
     learner, actor = make_learner(spec, seed=0), make_actor(spec, seed=1)
     actor.load_network(learner.network.state_dict())
+    if spec.settings.races_per_start > 1:
+        races.deal(spec.settings.races_per_start)
     metrics: dict[str, float] = {}
     while learner.version < num_updates:
         before = learner.num_env_steps, learner.version

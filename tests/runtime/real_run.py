@@ -21,6 +21,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
     race = RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, train, 1
     )
+    race = race.with_equal_starts(params.algorithms[train.algorithm].races_per_start)
     spec = AgentSpec(
         train.algorithm,
         params.observation,

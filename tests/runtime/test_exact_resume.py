@@ -65,6 +65,11 @@ def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
         "warmup_steps": 0,
         "demonstration_share": 0.0,
     }
+    alike = {"steps_per_update": 60, "batch_size": 24, "epochs": 2}
+    params["grpo"] |= alike | {"group_size": 3}
+    params["dpo"] |= alike | {
+        "pairs": {"kind": "online", "group_size": 3, "gamma": 1.0, "cut_worth": -4.0, "min_gap": 0.0}
+    }
     params["network"]["iqn"] |= extras.get("network", {})
     params[algorithm] |= {name: value for name, value in extras.items() if name != "network"}
     return Params.model_validate(params)
@@ -112,6 +117,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {}),
     "impala": ("impala", {}),
     "impala, lagging": ("impala", {"forced_lag": 2, "correction": {"kind": "one_step", "rho_bar": 2.0}}),
+    "grpo": ("grpo", {}),
+    "dpo": ("dpo", {}),
     "iqn": ("iqn", {"epsilon": {"interpolation": "linear", "points": [[0, 0.5]]}}),
     "iqn with everything": (
         "iqn",

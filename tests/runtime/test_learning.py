@@ -22,6 +22,8 @@ CHANGES: dict[str, dict[str, Any]] = {
         "value_warmup_steps": 0,
         "learning_rate": {"interpolation": "linear", "shares": [[0, 0.0005], [1, 0.00003]]},
     },
+    "grpo": {"steps_per_update": 1024, "batch_size": 256, "clone_weight": 0.0, "learning_rate": 0.0005},
+    "dpo": {"steps_per_update": 1024, "batch_size": 256, "learning_rate": 0.0005},
     "iqn": {
         "warmup_steps": 0,
         "demonstration_share": 0.0,
@@ -31,7 +33,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "samples_per_insert": 4.0,
     },
 }
-ENV_STEPS = {"ppo": 60_000, "impala": 100_000, "iqn": 40_000}
+ENV_STEPS = {"ppo": 60_000, "impala": 100_000, "grpo": 100_000, "dpo": 150_000, "iqn": 40_000}
 
 
 @pytest.mark.slow
@@ -40,6 +42,7 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
     """Greedy races from starts that were not trained on: none finishes with the first weights, all with the last.
 
     40 s of CPU for PPO, 50 s for IMPALA and 110 s for IQN, after which the 150 m take 4.75, 4.76 and 4.84 s on average.
+    60 s for GRPO, then 5.1 s; 45 s for DPO.
     """
     params = read_params(ROOT / "params.yaml").model_dump()
     generate_track(**params["track"] | {"length_m": 150.0, "difficulty": "easy"}).save(tmp_path / "track.npz")

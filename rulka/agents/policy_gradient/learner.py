@@ -1,4 +1,4 @@
-"""How every policy learns from what it did itself: gathers blocks until there are enough, learns, drops them.
+"""How every policy learns: gathers experience until there is enough, learns from it, drops it.
 
 Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, E image features, P outputs.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from models.actor_critic import ActorCritic
+from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.averaging import RunningAverage
 from rulka.agents.initial_pull import InitialPull
 from rulka.agents.metrics import MetricMeans, inspect_training
@@ -25,15 +25,64 @@ from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.agents.spec import AgentError, AgentSpec, Experience
 from rulka.buffers.experience import ExperienceBlock
 from rulka.device import CPU, Generators, state_on_host, weights_on_host
-from rulka.params import PolicyGradientParams
+from rulka.params import EpochsParams, PolicyGradientParams, PolicyParams
 from rulka.schedule import Moment
 
 ADAM_EPSILON = 1e-5
+
+
+class Waiting(Protocol):
+    """Experience that waits to be learned from.
+
+    Attributes:
+        num_decisions: that can be learned from now.
+    """
+
+    num_decisions: int
+
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        """Copies what is learned from in a block, made by a collector with weights of a version."""
+        ...
+
+    def forget(self) -> None:
+        """Forgets everything."""
+        ...
+
+    def experience(self) -> Experience:
+        """Returns all of it for a checkpoint; see `rulka.agents.spec.Learner`."""
+        ...
+
+    def load_experience(self, experience: Experience) -> None:
+        """Goes on with what `experience` returned."""
+        ...
+
+
+class Rows(Protocol):
+    """Decisions to learn from: images [M, L, H, W] or their features [M, E], floats [M, F], and what else is known."""
+
+    @property
+    def image(self) -> Tensor:
+        """Images, or their features."""
+        ...
+
+    @property
+    def floats(self) -> Tensor:
+        """Floats."""
+        ...
+
+    def rows(self, index: Tensor) -> Self:
+        """Returns the decisions at `index`."""
+        ...
+
+
+RowsT = TypeVar("RowsT", bound=Rows)
+WaitingT = TypeVar("WaitingT", bound=Waiting)
+LearnedT = TypeVar("LearnedT", bound=PolicyParams)
 SettingsT = TypeVar("SettingsT", bound=PolicyGradientParams)
 
 
-class PolicyLearner(ABC, Generic[SettingsT]):
-    """A `Learner` of `rulka.agents.spec`; what derives from it says how it learns from blocks, in `_learn`.
+class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
+    """A `Learner` of `rulka.agents.spec`; what derives from it says what waits, and how it learns from that.
 
     Attributes:
         network: the network that collectors act with.
@@ -42,9 +91,9 @@ class PolicyLearner(ABC, Generic[SettingsT]):
         precision: in which the network's body learns.
     """
 
-    _params: SettingsT
+    _params: LearnedT
 
-    def __init__(self, spec: AgentSpec[SettingsT], seed: int = 0, device: torch.device = CPU) -> None:
+    def __init__(self, spec: AgentSpec[LearnedT], seed: int = 0, device: torch.device = CPU) -> None:
         self.network = fresh_network(spec, seed).to(device)
         self.version = 0
         self.num_env_steps = 0
@@ -53,19 +102,23 @@ class PolicyLearner(ABC, Generic[SettingsT]):
         self._params = params
         self._device, self._generators = device, Generators(device, seed)
         self._distribution = distribution_of(spec.actions)
-        self._first: ActorCritic | None = None  # the policy it began as, while the loss holds on to it
+        self._first = self._as_it_is()
         self._average = RunningAverage(self.network, params.racer_tau)
         self._rates = PartRates(self.network, PARTS, params.rate_of)
         self._pull = InitialPull(self._rates.groups, params.pull_of)
         self._optimizer = self._make_optimizer()
-        self._waiting = WaitingBlocks(device)
+        self._waiting = self._make_waiting()
         self.precision: Precision = spec.precision
         if self.precision == "measured":
             self.precision = self._measure(spec)
 
     @abstractmethod
-    def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
-        """Learns from blocks side by side; returns metrics beside those that it adds to `means`."""
+    def _make_waiting(self) -> WaitingT:
+        """Returns what experience waits in."""
+
+    @abstractmethod
+    def _learn_from_waiting(self, means: MetricMeans) -> dict[str, float]:
+        """Takes what it learns from out of what waits; returns metrics beside those that it adds to `means`."""
 
     @property
     def racer(self) -> ActorCritic:
@@ -75,14 +128,13 @@ class PolicyLearner(ABC, Generic[SettingsT]):
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights."""
         self.network.load_state_dict(dict(tensors))
-        self._first = copy.deepcopy(self.network).requires_grad_(False) if self._params.holds_on else None
+        self._first = self._as_it_is()
         self._pull.begin()
         self._average.begin()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies what is learned from in a block."""
-        del collector
-        self._waiting.insert(block, version)
+        self._waiting.insert(block, collector, version)
         self.num_env_steps += block.is_reset.size
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
@@ -105,19 +157,16 @@ class PolicyLearner(ABC, Generic[SettingsT]):
         return num_used + self._num_needed() + self._params.max_versions_behind * self._params.steps_per_update
 
     def update(self) -> dict[str, float] | None:
-        """Learns from the waiting blocks, or returns None while they are too few."""
+        """Learns from what waits, or returns None while that is too little."""
         if self._waiting.num_decisions < self._num_needed():
             return None
         means = MetricMeans()
         rate = self._params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, rate, self.moment)
-        segment, version = self._waiting.take(self._num_taken())
-        facts = self._learn(segment, means)
-        facts["versions_behind"] = self.version - version
+        facts = self._learn_from_waiting(means)
         self._average.move()
         self.version += 1
-        facts |= {"learning_rate": rate, "entropy_weight": self._params.entropy_weight.at(self.moment)}
-        return facts | means.result()
+        return facts | {"learning_rate": rate} | means.result()
 
     def inspect(self) -> dict[str, float]:
         """Looks closer at gradients and weights; see `rulka.agents.metrics`."""
@@ -148,7 +197,7 @@ class PolicyLearner(ABC, Generic[SettingsT]):
         self._average.load_state_dict(state["average"])
 
     def experience(self) -> Experience:
-        """Blocks that wait for the next update; see `rulka.agents.spec.Learner`."""
+        """What waits for the next update; see `rulka.agents.spec.Learner`."""
         return self._waiting.experience()
 
     def load_experience(self, experience: Experience) -> None:
@@ -157,7 +206,13 @@ class PolicyLearner(ABC, Generic[SettingsT]):
 
     def forget_experience(self) -> None:
         """Drops what waits for the next update."""
-        self._waiting.drop()
+        self._waiting.forget()
+
+    def _as_it_is(self) -> ActorCritic | None:
+        """Returns a copy of the policy that it begins as, where the loss holds on to that."""
+        if not self._params.holds_on:
+            return None
+        return copy.deepcopy(self.network).requires_grad_(False).eval()  # in training mode spectral norms would move on
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
@@ -166,18 +221,58 @@ class PolicyLearner(ABC, Generic[SettingsT]):
         """Decisions that the next update waits for."""
         return self._params.steps_per_update
 
-    def _num_taken(self) -> int:
-        """Decisions that an update learns from: all that wait."""
-        return self._waiting.num_decisions
-
     def _step(self, loss: Tensor) -> Tensor:
         """Makes a gradient step and returns the norm of the gradient."""
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        return self._apply_gradient()
+
+    def _apply_gradient(self) -> Tensor:
+        """Moves the weights by the gradient that is there and returns its norm."""
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self._params.max_grad_norm.at(self.moment))
         self._optimizer.step()
         self._pull.apply(self._optimizer, self.moment)
         return norm
+
+    def _run_epochs(
+        self, features: RowsT, whole: RowsT, passes: EpochsParams, learn_from: Callable[[PolicyAndValue, RowsT], bool]
+    ) -> int:
+        """Makes the gradient steps of all epochs, those of the encoder last.
+
+        Args:
+            features: what to learn from, with the features of its images, which serve until the encoder moves.
+            whole: the same with the images.
+            passes: how many epochs.
+            learn_from: makes a gradient step from what the network says of some decisions, and returns whether that
+                was the last one.
+
+        Returns:
+            Decisions learned from, each as often as it was used.
+        """
+        num_encoder_epochs = self._num_encoder_epochs(passes)
+        parts = (
+            (features, self.network.decide, passes.epochs - num_encoder_epochs),
+            (whole, self.network, num_encoder_epochs),
+        )
+        num_samples = 0
+        for rows, decide, num_epochs in parts:
+            for index in self._minibatches(len(rows.floats), self._params.batch_size, num_epochs):
+                part = rows.rows(index)
+                num_samples += len(index)
+                with autocast(self.precision, self._device):
+                    decided = decide(part.image, part.floats)
+                if learn_from(decided, part):
+                    return num_samples
+        return num_samples
+
+    def _num_encoder_epochs(self, passes: EpochsParams) -> int:
+        return 0 if self._rates.factor("encoder", self.moment) == 0.0 else passes.encoder_epochs
+
+    def _minibatches(self, num_rows: int, size: int, num_epochs: int) -> Iterator[Tensor]:
+        """Yields shuffled indices of nearly equal minibatches of about a size, epoch after epoch."""
+        for _ in range(num_epochs):
+            order = torch.randperm(num_rows, generator=self._generators.device, device=self._device)
+            yield from order.tensor_split(max(1, round(num_rows / size)))
 
     def _encode(self, image: Tensor, floats: Tensor) -> Tensor:
         """Returns image features [..., E] of images [..., L, H, W]; there are as many floats [..., F]."""
@@ -194,16 +289,13 @@ class PolicyLearner(ABC, Generic[SettingsT]):
         self.network.train()
         return computed
 
-    def _clone_weight(self) -> float:
-        return 0.0 if self._first is None else self._params.clone_weight.at(self.moment)
-
     def _first_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
         """Returns what the policy that it began as puts out [M, P] for images [M, L, H, W] and floats [M, F]."""
         first = self._first
         assert first is not None
         return self._in_parts(lambda seen, beside: first.decide(first.encode(seen), beside).outputs, image, floats)
 
-    def _measure(self, spec: AgentSpec[SettingsT]) -> Precision:
+    def _measure(self, spec: AgentSpec[LearnedT]) -> Precision:
         rows = min(256, self._params.batch_size)
         shape = (rows, *spec.observation.image_shape)
         image = torch.zeros(shape, dtype=torch.uint8, device=self._device)
@@ -216,3 +308,29 @@ class PolicyLearner(ABC, Generic[SettingsT]):
             self._optimizer.zero_grad(set_to_none=True)
 
         return faster_precision(run, self._device)
+
+
+class PolicyLearner(BasePolicyLearner[SettingsT, WaitingBlocks]):
+    """Learns from whole blocks; what derives from it says how, in `_learn`."""
+
+    @abstractmethod
+    def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
+        """Learns from blocks side by side; returns metrics beside those that it adds to `means`."""
+
+    def _num_taken(self) -> int:
+        """Decisions that an update learns from: all that wait."""
+        return self._waiting.num_decisions
+
+    def _make_waiting(self) -> WaitingBlocks:
+        return WaitingBlocks(self._device)
+
+    def _learn_from_waiting(self, means: MetricMeans) -> dict[str, float]:
+        segment, version = self._waiting.take(self._num_taken())
+        facts = {
+            "versions_behind": self.version - version,
+            "entropy_weight": self._params.entropy_weight.at(self.moment),
+        }
+        return facts | self._learn(segment, means)
+
+    def _clone_weight(self) -> float:
+        return 0.0 if self._first is None else self._params.clone_weight.at(self.moment)

@@ -5,7 +5,7 @@ Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,8 +84,9 @@ class WaitingBlocks:
         self._num_inserted = 0
         self.num_decisions = 0
 
-    def insert(self, block: ExperienceBlock, version: int) -> None:
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies what is learned from in a block, made with weights of a version."""
+        del collector
         self._segments[self._num_inserted] = keep_block(block, self._device)
         self._versions[self._num_inserted] = version
         self._num_inserted += 1
@@ -108,7 +109,7 @@ class WaitingBlocks:
         self.num_decisions -= num_taken
         return join_segments(taken), float(np.mean(versions))
 
-    def drop(self) -> None:
+    def forget(self) -> None:
         """Forgets them."""
         self._segments, self._versions, self.num_decisions = {}, {}, 0
 
@@ -119,18 +120,23 @@ class WaitingBlocks:
             "num_decisions": self.num_decisions,
             "versions": dict(self._versions),
         }
-        return Experience(state, {number: _as_piece(segment) for number, segment in self._segments.items()})
+        return Experience(state, {number: as_piece(segment) for number, segment in self._segments.items()})
 
     def load_experience(self, experience: Experience) -> None:
         """Goes on with what `experience` returned."""
         state = experience.state
         self._num_inserted, self.num_decisions = int(state["num_inserted"]), int(state["num_decisions"])
         self._versions = {int(number): int(version) for number, version in state["versions"].items()}
-        self._segments = {number: self._from_piece(piece) for number, piece in sorted(experience.pieces.items())}
+        self._segments = {
+            number: from_piece(piece, self._device) for number, piece in sorted(experience.pieces.items())
+        }
 
-    def _from_piece(self, piece: Mapping[str, Any]) -> Segment:
-        return upload(Segment(**{name: torch.from_numpy(column) for name, column in piece.items()}), self._device)
+
+def from_piece(piece: Piece, device: torch.device) -> Segment:
+    """Returns the segment that `as_piece` made arrays of, on a device."""
+    return upload(Segment(**{name: torch.from_numpy(column) for name, column in piece.items()}), device)
 
 
-def _as_piece(segment: Segment) -> Piece:
+def as_piece(segment: Segment) -> Piece:
+    """Returns a segment as arrays, for a checkpoint."""
     return dict(zip(segment._fields, (column.numpy() for column in on_host(*segment)), strict=True))

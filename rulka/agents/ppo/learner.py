@@ -11,10 +11,7 @@ Dimensions: M decisions of one update, T decisions of a block, N cars, F floats,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import torch
-from torch import Tensor
 
 from models.actor_critic import PolicyAndValue
 from rulka.agents.metrics import MetricMeans
@@ -53,12 +50,11 @@ class PpoLearner(CriticLearner[PpoParams]):
         standard = rollout._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
         if self._clone_weight() > 0.0:
             standard = standard._replace(clone_outputs=self._first_outputs(rollout.image, rollout.floats))
-        # What is behind the encoder comes first: until the encoder moves, its features need no other pass.
         features = standard._replace(image=encoded[:-1][~segment.is_reset])
-        is_encoder_frozen = self._rates.factor("encoder", self.moment) == 0.0
-        num_encoder_epochs = 0 if is_encoder_frozen else self._params.encoder_epochs
-        if not self._run_epochs(features, network.decide, self._params.epochs - num_encoder_epochs, means):
-            self._run_epochs(standard, network, num_encoder_epochs, means)
+        scale = return_scale(rollout.returns)
+        self._num_samples += self._run_epochs(
+            features, standard, self._params, lambda decided, part: self._learn_from(decided, part, scale, means)
+        )
         return rollout
 
     def _evaluate(self, segment: Segment, decided: PolicyAndValue) -> Rollout:
@@ -67,31 +63,6 @@ class PpoLearner(CriticLearner[PpoParams]):
         by_car = PolicyAndValue(*(column.unflatten(0, cars) for column in decided))
         params, now = self._params, self.moment
         return rollout_with_gae(segment, by_car, params.gamma.at(now), params.gae_lambda.at(now))
-
-    def _run_epochs(
-        self,
-        rollout: Rollout,
-        decide: Callable[[Tensor, Tensor], PolicyAndValue],
-        num_epochs: int,
-        means: MetricMeans,
-    ) -> bool:
-        """Makes the gradient steps of some epochs and returns whether the policy has moved too far to go on.
-
-        Args:
-            rollout: what to learn from; `image` holds what `decide` takes first, images or their features.
-            decide: the network, or its part behind the encoder.
-            num_epochs: how often to go through the rollout.
-            means: where metrics go.
-        """
-        scale = return_scale(rollout.returns)
-        for index in self._minibatches(len(rollout.action), num_epochs):
-            part = rollout.rows(index)
-            self._num_samples += len(index)
-            with autocast(self.precision, self._device):
-                decided = decide(part.image, part.floats)
-            if self._learn_from(decided, part, scale, means):
-                return True
-        return False
 
     def _learn_from(self, decided: PolicyAndValue, part: Rollout, scale: float, means: MetricMeans) -> bool:
         """Makes one gradient step and returns whether the policy has moved too far to go on."""
@@ -127,12 +98,6 @@ class PpoLearner(CriticLearner[PpoParams]):
             return clipped_policy_loss(log_prob, part.log_prob, part.advantage, clip)
         first = self._distribution.log_prob(part.first_outputs, part.action)
         return clipped_policy_loss(log_prob, first, part.advantage, clip, (first - part.log_prob).exp())
-
-    def _minibatches(self, num_rows: int, num_epochs: int) -> Iterator[Tensor]:
-        """Yields shuffled indices of nearly equal minibatches, epoch after epoch."""
-        for _ in range(num_epochs):
-            order = torch.randperm(num_rows, generator=self._generators.device, device=self._device)
-            yield from order.tensor_split(max(1, round(num_rows / self._params.batch_size)))
 
     def _facts(self, rollout: Rollout) -> dict[str, float]:
         error = (rollout.value - rollout.returns) / return_scale(rollout.returns)

@@ -1,0 +1,281 @@
+"""Races that began alike, gathered out of successive blocks until a policy learns from them, whole groups at once.
+
+Environments deal their starts so that G races of a group of G cars begin alike (`rulka.envs.equal_starts`). A group is
+whole when all G have ended, in whatever block. Blocks are kept as long as a race in them is: no more of them than the
+cars fill in twice the longest race there can be, beside what waits for the next update.
+Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, G races of a group, K groups,
+R races, M their decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rulka.agents.policy_gradient.segments import Segment, as_piece, from_piece, keep_block
+from rulka.agents.spec import AgentError, Experience
+from rulka.buffers.experience import ExperienceBlock
+from rulka.device import CPU, on_host
+
+
+class RaceRows(NamedTuple):
+    """The decisions of some races, one race after another.
+
+    Attributes:
+        image: [M, L, H, W] uint8; or image features [M, E], where these serve.
+        floats: [M, F] float32 raw.
+        action: [M] int64, or [M, K]; float32 where decisions are numbers.
+        log_prob: [M] float32 of the action when it was chosen.
+        num_decisions: [R] int64 of each race; M together.
+    """
+
+    image: Tensor
+    floats: Tensor
+    action: Tensor
+    log_prob: Tensor
+    num_decisions: Tensor
+
+
+@dataclass
+class Race:
+    """One race: where its decisions lie, as block, car, first row and the row behind the last, and how it stands."""
+
+    pieces: list[tuple[int, int, int, int]] = field(default_factory=list)
+    is_over: bool = False
+    is_cut: bool = False
+
+
+@dataclass
+class _Group:
+    """Races from one start: who drives them (collector and group of cars), what was seen first [F], and the races."""
+
+    source: tuple[int, int]
+    first_floats: NDArray[np.float32]
+    races: list[Race] = field(default_factory=list)
+
+
+@dataclass
+class _Stream:
+    """What is known of a collector's cars.
+
+    Attributes:
+        last_floats: [N, F] what they saw last.
+        under_way: the group and the place in it of the race that each car is in; None between races, and where nobody
+            saw it begin.
+        newest: the newest group of races of each group of cars.
+        num_broken: how often races of each group of cars did not become a whole group.
+    """
+
+    last_floats: NDArray[np.float32]
+    under_way: list[tuple[int, int] | None]
+    newest: list[int | None]
+    num_broken: list[int]
+
+
+class WaitingRaces:
+    """Groups of races that are under way, and those that wait to be learned from, each once.
+
+    Attributes:
+        num_decisions: of the groups that are whole.
+    """
+
+    def __init__(self, races_per_start: int, device: torch.device = CPU) -> None:
+        self._size, self._device = races_per_start, device
+        self._num_inserted = self._num_groups = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets everything, races under way included."""
+        self._segments: dict[int, Segment] = {}  # by the number of the block
+        self._versions: dict[int, int] = {}
+        self._streams: dict[int, _Stream] = {}
+        self._groups: dict[int, _Group] = {}
+        self._whole: list[int] = []
+        self.num_decisions = 0
+
+    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
+        """Takes in what a collector's cars did with weights of a version.
+
+        Raises:
+            AgentError: if races that should begin alike do not.
+        """
+        if block.spec.num_cars % self._size:
+            message = f"blocks of {block.spec.num_cars} cars hold no groups of {self._size} cars with equal starts"
+            raise AgentError(message)
+        number, self._num_inserted = self._num_inserted, self._num_inserted + 1
+        self._segments[number], self._versions[number] = keep_block(block, self._device), version
+        stream = self._stream(block, collector)
+        goes_on_at = [0] * block.spec.num_cars
+        is_last = block.terminated | block.truncated
+        for step, car in np.argwhere(is_last | block.is_reset).tolist():
+            if block.is_reset[step, car]:
+                self._begin(stream, collector, car, block.floats[step + 1, car])
+                goes_on_at[car] = step + 1
+            else:
+                piece = (number, car, goes_on_at[car], step + 1)
+                self._end(stream, car, piece, is_cut=bool(block.truncated[step, car]))
+        for car, place in enumerate(stream.under_way):
+            if place is not None and goes_on_at[car] < block.spec.num_steps:
+                self._race(place).pieces.append((number, car, goes_on_at[car], block.spec.num_steps))
+        stream.last_floats = block.floats[-1].copy()
+        self._let_go()
+
+    def groups(self) -> list[list[Race]]:
+        """Returns the races [K][G] of all whole groups."""
+        return [self._groups[group].races for group in self._whole]
+
+    def returns(self, discount: float, cut_worth: float) -> Tensor:
+        """Returns what the races [K, G] of all whole groups were paid, discounted and without shaping, in main memory.
+
+        Args:
+            discount: gamma.
+            cut_worth: counts as paid after the last decision of a race that a limit has cut.
+        """
+        races = [race for group in self.groups() for race in group]
+        (reward,) = on_host(torch.cat([self._column("reward", *piece) for race in races for piece in race.pieces]))
+        by_race = reward.double().split([num_decisions_of(race) for race in races])
+        sums = [(part * discount ** torch.arange(len(part), dtype=torch.float64)).sum() for part in by_race]
+        for number, race in enumerate(races):
+            if race.is_cut:
+                sums[number] += cut_worth * discount ** len(by_race[number])
+        return torch.stack(sums).view(-1, self._size).float()
+
+    def rows(self, races: Sequence[Race]) -> RaceRows:
+        """Returns the decisions of some races."""
+        columns = {
+            name: torch.cat([self._column(name, *piece) for race in races for piece in race.pieces])
+            for name in ("image", "floats", "action", "log_prob")
+        }
+        lengths = [num_decisions_of(race) for race in races]
+        return RaceRows(**columns, num_decisions=torch.tensor(lengths, device=self._device))
+
+    def versions_behind(self, version: int) -> float:
+        """Returns how much older than a version the weights were that acted, on average over all whole groups."""
+        pieces = [piece for races in self.groups() for race in races for piece in race.pieces]
+        total = sum((version - self._versions[number]) * (end - first) for number, _, first, end in pieces)
+        return total / self.num_decisions
+
+    def drop(self) -> None:
+        """Forgets the whole groups."""
+        for group in self._whole:
+            del self._groups[group]
+        self._whole, self.num_decisions = [], 0
+        self._let_go()
+
+    def experience(self) -> Experience:
+        """Returns everything for a checkpoint; see `rulka.agents.spec.Learner`."""
+        state: dict[str, Any] = {
+            "num_inserted": self._num_inserted,
+            "num_groups": self._num_groups,
+            "whole": list(self._whole),
+            "versions": dict(self._versions),
+            "streams": {collector: _as_tensors(asdict(stream)) for collector, stream in self._streams.items()},
+            "groups": {number: _as_tensors(asdict(group)) for number, group in self._groups.items()},
+        }
+        return Experience(state, {number: as_piece(segment) for number, segment in self._segments.items()})
+
+    def load_experience(self, experience: Experience) -> None:
+        """Goes on with what `experience` returned."""
+        state = experience.state
+        self._num_inserted, self._num_groups = int(state["num_inserted"]), int(state["num_groups"])
+        self._segments = {number: from_piece(piece, self._device) for number, piece in experience.pieces.items()}
+        self._versions, self._whole = dict(state["versions"]), list(state["whole"])
+        self._streams = {collector: _Stream(**_as_arrays(stream)) for collector, stream in state["streams"].items()}
+        self._groups = {number: _group_of(_as_arrays(group)) for number, group in state["groups"].items()}
+        self.num_decisions = sum(num_decisions_of(race) for races in self.groups() for race in races)
+
+    def _stream(self, block: ExperienceBlock, collector: int) -> _Stream:
+        """Returns what is known of the cars; of a collector that begins anew, races that begin with the block."""
+        stream = self._streams.get(collector)
+        if stream is not None and np.array_equal(stream.last_floats, block.floats[0]):
+            return stream
+        for number, group in list(self._groups.items()):
+            if group.source[0] == collector and number not in self._whole:
+                del self._groups[number]  # broken off: nobody drives these races to their ends
+        num_cars = block.spec.num_cars
+        num_car_groups = num_cars // self._size
+        stream = _Stream(block.floats[0], [None] * num_cars, [None] * num_car_groups, [0] * num_car_groups)
+        self._streams[collector] = stream
+        for first in range(0, num_cars, self._size):
+            seen = block.floats[0, first : first + self._size]
+            # Where the cars are apart they are in the middle of races, whose beginnings nobody knows any more.
+            if (seen == seen[0]).all():
+                for car in first + np.flatnonzero(~block.is_reset[0, first : first + self._size]):
+                    self._begin(stream, collector, int(car), block.floats[0, car])
+        return stream
+
+    def _begin(self, stream: _Stream, collector: int, car: int, floats: NDArray[np.float32]) -> None:
+        """Adds a race to the newest group of its cars, or opens another where that is full."""
+        car_group = car // self._size
+        newest = stream.newest[car_group]
+        group = None if newest is None else self._groups.get(newest)
+        if group is not None and len(group.races) < self._size and not np.array_equal(group.first_floats, floats):
+            self._break(stream, car_group)
+            group = None
+        if group is None or len(group.races) == self._size:
+            newest, self._num_groups = self._num_groups, self._num_groups + 1
+            group = self._groups[newest] = _Group((collector, car_group), floats.copy())
+            stream.newest[car_group] = newest
+        assert newest is not None
+        group.races.append(Race())
+        stream.under_way[car] = newest, len(group.races) - 1
+
+    def _break(self, stream: _Stream, car_group: int) -> None:
+        """Lets go of the newest group of some cars, whose first races nobody saw, as happens once at most."""
+        newest = stream.newest[car_group]
+        assert newest is not None
+        num_races = len(self._groups.pop(newest).races)
+        stream.under_way = [None if place is not None and place[0] == newest else place for place in stream.under_way]
+        stream.num_broken[car_group] += 1
+        if stream.num_broken[car_group] > 1:
+            message = f"of {self._size} races that should begin alike, {num_races} did"
+            hint = "Groups of races need an environment that deals equal starts, see `races_per_start`."
+            raise AgentError(message, hint=hint)
+
+    def _end(self, stream: _Stream, car: int, piece: tuple[int, int, int, int], *, is_cut: bool) -> None:
+        place, stream.under_way[car] = stream.under_way[car], None
+        if place is None:
+            return
+        race, group = self._race(place), self._groups[place[0]]
+        race.pieces.append(piece)
+        race.is_over, race.is_cut = True, is_cut
+        if len(group.races) == self._size and all(one.is_over for one in group.races):
+            self._whole.append(place[0])
+            self.num_decisions += sum(num_decisions_of(one) for one in group.races)
+
+    def _race(self, place: tuple[int, int]) -> Race:
+        return self._groups[place[0]].races[place[1]]
+
+    def _let_go(self) -> None:
+        """Drops blocks that no race needs any more."""
+        needed = {piece[0] for group in self._groups.values() for race in group.races for piece in race.pieces}
+        self._segments = {number: segment for number, segment in self._segments.items() if number in needed}
+        self._versions = {number: version for number, version in self._versions.items() if number in needed}
+
+    def _column(self, name: str, number: int, car: int, first: int, end: int) -> Tensor:
+        return getattr(self._segments[number], name)[first:end, car]
+
+
+def num_decisions_of(race: Race) -> int:
+    """Returns how many decisions of a race there are."""
+    return sum(end - first for _, _, first, end in race.pieces)
+
+
+def _as_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arrays as tensors, which checkpoints hold, and everything else as it is."""
+    return {name: torch.tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def _as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.numpy() if torch.is_tensor(value) else value for name, value in values.items()}
+
+
+def _group_of(values: Mapping[str, Any]) -> _Group:
+    races = [Race(**race) for race in values["races"]]
+    return _Group(values["source"], values["first_floats"], races)

@@ -1,0 +1,76 @@
+"""Section `dpo`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rulka.params.base import (
+    Count,
+    GroupSize,
+    NotNegative,
+    Positive,
+    PositiveSchedule,
+    Section,
+    Share,
+    Weight,
+)
+from rulka.params.policy_gradient import EpochsParams, PolicyParams
+
+
+class OnlinePairsParams(Section):
+    """The best and the worst race of a group from equal starts, by what they were paid."""
+
+    kind: Literal["online"] = Field(description="races of the agent itself")
+    group_size: GroupSize = Field(description="races that begin alike, of which the best and the worst are a pair")
+    gamma: Share = Field(description="discount of one decision, in what a race was paid")
+    cut_worth: Weight = Field(description="counts as paid after a race that a limit has cut")
+    min_gap: NotNegative = Field(description="how much more the best has to be paid than the worst")
+
+
+class FilePairsParams(Section):
+    """Pairs that a file names; see `rulka.runtime.preference_pairs`."""
+
+    kind: Literal["file"] = Field(description="a file of pairs, JSON lines")
+    path: str = Field(min_length=1, description="where it is")
+    pairs_per_update: Count = Field(description="drawn for one update")
+
+
+class DemonstrationPairsParams(Section):
+    """Any two captured races over the same stretch of the main track, the faster one preferred."""
+
+    kind: Literal["demonstrations"] = Field(description="races that were recorded, or driven by the built-in driver")
+    stretch_m: Positive = Field(description="about so long is a stretch of the track")
+    min_gain_s: NotNegative = Field(description="how much faster the preferred race has to be over the stretch")
+    max_pairs: Count = Field(description="so many are taken of all that there are")
+    pairs_per_update: Count = Field(description="drawn for one update")
+
+
+GivenPairsParams = FilePairsParams | DemonstrationPairsParams
+"""Pairs that are given before training begins."""
+PairsParams = Annotated[OnlinePairsParams | FilePairsParams | DemonstrationPairsParams, Field(discriminator="kind")]
+"""Where preference pairs come from, told apart by its `kind`."""
+
+
+class DpoParams(PolicyParams, EpochsParams):
+    """Direct preference optimisation, Rafailov et al. 2023, arXiv:2305.18290."""
+
+    pairs: PairsParams = Field(description="what is preferred to what")
+    beta: PositiveSchedule = Field(description="how dear it is to leave the policy that it began as")
+    pairs_per_step: Count = Field(description="pairs of one gradient step")
+
+    @property
+    def races_per_start(self) -> int:
+        """As many as are compared; races that nobody learns from begin each by itself."""
+        return self.pairs.group_size if isinstance(self.pairs, OnlinePairsParams) else 1
+
+    @property
+    def given_pairs(self) -> GivenPairsParams | None:
+        """Where the pairs come from, if they are given."""
+        return None if isinstance(self.pairs, OnlinePairsParams) else self.pairs
+
+    @property
+    def holds_on(self) -> bool:
+        """Always: the policy that it began as is the reference."""
+        return True
