@@ -210,9 +210,12 @@ def load_environment_agent(folder: Path) -> EnvironmentAgent:
 def _check(facts: EnvironmentFacts, params: Params) -> None:
     """Refuses parameters that ask for what an environment has not, before anything is trained."""
     algorithm = params.train.algorithm
+    entry, section = ALGORITHMS[algorithm], params.algorithms[algorithm]
     wrong = None
-    if ALGORITHMS[algorithm].needs_demonstrations(params.algorithms[algorithm]):
+    if entry.needs_demonstrations(section) or entry.given_pairs(section) is not None:
         wrong = f"{algorithm} learns from demonstrations, and there are none of {facts.environment}"
+    elif section.races_per_start > 1:
+        wrong = f"{algorithm} compares episodes that begin alike, which {facts.environment} does not deal"
     elif params.network.actions_per_decision > 1:
         wrong = f"network.actions_per_decision is more than 1, and {facts.environment} takes single actions"
     elif isinstance(params.encoder, BackboneConfig):

@@ -188,6 +188,24 @@ def test_a_damaged_note_of_a_training_is_named(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"algorithm": "iqn", "extras": {"iqn": {"demonstration_share": 0.1}}}, "iqn learns from demonstrations"),
+        ({"algorithm": "grpo"}, "grpo compares episodes that begin alike"),
+        (
+            {
+                "algorithm": "dpo",
+                "extras": {
+                    "dpo": {
+                        "pairs": {
+                            "kind": "demonstrations",
+                            "stretch_m": 100.0,
+                            "min_gain_s": 0.1,
+                            "max_pairs": 10,
+                            "pairs_per_update": 4,
+                        }
+                    }
+                },
+            },
+            "dpo learns from demonstrations",
+        ),
         (
             {"extras": {"network": {"actions_per_decision": 5}}},
             "network.actions_per_decision is more than 1",
