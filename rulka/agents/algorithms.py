@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -133,25 +134,25 @@ CLONED_SHAPES: Mapping[
 ] = {"policy": build_clone_policy, "iqn": build_cloned_iqn}
 """What makes the network of a cloned policy with weights from torch's global generator, by its shape."""
 
+_of_policy = partial(
+    AlgorithmEntry,
+    build_network=build_policy,
+    make_actor=PolicyActor,
+    greedy_preference=prefer_as_policy,
+    parts=POLICY_PARTS,
+    without_source=("value_head.",),
+)
+"""An entry of what learns a policy."""
+
 ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
-    "ppo": AlgorithmEntry(
+    "ppo": _of_policy(
         label="PPO",
-        build_network=build_policy,
-        make_actor=PolicyActor,
         make_learner=PpoLearner,
-        greedy_preference=prefer_as_policy,
-        parts=POLICY_PARTS,
-        without_source=("value_head.",),
         own_code=("rulka/agents/ppo/*.py",),
     ),
-    "impala": AlgorithmEntry(
+    "impala": _of_policy(
         label="IMPALA",
-        build_network=build_policy,
-        make_actor=PolicyActor,
         make_learner=ImpalaLearner,
-        greedy_preference=prefer_as_policy,
-        parts=POLICY_PARTS,
-        without_source=("value_head.",),
         own_code=("rulka/agents/impala/*.py", "rulka/losses/vtrace.py"),
     ),
     "iqn": AlgorithmEntry(
@@ -178,24 +179,14 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         clone_inside="guide.policy.",
         given_besides=_given_to_iqn,
     ),
-    "grpo": AlgorithmEntry(
+    "grpo": _of_policy(
         label="GRPO",
-        build_network=build_policy,
-        make_actor=PolicyActor,
         make_learner=GrpoLearner,
-        greedy_preference=prefer_as_policy,
-        parts=POLICY_PARTS,
-        without_source=("value_head.",),
         own_code=("rulka/agents/grpo/*.py", "rulka/losses/grpo.py"),
     ),
-    "dpo": AlgorithmEntry(
+    "dpo": _of_policy(
         label="DPO",
-        build_network=build_policy,
-        make_actor=PolicyActor,
         make_learner=DpoLearner,
-        greedy_preference=prefer_as_policy,
-        parts=POLICY_PARTS,
-        without_source=("value_head.",),
         own_code=("rulka/agents/dpo/*.py", "rulka/losses/dpo.py"),
         given_pairs=_given_pairs_of_dpo,
         given_besides=_given_to_dpo,
