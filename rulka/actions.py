@@ -77,6 +77,9 @@ class Intervals:
 
 ActionSpace = Choices | Intervals
 
+STEER_GAS_BRAKE = Intervals((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+"""Steering, positive right, gas and brake."""
+
 
 @dataclass(frozen=True)
 class ActionTable:
@@ -86,11 +89,13 @@ class ActionTable:
         controls: one entry for each action index.
         ticks_per_action: number of 10 ms ticks for which one action is held; positive.
         actions_per_decision: K, actions of one decision, one after another; positive.
+        is_analog: whether a decision is none of these, but steer, gas and brake as numbers.
     """
 
     controls: tuple[Controls, ...]
     ticks_per_action: int
     actions_per_decision: int = 1
+    is_analog: bool = False
 
     @property
     def num_actions(self) -> int:
@@ -104,13 +109,13 @@ class ActionTable:
 
     @property
     def decision_shape(self) -> tuple[int, ...]:
-        """Shape of the action indices of one decision: none for one action, [K] for a chunk."""
+        """Shape of one decision: none for the index of an action, [K] for a chunk of these, [3] for numbers."""
         return self.space.decision_shape
 
     @property
-    def space(self) -> Choices:
+    def space(self) -> ActionSpace:
         """What a decision is chosen from."""
-        return Choices(self.num_actions, self.actions_per_decision)
+        return STEER_GAS_BRAKE if self.is_analog else Choices(self.num_actions, self.actions_per_decision)
 
     def keys(self) -> NDArray[np.float32]:
         """Returns [A, 4] accelerate, brake, left, right as 0 or 1, in the order the observation holds them."""
@@ -152,12 +157,13 @@ _INDEX_OF_KEYS = np.full(16, FORWARD, dtype=np.int64)
 _INDEX_OF_KEYS[np.array(CONTROLS) @ _KEY_BITS] = np.arange(len(CONTROLS))
 
 
-def action_table(ticks_per_action: int, actions_per_decision: int = 1) -> ActionTable:
+def action_table(ticks_per_action: int, actions_per_decision: int = 1, *, is_analog: bool = False) -> ActionTable:
     """Returns the standard twelve actions.
 
     Args:
         ticks_per_action: 10 ms ticks of a decision.
         actions_per_decision: actions that share them evenly.
+        is_analog: whether decisions are numbers.
 
     Raises:
         ValueError: if they cannot.
@@ -165,7 +171,7 @@ def action_table(ticks_per_action: int, actions_per_decision: int = 1) -> Action
     if actions_per_decision < 1 or ticks_per_action % actions_per_decision:
         message = f"{ticks_per_action} ticks cannot be shared evenly by {actions_per_decision} actions"
         raise ValueError(message)
-    return ActionTable(CONTROLS, ticks_per_action // actions_per_decision, actions_per_decision)
+    return ActionTable(CONTROLS, ticks_per_action // actions_per_decision, actions_per_decision, is_analog)
 
 
 def shares_of_ticks(held: NDArray[np.int64], num_actions: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -32,7 +32,9 @@ from rulka.stage import output_folder
 
 SCHEMA_VERSION = 3
 """Version of the folder format; another one is refused."""
-PER_DECISION = "actions_per_decision"
+PER_DECISION, ANALOG = "actions_per_decision", "is_analog"
+KEYS_ONE_BY_ONE: dict[str, Any] = {PER_DECISION: 1, ANALOG: False}
+"""What contracts of actions do not say."""
 
 WEIGHTS_FILE = "weights.safetensors"
 META_FILE = "meta.json"
@@ -140,12 +142,13 @@ def sight_contract(observation: ObservationParams, actions_per_decision: int = 1
 
 
 def actions_to_json(actions: ActionTable) -> dict[str, Any]:
-    """Returns the action contract as plain JSON; `actions_per_decision` is there where it is not 1."""
+    """Returns the action contract as plain JSON; of `KEYS_ONE_BY_ONE` what differs."""
     described = {
         "controls": [[int(key) for key in row] for row in actions.controls],
         "ticks_per_action": actions.ticks_per_action,
     }
-    return described | _of_chunks(actions.actions_per_decision)
+    differing = {PER_DECISION: actions.actions_per_decision, ANALOG: actions.is_analog}
+    return described | {name: value for name, value in differing.items() if value != KEYS_ONE_BY_ONE[name]}
 
 
 def save_artifact(folder: Path, artifact: Artifact) -> None:
@@ -285,9 +288,8 @@ def check_contracts(
     for name, value in expected.items():
         if meta["observation"].get(name) != value:
             _refuse(folder, f"observation.{name}", meta["observation"].get(name), value, hint)
-    plain = {PER_DECISION: 1}
-    for name, value in (plain | actions_to_json(actions) if actions is not None else {}).items():
-        stored = (plain | meta["actions"]).get(name)
+    for name, value in (KEYS_ONE_BY_ONE | actions_to_json(actions) if actions is not None else {}).items():
+        stored = (KEYS_ONE_BY_ONE | meta["actions"]).get(name)
         if stored != value:
             _refuse(folder, f"actions.{name}", stored, value, hint)
 
@@ -297,10 +299,6 @@ def _check_encoder(folder: Path, meta: dict[str, Any], encoder: EncoderConfig) -
     for name, value in expected.items():  # its kind comes first
         if stored.get(name) != value:
             _refuse(folder, f"encoder.{name}", stored.get(name), value, _hint(meta["kind"]))
-
-
-def _of_chunks(actions_per_decision: int) -> dict[str, int]:
-    return {} if actions_per_decision == 1 else {PER_DECISION: actions_per_decision}
 
 
 def _read_weights(folder: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -328,7 +326,8 @@ def _sight_from_json(data: dict[str, Any]) -> SightContract:
 
 def _actions_from_json(data: dict[str, Any]) -> ActionTable:
     controls = tuple(Controls(*map(bool, row)) for row in data["controls"])
-    return ActionTable(controls, data["ticks_per_action"], data.get(PER_DECISION, 1))
+    others = KEYS_ONE_BY_ONE | data
+    return ActionTable(controls, data["ticks_per_action"], others[PER_DECISION], others[ANALOG])
 
 
 def _meta_hash(meta: Mapping[str, Any]) -> str:

@@ -138,10 +138,16 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         """Returns the same with all races beginning at the start line, each from a place of its own."""
         return self.model_copy(update={"start_anywhere": 0.0, "start_from_earlier": 0.0, "races_per_start": 1})
 
+    def decided_by(self, table: ActionTable) -> RaceSettings:
+        """Returns the same for a driver whose decisions are those of a table."""
+        return self.model_copy(
+            update={"actions_per_decision": table.actions_per_decision, "continuous": table.is_analog}
+        )
+
     @property
     def table(self) -> ActionTable:
         """What an action does."""
-        return action_table(self.ticks_per_action, self.actions_per_decision)
+        return action_table(self.ticks_per_action, self.actions_per_decision, is_analog=self.continuous)
 
     @property
     def image(self) -> ObservationParams:

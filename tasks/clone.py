@@ -24,6 +24,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def clone(
     if clone.race_every or clone.dagger:
         require(folders.races, "races")
         settings = RaceSettings.for_evaluation(observation, actions, simulator, clone, race_end)
-        settings = settings.model_copy(update={"actions_per_decision": places})
+        settings = settings.decided_by(table)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
         races = EvaluationRaces(load_races(folders.races).main_track, settings, seeds)
     sections = {
@@ -234,11 +235,12 @@ def _train(
     generators = Generators(device, clone.seed)
 
     frames = frames_of(fastest_of(races_of(train, clone.maps), clone.fastest_share))
-    labels = Labels.of(train, clone.labels)
-    share = labels.now[frames].mean(dim=0).view(-1, table.num_actions).mean(dim=0)
+    labels_of = partial(Labels.of, kind=clone.labels, is_analog=table.is_analog)
+    labels = labels_of(train)
+    share = torch.from_numpy(train.decided(frames).share).mean(dim=(0, 1))
     say_what_is_never_done(share, table)
     weights = action_weights(share, clone.rare_actions).to(device)
-    lesson = Lesson(policy, heads, labels.to(device), weights, clone)
+    lesson = Lesson(policy, heads, labels.to(device), weights, clone, table)
 
     def loss(batch: Batch) -> torch.Tensor:
         floats = disturb(batch.floats, policy.float_mean, policy.float_std, clone, generators.device)
@@ -249,12 +251,12 @@ def _train(
     def precision() -> Precision:
         return choose_precision(clone.precision, taught, lambda: lesson.loss(sample, sample.floats))
 
-    wanted = Labels.of(validation, clone.labels).now[frames_of(choosing)] if choosing else None
+    wanted = labels_of(validation).now[frames_of(choosing)] if choosing else None
 
     def validate() -> float | None:
         if wanted is None:
             return None
-        return float(lesson.policy_loss(predict_own(policy, validation, choosing, table).logits, wanted))
+        return float(lesson.policy_loss(predict_own(policy, validation, choosing, table).outputs, wanted))
 
     driven = _Driven({})
 
@@ -311,11 +313,12 @@ def _write_results(folder: Path, result: _Result, train: FrameDataset, table: Ac
         folder / "loss_curve.png",
         result.history,
         title="Level 1: behaviour cloning",
-        unit="cross-entropy (nats)",
-        baselines={"entropy of the labels": measured["label_entropy"]},
+        unit="minus log-density (nats)" if table.is_analog else "cross-entropy (nats)",
+        baselines={} if table.is_analog else {"entropy of the labels": measured["label_entropy"]},
     )
     plot_confusion(folder / "confusion.png", np.array(measured["confusion"]), action_names(table))
-    draw_calibration(measured["calibration"]).savefig(folder / "calibration.png", dpi=100)
+    if measured["calibration"]:
+        draw_calibration(measured["calibration"]).savefig(folder / "calibration.png", dpi=100)
     draw_timelines(measured["timelines"]).savefig(folder / "timelines.png", dpi=100)
 
 
@@ -339,7 +342,7 @@ def _metrics(result: _Result) -> dict[str, Any]:
 def say_what_is_never_done(share: torch.Tensor, table: ActionTable) -> None:
     """Writes one line that names the actions without any share [A] in the labels."""
     never = [name for name, part in zip(action_names(table), share.tolist(), strict=True) if part == 0.0]
-    if never:
+    if never and not table.is_analog:
         sys.stderr.write(
             f"clone: no training frame shows {', '.join(never)}; the policy cannot learn when to do that\n"
         )

@@ -22,14 +22,14 @@ from rulka.agents.iqn.actor import IqnActor
 from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
 from rulka.agents.iqn.network import PARTS as IQN_PARTS
 from rulka.agents.iqn.network import build_network as build_iqn
-from rulka.agents.iqn.network import greedy_preference as prefer_as_iqn
+from rulka.agents.iqn.network import greedy_choice as choose_as_iqn
 from rulka.agents.networks import SEEING_PARTS, build_clone_policy
 from rulka.agents.policy_gradient.actor import PolicyActor
 from rulka.agents.policy_gradient.network import PARTS as POLICY_PARTS
 from rulka.agents.policy_gradient.network import build_network as build_policy
-from rulka.agents.policy_gradient.network import greedy_preference as prefer_as_policy
+from rulka.agents.policy_gradient.network import greedy_choice as choose_as_policy
 from rulka.agents.ppo.learner import PpoLearner
-from rulka.agents.spec import Actor, AgentSpec, Learner, Preference
+from rulka.agents.spec import Actor, AgentSpec, Choose, Learner
 from rulka.artifacts import Artifact
 from rulka.device import CPU
 from rulka.observation import Normalisation
@@ -55,8 +55,8 @@ class AlgorithmEntry:
             sizes behind it, normalisation of the floats and the number of outputs.
         make_actor: see `make_actor`.
         make_learner: see `make_learner`.
-        greedy_preference: returns what a trained network on a device thinks of every action, of the network and the
-            artifact that it was read from.
+        greedy_choice: returns what decides by a trained network on a device, of the network and the artifact that it
+            was read from.
         parts: how the names of the network's tensors begin, for each part that `transfer` knows.
         without_source: how the names of those begin that no earlier stage has: they start fresh whatever their part
             comes from.
@@ -73,7 +73,7 @@ class AlgorithmEntry:
     build_network: Callable[[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int], nn.Module]
     make_actor: Callable[[AgentSpec, int, torch.device], Actor]
     make_learner: Callable[[AgentSpec, int, torch.device], Learner]
-    greedy_preference: Callable[[Any, Artifact, torch.device], Preference]
+    greedy_choice: Callable[[Any, Artifact, torch.device], Choose]
     parts: Mapping[str, tuple[str, ...]]
     without_source: tuple[str, ...]
     own_code: tuple[str, ...]
@@ -138,7 +138,7 @@ _of_policy = partial(
     AlgorithmEntry,
     build_network=build_policy,
     make_actor=PolicyActor,
-    greedy_preference=prefer_as_policy,
+    greedy_choice=choose_as_policy,
     parts=POLICY_PARTS,
     without_source=("value_head.",),
 )
@@ -160,7 +160,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         build_network=build_iqn,
         make_actor=IqnActor,
         make_learner=_iqn_learner,
-        greedy_preference=prefer_as_iqn,
+        greedy_choice=choose_as_iqn,
         parts=IQN_PARTS,
         without_source=("guide.floor",),
         own_code=(

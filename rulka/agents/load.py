@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from models.cloning_heads import AHEAD_HEADS, CONTROLS_HEAD
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
-from rulka.agents.spec import Preference
-from rulka.artifacts import PER_DECISION, Artifact, ArtifactError, load_artifact, read_meta
+from rulka.agents.policy_gradient.distributions import distribution_of
+from rulka.agents.spec import Choose
+from rulka.artifacts import ANALOG, PER_DECISION, Artifact, ArtifactError, load_artifact, read_meta
 from rulka.device import CPU, upload
 from rulka.params import NetworkParams, ObservationParams
 
@@ -37,17 +38,17 @@ class GreedyPolicy:
         actions: what its actions mean.
     """
 
-    def __init__(self, algorithm: str, artifact: Artifact, preference: Preference, device: torch.device) -> None:
+    def __init__(self, algorithm: str, artifact: Artifact, choose: Choose, device: torch.device) -> None:
         self.algorithm, self.label = algorithm, label_of(algorithm)
         self.observation = artifact.observation.params()
         self.actions: ActionTable = artifact.actions
-        self._preference, self._device = preference, device
+        self._choose, self._device = choose, device
 
-    def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Maps images [N, L, H, W] and raw floats [N, F] to action indices [N], or chunks of them [N, K]."""
+    def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
+        """Maps images [N, L, H, W] and raw floats [N, F] to N decisions; see `rulka.evaluation.race.Policy`."""
         with torch.inference_mode():
             seen = upload((torch.from_numpy(image), torch.from_numpy(floats)), self._device)
-            return self._preference(*seen).argmax(dim=-1).cpu().numpy()
+            return self._choose(*seen).cpu().numpy()
 
 
 def load_policy(
@@ -62,8 +63,8 @@ def load_policy(
     Args:
         folder: an artifact of a kind in `DRIVING_KINDS`.
         observation: what it must see; None takes any.
-        actions: the action table it must have been trained on, or chunks of its actions in decisions of the same
-            length; None takes any.
+        actions: the action table it must have been trained on, or chunks of its actions, or numbers, in decisions of
+            the same length; None takes any.
         device: where its network runs.
 
     Raises:
@@ -85,22 +86,22 @@ def driver_of(artifact: Artifact, folder: Path, device: torch.device = CPU) -> G
         message = f"{folder.as_posix()} cannot be used: its config names no known algorithm, but {algorithm!r}"
         raise ArtifactError(message)
     try:
-        preference = _preference(artifact, device)
+        choose = _choice(artifact, device)
     except (KeyError, ValueError, RuntimeError) as error:
         message = f"{folder.as_posix()} cannot be used: config and weights do not make a network: {error}"
         raise ArtifactError(message) from error
-    return GreedyPolicy(str(algorithm), artifact, preference, device)
+    return GreedyPolicy(str(algorithm), artifact, choose, device)
 
 
 def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
     """Returns the actions as an artifact divides decisions into them; unchanged where these cannot be divided so."""
     count = meta["actions"].get(PER_DECISION, 1)
     ticks, rest = divmod(actions.ticks_per_action * actions.actions_per_decision, count)
-    return actions if rest else ActionTable(actions.controls, ticks, count)
+    return actions if rest else ActionTable(actions.controls, ticks, count, meta["actions"].get(ANALOG, False))
 
 
-def _preference(artifact: Artifact, device: torch.device) -> Preference:
-    """Builds the network of an artifact on a device and returns what it thinks of actions."""
+def _choice(artifact: Artifact, device: torch.device) -> Choose:
+    """Builds the network of an artifact on a device and returns what decides by it."""
     observation, table, encoder = artifact.observation.params(), artifact.actions, artifact.encoder
     sizes = NetworkParams.model_validate(artifact.config["network"])
     if artifact.kind == "policy":
@@ -109,11 +110,11 @@ def _preference(artifact: Artifact, device: torch.device) -> Preference:
         beside = (AHEAD_HEADS, CONTROLS_HEAD)
         driving = {name: tensor for name, tensor in artifact.tensors.items() if not name.startswith(beside)}
         _with_weights(policy, driving, device)
-        by_place = (-1, *table.decision_shape, table.num_actions)
-        return lambda image, floats: policy.decide(policy.encode(image), floats).view(by_place)
+        distribution = distribution_of(table.space)
+        return lambda image, floats: distribution.greedy(policy.decide(policy.encode(image), floats))
     entry = ALGORITHMS[artifact.config["algorithm"]]
     network = entry.build_network(observation, encoder, sizes, artifact.normalisation, table.space.num_outputs)
-    return entry.greedy_preference(_with_weights(network, artifact.tensors, device), artifact, device)
+    return entry.greedy_choice(_with_weights(network, artifact.tensors, device), artifact, device)
 
 
 def _with_weights(network: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> nn.Module:

@@ -22,8 +22,8 @@ SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 def decision_table(actions: ActionParams, network: NetworkParams) -> ActionTable:
-    """Returns what decisions of the cloned policy and of agents are: single actions, or chunks of several."""
-    return action_table(actions.ticks_per_action, network.actions_per_decision)
+    """Returns what decisions of the cloned policy and of agents are: single actions, chunks of several, or numbers."""
+    return action_table(actions.ticks_per_action, network.actions_per_decision, is_analog=network.analog)
 
 
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:

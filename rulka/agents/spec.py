@@ -31,10 +31,8 @@ class AgentError(UserError):
 
 SettingsT = TypeVar("SettingsT", bound=AlgorithmParams)
 
-Preference = Callable[[Tensor, Tensor], Tensor]
-"""Maps images [N, L, H, W] uint8 and raw floats [N, F] to a number for every action [N, A]; the largest is taken.
-
-Of chunks of K actions [N, K, A]; the largest of each place is taken."""
+Choose = Callable[[Tensor, Tensor], Tensor]
+"""Maps images [N, L, H, W] uint8 and raw floats [N, F] to the decisions [N, ...] that are taken without exploring."""
 
 
 @dataclass(frozen=True)

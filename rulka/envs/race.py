@@ -72,7 +72,7 @@ class RaceEnv(gymnasium.Env[Any, Any]):
         self.action_space = action_space(self.settings)
         self.batch = RaceBatch(read_track(track), self.settings, 1)
         self._choice, self._potential = (
-            np.zeros((1, *self.settings.table.decision_shape), np.int64),
+            np.zeros((1, *(() if self.settings.continuous else self.settings.table.decision_shape)), np.int64),
             np.zeros(1, np.float32),
         )
         self._num_floats = num_floats(self.settings.actions_per_decision)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
 from rulka.agents.iqn.cloned import Cloned
+from rulka.agents.policy_gradient.distributions import distribution_of
 from rulka.device import device_of, upload
 from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult
@@ -72,10 +73,10 @@ def drive(policy: Cloned, races: EvaluationRaces) -> ClosedLoop:
 
 def greedy(policy: Cloned, table: ActionTable) -> Policy:
     """Returns who takes a policy's most likely actions, which are those of a table."""
-    device, by_place = device_of(policy), (-1, *table.decision_shape, table.num_actions)
+    device, distribution = device_of(policy), distribution_of(table.space)
 
-    def decide(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray[np.int64]:
+    def decide(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
         seen, known = upload((torch.from_numpy(image), torch.from_numpy(floats)), device)
-        return policy.decide(policy.encode(seen), known).view(by_place).argmax(dim=-1).cpu().numpy()
+        return distribution.greedy(policy.decide(policy.encode(seen), known)).cpu().numpy()
 
     return decide

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS, ActionTable
-from rulka.datasets.export import write_race
+from rulka.datasets.export import SCRIPT_SUFFIX, write_race
 from rulka.datasets.races import META_FILE, Race, load_races, track_path
 from rulka.evaluation.results import RaceResult
 from rulka.tracks.find import find_track
 from rulka.tracks.track import Track
 
+_LOGGER = logging.getLogger(__name__)
 BEST_RACE_FILES = ("best_race.Replay.Gbx", "best_race.txt")
 
 
@@ -77,9 +79,12 @@ def _controls_at(race: Race, sample_ms: NDArray[np.int64]) -> NDArray[np.float32
 
 
 def export_result(folder: Path, result: RaceResult, table: ActionTable, player: str) -> None:
-    """Writes a race into a folder, as a recording and as an input script."""
+    """Writes a race into a folder, as a recording and, unless its pedals are pressed in part, as an input script."""
     race = race_of_result(result, table, player)
     for name in BEST_RACE_FILES:
+        if name.endswith(SCRIPT_SUFFIX) and not np.isin(race.controls[:, 1:], (0.0, 1.0)).all():
+            _LOGGER.warning("the best race has no input script: these know pedals that are pressed or not")
+            continue
         write_race(race, folder / name)
 
 

@@ -47,9 +47,10 @@ def take_over(
     driver = agent_driver(agent_dir, races, CPU)
     first, second = (race(driver.policy, races)[0] for _ in range(2))
     known = find_reference_race(races_dir, races)
-    if first.time_ms is None or first.chunk_controls is not None:
+    is_of_single_keys = getattr(driver.policy, "actions", races.settings.table).space == races.settings.table.space
+    if first.time_ms is None or not is_of_single_keys:
         message = f"the lap of {driver.label} on {track.name!r} cannot be a reference: "
-        message += f"it {first.end}" if first.time_ms is None else "its decisions are chunks of actions"
+        message += f"it {first.end}" if first.time_ms is None else "its decisions are chunks of actions, or numbers"
         raise NoFasterLapError(message)
     if first.time_ms != second.time_ms or not np.array_equal(first.controls, second.controls):
         message = f"{driver.label} drove {first.time_ms} ms on {track.name!r}, and not the same lap again"

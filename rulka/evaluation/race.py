@@ -32,8 +32,9 @@ from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
-Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.int64]]
-"""Maps images [N, L, H, W] and raw floats [N, F] of N cars to N action indices, or chunks of them; row k is car k's."""
+Policy = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray]
+"""Maps images [N, L, H, W] and raw floats [N, F] of N cars to N action indices, chunks of them [N, K], or steer, gas
+and brake [N, 3] float32; row k is car k's."""
 
 _END_IN_WORDS = {
     race_end.FINISHED: FINISHED,
@@ -131,7 +132,7 @@ def race(
         if on_seen:
             on_seen(simulator, history.seen, floats)
         actions = policy(history.seen, floats)
-        simulator.step(actions)
+        simulator.step_controls(actions) if table.is_analog else simulator.step(actions)
         num_ended = log.add(actions)
         if num_ended and on_ended:
             on_ended(num_ended)
@@ -153,13 +154,14 @@ class _Log:
     def _now(self) -> NDArray[np.int64]:
         return np.array(self._simulator.time_ms, dtype=np.int64)
 
-    def add(self, actions: NDArray[np.int64]) -> int:
+    def add(self, actions: NDArray) -> int:
         """Records what a decision led to; returns how many races ended with it."""
         now_ms, simulator = self._now(), self._simulator
         self._cars.append(simulator.cars.copy())
         self._along.append(simulator.along_m.copy())
         self._time.append(now_ms)
-        self._controls.append(self._analog[actions].reshape(len(actions), -1, 3))
+        controls = actions if simulator.table.is_analog else self._analog[actions]
+        self._controls.append(controls.reshape(len(actions), -1, 3))
         self._num_samples[self.watch.is_racing] += 1
         return self.watch.look(simulator.is_finished, simulator.is_off_track, simulator.along_m, now_ms)
 

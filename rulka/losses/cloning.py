@@ -35,7 +35,11 @@ def action_loss(logits: Tensor, share: Tensor, weights: Tensor, focal: float, is
     terms = -share * weights * log_probs
     if focal > 0.0:
         terms = terms * (1.0 - log_probs.exp()) ** focal
-    losses = terms.sum(dim=1)
+    return mean_of_known(terms.sum(dim=1), is_known)
+
+
+def mean_of_known(losses: Tensor, is_known: Tensor | None) -> Tensor:
+    """Returns the mean [] of losses [B] of frames that have a label [B], or of all; 0 where none has one."""
     if is_known is None:
         return losses.mean()
     return torch.where(is_known, losses, 0.0).sum() / is_known.sum().clamp(min=1)

@@ -112,6 +112,11 @@ class IqnParams(AlgorithmParams):
         first_clock = self.oversample_max_term - self.oversample_long_term
         race = f"iqn.mini_race_ms {self.mini_race_ms:g} has {horizon} decisions of {decision_ms} ms"
         return [
+            (
+                is_trained and network.analog,
+                "iqn compares all actions, and network.analog has no end of them: set network.analog to false, or "
+                "train.algorithm and train.compared to what learns a policy",
+            ),
             (horizon < 1, f"{race}: set at least {decision_ms}"),
             (self.n_steps > horizon, f"{race}, fewer than iqn.n_steps {self.n_steps}"),
             (

@@ -34,6 +34,7 @@ class NetworkParams(Section):
     actions_per_decision: Count = Field(
         description="of the cloned policy and all agents: actions that share a decision's ticks; a later peer has 5"
     )
+    analog: bool = Field(description="decisions are steer, gas and brake as numbers in place of keys")
     fusion: FusionConfig = Field(description="what makes one state of image features and floats")
     iqn: IqnNetworkParams = Field(description="of IQN alone")
 

@@ -57,11 +57,31 @@ class Params(Section):
     def _impossible(self) -> list[tuple[bool, str]]:
         """Returns for each impossible combination of sections whether it is there, and what is wrong with it."""
         count, ticks = self.network.actions_per_decision, self.actions.ticks_per_action
+        is_analog, clone = self.network.analog, self.clone
         side, objective = min(self.observation.height, self.observation.width), self.pretrain.objective
         return [
             (
                 ticks % count > 0,
                 f"network.actions_per_decision {count} must divide actions.ticks_per_action {ticks}",
+            ),
+            (
+                is_analog and count > 1,
+                f"network.analog holds numbers for a whole decision: set network.actions_per_decision {count} to 1",
+            ),
+            (
+                is_analog and self.train.environment == "game",
+                "network.analog steers by numbers, and a game's keys are pressed or not: set train.environment to "
+                "simulator, or network.analog to false",
+            ),
+            (
+                is_analog and clone.shape != "policy",
+                f"network.analog clones a policy of numbers, and clone.shape {clone.shape} values of actions: set it "
+                "to policy",
+            ),
+            (
+                is_analog and (clone.labels == "hard" or clone.rare_actions > 0.0 or clone.focal > 0.0),
+                "network.analog imitates steering, gas and brake, of which clone.labels, rare_actions and focal know "
+                "nothing: set them to soft, 0 and 0",
             ),
             *(
                 problem

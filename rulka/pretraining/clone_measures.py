@@ -19,7 +19,16 @@ from models.cloning_heads import CloningHeads
 from rulka.actions import FORWARD, TICK_MS, ActionTable
 from rulka.agents.iqn.cloned import Cloned
 from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
-from rulka.pretraining.cloning import Labels, Measured, Predictions, hidden_of, predict_own
+from rulka.pretraining.cloning import (
+    ControlPredictions,
+    Labels,
+    Measured,
+    Predicted,
+    Predictions,
+    hidden_of,
+    predict_own,
+    predictions_of,
+)
 
 CALIBRATION_BINS = 15
 """As in Guo et al. 2017."""
@@ -36,7 +45,9 @@ def measure(
 ) -> dict[str, Any]:
     """Compares a policy with the labels of some races, and with policies that learned nothing.
 
-    Losses are against the shares of the actions, everything else goes by the action that was held longest.
+    Losses are against the shares of the actions, or against controls where these are decided for. Everything else goes
+    by the action that was held longest, and by that which numbers are nearest to, of which there are neither
+    calibration nor entropy.
 
     Args:
         policy: call this without gradients.
@@ -56,17 +67,18 @@ def measure(
     numbers = frames_of(races)
     count, decided = table.num_actions, frames.decided(numbers)
     action, share = decided.action.ravel(), torch.from_numpy(decided.share).flatten(0, 1)
+    wanted = torch.from_numpy(frames.controls[numbers]) if table.is_analog else share
     hidden = hidden_of(policy, frames, numbers)
-    seen = Predictions.of(policy.read_out(hidden), count)
-    blind = Predictions.of(policy.read_out(hidden_of(policy, frames, numbers, hide_previous=True)), count)
-    ahead = {offset: Predictions.of(logits, count) for offset, logits in heads.ahead(hidden).items()}
+    seen = predictions_of(policy.read_out(hidden), table)
+    blind = predictions_of(policy.read_out(hidden_of(policy, frames, numbers, hide_previous=True)), table)
+    ahead = {offset: predictions_of(logits, table) for offset, logits in heads.ahead(hidden).items()}
     own = predict_own(policy, frames, races, table)
     before = action_before(decided.action, frames.race_index[numbers])
     habits = Habits.of(train, imitated, count)
     columns = {
-        "loss": seen.losses(share),
+        "loss": seen.losses(wanted),
         "accuracy": seen.predicted == action,
-        "loss_with_own_actions": own.losses(share),
+        "loss_with_own_actions": own.losses(wanted),
         "accuracy_with_own_actions": own.predicted == action,
         "accuracy_without_previous_actions": blind.predicted == action,
         "majority_accuracy": action == habits.majority,
@@ -74,18 +86,20 @@ def measure(
         "likeliest_next_accuracy": action == habits.likeliest_next[before],
         "likeliest_change_accuracy": action == habits.likeliest_change[before],
     }
+    told = seen.controls if isinstance(seen, ControlPredictions) else heads.controls(hidden)
     has_changed = before != action
     confusion = confusion_matrix(action, seen.predicted, count)
     return {
         **_means(columns, np.ones(len(action), bool)),
-        "label_entropy": label_entropy(share.numpy()),
+        "label_entropy": None if table.is_analog else label_entropy(share.numpy()),
         "where_action_changes": {"share": float(has_changed.mean()), **_means(columns, has_changed)},
         "per_action": [_of_action(k, action, columns, has_changed) for k in range(count)],
-        "analog": analog(heads.controls(hidden), train.controls[imitated], frames.controls[numbers]),
-        "by_offset": by_offset({0: seen} | ahead, frames, numbers, habits.majority),
+        "analog": analog(told, train.controls[imitated], frames.controls[numbers]),
+        "by_offset": by_offset({0: seen} | ahead, frames, numbers, habits.majority, is_analog=table.is_analog),
         "calibration": {
             name: calibration(each.confidence, each.predicted == action)
             for name, each in (("recorded_actions", seen), ("own_actions", own))
+            if isinstance(each, Predictions)
         },
         "timelines": timelines(frames, races[:NUM_TIMELINES], own.predicted, table),
         "confusion": confusion.tolist(),
@@ -135,7 +149,12 @@ def analog(
 
 
 def by_offset(
-    predictions: Mapping[int, Predictions], frames: FrameDataset, numbers: NDArray[np.int64], majority: int
+    predictions: Mapping[int, Predicted],
+    frames: FrameDataset,
+    numbers: NDArray[np.int64],
+    majority: int,
+    *,
+    is_analog: bool = False,
 ) -> list[dict[str, float | int | None]]:
     """Says how well actions are known before they are taken, with the recorded previous actions.
 
@@ -144,18 +163,19 @@ def by_offset(
         frames: where they are from.
         numbers: [N] of these frames.
         majority: action of the policy that learned nothing.
+        is_analog: whether the policy decides for numbers.
 
     Returns:
         Plain JSON for each offset: how many frames have an action so long after them, loss, accuracy, that of the
         majority action, and that of doing what is done now until then.
     """
-    labels, rows = Labels.of(frames, "soft"), []
+    labels, rows = Labels.of(frames, "soft", is_analog=is_analog), []
     action = frames.decided(numbers).action
     for offset, predicted in predictions.items():
         share, is_known = labels.ahead(torch.from_numpy(numbers), offset)
         later = frames.decided(numbers + offset * is_known.numpy()).action
         columns = {
-            "loss": predicted.losses(share.view(len(predicted.logits), -1)),
+            "loss": predicted.losses(share.reshape(action.size, -1)),
             "accuracy": predicted.predicted == later.ravel(),
             "majority_accuracy": later.ravel() == majority,
             "action_now_accuracy": later.ravel() == action.ravel(),

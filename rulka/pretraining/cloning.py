@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,17 +23,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.cloning_heads import CloningHeads
-from rulka.actions import ActionTable
+from rulka.actions import STEER_GAS_BRAKE, ActionTable
 from rulka.agents.iqn.cloned import Cloned
+from rulka.agents.policy_gradient.distributions import SquashedGaussian, distribution_of
 from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
 from rulka.datasets.split import Split
 from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
-from rulka.losses.cloning import action_loss
+from rulka.losses.cloning import action_loss, mean_of_known
 from rulka.observation import float_slices, places_of
 from rulka.params import CloneParams, LabelKind, MapChoice
 
 EVALUATION_BATCH = 512
+NEAREST_END = 0.98
+HALF_LOCK = 0.5
+"""Steering beyond which a direction key is nearer than none."""
+_OF_NUMBERS = SquashedGaussian(STEER_GAS_BRAKE)
 
 
 def disturb(floats: Tensor, mean: Tensor, std: Tensor, clone: CloneParams, generator: torch.Generator) -> Tensor:
@@ -139,7 +144,7 @@ class Labels:
 
     Attributes:
         now: [N, K A] of the frames themselves: shares of the actions in each place of a decision, or 1 for the one that
-            was held longest there.
+            was held longest there; where decisions are numbers, [N, 3] steering, gas and brake.
         num_left: [N] frames of the same race that come after each.
         controls: [N, 3] raw steering, gas and brake.
     """
@@ -149,14 +154,16 @@ class Labels:
     controls: Tensor
 
     @classmethod
-    def of(cls, frames: FrameDataset, kind: LabelKind) -> Labels:
+    def of(cls, frames: FrameDataset, kind: LabelKind, *, is_analog: bool = False) -> Labels:
         """Returns those of a split, in main memory."""
+        controls = torch.from_numpy(frames.controls[:])
         action, share = (torch.from_numpy(each) for each in frames.decided(slice(None)))
         now = share if kind == "soft" else functional.one_hot(action, share.shape[2]).to(share.dtype)
+        now = controls if is_analog else now.flatten(1)
         num_left = torch.zeros(len(frames), dtype=torch.int64)
         for race in frames.races:
             num_left[race.start : race.start + race.num_frames] = torch.arange(race.num_frames).flip(0)
-        return cls(now.flatten(1), num_left, torch.from_numpy(frames.controls[:]))
+        return cls(now, num_left, controls)
 
     @classmethod
     def joined(cls, parts: Sequence[Labels]) -> Labels:
@@ -186,6 +193,7 @@ class Lesson:
         labels: of the training frames, where the networks are.
         weights: [A] of the actions, there too.
         clone: its `focal` and `analog_weight`.
+        table: what its decisions are.
     """
 
     policy: Cloned
@@ -193,6 +201,7 @@ class Lesson:
     labels: Labels
     weights: Tensor
     clone: CloneParams
+    table: ActionTable
 
     def loss(self, batch: Batch, floats: Tensor) -> Tensor:
         """Returns the mean loss [] of all offsets, and that of the controls by its weight.
@@ -211,7 +220,9 @@ class Lesson:
         return loss + self.clone.analog_weight * functional.mse_loss(controls, self.labels.controls[batch.number])
 
     def policy_loss(self, logits: Tensor, labels: Tensor, is_known: Tensor | None = None) -> Tensor:
-        """Returns the loss [] of one offset, see `action_loss`; of logits and labels [B, K A] anywhere."""
+        """Returns the loss [] of one offset, see `action_loss` and `control_losses`; of outputs and labels anywhere."""
+        if self.table.is_analog:
+            return mean_of_known(control_losses(logits, labels), is_known)
         by_place = (-1, len(self.weights))
         if is_known is not None:
             is_known = is_known.repeat_interleave(labels.shape[1] // len(self.weights))
@@ -219,34 +230,93 @@ class Lesson:
         return action_loss(logits.view(by_place), labels.view(by_place), weights, self.clone.focal, is_known)
 
 
+def control_losses(outputs: Tensor, controls: Tensor) -> Tensor:
+    """Returns how unlikely controls [N, 3] are to a policy of numbers with outputs [N, 6]: minus log-densities [N].
+
+    Keys are at the ends of the intervals, where a Gaussian through tanh never gets: controls count as `NEAREST_END` of
+    the way from the middle at most.
+    """
+    low, high = (controls.new_tensor(ends) for ends in (STEER_GAS_BRAKE.low, STEER_GAS_BRAKE.high))
+    middle = (low + high) / 2.0
+    return -_OF_NUMBERS.log_prob(outputs, middle + NEAREST_END * (controls - middle))
+
+
+class Predicted(Protocol):
+    """What a policy makes of N frames."""
+
+    @property
+    def outputs(self) -> Tensor:
+        """What it puts out, in main memory."""
+        ...
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """[N K] the action that it takes, or that its numbers are nearest to."""
+        ...
+
+    def losses(self, labels: Tensor) -> NDArray[np.float64]:
+        """Returns the loss [N K] of each place against labels, in nats."""
+        ...
+
+
+def predictions_of(outputs: Tensor, table: ActionTable) -> Predicted:
+    """Returns those that a policy of such decisions puts out, [N, K A], or [N, 6] where they are numbers."""
+    if table.is_analog:
+        return ControlPredictions(outputs.cpu(), table)
+    return Predictions(outputs.reshape(-1, table.num_actions).cpu())
+
+
+@dataclass(frozen=True)
+class ControlPredictions:
+    """What a policy of numbers makes of N frames.
+
+    Attributes:
+        outputs: [N, 6] float32, in main memory.
+        table: of actions.
+    """
+
+    outputs: Tensor
+    table: ActionTable
+
+    @property
+    def controls(self) -> Tensor:
+        """[N, 3] steering, gas and brake that it takes."""
+        return _OF_NUMBERS.greedy(self.outputs)
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """[N] the action nearest to that."""
+        steer, gas, brake = self.controls.numpy().T
+        return self.table.index_of(gas, brake, steer, HALF_LOCK)
+
+    def losses(self, labels: Tensor) -> NDArray[np.float64]:
+        """Returns minus log-densities [N] of labels [N, 3]."""
+        return control_losses(self.outputs, labels).double().numpy()
+
+
 @dataclass(frozen=True)
 class Predictions:
     """What a policy makes of N frames, place after place.
 
     Attributes:
-        logits: [N K, A] float32, in main memory.
+        outputs: logits [N K, A] float32, in main memory.
     """
 
-    logits: Tensor
-
-    @classmethod
-    def of(cls, outputs: Tensor, num_actions: int) -> Predictions:
-        """Returns those that a policy puts out, [N, K A]."""
-        return cls(outputs.reshape(-1, num_actions).cpu())
+    outputs: Tensor
 
     @property
     def predicted(self) -> NDArray[np.int64]:
         """[N K] most likely action."""
-        return self.logits.argmax(dim=1).numpy()
+        return self.outputs.argmax(dim=1).numpy()
 
     @property
     def confidence(self) -> NDArray[np.float32]:
         """[N K] probability of the most likely action."""
-        return self.logits.softmax(dim=1).amax(dim=1).numpy()
+        return self.outputs.softmax(dim=1).amax(dim=1).numpy()
 
     def losses(self, labels: Tensor) -> NDArray[np.float64]:
         """Returns the cross-entropy [N K] of each place against labels [N K, A], nats."""
-        return functional.cross_entropy(self.logits, labels, reduction="none").double().numpy()
+        return functional.cross_entropy(self.outputs, labels, reduction="none").double().numpy()
 
 
 def hidden_of(
@@ -263,7 +333,7 @@ def hidden_of(
     return torch.cat(hidden)
 
 
-def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable) -> Predictions:
+def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace], table: ActionTable) -> Predicted:
     """Runs a policy along races such that it sees its own actions as the previous ones, as it does when it drives.
 
     The car still goes where the recorded driver went. Previous actions from before the first frame are the recorded
@@ -282,20 +352,27 @@ def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace]
     encoded = torch.cat([policy.encode(batch.image).float() for batch in _in_order(policy, frames, numbers)])
     device = encoded.device
     floats, keys = (torch.from_numpy(array).to(device) for array in (frames.floats_seen(numbers), table.keys()))
+    distribution = distribution_of(table.space)
     length = torch.tensor([race.num_frames for race in races], device=device)
     start, part = length.cumsum(0) - length, _part("previous_actions", floats)
-    logits = torch.empty(len(numbers), table.space.num_outputs, device=device)
+    outputs = torch.empty(len(numbers), table.space.num_outputs, device=device)
     previous = floats[start, part]
     for step in range(int(length.max())):
         is_going = step < length
         at = start[is_going] + step
         seen = floats[at]
         seen[:, part] = previous[is_going]
-        logits[at] = policy.decide(encoded[at], seen)
-        chosen = logits[at].unflatten(1, (-1, table.num_actions)).argmax(dim=2)
-        seen_and_pressed = torch.cat([previous[is_going], keys[chosen].flatten(1)], dim=1)
-        previous[is_going] = seen_and_pressed[:, -previous.shape[1] :]
-    return Predictions.of(logits, table.num_actions)
+        outputs[at] = policy.decide(encoded[at], seen)
+        chosen = distribution.greedy(outputs[at])
+        pressed = _keys_of(chosen) if table.is_analog else keys[chosen].flatten(1)
+        previous[is_going] = torch.cat([previous[is_going], pressed], dim=1)[:, -previous.shape[1] :]
+    return predictions_of(outputs, table)
+
+
+def _keys_of(controls: Tensor) -> Tensor:
+    """Returns the keys [B, 4] that the simulator takes controls [B, 3] for; see `rulka.simulator.physics`."""
+    steer, gas, brake = controls.unbind(dim=1)
+    return torch.stack([gas > 0.5, brake > 0.5, steer < 0.0, steer > 0.0], dim=1).to(controls.dtype)
 
 
 def _in_order(policy: Cloned, frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:

@@ -83,7 +83,8 @@ class Visited:
     def taught_beside(self, recorded: Lesson) -> Lesson:
         """Returns the lesson of the recorded frames with the labels of those that were met, numbered on."""
         if self._taught is None:
-            parts = [Labels.of(part, self._kind).to(recorded.labels.now.device) for part in self._parts]
+            place, is_analog = recorded.labels.now.device, self._table.is_analog
+            parts = [Labels.of(part, self._kind, is_analog=is_analog).to(place) for part in self._parts]
             self._taught = replace(recorded, labels=Labels.joined([recorded.labels, *parts]))
         return self._taught
 

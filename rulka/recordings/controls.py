@@ -198,15 +198,15 @@ def controls_to_events(controls: NDArray[np.float32], race_time_ms: int | None) 
     """Returns the inputs that hold the given controls.
 
     Steering of full lock or none throughout becomes keys, any other an axis, rounded to 1/65536; gas and brake
-    likewise, on the one axis that the game has for both. `events_to_controls` with a shift of 0 gives the same
-    controls back.
+    likewise, on the one axis that there is for both or, where both are pressed in part, on one each.
+    `events_to_controls` with a shift of 0 gives the same controls back.
 
     Args:
         controls: [T, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1] of every tick from 0 ms.
         race_time_ms: time of the finish, where its marker stands; None leaves it out.
 
     Raises:
-        UnwritableError: if a control is out of range, or gas and brake are both pressed and not to their ends.
+        UnwritableError: if a control is out of range.
     """
     steer, gas, brake = np.asarray(controls, dtype=np.float64).T
     if not (np.abs(steer) <= 1).all() or not ((gas >= 0) & (gas <= 1) & (brake >= 0) & (brake <= 1)).all():
@@ -222,8 +222,7 @@ def controls_to_events(controls: NDArray[np.float32], race_time_ms: int | None) 
     elif not ((gas > 0) & (brake > 0)).any():
         events += _changes("Gas", _analog(brake - gas))  # the game stores full gas as full lock to the left
     else:
-        message = "gas and brake pressed at once and not to their ends, which one axis cannot hold"
-        raise UnwritableError(message)
+        events += [*_changes("AccelerateReal", _analog(gas)), *_changes("BrakeReal", _analog(brake))]
     end = [] if race_time_ms is None else [InputEvent(race_time_ms, FINISH_LINE, 1)]
     return (*sorted(events, key=lambda event: event.time_ms), *end)
 

@@ -157,7 +157,7 @@ def _cloning_figures(cloning: Mapping[str, Any]) -> list[_Wanted]:
     accuracy = cloning["validation_accuracy"]
     known = f" It takes the demonstrated action in {accuracy:.0%} of held-out frames." if accuracy else ""
     confusion = np.array(cloning["confusion"], np.float64)
-    return [
+    figures = [
         _Wanted(
             "cloning",
             "What the cloned policy mixes up",
@@ -173,12 +173,16 @@ def _cloning_figures(cloning: Mapping[str, Any]) -> list[_Wanted]:
             "actions, as when it drives, but goes where they went.",
             lambda theme: draw_timelines(cloning["timelines"], theme.colours_of_clone),
         ),
-        _Wanted(
-            "cloning_calibration",
-            "How sure the cloned policy is",
-            "A dot is a fifteenth of the frames: how likely it found the action that it would take, and how often that "
-            "was done. The error is the mean distance from the dashed line.",
-            lambda theme: draw_calibration(cloning["calibration"], theme.colours_of_clone),
-            is_small=True,
-        ),
     ]
+    if cloning["calibration"]:  # which numbers have none
+        figures.append(
+            _Wanted(
+                "cloning_calibration",
+                "How sure the cloned policy is",
+                "A dot is a fifteenth of the frames: how likely it found the action that it would take, and how often "
+                "that was done. The error is the mean distance from the dashed line.",
+                lambda theme: draw_calibration(cloning["calibration"], theme.colours_of_clone),
+                is_small=True,
+            )
+        )
+    return figures

@@ -304,7 +304,7 @@ class AgentRun:
         settings = RaceSettings.for_training(
             own.observation, own.actions, own.simulator, own.race_end, own.rewards, own.train, count
         )
-        return settings.with_equal_starts(own.algorithms[self._algorithm].races_per_start)
+        return settings.decided_by(self._table).with_equal_starts(own.algorithms[self._algorithm].races_per_start)
 
     def _agent_spec(self, initial: Artifact) -> AgentSpec:
         sections = self._sections

@@ -93,6 +93,7 @@ def block_spec(observation: ObservationParams, train: TrainParams, table: Action
         width=observation.width,
         num_floats=num_floats(table.actions_per_decision),
         decision_shape=table.decision_shape,
+        continuous=table.is_analog,
         frames=observation.frames,
     )
 

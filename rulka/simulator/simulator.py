@@ -63,7 +63,7 @@ class Simulator:
         self._commands = np.concatenate([table.analog(), table.keys()], axis=1)
         self._own_commands = np.zeros((num_cars, physics.NUM_COMMANDS), np.float32)
         self._chosen = np.zeros((num_cars, table.actions_per_decision), np.int64)
-        self._decisions = self._chosen.reshape(num_cars, *table.decision_shape)
+        self._decisions = self._chosen if table.actions_per_decision > 1 else self._chosen[:, 0]
         self._everyone = np.arange(num_cars)
         self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
         self.view = physics.View(

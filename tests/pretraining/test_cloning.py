@@ -183,7 +183,7 @@ def test_own_actions_of_a_blind_policy_change_nothing(write_frames: Callable[...
         own = predict_own(policy, train, train.races, action_table(5))
         seen = Predictions(policy.read_out(hidden_of(policy, train, frames_of(train.races))))
     np.testing.assert_array_equal(own.predicted, seen.predicted)
-    torch.testing.assert_close(own.logits, seen.logits)
+    torch.testing.assert_close(own.outputs, seen.outputs)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,9 @@ def test_the_slow_twin_of_the_whole_loss(write_frames: Callable[..., tuple[Path,
     batch, weights = train.batch(np.array([8, 2, 0, 5, 3, 4, 1])), torch.linspace(0.5, 2.0, 12)
     clone = reference_params().clone.model_copy(update={"focal": 2.0, "analog_weight": 0.7})
     with torch.no_grad():
-        found = Lesson(policy, heads, Labels.of(train, "soft"), weights, clone).loss(batch, batch.floats)
+        found = Lesson(policy, heads, Labels.of(train, "soft"), weights, clone, action_table(5)).loss(
+            batch, batch.floats
+        )
         hidden = policy.hidden(policy.encode(batch.image), batch.floats)
         logits = {0: policy.read_out(hidden)} | heads.ahead(hidden)
         controls = heads.controls(hidden)

@@ -60,7 +60,9 @@ def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callabl
         4,
         12,
     )
-    lesson = Lesson(policy, CloningHeads(4, 12), Labels.of(train, "soft"), torch.ones(12), reference_params().clone)
+    lesson = Lesson(
+        policy, CloningHeads(4, 12), Labels.of(train, "soft"), torch.ones(12), reference_params().clone, action_table(5)
+    )
     labels = visited.taught_beside(lesson).labels
     assert len(labels.now) == len(images)
     seen: list[int] = []

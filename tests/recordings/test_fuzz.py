@@ -44,12 +44,18 @@ def hammer(files: list[bytes], parse: Callable[[bytes], object], seed: int, seco
     num_parsed, end = 0, time.process_time() + seconds
     while time.process_time() < end:
         data = mutate(files[num_parsed % len(files)], rng)
-        start = time.process_time()
-        with contextlib.suppress(RecordingError):
-            parse(data)
-        assert time.process_time() - start < MAX_SECONDS_A_FILE
+        # A file that hangs does so each time; a machine that others use stalls once.
+        assert any(seconds_for(parse, data) < MAX_SECONDS_A_FILE for _ in range(3))
         num_parsed += 1
     return num_parsed
+
+
+def seconds_for(parse: Callable[[bytes], object], data: bytes) -> float:
+    """Processor time that a file takes."""
+    start = time.process_time()
+    with contextlib.suppress(RecordingError):
+        parse(data)
+    return time.process_time() - start
 
 
 def both(data: bytes) -> object:

@@ -251,11 +251,11 @@ def test_iqn_takes_over_all_of_a_policy_of_its_shape_and_acts_like_it(
     network = ALGORITHMS["iqn"].build_network(*sizes)
     network.load_state_dict(agent.tensors)
     acting = replace(agent, config=agent.config | {"iqn": {"num_quantiles_acting": NUM_FRACTIONS}})
-    prefer = ALGORITHMS["iqn"].greedy_preference(network, acting, torch.device("cpu"))
+    choose = ALGORITHMS["iqn"].greedy_choice(network, acting, torch.device("cpu"))
     image, floats = torch.randint(0, 256, (70, 1, 64, 64), dtype=torch.uint8), torch.randn(70, 184)
     driver = load_policy(pretrained[1])
     with torch.no_grad():
-        expected = prefer(image, floats).argmax(dim=1).numpy()
+        expected = choose(image, floats).numpy()
     assert (driver(image.numpy(), floats.numpy()) == expected).all()
     assert len(set(expected)) > 1
 

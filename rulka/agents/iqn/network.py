@@ -11,7 +11,7 @@ from models.iqn_acting import PreparedAdvantages, can_prepare
 from rulka.agents.iqn.action_chunks import by_place
 from rulka.agents.iqn.cloned import iqn_sizes
 from rulka.agents.networks import SEEING_PARTS, build_clone_policy, input_shape, seeded
-from rulka.agents.spec import AgentSpec, Preference
+from rulka.agents.spec import AgentSpec, Choose
 from rulka.artifacts import Artifact
 from rulka.observation import Normalisation
 from rulka.params import IqnParams, NetworkParams, ObservationParams
@@ -41,17 +41,17 @@ def fresh_network(spec: AgentSpec[IqnParams], seed: int) -> IqnNetwork:
         return build_network(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.choices.num_outputs)
 
 
-def greedy_preference(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Preference:
-    """Returns the mean advantages of a trained network at the fractions of acting, within the limits of its guide."""
+def greedy_choice(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
+    """Returns the actions with the largest mean advantages at the fractions of acting, within the guide's limits."""
     tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
     prepared = PreparedAdvantages(network, tau, torch.float32) if can_prepare(network) else None
     decision_shape, guide = artifact.actions.decision_shape, network.guide
     is_limited = guide is not None and float(guide.floor) > 0.0
 
-    def prefer(image: torch.Tensor, floats: torch.Tensor) -> torch.Tensor:
+    def choose(image: torch.Tensor, floats: torch.Tensor) -> torch.Tensor:
         advantage = prepared(image, floats) if prepared else network.advantages(image, floats, tau)
         if guide is not None and is_limited:
             advantage = guide.limit(advantage, guide.log_probs(image, floats))
-        return by_place(advantage, decision_shape)
+        return by_place(advantage, decision_shape).argmax(dim=-1)
 
-    return prefer
+    return choose

@@ -7,7 +7,8 @@ import torch
 from models.actor_critic import ActorCritic
 from models.encoders.config import EncoderConfig
 from rulka.agents.networks import SEEING_PARTS, input_shape, seeded
-from rulka.agents.spec import AgentSpec, Preference
+from rulka.agents.policy_gradient.distributions import distribution_of
+from rulka.agents.spec import AgentSpec, Choose
 from rulka.artifacts import Artifact
 from rulka.observation import Normalisation
 from rulka.params import NetworkParams, ObservationParams
@@ -34,7 +35,7 @@ def fresh_network(spec: AgentSpec, seed: int) -> ActorCritic:
         return build_network(spec.observation, spec.encoder, spec.network, spec.normalisation, spec.actions.num_outputs)
 
 
-def greedy_preference(network: ActorCritic, artifact: Artifact, _device: torch.device) -> Preference:
-    """Returns the policy's logits, by place where decisions are chunks."""
-    shape = artifact.actions.decision_shape
-    return lambda image, floats: network(image, floats).outputs.unflatten(1, (*shape, -1))
+def greedy_choice(network: ActorCritic, artifact: Artifact, _device: torch.device) -> Choose:
+    """Returns the policy's greedy decisions."""
+    distribution = distribution_of(artifact.actions.space)
+    return lambda image, floats: distribution.greedy(network(image, floats).outputs)
