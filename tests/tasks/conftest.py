@@ -27,6 +27,7 @@ SMALL_NETWORK: dict[str, Any] = {
     "float_hidden": 16,
     "dense_hidden": 32,
     "actions_per_decision": 1,
+    "analog": False,
     "fusion": {"kind": "concat"},
     "iqn": PLAIN_IQN,
 }
