@@ -237,9 +237,7 @@ def _train(
     frames = frames_of(fastest_of(races_of(train, clone.maps), clone.fastest_share))
     labels_of = partial(Labels.of, kind=clone.labels, is_analog=table.is_analog)
     labels = labels_of(train)
-    share = torch.from_numpy(train.decided(frames).share).mean(dim=(0, 1))
-    say_what_is_never_done(share, table)
-    weights = action_weights(share, clone.rare_actions).to(device)
+    weights = _weights_of_actions(labels.now[frames], clone, table).to(device)
     lesson = Lesson(policy, heads, labels.to(device), weights, clone, table)
 
     def loss(batch: Batch) -> torch.Tensor:
@@ -289,6 +287,15 @@ def _train(
         )
     say_if_stopped("clone", history)
     return _Result(policy, heads, history, driven.races, frames, choosing, measured_races(splits, clone.maps))
+
+
+def _weights_of_actions(labels: torch.Tensor, clone: CloneParams, table: ActionTable) -> torch.Tensor:
+    """Returns the weights [A] of actions by their labels [N, K A], and says which have none; numbers weigh alike."""
+    if table.is_analog:
+        return torch.ones(table.num_actions)
+    share = labels.mean(dim=0).view(-1, table.num_actions).mean(dim=0)
+    say_what_is_never_done(share, table)
+    return action_weights(share, clone.rare_actions)
 
 
 def _visit_when_due(
@@ -342,7 +349,7 @@ def _metrics(result: _Result) -> dict[str, Any]:
 def say_what_is_never_done(share: torch.Tensor, table: ActionTable) -> None:
     """Writes one line that names the actions without any share [A] in the labels."""
     never = [name for name, part in zip(action_names(table), share.tolist(), strict=True) if part == 0.0]
-    if never and not table.is_analog:
+    if never:
         sys.stderr.write(
             f"clone: no training frame shows {', '.join(never)}; the policy cannot learn when to do that\n"
         )

@@ -163,7 +163,9 @@ def _curves(results: Results, theme: Theme) -> Figure:
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter(EngFormatter())
     places[0, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    places[0, 0].legend(loc="best", fontsize=8.5)
+    # Below, as the curves of many variants leave no room.
+    named = places[0, 0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside lower center", ncols=min(5, len(named[1])), fontsize=8.5)
     return figure
 
 
