@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rulka.errors import UserError
-from rulka.experiments.page import format_summaries, write_page
+from rulka.experiments.page import format_measures, format_summaries, write_page
 from rulka.experiments.plan import read_plan
-from rulka.experiments.results import gather
+from rulka.experiments.results import Measures, gather, gather_measures
 from rulka.experiments.work import Work
 from rulka.outputs import check_file
 
@@ -40,11 +40,13 @@ def run_experiment(
     say(f"{whole.file.title}: {len(plan.cells)} cells, {len(plan.jobs())} stages. {whole.file.cost}")
     work = Work(plan, num_processes, say)
     work.do()
-    results = gather(whole, work)
+    results = gather_measures(whole, work) if whole.file.measures else gather(whole, work)
     if page is not None:
         write_page(whole, results, page, f"rulka experiment {file.as_posix()}")
     failed = [cell.name for cell in plan.cells if work.spent(cell.jobs[-1]) is None]
     if failed:
         message = f"{len(failed)} of {len(plan.cells)} cells did not come to their end: {', '.join(failed)}"
         raise UnfinishedError(message, hint="The lines above say why. The same command tries those again, no others.")
+    if isinstance(results, Measures):
+        return format_measures(results)
     return format_summaries(results.summaries(whole.file.baseline))

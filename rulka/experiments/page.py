@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -17,21 +18,21 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 from rulka.evaluation.by_track import HEAD
 from rulka.evaluation.statistics import Interval
 from rulka.experiments.plan import ExperimentFile, Plan
-from rulka.experiments.results import SCORE, Results, Summary
+from rulka.experiments.results import SCORE, Measures, Results, Summary
 from rulka.experiments.statistics import performance_profile
 from rulka.outputs import new_file
 from rulka.provenance import current_commit, library_versions
 from rulka.report.theme import LIGHT, Theme, to_png
 
 CURVES = (("finish_rate", "training races finished"), ("check_mean_progress_m", "greedy checks: progress (m)"))
-AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes of training"))
+AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes, with what came before"))
 DASHES = ("-", "--", "-.", ":")
 NUM_POINTS = 60
 """Points of a curve: runs log at times of their own, and are compared at common ones."""
 
 
-def write_page(plan: Plan, results: Results, page: Path, command: str) -> None:
-    """Writes the page and its two pictures beside it.
+def write_page(plan: Plan, results: Results | Measures, page: Path, command: str) -> None:
+    """Writes the page, and of an experiment that races its two pictures beside it.
 
     Args:
         plan: what was to be done.
@@ -42,6 +43,10 @@ def write_page(plan: Plan, results: Results, page: Path, command: str) -> None:
     Raises:
         OutputError: if one cannot be written.
     """
+    if isinstance(results, Measures):
+        with new_file(page) as beside:
+            beside.write_text(_text_of_measures(plan, results, command), encoding="utf-8")
+        return
     pictures = {
         f"{plan.name}-curves.png": to_png(lambda theme: _curves(results, theme), LIGHT),
         f"{plan.name}-profile.png": to_png(lambda theme: _profile(results, theme), LIGHT),
@@ -56,7 +61,7 @@ def write_page(plan: Plan, results: Results, page: Path, command: str) -> None:
 
 def format_summaries(summaries: Sequence[Summary]) -> str:
     """Returns the table of variants, as Markdown."""
-    head = "variant, runs, lap share (IQM), beats the baseline, finished, median time, kept, env steps, CPU min"
+    head = "variant, runs, lap share (IQM), beats the baseline, finished, median time, kept, env steps, CPU min, before"
     rows = [head.split(", ")]
     rows += [
         [
@@ -69,10 +74,26 @@ def format_summaries(summaries: Sequence[Summary]) -> str:
             "-" if one.kept is None else f"{one.kept:.2f}",
             f"{one.env_steps:,.0f}",
             f"{one.cpu_minutes:.1f}",
+            f"{one.cpu_minutes_before:.1f}",
         ]
         for one in summaries
     ]
     return _table(rows)
+
+
+def format_measures(results: Measures) -> str:
+    """Returns the table of variants, mean and range of each measure over seeds, as Markdown."""
+    names = [str(name) for name in results.rows.columns[2:]]
+    rows = [["variant", "runs", *names]]
+    for variant in results.rows["variant"].unique():
+        runs = results.rows[results.rows["variant"] == variant]
+        rows.append([variant, str(len(runs)), *(_spread(runs[name].tolist()) for name in names)])
+    return _table(rows)
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean = sum(values) / len(values)
+    return f"{mean:.4g}" if len(values) == 1 else f"{mean:.4g} ({min(values):.4g} to {max(values):.4g})"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -84,32 +105,87 @@ def _range(interval: Interval | None) -> str:
     return "" if interval is None else f"{interval.low:.3f} to {interval.high:.3f}"
 
 
-def _text(plan: Plan, results: Results, command: str, pictures: Sequence[str]) -> str:
-    file = plan.file
+def _head(file: ExperimentFile, command: str) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in library_versions().items() if version)
-    parts = [
+    return [
         f"# {file.title}",
         file.question,
         f"Made by `{command}` at commit {current_commit() or 'unknown'}; {versions}. {file.cost}",
         "## Variants",
         _variants(file),
         "## Results",
+    ]
+
+
+def _missing(results: Results | Measures) -> list[str]:
+    names = ", ".join(f"`{name}`" for name in results.missing)
+    return [f"Not come to their end: {names}."] if names else []
+
+
+def _text_of_measures(plan: Plan, results: Measures, command: str) -> str:
+    file = plan.file
+    rows = [[str(name) for name in results.rows.columns]]
+    rows += [
+        [str(row["variant"]), str(row["seed"]), *(f"{row[name]:.4g}" for name in file.measures)]
+        for row in results.rows.to_dict("records")
+    ]
+    parts = [
+        *_head(file, command),
+        format_measures(results),
+        f"From the `metrics.json` of stage `{file.last_stage}`: mean over seeds, and their range.",
+        *_missing(results),
+        "## Every run",
+        _table(rows),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _text(plan: Plan, results: Results, command: str, pictures: Sequence[str]) -> str:
+    file = plan.file
+    parts = [
+        *_head(file, command),
         format_summaries(results.summaries(file.baseline)),
         "Lap share: mean over a run's races of the reference lap's time over theirs, 0 where the race was not finished;"
         " over runs their interquartile mean. In brackets 95 % bootstrap intervals over runs, which few runs make wide."
         f" *Beats the baseline*: the chance that a run has a higher lap share than one of `{file.baseline}`. *Kept*:"
         " the lowest finish rate of the greedy checks in the first tenth of training, in units of that of the weights"
-        " that it began with; the least of the runs.",
-        *(
-            ["Not come to their end: " + ", ".join(f"`{name}`" for name in results.missing) + "."]
-            * bool(results.missing)
-        ),
+        " that it began with; the least of the runs. *CPU min* are those of training; *before*, those of the stages"
+        " before it that an agent takes something over from, recordings and frames included.",
+        *_missing(results),
+        *_arrivals(results, file.baseline),
         *(f"![{plan.name}](images/{name})" for name in pictures),
         "## Every run",
         _runs(results.rows),
         *_by_track(results.tracks),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _arrivals(results: Results, baseline: str) -> list[str]:
+    """Returns the part about when the variants were as good as the baseline; nothing where that never finishes."""
+    level = results.level(baseline)
+    if level == 0.0:
+        return []
+    arrivals = results.arrivals(level)
+    own = next((statistics.median(one.env_steps) for one in arrivals if one.variant == baseline and one.env_steps), 0.0)
+    rows = [["variant", "runs that got there", "env steps", "of the baseline's", "CPU min, with what came before"]]
+    for one in arrivals:
+        there = f"{len(one.env_steps)} of {one.num_runs}"
+        share = f"{statistics.median(one.env_steps) / own:.2f}" if own and one.env_steps else "-"
+        rows.append([one.variant, there, _middle(one.env_steps, ",.0f"), share, _middle(one.cpu_minutes, ".1f")])
+    return [
+        f"## As good as `{baseline}`",
+        _table(rows),
+        f"When a greedy check of a run first came to what the best one of a run of `{baseline}` comes to (the share"
+        " finished over their mean time; median over its runs). Medians and ranges of the runs that got there; the"
+        " others never did.",
+    ]
+
+
+def _middle(values: Sequence[float], form: str) -> str:
+    if not values:
+        return "-"
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def _by_track(rows: pd.DataFrame) -> list[str]:
@@ -143,11 +219,12 @@ def _runs(rows: pd.DataFrame) -> str:
             f"{row['env_steps']:,}",
             f"{row['gradient_steps']:,}",
             f"{row['cpu_minutes']:.1f}",
+            f"{row['cpu_minutes_before']:.1f}",
             f"{row['minutes']:.1f}",
         ]
         for row in rows.to_dict("records")
     ]
-    head = "variant, seed, lap share, finished, median, kept, env steps, gradient steps, CPU min, minutes"
+    head = "variant, seed, lap share, finished, median, kept, env steps, gradient steps, CPU min, before, minutes"
     return _table([head.split(", "), *texts])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -26,6 +26,8 @@ KEY_LENGTH = 16
 """Hexadecimal digits of a key that name its folder."""
 NO_LIMIT = 10**12
 """Environment steps that nobody drives."""
+MeasuredStage = Literal["pretrain", "clone", "evaluate"]
+"""Stages that say in numbers how good their result is."""
 SEEDED = ("train.seed",)
 """Parameters that take the seed of a cell where a file does not say which."""
 
@@ -60,13 +62,23 @@ class ExperimentFile(Section):
     title: str = Field(description="what the page is called")
     question: str = Field(description="what it is to answer")
     cost: str = Field(description="what it takes on two cores, for whoever is about to start it")
-    last_stage: str = Field("evaluate", description="the stage at which each cell ends")
+    last_stage: MeasuredStage = Field("evaluate", description="the stage at which each cell ends")
+    measures: tuple[str, ...] = Field(
+        (), strict=False, description="numbers of that stage's metrics.json to compare, a dot before each key inside"
+    )
     budget: Budget | None = Field(None, description="of each training; None leaves what the parameters say")
     seeds: tuple[Seed, ...] = Field(min_length=1, strict=False, description="one cell of each variant for each")
     seeded: tuple[str, ...] = Field(SEEDED, strict=False, description="parameters that take the seed")
     overrides: dict[str, Any] = Field(default_factory=dict, description="parameters of all variants")
     baseline: str = Field(description="the variant that the others are compared with; it alone may change nothing")
     variants: dict[str, dict[str, Any]] = Field(min_length=1, description="parameters of each, by its name")
+
+    @model_validator(mode="after")
+    def _check(self) -> ExperimentFile:
+        if (self.last_stage == "evaluate") == bool(self.measures):
+            message = "measures are named where last_stage is pretrain or clone, and there alone: races have their own"
+            raise ValueError(message)
+        return self
 
 
 class Job(NamedTuple):
@@ -170,14 +182,26 @@ def read_plan(path: Path) -> Plan:
                 message = f"{path}: the variants {other!r} and {name!r} are alike"
                 raise ExperimentError(message)
         variants[name] = sections
-    code = {stage: hash_code(code_files(stage)) for stage in _stages(file.last_stage, path)}
+    code = {stage: hash_code(code_files(stage)) for stage in _stages(file.last_stage)}
     outside: dict[str, str] = {}
     cells = [
         _cell(name, seed, _seeded(sections, file.seeded, seed, path), code, outside, path)
         for name, sections in variants.items()
         for seed in file.seeds
     ]
+    _check_difference(cells, file.last_stage, path)
     return Plan(path.stem, file, tuple(cells))
+
+
+def _check_difference(cells: Sequence[Cell], last_stage: str, path: Path) -> None:
+    """Refuses two cells whose every stage is the same work, so that one of them would tell nothing."""
+    named: dict[str, str] = {}
+    for cell in cells:
+        key = cell.jobs[-1].key
+        if key in named:
+            message = f"{path}: {named[key]} and {cell.name} do not differ in anything that is read up to {last_stage}"
+            raise ExperimentError(message, hint="Change a parameter that these stages read; `seeded` names the seeds.")
+        named[key] = cell.name
 
 
 def _read_file(path: Path) -> ExperimentFile:
@@ -204,11 +228,8 @@ def _seeded(sections: dict[str, Any], keys: Sequence[str], seed: int, path: Path
     return laid_over(sections, overlay, f"{path}: seeded", ExperimentError)
 
 
-def _stages(last: str, path: Path) -> list[str]:
+def _stages(last: str) -> list[str]:
     stages = list(read_graph())
-    if last not in stages:
-        message = f"{path}: there is no stage {last!r}; they are {', '.join(stages)}"
-        raise ExperimentError(message)
     return stages[: stages.index(last) + 1]
 
 

@@ -229,7 +229,7 @@ def _start(algorithm: str, parts: Mapping[str, str]) -> str:
     if not taken:
         return f"{name} starts from scratch, with random weights."
     if set(parts.values()) == {"cloned"}:
-        return f"{name} starts as the cloned policy, with a random value head."
+        return f"{name} starts as the cloned policy; what that has not starts random."
     if set(parts.values()) == {"agent"}:
         return f"{name} goes on from an earlier agent."
     whose = {part: "earlier agent's" if parts[part] == "agent" else parts[part] for part in taken}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,15 +18,28 @@ import yaml
 from rulka.errors import UserError
 from rulka.experiments.command import UnfinishedError, run_experiment
 from rulka.experiments.plan import read_plan
+from rulka.experiments.results import UnknownMeasureError
 from rulka.experiments.work import EXPERIMENTS, Work
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 GRAPH = {
     "stages": {
+        "pretrain": {
+            "cmd": "python -m tasks.pretrain",
+            "deps": ["tasks/pretrain.py"],
+            "params": ["pretrain"],
+            "outs": ["data/encoder"],
+        },
+        "transfer": {
+            "cmd": "python -m tasks.transfer",
+            "deps": ["data/encoder", "tasks/transfer.py"],
+            "params": ["transfer"],
+            "outs": ["data/agent_init"],
+        },
         "train": {
             "cmd": "python -m tasks.train",
-            "deps": ["tasks/train.py"],
+            "deps": ["data/agent_init", "tasks/train.py"],
             "params": ["train", "ppo"],
             "outs": ["data/agent"],
         },
@@ -36,6 +51,21 @@ GRAPH = {
         },
     }
 }
+PRETRAIN = """
+import json, yaml
+from pathlib import Path
+seed = yaml.safe_load(open("params.yaml"))["pretrain"]["seed"]
+Path("data/encoder").mkdir()
+metrics = {"probes": {"speed_mps": {"error": seed + 0.5}}, "loss": "low"}
+Path("data/encoder/metrics.json").write_text(json.dumps(metrics))
+"""
+TRANSFER = """
+import json, yaml
+from pathlib import Path
+parts = yaml.safe_load(open("params.yaml"))["transfer"]["ppo"]
+Path("data/agent_init").mkdir()
+Path("data/agent_init/report.json").write_text(json.dumps({"algorithm": "ppo", "parts": parts, "tensors": []}))
+"""
 TRAIN = """
 import json, os, time, yaml
 from pathlib import Path
@@ -50,9 +80,10 @@ while params["ppo"]["gamma"] == 0.6 and len(open("runs/starts").read()) < 2:
 Path("data/agent").mkdir()
 Path("data/agent/threads").write_text(os.environ.get("OMP_NUM_THREADS", "all"))
 score = params["ppo"]["gamma"] + params["train"]["seed"] / 100
-steps = [{"env_steps": n, "cpu_minutes": n / 10, "minutes": n, "finish_rate": score, "score": score} for n in (1, 2)]
-checks = [{"env_steps": n / 100, "check_finish_rate": rate} for n, rate in ((0, 0.8), (10, 0.6), (19, 0.9), (30, 0.1))]
-steps = [{"cpu_minutes": 0, "minutes": 0, "finish_rate": None} | check for check in checks] + steps
+steps = [{"env_steps": 1000 * n, "cpu_minutes": n / 10, "minutes": n, "finish_rate": 1, "score": score} for n in (1, 2)]
+checks = [{"env_steps": 10 * n, "check_finish_rate": rate} for n, rate in ((0, 0.8), (10, 0.6), (19, 0.9), (30, 0.0))]
+times = {"minutes": 0, "finish_rate": None, "check_mean_time_s": 10 / score}
+steps = [{"cpu_minutes": check["env_steps"] / 100, **times} | check for check in checks] + steps
 Path("data/agent/training.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
 """
 EVALUATE = """
@@ -68,14 +99,15 @@ tracks = [
 ]
 Path("data/evaluation/metrics.json").write_text(json.dumps({"agent": agent, "tracks": tracks}))
 """
+FRESH = {"ppo": dict.fromkeys(("encoder", "float_head", "trunk", "heads"), "fresh")}
 FILE = {
     "title": "A test",
     "question": "Does it run?",
     "cost": "A second.",
     "seeds": [1, 2],
     "baseline": "plain",
-    "overrides": {"ppo": {"gamma": 0.99}},
-    "variants": {"plain": {}, "low": {"ppo": {"gamma": 0.8}}},
+    "overrides": {"ppo": {"gamma": 0.99, "value_warmup_steps": 0}},
+    "variants": {"plain": {"transfer": FRESH}, "low": {"ppo": {"gamma": 0.8}}},
 }
 
 
@@ -88,6 +120,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path(".dvcignore").write_text("__pycache__/\n")
     shutil.copy(ROOT / "params.yaml", "params.yaml")
     Path("tasks/__init__.py").touch()  # else the project's own package would come first
+    Path("tasks/pretrain.py").write_text(PRETRAIN)
+    Path("tasks/transfer.py").write_text(TRANSFER)
     Path("tasks/train.py").write_text(TRAIN)
     Path("tasks/evaluate.py").write_text(EVALUATE)
     return tmp_path
@@ -107,20 +141,50 @@ def starts(pattern: str) -> int:
 def test_an_experiment_is_run_once_and_has_a_page() -> None:
     said: list[str] = []
     table = run_experiment(write(), (), 2, Path("page.md"), said.append)
-    assert said[0] == "A test: 4 cells, 8 stages. A second."
-    assert len([line for line in said if "is done" in line]) == 8
-    assert "| plain | 2 | 1.005 (1.000 to 1.010) |  | 100% | 9.95 s | 0.75 | 2 |" in table
-    assert "| low | 2 | 0.815 (0.810 to 0.820) | 0.00 (0.000 to 0.000) | 100% | 12.27 s | 0.75 | 2 |" in table
+    assert said[0] == "A test: 4 cells, 11 stages. A second."
+    assert len([line for line in said if "is done" in line]) == 11
+    assert "| plain | 2 | 1.005 (1.000 to 1.010) |  | 100% | 9.95 s | 0.75 | 2,000 | 0.2 | 0.0 |" in table
+    assert "| low | 2 | 0.815 (0.810 to 0.820) | 0.00 (0.000 to 0.000) | 100% | 12.27 s | 0.75 | 2,000 | 0.2 |" in table
     page = Path("page.md").read_text()
     assert table in page
-    assert "| low | 2 | 0.820 | 100% | 12.20 s | 0.75 | 2 | 0 |" in page
+    assert "| low | 2 | 0.820 | 100% | 12.20 s | 0.75 | 2,000 | 0 |" in page
+    assert "| plain | 1 of 2 | 190 (190 to 190) | 1.00 | 1.9 (1.9 to 1.9) |" in page, "0.9 / 9.90 s is the better one's"
+    assert "| low | 0 of 2 | - | - | - |" in page
     assert "| low | 2 | there | 600 m | no | 2 of 2 | 12.20 s | 1.220 | gold |" in page
     assert "| plain | 1 | here | 600 m | yes |" in page
     assert Path("images/test-curves.png").stat().st_size > 10_000
     assert Path("images/test-profile.png").stat().st_size > 5_000
     said.clear()
     assert run_experiment(write(), (), 1, None, said.append) == table
-    assert said[1:] == ["8 of 8 stages were done before"]
+    assert said[1:] == ["11 of 11 stages were done before"]
+
+
+@pytest.mark.usefixtures("project")
+def test_what_came_before_counts_for_those_who_take_it_over() -> None:
+    run_experiment(write(seeds=[1]), (), 2, None, lambda _: None)
+    (done,) = EXPERIMENTS.glob("pretrain-*/done.json")
+    done.write_text(json.dumps({"seconds": 90.0, "cpu_seconds": 72.0}))
+    table = run_experiment(write(seeds=[1]), (), 2, Path("page.md"), lambda _: None)
+    assert [line.split(" | ")[-1] for line in table.splitlines()[2:]] == ["0.0 |", "1.2 |"]
+    run_experiment(write(seeds=[1], baseline="low"), (), 2, Path("page.md"), lambda _: None)
+    assert "| low | 1 of 1 | 190 (190 to 190) | 1.00 | 3.1 (3.1 to 3.1) |" in Path("page.md").read_text()
+
+
+@pytest.mark.usefixtures("project")
+def test_an_experiment_may_end_before_anything_races() -> None:
+    measured: dict[str, Any] = {"last_stage": "pretrain", "seeded": ["pretrain.seed"], "seeds": [1, 2]}
+    measured |= {"variants": {"plain": {}}, "measures": ["probes.speed_mps.error"]}
+    table = run_experiment(write(**measured), (), 2, Path("page.md"), lambda _: None)
+    assert table.splitlines()[2:] == ["| plain | 2 | 2 (1.5 to 2.5) |"]
+    page = Path("page.md").read_text()
+    assert table in page
+    assert "| plain | 2 | 2.5 |" in page
+    for name, message in (
+        ("probes.speed.error", "where speed is looked for there is speed_mps"),
+        ("loss", "no number"),
+    ):
+        with pytest.raises(UnknownMeasureError, match=message):
+            run_experiment(write(**measured | {"measures": [name]}), (), 2, None, lambda _: None)
 
 
 @pytest.mark.usefixtures("project")
@@ -128,11 +192,11 @@ def test_a_seed_more_runs_that_seed_alone() -> None:
     run_experiment(write(), (), 2, None, lambda _: None)
     said: list[str] = []
     run_experiment(write(seeds=[1, 2, 3]), (), 2, None, said.append)
-    assert said[1] == "8 of 12 stages were done before"
+    assert said[1] == "11 of 15 stages were done before"
     Path("tasks/evaluate.py").write_text(EVALUATE + "# edited\n")
     said.clear()
     run_experiment(write(), (), 2, None, said.append)
-    assert said[1] == "4 of 8 stages were done before", "what was edited is done anew, what comes before it is not"
+    assert said[1] == "7 of 11 stages were done before", "what was edited is done anew, what comes before it is not"
 
 
 @pytest.mark.usefixtures("project")
@@ -151,10 +215,13 @@ def test_what_another_experiment_has_done_is_not_done_again() -> None:
     run_experiment(write(), (), 2, None, lambda _: None)
     other, said = Path("other.yaml"), []
     other.write_text(
-        yaml.safe_dump(FILE | {"variants": {"as it is": {}, "high": {"ppo": {"gamma": 0.9}}}, "baseline": "as it is"})
+        yaml.safe_dump(
+            FILE
+            | {"variants": {"as it is": {"transfer": FRESH}, "high": {"ppo": {"gamma": 0.9}}}, "baseline": "as it is"}
+        )
     )
     run_experiment(other, (), 2, None, said.append)
-    assert said[1] == "4 of 8 stages were done before"
+    assert said[1] == "7 of 11 stages were done before"
 
 
 @pytest.mark.usefixtures("project")
@@ -175,7 +242,7 @@ def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
 def test_one_cell_can_be_run_alone() -> None:
     said: list[str] = []
     table = run_experiment(write(), ("low/2",), 1, None, said.append)
-    assert said[0].startswith("A test: 1 cells, 2 stages.")
+    assert said[0].startswith("A test: 1 cells, 4 stages.")
     assert "| low | 1 | 0.820" in table
     assert "plain" not in table
 

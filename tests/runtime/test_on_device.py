@@ -13,7 +13,7 @@ import pytest
 import torch
 from real_run import run_spec
 
-from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
 from rulka.device import CPU
 from rulka.params import read_params
 from rulka.runtime.acting import InferenceClient, InferencePlace
@@ -46,12 +46,17 @@ def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_step
     ppo = {"steps_per_update": 24, "batch_size": 24, "epochs": 1, "value_warmup_steps": 0}
     iqn = {"start_steps": 24, "buffer_steps": 96, "batch_size": 8, "warmup_steps": 0, "demonstration_share": 0.0}
     iqn |= {"gradient_steps_per_update": 1, "samples_per_insert": 1.0}  # the stand-in is slow
+    groups = {"steps_per_update": 24, "batch_size": 24}
+    pairs = params.dpo.pairs.model_copy(update={"group_size": 3})
     params = params.model_copy(
         update={
             "train": params.train.model_copy(update=train),
             "network": params.network.model_copy(update=network),
             "race_end": params.race_end.model_copy(update={"max_race_s": 1.0}),
             "ppo": params.ppo.model_copy(update=ppo),
+            "impala": params.impala.model_copy(update={"steps_per_update": 24, "value_warmup_steps": 0}),
+            "grpo": params.grpo.model_copy(update=groups | {"group_size": 3}),
+            "dpo": params.dpo.model_copy(update=groups | {"pairs": pairs}),
             "iqn": params.iqn.model_copy(update=iqn),
         }
     )
@@ -60,7 +65,7 @@ def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_step
     return replace(spec, device=device, make_learner=partial(make_learner, agent, 7, device))
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_a_run_begun_there_goes_on_here_and_back(tmp_path: Path, device: torch.device, algorithm: str) -> None:
     for place, until in ((device, 96), (CPU, 192), (device, 288)):
         outcome = train_run(small_run(tmp_path, algorithm, place, until))
