@@ -34,17 +34,6 @@ class ValueLoss(NamedTuple):
     clip_fraction: Tensor
 
 
-def standard_advantage(advantage: Tensor, least_deviation: float) -> Tensor:
-    """Returns advantages [B] less their mean, over their deviation, or over `least_deviation` where that is more.
-
-    Where nothing that was done made a difference, advantages are what the value misses the returns by, and dividing them
-    by their own deviation would make as much of that as of a success (Hafner et al. 2023, arXiv:2301.04104, page 7,
-    limit what sparse rewards are divided by in the same way).
-    """
-    deviation = advantage.std().clamp(min=least_deviation)
-    return (advantage - advantage.mean()) / (deviation + 1e-8)
-
-
 def clipped_policy_loss(
     log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float, weight: Tensor | None = None
 ) -> PolicyLoss:

@@ -17,12 +17,6 @@ class PpoParams(CriticParams, EpochsParams):
     gae_lambda: ShareSchedule = Field(
         description="weight of longer returns in advantages: 0 is one step, 1 the whole race"
     )
-    least_deviation: float = Field(
-        ge=0.0,
-        le=1.0,
-        description="what advantages are divided by at least, in units of the root mean square return; else by their "
-        "deviation, which makes much of the value's noise where nothing was reached",
-    )
     clip: PositiveSchedule = Field(description="how far the probability ratio of an action may leave 1 and still gain")
     clip_around: Literal["acting", "update"] = Field(
         description="the policy that the ratio is of: that which acted, or that which the update began with"

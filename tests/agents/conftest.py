@@ -57,7 +57,6 @@ PPO = PpoParams(
     pull_of=NO_PULL,
     gamma=constant(0.5),
     gae_lambda=constant(0.9),
-    least_deviation=0.0,
     clip=constant(0.2),
     clip_around="acting",
     value_clip=constant(10.0),

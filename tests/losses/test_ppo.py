@@ -13,15 +13,7 @@ from rulka.losses.ppo import (
     clipped_policy_loss,
     clipped_value_loss,
     explained_variance,
-    standard_advantage,
 )
-
-
-@pytest.mark.parametrize(("least", "expected"), [(0.0, 1.0), (1.9, 1.0), (4.0, 0.5)])
-def test_advantages_are_divided_by_their_deviation_but_by_no_less_than_told(least: float, expected: float):
-    """3, 5, 7: a mean of 5 and a deviation of 2."""
-    standard = standard_advantage(torch.tensor([3.0, 5.0, 7.0]), least)
-    torch.testing.assert_close(standard, torch.tensor([-expected, 0.0, expected]))
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,7 @@ from rulka.agents.policy_gradient.critic import CriticLearner, return_scale
 from rulka.agents.policy_gradient.segments import Segment
 from rulka.agents.ppo.rollout import Rollout, rollout_with_gae
 from rulka.agents.precision import autocast
-from rulka.losses.ppo import (
-    PolicyLoss,
-    clipped_policy_loss,
-    clipped_value_loss,
-    explained_variance,
-    standard_advantage,
-)
+from rulka.losses.ppo import PolicyLoss, clipped_policy_loss, clipped_value_loss, explained_variance
 from rulka.params import PpoParams
 
 
@@ -52,12 +46,12 @@ class PpoLearner(CriticLearner[PpoParams]):
         with torch.no_grad(), autocast(self.precision, self._device):
             decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
         rollout = self._evaluate(segment, decided)
-        scale = return_scale(rollout.returns)
-        least = self._params.least_deviation * scale
-        standard = rollout._replace(advantage=standard_advantage(rollout.advantage, least))
+        advantage = rollout.advantage
+        standard = rollout._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
         if self._clone_weight() > 0.0:
             standard = standard._replace(clone_outputs=self._first_outputs(rollout.image, rollout.floats))
         features = standard._replace(image=encoded[:-1][~segment.is_reset])
+        scale = return_scale(rollout.returns)
         self._num_samples += self._run_epochs(
             features, standard, self._params, lambda decided, part: self._learn_from(decided, part, scale, means)
         )
