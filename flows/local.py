@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 from prefect.logging.handlers import APILogHandler
 
 from flows.access import client_settings, password
-from flows.pipeline import chosen_stages, pipeline
+from flows.pipeline import Stage, chosen_stages, pipeline
 from flows.process import CommandError
 from flows.project import HOME
 from flows.server import LOOPBACK, Occupant, ServerError, api_url, occupant, wait_until_ready
@@ -22,7 +23,7 @@ FEW_SERVICES = ("--no-scheduler", "--no-late-runs")
 """A server that lives as long as one run shows that run, and plans no others."""
 
 
-def run(stages: list[str] | None, force: bool, say: Callable[[str], None]) -> None:
+def run(stages: Sequence[str] | None, force: bool, say: Callable[[str], None]) -> None:
     """Runs the flow to its end.
 
     Args:
@@ -34,10 +35,11 @@ def run(stages: list[str] | None, force: bool, say: Callable[[str], None]) -> No
         UserError: if a name is no stage, or a stage failed.
     """
     interrupt_on_signals()
-    chosen_stages(stages)
+    chosen = chosen_stages(stages)
     with _server(say):
         try:
-            state = pipeline(stages=stages, force=force, return_state=True)
+            named = None if stages is None else cast(list[Stage], chosen)
+            state = pipeline(stages=named, force=force, return_state=True)
         finally:
             # What the run logged is sent in the background; the server is there for no longer than this block.
             APILogHandler().flush()

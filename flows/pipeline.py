@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Annotated, Any, Literal, cast
 
-from prefect import flow, get_run_logger, task
+from prefect import Task, flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import FlowRunContext
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
+from pydantic import Field
 
 from flows.dvc import Outcome, reproduce_stage, stale_upstream
+from flows.process import CommandError
 from flows.turns import our_turn
 from rulka.errors import UserError
 from rulka.graph import read_graph
 from rulka.stage import require
 
+Stage = Literal["races", "capture", "pretrain", "clone", "transfer", "train", "evaluate"]
+"""The stages of `dvc.yaml`, for those who start a deployment: its page lists them, and another name is refused."""
+Hours = Annotated[float, Field(gt=0.0, le=168.0)]
 HOUR_S = 3600.0
+GOES_ON = ("pretrain", "clone", "train")
+"""Stages that go on from a checkpoint: one that was killed is started once more."""
+RETRY_DELAY_S = 30.0
+KILLED = re.compile(r"exited with -\d+")
+"""What DVC says of a stage that a signal ended."""
+LAST_LINES = 15
 
 
-@task(task_run_name="{stage}", cache_policy=NO_CACHE)
+def _was_killed(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether a stage was ended by somebody else, most often for want of memory, and not by an error of its own."""
+    del task, task_run
+    return state.message is not None and KILLED.search(state.message) is not None
+
+
+@task(task_run_name="{stage}", cache_policy=NO_CACHE, retry_delay_seconds=RETRY_DELAY_S, retry_condition_fn=_was_killed)
 def reproduce(stage: str, force: bool, timeout_h: float) -> State:
     """Runs one stage in a process group of its own; DVC skips it when nothing it reads has changed.
 
@@ -33,13 +52,28 @@ def reproduce(stage: str, force: bool, timeout_h: float) -> State:
     try:
         check_inputs(stage)
         outcome = reproduce_stage(stage, force=force, say=get_run_logger().info, timeout_s=timeout_h * HOUR_S)
+    except CommandError as error:
+        return Failed(message=_what_to_do(stage, error))
     except UserError as error:
         return Failed(message=error.for_people())
     return Completed(message=f"{stage}: {outcome}", data=outcome)
 
 
-@flow(name="rulka")
-def pipeline(stages: list[str] | None = None, force: bool = False, timeout_h: float = 24.0) -> State:
+def _what_to_do(stage: str, error: CommandError) -> str:
+    """Returns what a stage last said, and what to type when that is mended."""
+    said = [line for line in error.lines if line.startswith("error: ")] or error.lines[-LAST_LINES:]
+    goes_on = ", which goes on from its last checkpoint" if stage in GOES_ON else ""
+    return "\n".join([str(error), *said, f"  Mend that, then `rulka run {stage}`{goes_on}."])
+
+
+def _name_of_run() -> str:
+    """Says what a run is of, for the lists of Prefect, before the name that Prefect gave it."""
+    stages = flow_run.parameters.get("stages")
+    return f"{', '.join(stages) if stages else 'all stages'}: {(flow_run.name or '').rpartition(': ')[2]}"
+
+
+@flow(name="rulka", flow_run_name=_name_of_run)
+def pipeline(stages: list[Stage] | None = None, force: bool = False, timeout_h: Hours = 24.0) -> State:
     """Runs stages one after another, in the order of `dvc.yaml`, when no other run is at work in this folder.
 
     Stages that are not named are not run; where they are out of date, the state at the end says so.
@@ -47,7 +81,7 @@ def pipeline(stages: list[str] | None = None, force: bool = False, timeout_h: fl
     Args:
         stages: names of the stages to run; all when None.
         force: run them even if nothing they read has changed.
-        timeout_h: hours after which a stage is ended.
+        timeout_h: hours after which a stage is ended; more than 0, and at most a week.
     """
     log = get_run_logger()
     try:
@@ -58,7 +92,8 @@ def pipeline(stages: list[str] | None = None, force: bool = False, timeout_h: fl
                 log.warning(_stale_text(stale))
             outcomes: dict[str, Outcome] = {}
             for stage in chosen:
-                state = reproduce(stage, force, timeout_h, return_state=True)
+                run = reproduce.with_options(retries=int(stage in GOES_ON))
+                state = run(stage, force, timeout_h, return_state=True)
                 if not state.is_completed():
                     return Failed(message=f"stage {stage}: {state.message}")
                 outcomes[stage] = cast(Outcome, state.result())
@@ -109,7 +144,7 @@ def check_inputs(stage: str) -> None:
             require(Path(path), writers[path])
 
 
-def chosen_stages(names: list[str] | None) -> list[str]:
+def chosen_stages(names: Sequence[str] | None) -> list[str]:
     """Returns the named stages in the order of `dvc.yaml`; all of them when `names` is None.
 
     Raises:

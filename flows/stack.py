@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -28,18 +29,23 @@ from flows.server import (
     wait_until_ready,
 )
 from flows.supervisor import Part, Supervisor
+from flows.turns import TakenError, held, holder_of
 from rulka.stage import interrupt_on_signals
 
 READY_TIMEOUT_S = 180.0
 DEPLOY_TIMEOUT_S = 180.0
 CANCEL_TIMEOUT_S = 40.0
 CHECK_PERIOD_S = 1.0
+DOWN_TIMEOUT_S = 120.0
+"""How long cancelled runs, worker and server may take to end."""
 PREFECT = [sys.executable, "-m", "prefect"]
 SERVER_LOG = HOME / "server.log"
 
 
 def up(say: Callable[[str], None]) -> None:
-    """Runs the stack until Ctrl-C or SIGTERM, then stops active runs, worker and server, in this order.
+    """Runs the stack until Ctrl-C, SIGTERM or `down`, then stops active runs, worker and server, in this order.
+
+    Where it is up already, that is said, and nothing is done.
 
     Args:
         say: gets each line for people.
@@ -49,6 +55,39 @@ def up(say: Callable[[str], None]) -> None:
     """
     interrupt_on_signals()
     url, secret = api_url(), password()
+    try:
+        with held("up", f"`rulka up` at {url}"):
+            _run_stack(url, secret, say)
+    except TakenError as taken:
+        say(f"it is up: {taken.holder}; `rulka status` says what runs, `rulka down` stops it")
+
+
+def down(say: Callable[[str], None]) -> None:
+    """Stops the `rulka up` of this folder, wherever it was started, and waits for its end.
+
+    Args:
+        say: gets each line for people.
+
+    Raises:
+        ServerError: if it does not end.
+    """
+    holder = holder_of("up")
+    if holder is None:
+        say("`rulka up` does not run here")
+        return
+    with suppress(ProcessLookupError):
+        os.kill(holder.pid, signal.SIGINT)
+    say(f"stopping {holder}: active runs are cancelled and save their work")
+    deadline_s = time.monotonic() + DOWN_TIMEOUT_S
+    while holder_of("up") == holder:
+        if time.monotonic() > deadline_s:
+            message = f"{holder} did not end within {DOWN_TIMEOUT_S:.0f} s"
+            raise ServerError(message, hint=f"Look at {SERVER_LOG}; `kill -9 {holder.pid}` ends it without cancelling.")
+        time.sleep(CHECK_PERIOD_S)
+    say("stopped")
+
+
+def _run_stack(url: str, secret: str, say: Callable[[str], None]) -> None:
     _check_port_is_free(url, secret)
     environment = stack_environment(url, secret)
     with (
@@ -150,7 +189,7 @@ def _announce(url: str, say: Callable[[str], None]) -> None:
     say(f"the page asks for a password: it is {CLIENT_KEY} in {PROFILES_FILE}")
     say(f"run the pipeline from another terminal: {shown} deployment run rulka/full-pipeline --watch")
     say(f"(outside this folder, first: export PREFECT_API_URL={url} PREFECT_PROFILES_PATH={PROFILES_FILE.resolve()})")
-    say("Ctrl-C stops everything")
+    say("Ctrl-C stops everything, and so does `rulka down` from another terminal; `rulka status` says what runs")
 
 
 def _watch(supervisor: Supervisor) -> None:

@@ -6,24 +6,28 @@ import os
 import sys
 from contextlib import suppress
 from difflib import get_close_matches
+from importlib.metadata import version
 
 import tyro
 
 from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
-from rulka.cli.pipeline import bench, doctor, experiment, preset, run, up
+from rulka.cli.pipeline import bench, doctor, down, experiment, preset, run, status, up
 from rulka.cli.races import agent, evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
+ABOUT = "Teach a car to race. `rulka --version` says which version this is."
 EXIT_USAGE = 2
 """What the parser exits with where it does not understand the command line."""
 
 COMMANDS = {
     "run": run,
     "up": up,
+    "down": down,
+    "status": status,
     "inspect": inspect,
     "fetch": fetch,
     "export": export,
@@ -48,8 +52,11 @@ COMMANDS = {
 def main() -> None:
     """Entry point of the `rulka` command."""
     try:
+        if sys.argv[1:] == ["--version"]:
+            sys.stdout.write(f"rulka {version('rulka')}\n")
+            return
         _check_command(sys.argv[1:])
-        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="rulka", description="Teach a car to race.")
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="rulka", description=ABOUT)
     except UserError as error:
         sys.stderr.write(f"error: {error.for_people()}\n")
         sys.exit(EXIT_USER_ERROR)

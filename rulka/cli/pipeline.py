@@ -33,12 +33,39 @@ def run(stages: Names = (), /, force: Flag = False, device: DeviceName = None) -
 
 
 def up() -> None:
-    """Start Prefect's server, worker and deployments on this machine; Ctrl-C stops them."""
+    """Start Prefect's server, worker and deployments on this machine; Ctrl-C or `rulka down` stops them."""
     _check_folder()
     with _prefect_explained():
         from flows.stack import up as run_stack
 
     run_stack(say)
+
+
+def down() -> None:
+    """Stop the `rulka up` of this folder, wherever it was started; active runs save their work first."""
+    _check_folder()
+    with _prefect_explained():
+        from flows.stack import down as stop_stack
+
+    stop_stack(say)
+
+
+def status(as_json: AsJson = False) -> None:
+    """Say who works in this folder, what the deployments do and did last, and what comes next.
+
+    Args:
+        as_json: print one JSON object.
+    """
+    _check_folder()
+    with _prefect_explained():
+        from flows.status import status as look
+        from flows.status import status_text
+
+    found = look()
+    if as_json:
+        say_json(found)
+    else:
+        say(status_text(found))
 
 
 def preset(name: OneName, /) -> None:

@@ -133,6 +133,8 @@ ELSEWHERE = {
     "experiment": "tests/experiments/test_work.py",  # with stages that take no time
     "run": "tests/flows/test_pipeline.py",  # needs Prefect
     "up": "tests/flows/test_stack.py",
+    "down": "tests/flows/test_stack.py",
+    "status": "tests/flows/test_stack.py",
     "doctor": "test_doctor_ends_with_a_verdict",
     "serve-game": "test_a_game_is_served_and_checked",
     "game-check": "test_a_game_is_served_and_checked",

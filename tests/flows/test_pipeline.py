@@ -1,14 +1,18 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+import yaml
 
 from flows.dvc import Outcome
-from flows.pipeline import check_inputs, chosen_stages, pipeline, summary
+from flows.pipeline import Stage, check_inputs, chosen_stages, pipeline, reproduce, summary
+from flows.turns import Holder
 from rulka.errors import UserError
+from rulka.graph import read_graph
 from rulka.stage import StageInputError
-from tests.flows.conftest import change_command
+from tests.flows.conftest import ROOT, change_command
 
 RAN = {"racing", "capturing", "evaluating"}
 """What the commands of the toy project write."""
@@ -32,6 +36,12 @@ def ran(log: pytest.LogCaptureFixture) -> list[str]:
 def test_stages_come_in_the_order_of_the_graph(toy_project: Path) -> None:
     assert chosen_stages(None) == ["races", "capture", "evaluate"]
     assert chosen_stages(["evaluate", "races"]) == ["races", "evaluate"]
+
+
+def test_a_deployment_may_name_every_stage_of_this_project() -> None:
+    assert list(get_args(Stage)) == list(read_graph(ROOT / "dvc.yaml"))
+    for deployment in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]:
+        assert set(deployment.get("parameters", {}).get("stages", ())) <= set(get_args(Stage))
 
 
 def test_an_unknown_stage_is_named(toy_project: Path) -> None:
@@ -90,7 +100,8 @@ class TestRuns:
             assert other.stdout.readline() == "mine\n"
             with pytest.MonkeyPatch.context() as patch:
                 # Frees the turn as soon as somebody asks who has it.
-                patch.setattr("flows.turns._holder", lambda: other.communicate("\n") and "the run before")
+                before = Holder(0, "the run before", "")
+                patch.setattr("flows.turns._named", lambda _: other.communicate("\n") and before)
                 assert pipeline(["races"], return_state=True).is_completed()
         assert "waiting for the run before: one run of the pipeline at a time" in caplog.messages
 
@@ -104,6 +115,28 @@ class TestRuns:
         assert state.message.startswith("stage capture: ")
         assert "no races" in caplog.messages
         assert not Path("data/evaluation").exists()
+
+    def test_what_was_killed_and_can_go_on_is_started_once_more(
+        self, toy_project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("flows.pipeline.reproduce", reproduce.with_options(retry_delay_seconds=0))
+        killed_once = "echo capturing && test -e again || (touch again && kill -9 $$)"
+        change_command("capture", f"{killed_once}; mkdir -p data/frames && cp data/races/x data/frames/x")
+        state = pipeline(["races", "capture"], return_state=True)
+        assert state.is_failed(), "capture has no checkpoint to go on from"
+        monkeypatch.setattr("flows.pipeline.GOES_ON", ("capture",))
+        Path("again").unlink()
+        caplog.clear()
+        assert pipeline(["capture"], return_state=True).is_completed()
+        assert ran(caplog) == ["capturing", "capturing"]
+        change_command("capture", "echo capturing && echo 'error: no frames' && false")
+        state = pipeline(["capture"], return_state=True)
+        assert ran(caplog) == ["capturing"], "an error of its own would come again"
+        assert state.message
+        assert state.message.splitlines()[-2:] == [
+            "error: no frames",
+            "  Mend that, then `rulka run capture`, which goes on from its last checkpoint.",
+        ]
 
     def test_a_stage_that_takes_too_long_fails(self, toy_project: Path) -> None:
         change_command("races", "sleep 60")

@@ -1,7 +1,7 @@
-"""The whole stack, once: up, closed to web pages, both deployments, a run that completes, and down without a trace."""
+"""The whole stack, once: up, closed to web pages, all deployments, a run that completes, and down without a trace."""
 
+import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,11 +12,13 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from flows.access import CLIENT_KEY, PROFILE, PROFILES_FILE
 from tests.flows.conftest import ROOT, RULKA, change_command, make_project, use_before
@@ -116,22 +118,62 @@ class TestUp:
         # Even so, nothing is changed without the token that a page of another site cannot read.
         assert stack.ask("/deployments/filter", "POST", Authorization=right) == 403
 
-    def test_both_deployments_are_there(self, stack: Stack) -> None:
+    def test_all_deployments_are_there(self, stack: Stack) -> None:
         listed = call(*PREFECT, "deployment", "ls", "--output", "json")
         assert listed.returncode == 0, listed.stdout + listed.stderr
-        assert all(name in listed.stdout for name in ("full-pipeline", "nightly-evaluation"))
+        deployments = {each["name"] for each in yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]}
+        assert {each["name"] for each in json.loads(listed.stdout)} == deployments
         planned = wait_for(lambda: call(*PREFECT, "flow-run", "ls", "--state", "Scheduled", "--output", "json").stdout)
         assert "auto-scheduled" in planned
 
-    def test_a_second_one_is_refused(self, stack: Stack) -> None:
+    def test_a_second_one_finds_it_up(self, stack: Stack) -> None:
         answer = call(*RULKA, "up")
+        assert answer.returncode == 0, answer.stderr
+        assert answer.stdout.startswith(f"it is up: `rulka up` at {stack.url} (process {stack.process.pid}, since ")
+
+    def test_a_server_that_no_up_of_this_folder_keeps_is_named(self, stack: Stack) -> None:
+        """As that of another copy of the project with the same password, or one that was typed."""
+        elsewhere = "import flows.turns as t; t.HOME = t.HOME / 'x'; from flows.stack import up; up(print)"
+        Path(".prefect/x").mkdir()
+        answer = call(sys.executable, "-c", elsewhere)
         assert answer.returncode == 1
-        assert answer.stderr.startswith(f"error: a Prefect server already answers at {stack.url}: use it, or stop it")
+        assert f"a Prefect server already answers at {stack.url}: use it, or stop it" in answer.stderr
 
     def test_a_run_typed_by_a_user_completes(self, stack: Stack) -> None:
         watched = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
         assert watched.returncode == 0, watched.stdout + watched.stderr
         assert Path("data/evaluation/x").read_text() == "1\n"
+
+    def test_status_says_what_was_and_what_comes(self, stack: Stack) -> None:
+        answer = call(*RULKA, "status", "--json")
+        assert answer.returncode == 0, answer.stderr
+        found = json.loads(answer.stdout)
+        assert found["up"]["pid"] == stack.process.pid
+        assert found["pipeline"] is None
+        assert found["running"] == []
+        assert [(row["deployment"], row["state"]) for row in found["last"]] == [("full-pipeline", "Completed")]
+        assert found["last"][0]["run"].startswith("all stages: ")
+        assert found["last"][0]["message"] == "ran: races, capture, evaluate"
+        (comes,) = found["next"]
+        assert comes["deployment"] == "nightly-evaluation"
+        assert datetime.fromisoformat(comes["at"]).astimezone(UTC).hour == 3
+        said = call(*RULKA, "status").stdout
+        assert said.startswith(f"up: `rulka up` at {stack.url} (process {stack.process.pid}, since ")
+        assert "\nat work: nothing\n" in said
+        assert "\nlast: full-pipeline, Completed, " in said
+
+    @pytest.mark.parametrize(
+        ("deployment", "parameter"),
+        [
+            ("training", 'stages=["trane"]'),
+            ("full-pipeline", "timeout_h=0"),
+            ("experiment", "processes=2"),
+        ],
+    )
+    def test_parameters_that_cannot_be_start_nothing(self, stack: Stack, deployment: str, parameter: str) -> None:
+        answer = call(*PREFECT, "deployment", "run", f"rulka/{deployment}", "--param", parameter)
+        assert answer.returncode == 1, answer.stdout
+        assert not call(*RULKA, "status").stdout.count("\nrunning: ")
 
     def test_a_run_in_the_terminal_uses_its_server(self, stack: Stack) -> None:
         answer = call(*RULKA, "run")
@@ -143,9 +185,12 @@ class TestUp:
         asked = call(*PREFECT, "deployment", "run", "rulka/full-pipeline")
         assert asked.returncode == 0, asked.stderr
         family = psutil.Process(stack.process.pid)
+        wait_for(lambda: "\nrunning: full-pipeline, Running, " in call(*RULKA, "status").stdout)
         wait_for(lambda: "sleep" in [process.name() for process in family.children(recursive=True)])
         processes = family.children(recursive=True)
-        stack.process.send_signal(signal.SIGINT)
+        stopped = call(*RULKA, "down")
+        assert stopped.returncode == 0, stopped.stderr
+        assert stopped.stdout.splitlines()[-1] == "stopped"
         said, _ = stack.process.communicate(timeout=120)
         assert stack.process.returncode == 0
         assert "cancelled 1 active run\n" in said
@@ -153,6 +198,10 @@ class TestUp:
         _, left = psutil.wait_procs(processes, timeout=30)
         assert left == []
         assert not Path("data/frames").exists()
+        assert call(*RULKA, "down").stdout == "`rulka up` does not run here\n"
+        assert call(*RULKA, "status").stdout.startswith(
+            "up: no; `rulka up` starts server and worker\nat work: nothing\n"
+        )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows import turns
-from flows.turns import our_turn
+from flows.turns import TakenError, held, holder_of, our_turn
 
 HOLDER = """
 import sys
@@ -52,6 +52,16 @@ def test_a_free_turn_is_taken_without_a_word(toy_project: Path) -> None:
     said: list[str] = []
     for _ in range(2):
         with our_turn("this run", said.append):
-            assert str(os.getpid()) in turns.HOLDER_FILE.read_text()
+            holder = holder_of("pipeline")
+            assert holder is not None
+            assert (holder.pid, holder.what) == (os.getpid(), "this run")
     assert said == []
-    assert not turns.HOLDER_FILE.exists()
+    assert holder_of("pipeline") is None
+
+
+def test_turns_are_apart(toy_project: Path) -> None:
+    with held("up", "a stack"), held("pipeline", "a run"):
+        with pytest.raises(TakenError, match=r"a stack \(process "), held("up", "a second one"):
+            pass
+        assert str(holder_of("up")).startswith(f"a stack (process {os.getpid()}, since ")
+    assert holder_of("up") is None
