@@ -17,6 +17,7 @@ from pydantic import Field
 
 from flows.dvc import Outcome, reproduce_stage, stale_upstream
 from flows.process import CommandError
+from flows.shown import StageProgress, show_results
 from flows.turns import our_turn
 from rulka.errors import UserError
 from rulka.graph import read_graph
@@ -49,13 +50,17 @@ def reproduce(stage: str, force: bool, timeout_h: float) -> State:
         force: run it even if nothing has changed.
         timeout_h: hours after which the stage is ended.
     """
+    log = get_run_logger()
     try:
         check_inputs(stage)
-        outcome = reproduce_stage(stage, force=force, say=get_run_logger().info, timeout_s=timeout_h * HOUR_S)
+        say = StageProgress(stage, log.info)
+        outcome = reproduce_stage(stage, force=force, say=say, timeout_s=timeout_h * HOUR_S)
     except CommandError as error:
         return Failed(message=_what_to_do(stage, error))
     except UserError as error:
         return Failed(message=error.for_people())
+    if outcome is Outcome.RAN:
+        show_results(stage, log.warning)
     return Completed(message=f"{stage}: {outcome}", data=outcome)
 
 

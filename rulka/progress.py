@@ -112,7 +112,8 @@ class Progress:
     def _write_line(self, ending: str) -> None:
         about = "~" if self.is_estimate and self.total != self.done else ""
         of_total = f"/{about}{_number(self.total)}" if self.total is not None else ""
-        parts = [f"{self.label}: {_number(self.done)}{of_total} {self.unit}", self.details(), ending]
+        percent = f" ({min(100.0, 100.0 * self.done / self.total):.0f} %)" if self.total else ""
+        parts = [f"{self.label}: {_number(self.done)}{of_total} {self.unit}{percent}", self.details(), ending]
         self._stream.write(", ".join(part for part in parts if part) + "\n")
         self._stream.flush()
 

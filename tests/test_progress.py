@@ -47,8 +47,8 @@ def test_plain_lines_come_every_five_seconds_with_rate_facts_and_time_left(clock
     lines = stream.getvalue().splitlines()
     # 300 frames after 6 s (4 s is too early, 10 s is the next but 4 s later): 50 a second, 700 left take 14 s.
     assert lines == [
-        "capture: 300/1,000 frames, 50 frames/s, loss 0.1235, 14 s left",
-        "capture: 500/1,000 frames, 50 frames/s, loss 0.1235, done",
+        "capture: 300/1,000 frames (30 %), 50 frames/s, loss 0.1235, 14 s left",
+        "capture: 500/1,000 frames (50 %), 50 frames/s, loss 0.1235, done",
     ]
 
 

@@ -1,0 +1,151 @@
+"""What a run shows of itself on Prefect's pages: how far each stage is, and what came of it in numbers and pictures."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import httpx
+from PIL import Image
+from prefect.artifacts import (
+    create_image_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.exceptions import PrefectException
+
+from rulka.graph import read_graph
+
+PERIOD_S = 5.0
+"""How often the server is told how far a stage is."""
+PERCENT = re.compile(r"\((\d+) %\)")
+"""In the lines of `rulka.progress`."""
+PICTURES = ("*.png", "plots/*.png")
+MAX_PIXELS = 1000
+"""Pictures are kept in the database of the server, so no side of one is longer."""
+NUMBERS_DEPTH = 2
+
+
+class StageProgress:
+    """Tells Prefect how far a stage is, by the lines that it writes; call it with each line.
+
+    Args:
+        stage: its name.
+        say: gets every line.
+    """
+
+    def __init__(self, stage: str, say: Callable[[str], None]) -> None:
+        self._key, self._say = f"{stage}-progress", say
+        self._artifact: UUID | None = None
+        self._told_s = -PERIOD_S
+
+    def __call__(self, line: str) -> None:
+        """Hands a line on, and tells Prefect what it says of the work."""
+        self._say(line)
+        found = PERCENT.search(line)
+        is_end = line.endswith((", done", ", stopped"))
+        if found is None or (time.monotonic() - self._told_s < PERIOD_S and not is_end):
+            return
+        with _which_may_fail(self._say):
+            if self._artifact is None:
+                made = create_progress_artifact(float(found[1]), key=self._key, description=line)
+                self._artifact = cast(UUID, made)
+            else:
+                update_progress_artifact(self._artifact, float(found[1]), description=line)
+        self._told_s = time.monotonic()
+
+
+@contextmanager
+def _which_may_fail(say: Callable[[str], None]) -> Iterator[None]:
+    """A server that is away for a moment costs what would have been shown, which is said, and not the stage."""
+    try:
+        yield
+    except (httpx.HTTPError, PrefectException) as error:
+        say(f"not shown on Prefect's pages: {error}")
+
+
+def show_results(stage: str, say: Callable[[str], None]) -> None:
+    """Puts numbers and pictures of a stage's outputs on the page of its run.
+
+    Args:
+        stage: its name.
+        say: gets a line where the server does not take them.
+    """
+    with _which_may_fail(say):
+        for out in (Path(path) for path in read_graph()[stage]["outs"]):
+            if numbers := numbers_of(out):
+                rows = [{"measure": name, "value": value} for name, value in numbers.items()]
+                create_table_artifact(rows, key=f"{stage}-numbers", description=f"{out}/metrics.json")
+            for name, picture in _pictures(out):
+                url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+                create_image_artifact(url, key=_key(stage, name), description=f"{out}: {name}")
+
+
+def numbers_of(out: Path) -> dict[str, float | str]:
+    """Returns the numbers and words of an output's `metrics.json`, lists left out, with a dot before each inner key."""
+    file = out / "metrics.json"
+    return dict(_flat(json.loads(file.read_text(encoding="utf-8")), NUMBERS_DEPTH)) if file.is_file() else {}
+
+
+def _flat(metrics: Mapping[str, Any], depth: int) -> Iterator[tuple[str, float | str]]:
+    for key, value in metrics.items():
+        if isinstance(value, Mapping) and depth > 1:
+            yield from ((f"{key}.{inner}", found) for inner, found in _flat(value, depth - 1))
+        elif isinstance(value, int | float | str):
+            yield key, value
+
+
+def _pictures(out: Path) -> Iterator[tuple[str, bytes]]:
+    """Yields name and PNG of each picture that an output has, of the main track, and of a frame of its video."""
+    for file in sorted(file for pattern in PICTURES for file in out.glob(pattern)):
+        with Image.open(file) as picture:
+            yield file.stem, _small_png(picture)
+    if (out / "tracks").is_dir():
+        yield "track", _track_picture(out)
+    if (video := out / "race.mp4").is_file():
+        yield "race", _small_png(_middle_frame(video))
+
+
+def _track_picture(races: Path) -> bytes:
+    # Matplotlib and the simulator's arrays: not in a run in which nothing had changed.
+    from rulka.datasets.races import load_main_track
+    from rulka.report.theme import LIGHT, to_png
+    from rulka.report.track_plot import track_plot
+
+    track = load_main_track(races)
+    with Image.open(BytesIO(to_png(lambda theme: track_plot(track, theme), LIGHT) or b"")) as picture:
+        return _small_png(picture)
+
+
+def _middle_frame(video: Path) -> Image.Image:
+    import av
+
+    with av.open(str(video)) as container:
+        stream = container.streams.video[0]
+        middle = (stream.duration or 0) // 2
+        container.seek(middle, stream=stream)  # to a frame before it from which it can be decoded
+        return next(
+            frame for frame in container.decode(stream) if (frame.pts or 0) + (frame.duration or 0) > middle
+        ).to_image()
+
+
+def _small_png(picture: Image.Image) -> bytes:
+    small = picture.convert("RGB")
+    small.thumbnail((MAX_PIXELS, MAX_PIXELS))
+    file = BytesIO()
+    small.save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def _key(stage: str, name: str) -> str:
+    """Returns a key as Prefect wants it: small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{stage}-{name}".lower())
