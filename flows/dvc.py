@@ -82,11 +82,19 @@ def stale_upstream(stages: list[str]) -> list[str]:
     Raises:
         DvcError: if DVC cannot say.
     """
-    upstream = [stage for stage in _upstream(stages) if stage not in stages]
-    if not upstream:
+    return out_of_date([stage for stage in upstream(stages) if stage not in stages])
+
+
+def out_of_date(stages: list[str]) -> list[str]:
+    """Returns those of some stages, in the same order, for which something has changed since they ran.
+
+    Raises:
+        DvcError: if DVC cannot say.
+    """
+    if not stages:
         return []
     answer = subprocess.run(
-        [*DVC, "status", "--json", *upstream],
+        [*DVC, "status", "--json", *stages],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -98,11 +106,11 @@ def stale_upstream(stages: list[str]) -> list[str]:
         message = f"`dvc status` failed: {(answer.stderr or answer.stdout).strip()}"
         raise DvcError(message)
     stale = json.loads(answer.stdout)
-    return [stage for stage in upstream if stage in stale]
+    return [stage for stage in stages if stage in stale]
 
 
-def _upstream(stages: list[str]) -> list[str]:
-    """Every stage whose outputs reach one of `stages`, directly or through others, in the order of `dvc.yaml`."""
+def upstream(stages: list[str]) -> list[str]:
+    """Returns every stage whose outputs reach one of `stages`, also through others, in the order of `dvc.yaml`."""
     graph = read_graph()
     writers = {path: name for name, parts in graph.items() for path in parts["outs"]}
     found, waiting = set(), list(stages)

@@ -10,6 +10,7 @@ from typing import cast
 from prefect.logging.handlers import APILogHandler
 
 from flows.access import client_settings, password
+from flows.dvc import out_of_date, stale_upstream, upstream
 from flows.pipeline import Stage, chosen_stages, pipeline
 from flows.process import CommandError
 from flows.project import HOME
@@ -46,6 +47,39 @@ def run(stages: Sequence[str] | None, force: bool, say: Callable[[str], None]) -
     if not state.is_completed():
         raise CommandError(state.message or f"the flow ended as {state.name}")
     say(state.message or "")
+
+
+def preview(stages: Sequence[str] | None, force: bool) -> dict[str, list[str]]:
+    """Returns what `run` would do, and does none of it.
+
+    Args:
+        stages: as for `run`.
+        force: as for `run`.
+
+    Returns:
+        Names of stages in the order of `dvc.yaml`: `runs`, those that something has changed for; `may_follow`, those
+        that run if what such a one makes differs from what is there; `unchanged`, all others of the chosen; and
+        `stale_upstream`, stages that are not chosen, feed them, and are out of date.
+
+    Raises:
+        UserError: if a name is no stage, or DVC cannot say what has changed.
+    """
+    chosen = chosen_stages(stages)
+    runs = chosen if force else out_of_date(chosen)
+    may_follow = [stage for stage in chosen if stage not in runs and set(upstream([stage])) & set(runs)]
+    unchanged = [stage for stage in chosen if stage not in (*runs, *may_follow)]
+    return {"runs": runs, "may_follow": may_follow, "unchanged": unchanged, "stale_upstream": stale_upstream(chosen)}
+
+
+def preview_text(found: dict[str, list[str]]) -> str:
+    """Returns the same for people."""
+    lines = {
+        "would run": found["runs"],
+        "may follow, if what they read differs by then": found["may_follow"],
+        "nothing has changed": found["unchanged"],
+        "not asked for, though out of date": found["stale_upstream"],
+    }
+    return "\n".join(f"{what}: {', '.join(stages)}" for what, stages in lines.items() if stages)
 
 
 @contextmanager

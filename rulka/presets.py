@@ -1,11 +1,13 @@
 """Presets: whole alternatives to `params.yaml`, each a file of the keys that differ, laid over it.
 
-`null` in a preset is a value like any other. Only the lines of what changes are written anew; comments stay.
+`null` in a preset is a value like any other. Only the lines of what changes are written anew; comments stay. What each
+changed is noted down in `runs/`, so that the last one can be undone.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from rulka.errors import UserError
+from rulka.folders import PRESETS_LOG
 from rulka.outputs import new_file
 from rulka.params import (
     ALGORITHM_NAMES,
@@ -94,7 +97,9 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
     overlay, base = read_sections(folder / f"{name}.yaml", PresetError), read_sections(params_file)
     values, merged = {}, copy.deepcopy(base)
     changes: list[str] = []
+    noted: list[tuple[tuple[str, ...], Any, Any]] = []
     for keys, old, new in differences(base, overlay, f"preset {name!r}", PresetError):
+        noted.append((keys, old, new))
         values[keys] = reduce(getitem, keys[:-1], merged)[keys[-1]] = new
         changes.append(f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}")
     params = checked_params(merged, f"preset {name!r} does not fit {params_file}")
@@ -102,11 +107,64 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
     below = _applied_before(text)
     remarks = _remarks(below, name, changes, params)
     if changes:
-        names = ", ".join([*(other for other in below if other != name), name])
-        rest = with_values(text.partition("\n")[2] if below else text, values)
-        with new_file(params_file) as beside:
-            beside.write_text(f"{HEADER}{names}\n{rest}", encoding="utf-8")
+        names = [*(other for other in below if other != name), name]
+        notes = [*_noted(params_file), {"preset": name, "below": below, "changes": noted}]
+        _write(params_file, names, with_values(_without_header(text), values), notes)
     return Applied(changes, remarks)
+
+
+def undo_preset(params_file: Path = PARAMS_FILE) -> Applied:
+    """Takes back what the last preset changed, as far as nobody has changed it since.
+
+    Args:
+        params_file: read, and written at once or not at all.
+
+    Raises:
+        PresetError: if no preset lies over the parameters, or what the last one changed was not noted down here.
+        ParamsError: if the result is not valid.
+        OutputError: if the parameters cannot be written.
+    """
+    base, text = read_sections(params_file), _text(params_file)
+    names, notes = _applied_before(text), _noted(params_file)
+    if not names:
+        message = f"no preset lies over {params_file}: its first line names none"
+        raise PresetError(message)
+    if not notes or notes[-1]["preset"] != names[-1]:
+        message = f"what preset {names[-1]} changed was not noted down in {PRESETS_LOG}"
+        raise PresetError(message, hint="It was applied elsewhere. `git diff params.yaml` shows all that differs.")
+    values, merged = {}, copy.deepcopy(base)
+    changes: list[str] = []
+    remarks: list[str] = []
+    for path, old, new in notes[-1]["changes"]:
+        section = reduce(getitem, path[:-1], merged)
+        if section[path[-1]] == new:
+            values[tuple(path)] = section[path[-1]] = old
+            changes.append(f"{'.'.join(path)}: {_short(new)} -> {_short(old)}")
+        else:
+            remarks.append(f"{'.'.join(path)} was {_short(old)}, and is left at {_short(section[path[-1]])}")
+    checked_params(merged, f"without preset {names[-1]!r} {params_file} does not fit together")
+    _write(params_file, notes[-1]["below"], with_values(_without_header(text), values), notes[:-1])
+    return Applied(changes, remarks)
+
+
+def _noted(params_file: Path) -> list[dict[str, Any]]:
+    """Returns what each preset changed: its name, what lay there before, and keys, old and new value of each change."""
+    log = params_file.parent / PRESETS_LOG
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
+
+
+def _write(params_file: Path, names: list[str], rest: str, notes: list[dict[str, Any]]) -> None:
+    """Writes parameters and notes, both or neither."""
+    header = f"{HEADER}{', '.join(names)}\n" if names else ""
+    log = params_file.parent / PRESETS_LOG
+    log.parent.mkdir(exist_ok=True)
+    with new_file(log) as new_notes, new_file(params_file) as new_params:
+        new_params.write_text(f"{header}{rest}", encoding="utf-8")
+        new_notes.write_text("".join(f"{json.dumps(note)}\n" for note in notes), encoding="utf-8")
+
+
+def _without_header(text: str) -> str:
+    return text.partition("\n")[2] if _applied_before(text) else text
 
 
 def environment_params(environment: str, overlay: Mapping[str, Any]) -> Params:

@@ -10,10 +10,12 @@ import pytest
 from rulka import cli
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
 from rulka.cli import COMMANDS, main
+from rulka.datasets.races import QuarantinedFile, RaceDataset, write_races
 from rulka.presets import preset_names
 from rulka.recordings import read_recording
 from rulka.recordings import summary as summary_module
 from rulka.recordings.errors import RecordingError
+from tests.conftest import straight_track
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,7 +50,9 @@ def test_an_unknown_command_is_called_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, said: str
 ) -> None:
     assert call(monkeypatch, typed, "--json") == 2
-    assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are run, up, inspect")
+    assert capsys.readouterr().err.startswith(
+        f"error: there is no command {said}  The commands are run, up, down, status"
+    )
 
 
 def test_no_command_ends_like_an_unknown_one(
@@ -218,3 +222,33 @@ def test_ctrl_c_ends_the_command_with_130(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setitem(cli.COMMANDS, "up", interrupted)
     assert call(monkeypatch, "up") == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_quarantine_tells_files_by_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = (
+        QuarantinedFile("b.Gbx", "NoInputsError: it holds no inputs", "Get it from the player."),
+        QuarantinedFile("a.Gbx", "TruncatedError: it ends early", ""),
+        QuarantinedFile("c.Gbx", "NoInputsError: it holds none either", ""),
+    )
+    (tmp_path / "races").mkdir()
+    write_races(tmp_path / "races", RaceDataset((), straight_track(), files))
+    assert call(monkeypatch, "quarantine", "--races", str(tmp_path / "races")) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "NoInputsError: 2",
+        "  b.Gbx: it holds no inputs. Get it from the player.",
+        "  c.Gbx: it holds none either",
+        "TruncatedError: 1",
+        "  a.Gbx: it ends early",
+        "3 not used",
+    ]
+    assert call(monkeypatch, "quarantine", "--races", str(tmp_path / "none")) == 1
+    assert "dvc repro races" in capsys.readouterr().err
+
+
+def test_inspect_without_a_file_asks_for_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "inspect") == 1
+    assert capsys.readouterr().err.startswith("error: name a Gbx file, or a folder of them")

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from models.encoders.config import ImpalaConfig
+from rulka.folders import PRESETS_LOG
 from rulka.outputs import OutputError
-from rulka.params import ALGORITHM_NAMES, ParamsError, read_params
-from rulka.presets import PresetError, apply_preset, environment_params, preset_lines, preset_names
+from rulka.params import ALGORITHM_NAMES, ParamsError, read_params, read_sections
+from rulka.presets import PresetError, apply_preset, environment_params, preset_lines, preset_names, undo_preset
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,6 +53,46 @@ def test_presets_touch_no_line_of_other_keys(name: str, params_file: Path):
     assert gone
     assert set(gone) <= changed
     assert comments(after) == comments(before)
+
+
+def all_but_number_style(params_file: Path) -> tuple[object, list[str], int]:
+    """Values, comments and lines of a file; 1e-3 comes back as 0.001."""
+    lines = params_file.read_text().splitlines()
+    return read_sections(params_file), comments(lines), len(lines)
+
+
+@pytest.mark.parametrize("name", preset_names(ROOT / "presets"))
+def test_presets_can_be_undone(name: str, params_file: Path):
+    before = all_but_number_style(params_file)
+    apply_preset("chunks" if name == "btr" else "btr", params_file, ROOT / "presets")
+    between = all_but_number_style(params_file)
+    changes = apply_preset(name, params_file, ROOT / "presets").changes
+    undone = undo_preset(params_file)
+    assert all_but_number_style(params_file) == between
+    assert (len(undone.changes), undone.remarks) == (len(changes), [])
+    undo_preset(params_file)
+    assert all_but_number_style(params_file) == before
+    with pytest.raises(PresetError, match=r"no preset lies over .*params.yaml: its first line names none"):
+        undo_preset(params_file)
+
+
+def test_what_was_changed_since_stays(params_file: Path, tmp_path: Path):
+    apply_preset("mine", params_file, write(tmp_path, "iqn: {n_steps: 5, kappa: 0.02}\n"))
+    text = params_file.read_text()
+    params_file.write_text(text.replace("n_steps: 5", "n_steps: 7"))
+    undone = undo_preset(params_file)
+    assert undone.changes == ["iqn.kappa: 0.02 -> 0.005"]
+    assert undone.remarks == ["iqn.n_steps was 3, and is left at 7"]
+    assert read_params(params_file).iqn.n_steps == 7
+
+
+def test_a_preset_of_elsewhere_is_not_undone(params_file: Path):
+    apply_preset("btr", params_file, ROOT / "presets")
+    (params_file.parent / PRESETS_LOG).unlink()
+    before = params_file.read_bytes()
+    with pytest.raises(PresetError, match=r"what preset btr changed was not noted down in runs/presets.jsonl"):
+        undo_preset(params_file)
+    assert params_file.read_bytes() == before
 
 
 def comments(lines: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import bench, doctor, down, experiment, preset, run, status, up
 from rulka.cli.races import agent, evaluate, reference, track, watch
-from rulka.cli.recordings import calibrate, export, fetch, frames, inspect
+from rulka.cli.recordings import calibrate, export, fetch, frames, inspect, quarantine
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
@@ -29,6 +29,7 @@ COMMANDS = {
     "down": down,
     "status": status,
     "inspect": inspect,
+    "quarantine": quarantine,
     "fetch": fetch,
     "export": export,
     "evaluate": evaluate,

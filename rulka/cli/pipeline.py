@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
 from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, say, say_json
@@ -16,19 +16,36 @@ from rulka.stage import EXIT_USER_ERROR
 BENCHMARKS_DIR = Path("benchmarks")
 
 
-def run(stages: Names = (), /, force: Flag = False, device: DeviceName = None) -> None:
+def run(
+    stages: Names = (),
+    /,
+    force: Flag = False,
+    device: DeviceName = None,
+    dry_run: Flag = False,
+    as_json: AsJson = False,
+) -> None:
     """Run the flow `rulka` in this process: the given stages, or all of them.
 
     Args:
         stages: names of stages in dvc.yaml.
         force: run them even if nothing they read has changed.
         device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        dry_run: say what would run, and run nothing.
+        as_json: with --dry-run: print one JSON object.
     """
+    if as_json and not dry_run:
+        message = "--json goes with --dry-run"
+        raise UserError(message, hint="A run says what it did in its last line; `rulka status --json` tells it too.")
     _check_folder()
     _pass_on(device)
     with _prefect_explained():
+        from flows.local import preview, preview_text
         from flows.local import run as run_flow
 
+    if dry_run:
+        found = preview(list(stages) or None, force)
+        say_json(found) if as_json else say(preview_text(found))
+        return
     run_flow(list(stages) or None, force, say)
 
 
@@ -69,16 +86,20 @@ def status(as_json: AsJson = False) -> None:
 
 
 def preset(name: OneName, /) -> None:
-    """Lay a preset of presets/ over params.yaml, or list them; comments in params.yaml are kept.
+    """Lay a preset of presets/ over params.yaml, list them, or undo the last one; comments in params.yaml are kept.
 
     Args:
         name: btr, chunks, dagger, fusion, large-batch, reference, scratch, or that of another file of presets/; `list`
-            shows all.
+            shows all, and `undo` takes back what the last one changed and nobody has changed since.
     """
-    from rulka.presets import apply_preset, preset_lines
+    from rulka.presets import apply_preset, preset_lines, undo_preset
 
     if name == "list":
         say("\n".join(preset_lines()))
+        return
+    if name == "undo":
+        undone = undo_preset()
+        say("\n".join([*undone.changes, *(f"note: {remark}" for remark in undone.remarks)]))
         return
     applied = apply_preset(name)
     say("\n".join(applied.changes or [f"params.yaml holds all of {name} already: nothing is changed"]))
@@ -86,7 +107,9 @@ def preset(name: OneName, /) -> None:
         say(f"note: {remark}")
 
 
-def experiment(file: Path, cells: Names = (), /, processes: int = 1, page: Path | None = None) -> None:
+def experiment(
+    file: Path, cells: Names = (), /, processes: int = 1, page: Path | None = None, as_json: AsJson = False
+) -> None:
     """Run an experiment: variants of the parameters times seeds, through the stages; what is done is not done again.
 
     Args:
@@ -94,10 +117,13 @@ def experiment(file: Path, cells: Names = (), /, processes: int = 1, page: Path 
         cells: run these only, each VARIANT/SEED; all when left out.
         processes: stages that may run at once.
         page: Markdown file to write, with a table, curves and every run.
+        as_json: print the table as a list of JSON objects, and all other lines on standard error.
     """
     from rulka.experiments.command import run_experiment
 
-    say(run_experiment(file, cells, processes, page, say))
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        table = run_experiment(file, cells, processes, page, say)
+    say_json(table.rows) if as_json else say(table.text)
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -3,39 +3,68 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, Flag, OnePath, say, say_json
+from rulka.cli.options import AsJson, Flag, OnePath, Paths, say, say_json
 from rulka.errors import UserError
 from rulka.folders import FRAMES, RACES, RECORDINGS
 from rulka.outputs import check_file, check_folder
 from rulka.stage import EXIT_USER_ERROR
 
+if TYPE_CHECKING:
+    from rulka.datasets.races import QuarantinedFile
 
-def inspect(path: OnePath, /, as_json: AsJson = False) -> None:
-    """Show what is in a recording, or in every Gbx file of a folder; exit code 1 where none can be read.
+
+def inspect(paths: Paths, /, as_json: AsJson = False) -> None:
+    """Show what is in recordings, or in every Gbx file of folders; exit code 1 where none can be read.
 
     Args:
-        path: a Gbx file, or a folder of them.
-        as_json: print one JSON object, or for a folder a list of them.
+        paths: Gbx files, and folders of them.
+        as_json: print a list of JSON objects, or for one file alone its object.
     """
     from rulka.datasets.from_recordings import find_recordings
     from rulka.recordings.summary import inspect_file
 
-    files = find_recordings(path) if path.is_dir() else [path]
+    files = [file for path in paths for file in (find_recordings(path) if path.is_dir() else [path])]
     if not files:
-        message = f"no Gbx file is in {path}"
+        message = f"no Gbx file is in {', '.join(map(str, paths))}" if paths else "name a Gbx file, or a folder of them"
         raise UserError(message)
     summaries = [inspect_file(file) for file in files]
+    is_one_file = tuple(files) == paths and len(files) == 1
     if as_json:
-        say_json(summaries if path.is_dir() else summaries[0])
+        say_json(summaries[0] if is_one_file else summaries)
     else:
-        say("\n".join(map(_line, summaries)) if path.is_dir() else _lines(summaries[0]))
+        say(_lines(summaries[0]) if is_one_file else "\n".join(map(_line, summaries)))
     if all(summary["error"] for summary in summaries):
         sys.exit(EXIT_USER_ERROR)
+
+
+def quarantine(races: Path = RACES, as_json: AsJson = False) -> None:
+    """Show which recordings the stage `races` did not use, by reason, and what can be done about it.
+
+    Args:
+        races: folder of the race dataset.
+        as_json: print a list of objects with file, error and hint.
+    """
+    from rulka.datasets.races import load_quarantine
+
+    found = load_quarantine(races)
+    if as_json:
+        say_json([asdict(item) for item in found])
+        return
+    by_reason: dict[str, list[QuarantinedFile]] = defaultdict(list)
+    for item in found:
+        by_reason[item.error.split(":")[0]].append(item)
+    for reason, items in sorted(by_reason.items()):
+        say(f"{reason}: {len(items)}")
+        for item in items:
+            say(f"  {item.file}: {item.error.removeprefix(f'{reason}: ')}{f'. {item.hint}' if item.hint else ''}")
+    say(f"{len(found)} not used" if found else "every recording is used")
 
 
 def fetch(  # noqa: PLR0913

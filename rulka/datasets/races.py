@@ -280,9 +280,23 @@ def load_races(folder: Path) -> RaceDataset:
     rows = _read(folder / "races.parquet").to_pylist()
     ticks = _split_by_race(_read(folder / "ticks.parquet"), CONTROL_COLUMNS)
     states = _split_by_race(_read(folder / "states.parquet"), CAR_COLUMNS)
-    quarantine = tuple(QuarantinedFile(**row) for row in _read(folder / "quarantine.parquet").to_pylist())
+    quarantine = _quarantine(folder)
     races = tuple(_race(row, ticks, states) for row in rows)
     return RaceDataset(races, main, quarantine, tuple(others))
+
+
+def load_quarantine(folder: Path) -> tuple[QuarantinedFile, ...]:
+    """Reads alone which files of a race dataset are not used, and why.
+
+    Raises:
+        RaceDataError: if the dataset is missing, incomplete, damaged, or of another schema version.
+    """
+    _refuse_damage(folder, read_meta(folder), ("quarantine.parquet",))
+    return _quarantine(folder)
+
+
+def _quarantine(folder: Path) -> tuple[QuarantinedFile, ...]:
+    return tuple(QuarantinedFile(**row) for row in _read(folder / "quarantine.parquet").to_pylist())
 
 
 def _race(row: dict[str, Any], ticks: _ByRace, states: _ByRace) -> Race:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rulka.errors import UserError
 from rulka.experiments.page import format_measures, format_summaries, write_page
@@ -17,9 +18,21 @@ class UnfinishedError(UserError):
     """Some cells did not come to their end."""
 
 
+class Table(NamedTuple):
+    """What came of an experiment.
+
+    Attributes:
+        text: a row for each variant, as Markdown.
+        rows: the same for programs, intervals as their two ends; of an experiment with `measures`, a row for each cell.
+    """
+
+    text: str
+    rows: list[dict[str, Any]]
+
+
 def run_experiment(
     file: Path, cells: Sequence[str], num_processes: int, page: Path | None, say: Callable[[str], None]
-) -> str:
+) -> Table:
     """Does what is left to do of an experiment, and returns its table.
 
     Args:
@@ -48,5 +61,6 @@ def run_experiment(
         message = f"{len(failed)} of {len(plan.cells)} cells did not come to their end: {', '.join(failed)}"
         raise UnfinishedError(message, hint="The lines above say why. The same command tries those again, no others.")
     if isinstance(results, Measures):
-        return format_measures(results)
-    return format_summaries(results.summaries(whole.file.baseline))
+        return Table(format_measures(results), results.rows.to_dict("records"))
+    summaries = results.summaries(whole.file.baseline)
+    return Table(format_summaries(summaries), [one._asdict() for one in summaries])

@@ -75,6 +75,9 @@ BRIEF = "--steps 256 --set train.num_checks=1 train.check_races=2 train.final_ch
 ROWS = (
     Row("inspect", "inspect recordings --json", lambda text, _: not any(x["error"] for x in json.loads(text))),
     Row("inspect", "inspect recordings/0.Replay.Gbx", lambda text, _: "num_inputs" in text),
+    Row("inspect", "inspect recordings/0.Replay.Gbx recordings --json", lambda text, _: len(json.loads(text)) > 1),
+    Row("quarantine", "quarantine", lambda text, _: text == "every recording is used\n"),
+    Row("quarantine", "quarantine --json", lambda text, _: json.loads(text) == []),
     Row("fetch", "fetch --maps 1 --requests-per-s 10 --out {place}/new", is_fetched, "{place}/new"),
     Row("fetch", "fetch --maps 1 --requests-per-s 10 --only-list", lambda text, _: "Map 7" in text),
     Row("export", "export race-0 {place}/a.Replay.Gbx", lambda _, path: read_recording(path), "{place}/a.Replay.Gbx"),
@@ -127,6 +130,7 @@ ROWS = (
     ),
     Row("bench", "bench speed", lambda text, _: "10 per s" in text),
     Row("preset", "preset list", lambda text, _: "chunks" in text),
+    Row("preset", "preset undo", lambda text, _: "-> 1" in text, "params.yaml", before="preset chunks"),
     Row("preset", "preset chunks", lambda text, _: read_params().network.actions_per_decision == 5, "params.yaml"),
 )
 ELSEWHERE = {

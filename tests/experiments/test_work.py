@@ -140,11 +140,15 @@ def starts(pattern: str) -> int:
 @pytest.mark.usefixtures("project")
 def test_an_experiment_is_run_once_and_has_a_page() -> None:
     said: list[str] = []
-    table = run_experiment(write(), (), 2, Path("page.md"), said.append)
+    table, rows = run_experiment(write(), (), 2, Path("page.md"), said.append)
     assert said[0] == "A test: 4 cells, 11 stages. A second."
     assert len([line for line in said if "is done" in line]) == 11
     assert "| plain | 2 | 1.005 (1.000 to 1.010) |  | 100% | 9.95 s | 0.75 | 2,000 | 0.2 | 0.0 |" in table
     assert "| low | 2 | 0.815 (0.810 to 0.820) | 0.00 (0.000 to 0.000) | 100% | 12.27 s | 0.75 | 2,000 | 0.2 |" in table
+    assert [(row["variant"], row["score_interval"]) for row in json.loads(json.dumps(rows))] == [
+        ("plain", pytest.approx([1.0, 1.01], abs=1e-3)),
+        ("low", pytest.approx([0.81, 0.82], abs=1e-3)),
+    ]
     page = Path("page.md").read_text()
     assert table in page
     assert "| low | 2 | 0.820 | 100% | 12.20 s | 0.75 | 2,000 | 0 |" in page
@@ -155,7 +159,7 @@ def test_an_experiment_is_run_once_and_has_a_page() -> None:
     assert Path("images/test-curves.png").stat().st_size > 10_000
     assert Path("images/test-profile.png").stat().st_size > 5_000
     said.clear()
-    assert run_experiment(write(), (), 1, None, said.append) == table
+    assert run_experiment(write(), (), 1, None, said.append) == (table, rows)
     assert said[1:] == ["11 of 11 stages were done before"]
 
 
@@ -164,7 +168,7 @@ def test_what_came_before_counts_for_those_who_take_it_over() -> None:
     run_experiment(write(seeds=[1]), (), 2, None, lambda _: None)
     (done,) = EXPERIMENTS.glob("pretrain-*/done.json")
     done.write_text(json.dumps({"seconds": 90.0, "cpu_seconds": 72.0}))
-    table = run_experiment(write(seeds=[1]), (), 2, Path("page.md"), lambda _: None)
+    table = run_experiment(write(seeds=[1]), (), 2, Path("page.md"), lambda _: None).text
     assert [line.split(" | ")[-1] for line in table.splitlines()[2:]] == ["0.0 |", "1.2 |"]
     run_experiment(write(seeds=[1], baseline="low"), (), 2, Path("page.md"), lambda _: None)
     assert "| low | 1 of 1 | 190 (190 to 190) | 1.00 | 3.1 (3.1 to 3.1) |" in Path("page.md").read_text()
@@ -174,7 +178,8 @@ def test_what_came_before_counts_for_those_who_take_it_over() -> None:
 def test_an_experiment_may_end_before_anything_races() -> None:
     measured: dict[str, Any] = {"last_stage": "pretrain", "seeded": ["pretrain.seed"], "seeds": [1, 2]}
     measured |= {"variants": {"plain": {}}, "measures": ["probes.speed_mps.error"]}
-    table = run_experiment(write(**measured), (), 2, Path("page.md"), lambda _: None)
+    table, rows = run_experiment(write(**measured), (), 2, Path("page.md"), lambda _: None)
+    assert [row["probes.speed_mps.error"] for row in rows] == [1.5, 2.5]
     assert table.splitlines()[2:] == ["| plain | 2 | 2 (1.5 to 2.5) |"]
     page = Path("page.md").read_text()
     assert table in page
@@ -241,7 +246,7 @@ def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
 @pytest.mark.usefixtures("project")
 def test_one_cell_can_be_run_alone() -> None:
     said: list[str] = []
-    table = run_experiment(write(), ("low/2",), 1, None, said.append)
+    table = run_experiment(write(), ("low/2",), 1, None, said.append).text
     assert said[0].startswith("A test: 1 cells, 4 stages.")
     assert "| low | 1 | 0.820" in table
     assert "plain" not in table

@@ -13,8 +13,10 @@ import psutil
 import pytest
 import yaml
 
+from flows.local import preview, preview_text
+from rulka.errors import UserError
 from rulka.graph import read_graph
-from tests.flows.conftest import ROOT, RULKA, change_command, make_project
+from tests.flows.conftest import ROOT, RULKA, change_command, dvc, make_project
 
 
 def stand_in_graph() -> str:
@@ -46,6 +48,33 @@ def test_every_stage_of_this_project_through_the_flow(tmp_path: Path, monkeypatc
     assert {path.name for path in Path("data").iterdir()} >= {"races", "frames", "encoder", "agent", "evaluation"}
     assert Path("dvc.lock").exists()
     assert stat.S_IMODE(Path(".prefect/profiles.toml").stat().st_mode) == 0o600
+
+
+def test_a_dry_run_says_what_would_run(toy_project: Path) -> None:
+    everything = ["races", "capture", "evaluate"]
+    nothing: dict[str, list[str]] = {"runs": [], "may_follow": [], "unchanged": [], "stale_upstream": []}
+    assert preview(None, force=False) == nothing | {"runs": everything}
+    assert preview(["evaluate"], force=False) == nothing | {"runs": ["evaluate"], "stale_upstream": everything[:2]}
+    assert not Path("data").exists()
+    dvc("repro")
+    assert preview(None, force=False) == nothing | {"unchanged": everything}
+    assert preview(["capture"], force=True) == nothing | {"runs": ["capture"]}
+    change_command("capture", "mkdir -p data/frames && echo 2 > data/frames/x")
+    found = preview(None, force=False)
+    assert found == nothing | {"runs": ["capture"], "may_follow": ["evaluate"], "unchanged": ["races"]}
+    assert preview_text(found).splitlines() == [
+        "would run: capture",
+        "may follow, if what they read differs by then: evaluate",
+        "nothing has changed: races",
+    ]
+    with pytest.raises(UserError, match="no stage is called rases"):
+        preview(["rases"], force=False)
+
+
+def test_json_is_for_the_dry_run(toy_project: Path) -> None:
+    answer = subprocess.run([*RULKA, "run", "--json"], capture_output=True, text=True, check=False)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("error: --json goes with --dry-run\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only the Linux kernel ends children with their parent")
