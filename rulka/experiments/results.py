@@ -161,8 +161,8 @@ class Results:
     def _checks(self, variant: str) -> list[NDArray[np.float64]]:
         """Returns for each run of a variant [C, 3] env steps, CPU minutes and pace of its greedy checks."""
         known = self.curves.dropna(subset=[PACE])
-        columns = ["env_steps", "cpu_minutes", PACE]
-        return [run[columns].to_numpy(np.float64) for _, run in known[known["variant"] == variant].groupby("seed")]
+        runs = known.loc[known["variant"] == variant, ["seed", "env_steps", "cpu_minutes", PACE]].to_numpy(np.float64)
+        return [runs[runs[:, 0] == seed, 1:] for seed in np.unique(runs[:, 0])]
 
 
 @dataclass(frozen=True)
