@@ -6,7 +6,11 @@ RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # Where this is set, as in many containers, every process would compile all libraries anew: 5 s for torch alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test check clean clean-results
+# Tools that make and look at releases, in an environment of their own.
+RELEASE := .venv-release
+RELEASE_TOOLS := build cyclonedx-bom pip-audit pip-licenses
+
+.PHONY: setup demo test check dist audit clean clean-results
 
 setup: $(READY)
 
@@ -36,9 +40,27 @@ check: $(READY)
 test: check
 	$(RUN) pytest -n auto --dist loadfile --no-loadscope-reorder
 
+$(RELEASE)/.ready: constraints.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --disable-pip-version-check -c constraints.txt $(RELEASE_TOOLS)
+	touch $@
+
+# Wheel and source, the pins to install them with, and what the environment here is made of: a bill of materials
+# (CycloneDX) and the licences, development tools included.
+dist: $(READY) $(RELEASE)/.ready
+	rm -rf dist
+	$(RELEASE)/bin/python -m build --outdir dist
+	cp constraints.txt dist/
+	$(RELEASE)/bin/cyclonedx-py environment --output-file dist/sbom.cdx.json $(VENV)/bin/python
+	$(RELEASE)/bin/pip-licenses --python $(VENV)/bin/python --format markdown --with-urls --output-file dist/licences.md
+
+# Known faults of the pinned versions; asks pypi.org.
+audit: $(RELEASE)/.ready
+	$(RELEASE)/bin/pip-audit --no-deps --disable-pip -r constraints.txt
+
 # What the tools made. Data, runs and DVC's cache stay: they are the only copies of every agent that was trained.
 clean:
-	rm -rf .pytest_cache .ruff_cache .import_linter_cache dvc_plots
+	rm -rf dist .pytest_cache .ruff_cache .import_linter_cache dvc_plots
 	find flows tasks rulka models tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # By find, as a name may hold spaces.

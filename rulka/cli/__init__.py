@@ -12,7 +12,7 @@ import tyro
 
 from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
-from rulka.cli.pipeline import bench, doctor, down, experiment, preset, run, status, up
+from rulka.cli.pipeline import bench, doctor, down, experiment, new, preset, run, status, up
 from rulka.cli.races import agent, evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect, quarantine
 from rulka.disk import disk_error_of
@@ -24,6 +24,7 @@ EXIT_USAGE = 2
 """What the parser exits with where it does not understand the command line."""
 
 COMMANDS = {
+    "new": new,
     "run": run,
     "up": up,
     "down": down,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
-from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, say, say_json
+from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, OnePath, say, say_json
 from rulka.errors import UserError
 from rulka.stage import EXIT_USER_ERROR
 
@@ -47,6 +47,19 @@ def run(
         say_json(found) if as_json else say(preview_text(found))
         return
     run_flow(list(stages) or None, force, say)
+
+
+def new(folder: OnePath, /) -> None:
+    """Make a project folder outside a checkout, with parameters, presets and links to the installed code.
+
+    Args:
+        folder: new or empty; in a project, what is missing is added and links to another place are made anew.
+    """
+    from rulka.cli.projects import make_project
+
+    written = make_project(folder)
+    say(f"{folder}: {', '.join(written) if written else 'nothing is missing'}")
+    say(f"now: cd {folder} && dvc repro")
 
 
 def up() -> None:

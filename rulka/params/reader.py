@@ -100,9 +100,9 @@ def reference_params() -> Params:
 def that_comes_with_the_package(path: Path) -> Path:
     """Returns where a file or folder of the project lies, whatever the current directory.
 
-    In a checkout it is the repository's own; in an installed wheel, the copy of it that the wheel carries as
-    `rulka/reference_<name>`.
+    In a checkout it is the repository's own; in an installed wheel, the copy of it that the wheel carries in
+    `rulka/project`.
     """
     package = Path(__file__).resolve().parents[1]
     is_checkout = (package.parent / "pyproject.toml").is_file()
-    return package.parent / path if is_checkout else package / f"reference_{path}"
+    return package.parent / path if is_checkout else package / "project" / path

@@ -73,6 +73,7 @@ def is_calibrated(text: str, path: Path) -> bool:
 BRIEF = "--steps 256 --set train.num_checks=1 train.check_races=2 train.final_check_races=2"
 
 ROWS = (
+    Row("new", "new {place}/mine", lambda _, path: read_params(path / "params.yaml"), "{place}/mine"),
     Row("inspect", "inspect recordings --json", lambda text, _: not any(x["error"] for x in json.loads(text))),
     Row("inspect", "inspect recordings/0.Replay.Gbx", lambda text, _: "num_inputs" in text),
     Row("inspect", "inspect recordings/0.Replay.Gbx recordings --json", lambda text, _: len(json.loads(text)) > 1),

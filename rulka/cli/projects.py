@@ -1,0 +1,62 @@
+"""What `rulka new` does: makes a folder in which the installed package can be worked with as in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rulka
+from rulka.errors import UserError
+from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE
+from rulka.outputs import filled_folder
+from rulka.params import PARAMS_FILE
+from rulka.params.reader import that_comes_with_the_package
+
+FILES = (
+    PARAMS_FILE,
+    GRAPH_FILE,
+    IGNORE_FILE,
+    Path(".dvc/config"),
+    Path(".dvc/.gitignore"),
+    Path(".gitignore"),
+    Path("prefect.yaml"),
+    Path("prefect.toml"),
+    Path("data/README.md"),
+    Path("presets"),
+    Path("experiments"),
+)
+"""What the wheel carries for it; `pyproject.toml` says so once more, which a test holds."""
+NO_GIT = "[core]\n    no_scm = true\n"
+
+
+def make_project(folder: Path) -> list[str]:
+    """Writes what a project has into a folder that is new, empty, or a project already; what is there stays.
+
+    The code is linked, not copied: DVC sees by the links that a newer release has other code, and runs stages again.
+    Links that lead elsewhere, as after a move of the virtual environment, are made anew.
+
+    Returns:
+        Names of what was written, in the order of the alphabet.
+
+    Raises:
+        UserError: if something else is in the folder, or it cannot be written.
+    """
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH_FILE).is_file():
+        message = f"{folder} holds something else than a project"
+        raise UserError(message, hint="Name a new folder, or one that is empty.")
+    missing = [path for path in FILES if not (folder / path.parts[0]).exists()]
+    code = Path(rulka.__file__).resolve().parents[1]
+    elsewhere = [name for name in CODE_FOLDERS if (folder / name).resolve() != code / name]
+    with filled_folder(folder) as new:
+        for path in missing:
+            source = that_comes_with_the_package(path)
+            for file in [source] if source.is_file() else source.rglob("*.yaml"):
+                target = new / path / file.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(file.read_bytes())
+        if (new / ".dvc").is_dir() and not (folder / ".git").exists():
+            (new / ".dvc/config.local").write_text(NO_GIT, encoding="utf-8")
+        if (new / "data").is_dir():
+            (new / "data/recordings").mkdir()
+        for name in elsewhere:
+            (new / name).symlink_to(code / name)
+        return sorted(path.name for path in new.iterdir())

@@ -1,0 +1,86 @@
+"""`rulka new`: a project folder outside a checkout, from this checkout and from a wheel."""
+
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rulka.cli.projects import FILES, make_project
+from rulka.errors import UserError
+from rulka.graph import CODE_FOLDERS, GRAPH_FILE
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_wheel_carries_what_a_project_has() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {path.as_posix(): f"rulka/project/{path.as_posix()}" for path in FILES}
+    assert set(CODE_FOLDERS) <= set(wheel["packages"])
+
+
+def test_a_new_project_has_all_and_a_second_time_nothing_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    written = make_project(folder)
+    assert set(written) == {path.parts[0] for path in FILES} | set(CODE_FOLDERS)
+    assert all((folder / path).exists() for path in FILES)
+    assert (folder / "tasks").resolve() == ROOT / "tasks"
+    assert make_project(folder) == []
+
+
+def test_what_is_there_stays_and_what_is_missing_comes_back(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    make_project(folder)
+    (folder / "params.yaml").write_text("mine")
+    (folder / "prefect.toml").unlink()
+    (folder / "rulka").unlink()
+    (folder / "rulka").symlink_to(tmp_path / "gone")
+    assert make_project(folder) == ["prefect.toml", "rulka"]
+    assert (folder / "params.yaml").read_text() == "mine"
+    assert (folder / "rulka").resolve() == ROOT / "rulka"
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="holds something else than a project"):
+        make_project(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_in_git_dvc_asks_git(tmp_path: Path) -> None:
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    (tmp_path / ".git").mkdir()
+    make_project(tmp_path)
+    assert not (tmp_path / ".dvc/config.local").exists()
+
+
+@pytest.mark.slow
+def test_a_wheel_runs_stages_outside_a_checkout(tmp_path: Path) -> None:
+    """Needs the registry, for the tools that build."""
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", tmp_path, ROOT], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert "rulka/project/.dvc/config" in packed.namelist()
+    venv.create(tmp_path / "venv", with_pip=False)
+    (packages,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(packages)
+    # Everything that it needs, from the environment of this test; but not this checkout.
+    (packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    python = tmp_path / "venv" / "bin" / "python"
+    make = "import sys; from rulka.cli import main; sys.argv = ['rulka', 'new', 'mine']; main()"
+    subprocess.run([python, "-c", make], cwd=tmp_path, check=True)
+    project = tmp_path / "mine"
+    assert (project / "rulka").resolve() == (packages / "rulka").resolve()
+    params = yaml.safe_load((project / "params.yaml").read_text())
+    params["races"] |= {"num_demonstrations": 2, "reference_decisions": 0}
+    (project / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    path = f"{python.parent}:/usr/bin:/bin"
+    repro = [python, "-m", "dvc", "repro", "capture"]
+    subprocess.run(repro, cwd=project, env={"PATH": path, "HOME": str(tmp_path)}, check=True)
+    assert (project / "data/frames/index.json").is_file()
+    assert GRAPH_FILE.name in {path.name for path in project.iterdir()}
