@@ -41,6 +41,22 @@ def password() -> str:
     if not PROFILES_FILE.exists():
         _make()
     PROFILES_FILE.chmod(0o600)
+    return _stored()
+
+
+def password_of_elsewhere() -> str | None:
+    """Returns `user:password` that the environment or `.env` sets; None where there is none but this folder's own.
+
+    Raises:
+        PasswordError: if the folder's file cannot be read or holds none.
+    """
+    configured = get_current_settings().api.auth_string
+    if configured is None or (PROFILES_FILE.exists() and configured.get_secret_value() == _stored()):
+        return None
+    return configured.get_secret_value()
+
+
+def _stored() -> str:
     try:
         stored = tomllib.loads(PROFILES_FILE.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:

@@ -9,12 +9,21 @@ from typing import cast
 
 from prefect.logging.handlers import APILogHandler
 
-from flows.access import client_settings, password
+from flows.access import client_settings
 from flows.dvc import out_of_date, stale_upstream, upstream
 from flows.pipeline import Stage, chosen_stages, pipeline
 from flows.process import CommandError
 from flows.project import HOME
-from flows.server import LOOPBACK, Occupant, ServerError, api_url, occupant, wait_until_ready
+from flows.server import (
+    LOOPBACK,
+    Occupant,
+    ServerError,
+    check_is_ours,
+    is_elsewhere,
+    occupant,
+    server_and_secret,
+    wait_until_ready,
+)
 from flows.stack import READY_TIMEOUT_S, server_part, stack_environment
 from flows.supervisor import Supervisor
 from rulka.stage import interrupt_on_signals
@@ -89,8 +98,10 @@ def _server(say: Callable[[str], None]) -> Iterator[None]:
     Prefect would start one in this terminal's process group: Ctrl-C would end it before the run could report to it, and
     a kill would leave it behind. Ours has a group of its own and ends with this process.
     """
-    secret, url = password(), api_url()
-    if occupant(url, secret) is Occupant.OUR_SERVER:
+    url, secret = server_and_secret()
+    if is_elsewhere(url):
+        check_is_ours(url, secret)
+    if is_elsewhere(url) or occupant(url, secret) is Occupant.OUR_SERVER:
         with client_settings(secret, url):
             yield
         return

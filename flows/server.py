@@ -30,7 +30,7 @@ from prefect.settings import get_current_settings
 from prefect.states import Cancelled, Cancelling, Crashed
 from prefect.workers.process import ProcessWorker
 
-from flows.access import password
+from flows.access import CLIENT_KEY, SERVER_KEY, password, password_of_elsewhere
 from rulka.errors import UserError
 from rulka.ports import check_port
 
@@ -58,21 +58,43 @@ def api_url() -> str:
     """Returns the address of the API: the environment's, else the one of `.env`, else the one of `prefect.toml`.
 
     Raises:
-        ServerError: if there is none, or it is not on this machine.
+        ServerError: if there is none, or it is none that a server of Prefect can have.
     """
     url = get_current_settings().api.url
     if not url:
         message = "no PREFECT_API_URL is set; run from the root of the project, where prefect.toml lies"
         raise ServerError(message)
     parts = urlsplit(url)
-    if parts.hostname not in LOOPBACK:
-        message = f"PREFECT_API_URL is {url}, which is not this machine; unset it, or set it to a loopback address"
-        raise ServerError(message)
-    if parts.scheme != "http" or parts.path != "/api":
-        message = f"PREFECT_API_URL is {url}, which is not of the form http://127.0.0.1:PORT/api"
+    schemes = ("http", "https") if is_elsewhere(url) else ("http",)
+    if not parts.hostname or parts.scheme not in schemes or parts.path != "/api":
+        message = f"PREFECT_API_URL is {url}, which is not of the form http://127.0.0.1:PORT/api or https://HOST/api"
         raise ServerError(message)
     address(url)
     return url
+
+
+def is_elsewhere(url: str) -> bool:
+    """Whether an address of the API is that of another machine, whose server we neither start nor end."""
+    return urlsplit(url).hostname not in LOOPBACK
+
+
+def server_and_secret() -> tuple[str, str]:
+    """Returns the address of the API and `user:password` of the server there.
+
+    Raises:
+        ServerError: if the address cannot be used, or is that of another machine and no password is set for it: this
+            folder's own is sent nowhere else.
+        PasswordError: if the folder's file with the password cannot be read.
+    """
+    url = api_url()
+    if not is_elsewhere(url):
+        return url, password()
+    secret = password_of_elsewhere()
+    if secret is None:
+        message = f"the Prefect server at {url} is on another machine, and {CLIENT_KEY} is not set"
+        hint = f"Set {CLIENT_KEY}=user:password here, in the environment or in .env, and {SERVER_KEY} there."
+        raise ServerError(message, hint=hint)
+    return url, secret
 
 
 def address(url: str) -> tuple[str, int]:
@@ -83,7 +105,7 @@ def address(url: str) -> tuple[str, int]:
     """
     parts = urlsplit(url)
     try:
-        port = 80 if parts.port is None else parts.port
+        port = parts.port if parts.port is not None else 443 if parts.scheme == "https" else 80
     except ValueError as error:
         message = f"PREFECT_API_URL is {url}: {error}"
         raise ServerError(message) from error
@@ -107,14 +129,27 @@ def occupant(url: str, secret: str) -> Occupant:
     return Occupant.OTHER_PROGRAM
 
 
+def check_is_ours(url: str, secret: str) -> None:
+    """Checks that a server of another machine answers and takes our password.
+
+    Raises:
+        ServerError: if it does not.
+    """
+    if (found := occupant(url, secret)) is not Occupant.OUR_SERVER:
+        message = f"{url}, where PREFECT_API_URL leads: {found} answers"
+        raise ServerError(
+            message, hint="Start it there; or unset PREFECT_API_URL to work with a server of this machine."
+        )
+
+
 def describe() -> tuple[str, Occupant]:
     """Returns the address of the API and who answers there.
 
     Raises:
         UserError: if there is no address that can be used.
     """
-    url = api_url()
-    return url, occupant(url, password())
+    url, secret = server_and_secret()
+    return url, occupant(url, secret)
 
 
 def is_ready(url: str) -> bool:

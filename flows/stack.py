@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from flows.access import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, client_settings, password
+from flows.access import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, client_settings
 from flows.process import CommandError, child_environment, run_in_group
 from flows.project import HOME
 from flows.server import (
@@ -19,13 +19,15 @@ from flows.server import (
     Occupant,
     ServerError,
     address,
-    api_url,
     cancel_active_runs,
+    check_is_ours,
     close_abandoned_runs,
     close_missed_runs,
+    is_elsewhere,
     is_ready,
     make_work_pool,
     occupant,
+    server_and_secret,
     wait_until_ready,
 )
 from flows.supervisor import Part, Supervisor
@@ -45,7 +47,8 @@ SERVER_LOG = HOME / "server.log"
 def up(say: Callable[[str], None]) -> None:
     """Runs the stack until Ctrl-C, SIGTERM or `down`, then stops active runs, worker and server, in this order.
 
-    Where it is up already, that is said, and nothing is done.
+    Where it is up already, that is said, and nothing is done. Where PREFECT_API_URL leads to another machine, the stack
+    is the worker alone, for the server there.
 
     Args:
         say: gets each line for people.
@@ -54,7 +57,7 @@ def up(say: Callable[[str], None]) -> None:
         UserError: if the stack cannot start or does not stay up.
     """
     interrupt_on_signals()
-    url, secret = api_url(), password()
+    url, secret = server_and_secret()
     try:
         with held("up", f"`rulka up` at {url}"):
             _run_stack(url, secret, say)
@@ -88,16 +91,20 @@ def down(say: Callable[[str], None]) -> None:
 
 
 def _run_stack(url: str, secret: str, say: Callable[[str], None]) -> None:
-    _check_port_is_free(url, secret)
+    if is_elsewhere(url):
+        check_is_ours(url, secret)
+    else:
+        _check_port_is_free(url, secret)
     environment = stack_environment(url, secret)
     with (
         suppress(KeyboardInterrupt),
         client_settings(secret, url),
         Supervisor(say) as supervisor,
     ):
-        say(f"starting the Prefect server at {url}")
-        supervisor.start(server_part(url, environment, SERVER_LOG))
-        wait_until_ready(url, READY_TIMEOUT_S, supervisor.check)
+        if not is_elsewhere(url):
+            say(f"starting the Prefect server at {url}")
+            supervisor.start(server_part(url, environment, SERVER_LOG))
+            wait_until_ready(url, READY_TIMEOUT_S, supervisor.check)
         make_work_pool()
         close_abandoned_runs()
         if num_missed := close_missed_runs():
@@ -185,10 +192,15 @@ def _worker(url: str, environment: Mapping[str, str]) -> Part:
 def _announce(url: str, say: Callable[[str], None]) -> None:
     program = Path(sys.executable).with_name("prefect")
     shown = Path(os.path.relpath(program)) if program.is_relative_to(Path.cwd()) else program
-    say(f"ready: {url.removesuffix('/api')} shows runs and schedules; server log in {SERVER_LOG}")
-    say(f"the page asks for a password: it is {CLIENT_KEY} in {PROFILES_FILE}")
+    if is_elsewhere(url):
+        say(f"ready: this machine works for {url}; {url.removesuffix('/api')} shows runs and schedules")
+    else:
+        say(f"ready: {url.removesuffix('/api')} shows runs and schedules; server log in {SERVER_LOG}")
+        say(f"the page asks for a password: it is {CLIENT_KEY} in {PROFILES_FILE}")
     say(f"run the pipeline from another terminal: {shown} deployment run rulka/full-pipeline --watch")
-    say(f"(outside this folder, first: export PREFECT_API_URL={url} PREFECT_PROFILES_PATH={PROFILES_FILE.resolve()})")
+    if not is_elsewhere(url):
+        profiles = PROFILES_FILE.resolve()
+        say(f"(outside this folder, first: export PREFECT_API_URL={url} PREFECT_PROFILES_PATH={profiles})")
     say("Ctrl-C stops everything, and so does `rulka down` from another terminal; `rulka status` says what runs")
 
 

@@ -17,8 +17,8 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 
-from flows.access import client_settings, password
-from flows.server import ACTIVE, Occupant, api_url, occupant
+from flows.access import client_settings
+from flows.server import ACTIVE, Occupant, occupant, server_and_secret
 from flows.turns import holder_of
 
 ENDED = (StateType.COMPLETED, StateType.FAILED, StateType.CANCELLED, StateType.CRASHED)
@@ -36,7 +36,7 @@ def status() -> dict[str, Any]:
     Raises:
         UserError: if the address of the server cannot be used.
     """
-    url, secret = api_url(), password()
+    url, secret = server_and_secret()
     answering = occupant(url, secret)
     turns = {turn: None if (holder := holder_of(turn)) is None else holder._asdict() for turn in ("up", "pipeline")}
     runs: dict[str, list[Row]] = {"running": [], "next": [], "last": []}

@@ -5,17 +5,19 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings, temporary_settings
 from prefect.states import Running, Scheduled
 
+from flows.access import password
 from flows.pipeline import pipeline
-from flows.server import ServerError, api_url, close_abandoned_runs, close_missed_runs
+from flows.server import ServerError, address, api_url, close_abandoned_runs, close_missed_runs, server_and_secret
 
 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("http://192.0.2.1:4200/api", "which is not this machine"),
+        ("ftp://192.0.2.1:4200/api", "which is not of the form"),
+        ("http:///api", "which is not of the form"),
         ("http://127.0.0.1:4200", "which is not of the form"),
         ("https://127.0.0.1:4200/api", "which is not of the form"),
         ("http://127.0.0.1:42000000/api", "Port out of range"),
@@ -31,6 +33,20 @@ def test_an_address_that_cannot_be_used_is_named(url: str, reason: str) -> None:
 def test_this_machine_has_three_names(host: str) -> None:
     with temporary_settings({PREFECT_API_URL: f"http://{host}:4200/api"}):
         assert api_url() == f"http://{host}:4200/api"
+
+
+def test_our_password_is_sent_to_no_other_machine(toy_project: Path) -> None:
+    assert address("https://192.0.2.1/api") == ("192.0.2.1", 443)
+    with temporary_settings({PREFECT_API_AUTH_STRING: None}):
+        ours = password()
+    # Prefect knows ours by itself, from the file that prefect.toml names, where there was one when it was imported.
+    for known in (None, ours):
+        with temporary_settings({PREFECT_API_URL: "https://192.0.2.1/api", PREFECT_API_AUTH_STRING: known}):
+            assert api_url() == "https://192.0.2.1/api"
+            with pytest.raises(ServerError, match=r"is on another machine, and PREFECT_API_AUTH_STRING is not set"):
+                server_and_secret()
+    with temporary_settings({PREFECT_API_URL: "https://192.0.2.1/api", PREFECT_API_AUTH_STRING: "me:there"}):
+        assert server_and_secret() == ("https://192.0.2.1/api", "me:there")
 
 
 def planned_by_prefect(*runs: UUID) -> None:

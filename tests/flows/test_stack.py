@@ -21,6 +21,9 @@ import pytest
 import yaml
 
 from flows.access import CLIENT_KEY, PROFILE, PROFILES_FILE
+from flows.server import is_ready, wait_until_ready
+from flows.stack import server_part, stack_environment
+from flows.supervisor import Supervisor
 from tests.flows.conftest import ROOT, RULKA, change_command, make_project, use_before
 
 PREFECT = [sys.executable, "-m", "prefect"]
@@ -202,6 +205,36 @@ class TestUp:
         assert call(*RULKA, "status").stdout.startswith(
             "up: no; `rulka up` starts server and worker\nat work: nothing\n"
         )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is this machine on Linux alone")
+def test_up_works_for_a_server_of_another_machine(used_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """127.0.0.2 stands for the other machine: it is none of the names of this one."""
+    url = f"http://127.0.0.2:{free_port()}/api"
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    nobody = call(*RULKA, "up")
+    assert "is on another machine, and PREFECT_API_AUTH_STRING is not set" in nobody.stderr
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "me:there")
+    for command in ("up", "run"):
+        answer = call(*RULKA, command)
+        assert answer.returncode == 1
+        assert f"{url}, where PREFECT_API_URL leads: nobody answers" in answer.stderr
+    part = server_part(url, stack_environment(url, "me:there"), Path("server.log"))
+    with Supervisor(lambda _: None) as supervisor:
+        supervisor.start(part)
+        wait_until_ready(url, 120.0, supervisor.check)
+        with subprocess.Popen([*RULKA, "up"], stdout=subprocess.PIPE, text=True) as up:
+            assert up.stdout is not None
+            assert (
+                next(up.stdout)
+                == f"ready: this machine works for {url}; {url.removesuffix('/api')} shows runs and schedules\n"
+            )
+            found = json.loads(call(*RULKA, "status", "--json").stdout)
+            assert found["server"]["url"] == url
+            assert [row["deployment"] for row in found["next"]] == ["nightly-evaluation"]
+            assert call(*RULKA, "down").returncode == 0
+            assert up.wait(timeout=60) == 0
+        assert is_ready(url), "that server is not ours to end"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])

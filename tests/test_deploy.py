@@ -1,0 +1,101 @@
+"""The templates of deploy/: linted by the tools of their kinds, and true of this version."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from prefect import __version__ as prefect_version
+
+from rulka.cli import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+SERVER_IMAGE = f"prefecthq/prefect:{prefect_version}-python3.11"
+
+
+def documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+
+
+def deployments() -> dict[str, dict[str, Any]]:
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in documents() if "template" in each["spec"]
+    }
+
+
+def test_the_dockerfile_is_linted() -> None:
+    answer = subprocess.run(
+        [Path(sys.executable).with_name("hadolint"), DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert (answer.returncode, answer.stdout) == (0, "")
+
+
+def test_what_the_image_does_exists() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    assert {"new", "up"} <= set(COMMANDS)
+    assert 'CMD ["sh", "-c", "rulka new . && exec rulka up"]' in text
+    assert "dist/constraints.txt dist/*.whl" in text
+    assert "cp constraints.txt dist/" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_cluster_would_take_it(number: int) -> None:
+    kubernetes_validate.validate(documents()[number], kubernetes_validate.latest_version(), strict=True)
+    assert len(documents()) == 5
+
+
+def test_names_in_the_cluster_agree() -> None:
+    claims = {each["metadata"]["name"] for each in documents() if each["kind"] == "PersistentVolumeClaim"}
+    for pod in deployments().values():
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == set(volumes)
+        assert {
+            v["persistentVolumeClaim"]["claimName"] for v in volumes.values() if len(v) and "persistentVolumeClaim" in v
+        } <= claims
+    (service,) = [each for each in documents() if each["kind"] == "Service"]
+    (url,) = [
+        variable["value"]
+        for variable in deployments()["rulka-worker"]["containers"][0]["env"]
+        if variable["name"] == "PREFECT_API_URL"
+    ]
+    assert url == f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/api"
+
+
+def test_server_and_worker_are_of_one_version() -> None:
+    assert deployments()["rulka-server"]["containers"][0]["image"] == SERVER_IMAGE
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert compose["services"]["server"]["image"] == SERVER_IMAGE
+
+
+def test_the_compose_file_is_whole() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    used = {volume.split(":")[0] for service in compose["services"].values() for volume in service["volumes"]}
+    assert used == set(compose["volumes"])
+    assert (DEPLOY / compose["services"]["worker"]["build"]["context"]).resolve() == ROOT
+    assert (ROOT / compose["services"]["worker"]["build"]["dockerfile"]).is_file()
+    assert all(port.startswith("127.0.0.1:") for port in compose["services"]["server"]["ports"]), (
+        "for this machine alone"
+    )
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here, which checks units")
+def test_the_unit_is_linted(tmp_path: Path) -> None:
+    """With this environment in the place of the user's, as the programs of a unit must exist."""
+    text = (DEPLOY / "rulka.service").read_text()
+    unit = text.replace("%h/rulka/.venv/bin", str(Path(sys.executable).parent)).replace("%h/rulka", str(ROOT))
+    (tmp_path / "rulka.service").write_text(unit)
+    answer = subprocess.run(
+        ["systemd-analyze", "--user", "verify", tmp_path / "rulka.service"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert {"up", "down"} <= set(COMMANDS)
