@@ -315,6 +315,17 @@ def test_models_hold_only_code_and_data_holds_none() -> None:
     assert [str(path) for path in files if path.parts[0] == "data" and path.suffix == ".py"] == []
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository")
+def test_dvc_finds_what_is_added_to_it_in_the_data_folder() -> None:
+    """Else `dvc status` and `dvc push` pass it over, and `dvc gc` removes it from the cache."""
+    from dvc.repo import Repo
+
+    with Repo(str(ROOT)) as repo:
+        ignored = [name for name in ("data/", "data/agents.dvc", "data/recordings.dvc") if repo.scm.is_ignored(name)]
+        assert ignored == []
+        assert repo.scm.is_ignored("data/agents/")
+
+
 def test_no_large_files() -> None:
     large = {str(path.relative_to(ROOT)): path.stat().st_size for path in tracked_files()}
     assert {name: size for name, size in large.items() if size > MAX_FILE_BYTES} == {}
