@@ -20,6 +20,8 @@ VISITED = DATA / "visited"
 AGENT_INIT = DATA / "agent_init"
 AGENT = DATA / "agent"
 EVALUATION = DATA / "evaluation"
+KEPT_AGENTS = DATA / "agents"
+"""Agents that were promoted, a folder each; no stage's output."""
 
 RUNS = Path("runs")
 """What is alive, or of use to people alone; no stage's output."""

@@ -21,6 +21,7 @@ AsJson = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(name="json"
 _SLUGS = tyro.conf.arg(help_behavior_hint=f"(slugs: {', '.join(CAMPAIGN_SLUGS)})")
 TrackName = Annotated[str | None, _SLUGS]
 """Says beside its help what the campaign's tracks are called."""
+TrackNames = Annotated[tuple[str, ...], _SLUGS]
 DeviceName = Annotated[str | None, tyro.conf.arg(metavar="auto|cpu|cuda|cuda:N|mps")]
 OneTrack = Annotated[str | None, tyro.conf.Positional, _SLUGS]
 

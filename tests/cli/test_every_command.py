@@ -85,6 +85,17 @@ ROWS = (
     Row("export", "export race-0 {place}/a.txt", lambda _, path: "press up" in path.read_text(), "{place}/a.txt"),
     Row("evaluate", "evaluate --json", lambda text, _: json.loads(text)["agent"]["finish_rate"] == 1.0),
     Row("evaluate", "evaluate --track tiny --races 1", lambda text, _: "1/1" in text),
+    Row("agents", "agents", lambda text, _: text.splitlines()[1].endswith("latest")),
+    Row("agents", "agents --json", lambda text, _: [x["tracks"] for x in json.loads(text)] == [["tiny"]]),
+    Row("compare", "compare latest data/agent --races 1", lambda text, _: "Nobody wins: too few pairs" in text),
+    Row(
+        "compare",
+        "compare latest data/agent --races 1 --out {place}/pair --json",
+        lambda text, path: json.loads(text)["lead"] == 0.0 and is_video(text, path / "side_by_side.mp4"),
+        "{place}/pair",
+    ),
+    Row("promote", "promote latest", lambda text, _: "compared with nobody" in text),
+    Row("promote", "promote latest --json", lambda text, _: json.loads(text)["over"] is None),
     Row("agent export", "agent export {place}/hub", lambda _, path: (path / "config.json").is_file(), "{place}/hub"),
     Row(
         "agent import",

@@ -1,0 +1,278 @@
+"""Which agents there are, by name, and which of them is promoted.
+
+    data/agent/                     the latest, which the next training replaces; compared/<algorithm>/ beside it
+    data/agents/<name>/             agents that were promoted, as they were then
+    data/agents/promotions.jsonl    one line for each promotion, the last one counts
+
+An agent's name is its algorithm and the beginning of its weights' hash, so that one name is one agent for ever.
+`data/agents` is no stage's output: neither a training nor `dvc gc` touches it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from rulka.agents.load import CLONING, DRIVING_KINDS
+from rulka.artifacts import META_FILE, WEIGHTS_FILE, ArtifactError, load_artifact, read_meta
+from rulka.disk import check_can_hold
+from rulka.errors import UserError
+from rulka.folders import AGENT, COMPARED, KEPT_AGENTS
+from rulka.outputs import new_file
+from rulka.stage import output_folder
+
+PROMOTIONS_FILE = "promotions.jsonl"
+LATEST, PROMOTED = "latest", "promoted"
+"""What the agent in `data/agent`, and the promoted one, are also called."""
+HASH_DIGITS = 8
+
+
+class UnknownAgentError(UserError):
+    """There is no agent of a name; the message says which there are."""
+
+
+class NoPromotedAgentError(UserError):
+    """No agent was promoted yet."""
+
+
+@dataclass(frozen=True)
+class AgentEntry:
+    """One line of the registry.
+
+    Attributes:
+        name: its name; that of its folder where its metadata cannot be read.
+        folder: where it is.
+        is_promoted: whether it is the one that others have to beat.
+        is_latest: whether it is the one in `data/agent`.
+        algorithm: what trained it.
+        tracks: UIDs of the tracks that it was trained on.
+        finish_rate: of the greedy check by which its weights were chosen.
+        mean_time_s: of the races that finished there; None where none did.
+        record_s: its fastest greedy race while it was trained.
+        params_sha256: of the parameters that it was trained with.
+        data_sha256: of what it was trained from, by name.
+        created: when, in UTC.
+        problem: why it cannot be used; empty where it can.
+    """
+
+    name: str
+    folder: str
+    is_promoted: bool
+    is_latest: bool
+    algorithm: str = ""
+    tracks: tuple[str, ...] = ()
+    finish_rate: float | None = None
+    mean_time_s: float | None = None
+    record_s: float | None = None
+    params_sha256: str = ""
+    data_sha256: dict[str, str] | None = None
+    created: str = ""
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as plain JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What was promoted, over what, and by which races.
+
+    Attributes:
+        name: the agent.
+        promoted_at: when, in UTC.
+        over: the agent that was promoted until then; None where there was none.
+        compared: what `rulka compare --json` says of the two; None where nothing was compared.
+    """
+
+    name: str
+    promoted_at: str
+    over: str | None
+    compared: dict[str, Any] | None
+
+
+def name_of(folder: Path) -> str:
+    """Returns the name of the agent, or cloned policy, in a folder.
+
+    Raises:
+        ArtifactError: if its metadata is missing or damaged.
+    """
+    meta = read_meta(folder, kind="agent")
+    return f"{meta['config'].get('algorithm', CLONING)}-{meta['weights_sha256'][:HASH_DIGITS]}"
+
+
+def known_agents(agent: Path = AGENT, kept: Path = KEPT_AGENTS) -> list[AgentEntry]:
+    """Returns every agent there is, the promoted one first, each once; damaged ones with what is wrong with them."""
+    promoted = promoted_name(kept)
+    latest = [folder for folder in (agent, *sorted((agent / COMPARED).glob("*/"))) if (folder / META_FILE).exists()]
+    folders = {_name(folder): folder for folder in latest} | {folder.name: folder for folder in _kept_folders(kept)}
+    if promoted is not None:
+        folders.setdefault(promoted, kept / promoted)
+    now = _name(agent)
+    entries = [_entry(name, folder, name == promoted, name == now) for name, folder in folders.items()]
+    return sorted(entries, key=lambda entry: not entry.is_promoted)
+
+
+def _kept_folders(kept: Path) -> list[Path]:
+    return sorted(folder for folder in kept.glob("*/") if not folder.name.startswith("."))
+
+
+def _name(folder: Path) -> str:
+    try:
+        return name_of(folder)
+    except ArtifactError:
+        return folder.as_posix()
+
+
+def _entry(name: str, folder: Path, is_promoted: bool, is_latest: bool) -> AgentEntry:
+    try:
+        origin = load_artifact(folder, "agent").provenance
+    except ArtifactError as error:
+        return AgentEntry(name, folder.as_posix(), is_promoted, is_latest, problem=str(error))
+    training = origin.get("training", {})
+    check = training.get("last_check", {})
+    return AgentEntry(
+        name,
+        folder.as_posix(),
+        is_promoted,
+        is_latest,
+        algorithm=name.rpartition("-")[0],
+        tracks=tuple(training.get("tracks", ())),
+        finish_rate=check.get("finish_rate"),
+        mean_time_s=check.get("mean_time_s"),
+        record_s=training.get("record_s"),
+        params_sha256=origin.get("params_sha256", ""),
+        data_sha256=origin.get("inputs_sha256"),
+        created=origin.get("created", ""),
+    )
+
+
+def find_agent(name: str, agent: Path = AGENT, kept: Path = KEPT_AGENTS) -> Path:
+    """Returns the folder of an agent.
+
+    Args:
+        name: its name, "latest", "promoted", or a folder.
+        agent: the folder of the latest.
+        kept: the folder of promoted ones.
+
+    Raises:
+        UnknownAgentError: if there is none.
+        NoPromotedAgentError: if the promoted one is asked for and there is none.
+        ArtifactError: if its files are missing or damaged, or it was made for other observations.
+    """
+    if name == LATEST:
+        _check_whole(agent)
+        return agent
+    if name == PROMOTED:
+        promoted = promoted_name(kept)
+        if promoted is None:
+            message = "no agent is promoted yet"
+            raise NoPromotedAgentError(message, hint="`rulka promote latest` promotes the first one without a race.")
+        name = promoted
+    known = {entry.name: Path(entry.folder) for entry in known_agents(agent, kept)}
+    folder = known.get(name, Path(name))
+    if name in known or folder.is_dir():
+        _check_whole(folder)
+        return folder
+    names = [LATEST, PROMOTED, *known]
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    message = f"there is no agent {name!r}{meant}"
+    raise UnknownAgentError(
+        message, hint=f"There are {', '.join(names)}; a folder will do as well. See `rulka agents`."
+    )
+
+
+def _check_whole(folder: Path) -> None:
+    try:
+        load_artifact(folder, DRIVING_KINDS)
+    except ArtifactError as error:
+        is_there = all((folder / name).is_file() for name in (META_FILE, WEIGHTS_FILE))
+        if is_there or folder.parent != KEPT_AGENTS:
+            raise
+        hint = f"Bring it back with `dvc checkout {KEPT_AGENTS}.dvc`, if DVC has it, or from a copy."
+        raise ArtifactError(str(error), hint=hint) from error
+
+
+def promoted_name(kept: Path = KEPT_AGENTS) -> str | None:
+    """Returns the name of the promoted agent, None where there is none."""
+    done = promotions(kept)
+    return done[-1].name if done else None
+
+
+def promotions(kept: Path = KEPT_AGENTS) -> list[Promotion]:
+    """Returns all promotions, the newest last.
+
+    Raises:
+        UserError: if the list of them is damaged.
+    """
+    file = kept / PROMOTIONS_FILE
+    if not file.exists():
+        return []
+    try:
+        return [Promotion(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (ValueError, TypeError) as error:
+        message = f"{file} is damaged: {error}"
+        raise UserError(message, hint="Remove the line that is no promotion; the last one counts.") from error
+
+
+def keep_promoted(folder: Path, promotion: Promotion, kept: Path = KEPT_AGENTS) -> Path:
+    """Copies an agent to where it stays, and notes its promotion.
+
+    Returns:
+        The folder that it is in now.
+
+    Raises:
+        ArtifactError: if the agent is damaged.
+        DiskError: if it cannot be written.
+    """
+    load_artifact(folder, "agent")
+    check_can_hold(kept.parent)
+    kept.mkdir(exist_ok=True)
+    place = kept / promotion.name
+    if folder.resolve() != place.resolve():
+        with output_folder(place) as new:
+            for file in (each for each in folder.iterdir() if each.is_file()):
+                shutil.copyfile(file, new / file.name)
+    before = promotions(kept)
+    with new_file(kept / PROMOTIONS_FILE) as beside:
+        lines = [json.dumps(asdict(each), ensure_ascii=False) for each in (*before, promotion)]
+        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return place
+
+
+HEAD = ("agent", "algorithm", "tracks", "finished", "mean time", "record", "data", "parameters", "")
+
+
+def format_agents(entries: list[AgentEntry]) -> str:
+    """Returns a table for people."""
+    if not entries:
+        return "there is no agent yet; `rulka run` trains one"
+    rows = [HEAD, *(_row(entry) for entry in entries)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, *(f"{entry.name}: {entry.problem}" for entry in entries if entry.problem)])
+
+
+def _row(entry: AgentEntry) -> tuple[str, ...]:
+    marks = {PROMOTED: entry.is_promoted, LATEST: entry.is_latest, "cannot be used": bool(entry.problem)}
+    data = (entry.data_sha256 or {}).values()
+    return (
+        entry.name,
+        entry.algorithm or "-",
+        ", ".join(entry.tracks) or "-",
+        "-" if entry.finish_rate is None else f"{100 * entry.finish_rate:.0f} %",
+        _seconds(entry.mean_time_s),
+        _seconds(entry.record_s),
+        " ".join(sha256[:HASH_DIGITS] for sha256 in data) or "-",
+        entry.params_sha256[:HASH_DIGITS] or "-",
+        ", ".join(mark for mark, holds in marks.items() if holds),
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"

@@ -1,0 +1,42 @@
+"""Where agents are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rulka.datasets.races import load_main_track
+from rulka.folders import RACES, TRACKS
+from rulka.params import Params
+from rulka.tracks.campaign import CAMPAIGN, campaign_track
+from rulka.tracks.chosen import chosen_tracks
+from rulka.tracks.find import find_track
+from rulka.tracks.track import Track
+
+MAIN, WHOLE_CAMPAIGN = "main", "campaign"
+
+
+def tracks_to_race_on(
+    names: Sequence[str], params: Params, races_dir: Path = RACES, tracks_dir: Path = TRACKS
+) -> list[Track]:
+    """Returns the tracks that are named; without names the main one and those of `evaluate.tracks`.
+
+    Args:
+        names: slugs, uids or files; "main" stands for the track of the race dataset, "campaign" for all of that.
+        params: for `evaluate.tracks`.
+        races_dir: the race dataset.
+        tracks_dir: the tracks in it.
+
+    Raises:
+        UserError: if a track, or the race dataset, is missing or damaged.
+    """
+    if not names:
+        main = load_main_track(races_dir)
+        return [main, *(track for track in chosen_tracks(params.evaluate.tracks, main) if track.uid != main.uid)]
+    return [track for name in names for track in _tracks_of(name, races_dir, tracks_dir)]
+
+
+def _tracks_of(name: str, races_dir: Path, tracks_dir: Path) -> list[Track]:
+    if name == WHOLE_CAMPAIGN:
+        return [campaign_track(entry.slug) for entry in CAMPAIGN]
+    return [load_main_track(races_dir) if name == MAIN else find_track(name, tracks_dir)]

@@ -1,0 +1,127 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rulka.actions import FORWARD
+from rulka.artifacts import ArtifactError
+from rulka.errors import UserError
+from rulka.registry.kept import (
+    NoPromotedAgentError,
+    Promotion,
+    UnknownAgentError,
+    find_agent,
+    format_agents,
+    keep_promoted,
+    known_agents,
+    name_of,
+    promoted_name,
+    promotions,
+)
+from tests.tasks.test_evaluate import save_driver
+
+AGENT = Path("data/agent")
+
+
+def promoted(folder: Path) -> Path:
+    return keep_promoted(folder, Promotion(name_of(folder), "2026-11-23T03:00:00+00:00", None, None))
+
+
+@pytest.mark.usefixtures("project")
+class TestNames:
+    def test_a_name_is_of_the_weights(self) -> None:
+        name = name_of(AGENT)
+        meta = json.loads((AGENT / "meta.json").read_text())
+        assert name == f"ppo-{meta['weights_sha256'][:8]}"
+
+    def test_an_agent_is_found_by_each_of_its_names(self) -> None:
+        name = name_of(AGENT)
+        place = promoted(AGENT)
+        assert place == Path("data/agents") / name
+        assert find_agent("latest") == AGENT
+        assert find_agent("promoted") == find_agent(name) == place
+        assert find_agent("slow") == Path("slow")
+
+    def test_an_unknown_name_is_answered_with_the_nearest(self) -> None:
+        name = name_of(AGENT)
+        with pytest.raises(UnknownAgentError, match=f"no agent '{name[:-1]}'; did you mean {name}") as caught:
+            find_agent(name[:-1])
+        assert caught.value.hint.startswith(f"There are latest, promoted, {name}; a folder")
+        with pytest.raises(UnknownAgentError, match=r"no agent 'zzz'$"):
+            find_agent("zzz")
+
+    def test_nothing_is_promoted_yet(self) -> None:
+        assert promoted_name() is None
+        with pytest.raises(NoPromotedAgentError, match="no agent is promoted yet"):
+            find_agent("promoted")
+
+    @pytest.mark.parametrize("file", ["weights.safetensors", "meta.json"])
+    def test_missing_files_of_a_kept_agent_come_back_from_dvc(self, file: str) -> None:
+        (promoted(AGENT) / file).unlink()
+        with pytest.raises(ArtifactError) as caught:
+            find_agent("promoted")
+        assert file in str(caught.value)
+        assert "dvc checkout data/agents.dvc" in caught.value.hint
+
+    def test_a_kept_agent_that_is_gone_is_named(self) -> None:
+        place = promoted(AGENT)
+        shutil.rmtree(place)
+        shutil.rmtree(AGENT)
+        with pytest.raises(UnknownAgentError, match=place.name):
+            find_agent(place.name + "0")
+        [entry] = known_agents()
+        assert entry.is_promoted
+        assert "meta.json is missing" in entry.problem
+
+
+@pytest.mark.usefixtures("project")
+class TestList:
+    def test_it_says_what_each_is_made_of_and_which_is_promoted(self) -> None:
+        promoted(Path("slow"))
+        first, latest = known_agents()
+        assert (first.is_promoted, first.is_latest, first.algorithm) == (True, False, "iqn")
+        assert (latest.is_promoted, latest.is_latest, latest.algorithm) == (False, True, "ppo")
+        assert latest.tracks == ("tiny",)
+        table = format_agents([first, latest]).splitlines()
+        assert table[1].startswith(first.name)
+        assert table[1].endswith("promoted")
+        assert table[2].endswith("latest")
+
+    def test_the_same_agent_stands_there_once(self) -> None:
+        promoted(AGENT)
+        [entry] = known_agents()
+        assert (entry.is_promoted, entry.is_latest) == (True, True)
+        assert entry.folder.startswith("data/agents/")
+
+    def test_a_damaged_one_says_why_it_cannot_be_used(self) -> None:
+        (promoted(AGENT) / "weights.safetensors").write_bytes(b"no weights")
+        [entry] = known_agents()
+        assert "weights.safetensors is damaged" in entry.problem
+        assert f"{entry.name}: {entry.problem}" in format_agents([entry])
+
+    def test_without_any_it_says_how_to_get_one(self) -> None:
+        shutil.rmtree(AGENT)
+        assert format_agents(known_agents()) == "there is no agent yet; `rulka run` trains one"
+
+
+@pytest.mark.usefixtures("project")
+class TestKeeping:
+    def test_a_kept_agent_outlives_the_next_training(self) -> None:
+        place = promoted(AGENT)
+        shutil.rmtree(AGENT)
+        save_driver(AGENT, "agent", "ppo", FORWARD + 1)
+        assert find_agent("promoted") == place
+        assert name_of(place) == place.name != name_of(AGENT)
+
+    def test_promotions_are_appended_and_the_last_one_counts(self) -> None:
+        promoted(AGENT)
+        promoted(Path("slow"))
+        assert [each.name for each in promotions()] == [name_of(AGENT), name_of(Path("slow"))]
+        assert promoted_name() == name_of(Path("slow"))
+
+    def test_a_damaged_list_is_named(self) -> None:
+        promoted(AGENT)
+        Path("data/agents/promotions.jsonl").write_text("{")
+        with pytest.raises(UserError, match=r"promotions.jsonl is damaged"):
+            promoted_name()

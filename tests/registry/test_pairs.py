@@ -1,0 +1,227 @@
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from rulka.evaluation.results import RaceResult
+from rulka.observation import NUM_CAR_FIELDS
+from rulka.params import MainTrackParams, Params
+from rulka.registry.kept import name_of, promotions
+from rulka.registry.pairs import (
+    Comparison,
+    PairError,
+    Racer,
+    TrackPairs,
+    format_comparison,
+    lead,
+    load_racer,
+    pace_of,
+    race_pairs,
+    verdict,
+)
+from rulka.registry.pictures import leads_png, typical_pair, write_side_by_side
+from rulka.registry.promotion import NotPromotedError, describe, promote
+from rulka.registry.tracks import tracks_to_race_on
+from rulka.tracks.find import UnknownTrackError
+from tests.tasks.test_evaluate import short_track
+
+
+def driven(speed_mps: float, until_m: float = 60.0) -> RaceResult:
+    """A race on the track of 60 m at constant speed, finished where it goes on to its end."""
+    track = short_track()
+    time_ms = round(until_m / speed_mps * 1000)
+    is_finished = until_m >= track.length_m
+    sample_ms = np.append(np.arange(0, time_ms, 50), time_ms)
+    num = len(sample_ms)
+    return RaceResult(
+        track=track,
+        end="finished" if is_finished else "stood still",
+        time_ms=time_ms if is_finished else None,
+        gate_times_ms=np.zeros(2, np.int64),
+        sample_ms=sample_ms,
+        cars=np.zeros((num, NUM_CAR_FIELDS), np.float32),
+        along_m=sample_ms / 1000 * speed_mps,
+        controls=np.zeros((num, 3), np.float32),
+    )
+
+
+def comparison(*tracks: tuple[list[RaceResult], list[RaceResult]]) -> Comparison:
+    nobody = Racer("a", lambda *_: np.zeros(1), ())
+    pairs = tuple(
+        TrackPairs(replace(short_track(), name=f"track {number}"), first, second)
+        for number, (first, second) in enumerate(tracks)
+    )
+    return Comparison(nobody, replace(nobody, name="b"), pairs, 100)
+
+
+class TestLead:
+    def test_what_the_slower_one_had_still_to_go(self) -> None:
+        # 60 m at 20 m/s take 3 s, in which a car at 15 m/s drives 45 m: 15 of 60 m are left.
+        assert lead(driven(20.0), driven(15.0)) == pytest.approx(0.25)
+        assert lead(driven(15.0), driven(20.0)) == pytest.approx(-0.25)
+        assert lead(driven(15.0), driven(15.0)) == 0.0
+
+    def test_a_race_that_did_not_finish_counts_for_nothing_beside_one_that_did(self) -> None:
+        assert lead(driven(10.0), driven(30.0, until_m=59.0)) == 1.0
+        assert lead(driven(30.0, until_m=59.0), driven(10.0)) == -1.0
+
+    def test_where_neither_finished_the_furthest_points_count(self) -> None:
+        assert lead(driven(10.0, until_m=30.0), driven(30.0, until_m=45.0)) == pytest.approx(-0.25)
+
+    def test_a_sample_behind_the_finish_makes_no_difference(self) -> None:
+        slow = driven(15.0)
+        longer = replace(slow, sample_ms=slow.sample_ms + (slow.sample_ms == slow.sample_ms[-1]) * 40)
+        assert lead(driven(20.0), longer) == pytest.approx(0.25)
+
+
+class TestStatistics:
+    def test_the_mean_is_over_tracks_alike_and_a_sure_lead_wins(self) -> None:
+        sure = ([driven(20.0)] * 10, [driven(15.0)] * 10)
+        found = comparison(sure, sure)
+        assert found.lead == pytest.approx(0.25)
+        assert found.interval == pytest.approx((0.25, 0.25))
+        assert found.winner is found.first
+        assert comparison((sure[1], sure[0])).to_json()["winner"] == "b"
+
+    def test_leads_to_both_sides_win_nothing(self) -> None:
+        mixed = ([driven(20.0)] * 5 + [driven(15.0)] * 5, [driven(15.0)] * 5 + [driven(20.0)] * 5)
+        found = comparison(mixed)
+        assert found.interval.low < 0.0 < found.interval.high
+        assert found.winner is None
+        assert verdict(found.to_json()).startswith("Nobody wins: this may be chance. 10 pairs")
+
+    def test_the_same_agent_does_not_beat_itself(self) -> None:
+        same = [driven(20.0)] * 20
+        assert comparison((same, same)).winner is None
+
+    def test_few_pairs_win_nothing_however_clear(self) -> None:
+        found = comparison(([driven(20.0)] * 9, [driven(15.0)] * 9))
+        assert found.interval.low > 0.0
+        assert found.winner is None
+        assert "too few pairs to tell" in verdict(found.to_json())
+
+    def test_pace_is_nothing_for_races_that_did_not_finish(self) -> None:
+        assert pace_of([driven(20.0), driven(20.0, until_m=30.0)]).tolist() == [20.0, 0.0]
+
+    def test_gains_are_of_pairs_that_both_finished(self) -> None:
+        found = comparison(([driven(20.0), driven(20.0)], [driven(15.0), driven(15.0, until_m=9.0)]))
+        [track] = found.to_json()["tracks"]
+        assert (track["finished_by_both"], track["gain_s"]) == (1, 1.0)
+        assert (track["first"]["finished"], track["second"]["finished"]) == (2, 1)
+        assert "+1.00 s" in format_comparison(found.to_json())
+
+
+class TestRaces:
+    def test_both_begin_at_the_same_starts(self, racers: tuple[Racer, Racer], params: Params) -> None:
+        found = race_pairs(*racers, params, [short_track()], num_races=3, seed=7)
+        [pairs] = found.tracks
+        assert [race.seed for race in pairs.first] == [race.seed for race in pairs.second] == [7, 8, 9]
+        for ours, theirs in zip(pairs.first, pairs.second, strict=True):
+            np.testing.assert_array_equal(ours.cars[0], theirs.cars[0])
+        assert all(race.is_finished for race in pairs.first)
+        assert found.lead == 1.0
+        again = race_pairs(*racers, params, [short_track()], num_races=3, seed=7)
+        assert again.to_json() == found.to_json()
+
+    def test_the_same_agent_races_once(self, racers: tuple[Racer, Racer], params: Params) -> None:
+        stream = io.StringIO()
+        found = race_pairs(racers[0], racers[0], params, [short_track()], num_races=2, stream=stream)
+        assert "2/2 races" in stream.getvalue()
+        assert found.lead == 0.0
+
+    def test_impossible_races_are_refused(self, racers: tuple[Racer, Racer], params: Params) -> None:
+        with pytest.raises(PairError, match="0 races are too few"):
+            race_pairs(*racers, params, [short_track()], num_races=0)
+        with pytest.raises(PairError, match="-1 is no seed"):
+            race_pairs(*racers, params, [short_track()], seed=-1)
+        with pytest.raises(PairError, match="the track tiny is named twice"):
+            race_pairs(*racers, params, [short_track()] * 2)
+
+    def test_an_agent_of_another_contract_is_refused_by_its_name(self, project: Path, params: Params) -> None:
+        actions = params.actions.model_copy(update={"ticks_per_action": 3})
+        with pytest.raises(PairError, match=r"^quick cannot race: .*actions.ticks_per_action is 5, expected 3"):
+            load_racer("quick", Path("data/agent"), params.model_copy(update={"actions": actions}))
+
+    def test_agents_that_see_otherwise_race_as_they_see(self, project: Path, params: Params) -> None:
+        seen = params.observation.model_copy(update={"withheld": ("image",)})
+        racer = load_racer("quick", Path("data/agent"), params.model_copy(update={"observation": seen}))
+        found = race_pairs(racer, racer, params, [short_track()], num_races=1)
+        assert found.tracks[0].first[0].is_finished
+
+
+class TestTracks:
+    def test_without_names_they_are_those_of_an_evaluation(self, project: Path, params: Params) -> None:
+        assert [track.uid for track in tracks_to_race_on((), params)] == ["tiny"]
+        evaluate = params.evaluate.model_copy(update={"tracks": (MainTrackParams(kind="main"),)})
+        assert len(tracks_to_race_on((), params.model_copy(update={"evaluate": evaluate}))) == 1
+
+    def test_names_stand_for_one_or_for_many(self, project: Path, params: Params) -> None:
+        found = tracks_to_race_on(("main", "campaign"), params)
+        assert [track.uid for track in found[:2]] == ["tiny", "campaign-copper-oval"]
+        assert len(found) == 11
+        with pytest.raises(UnknownTrackError, match="no track 'monza'"):
+            tracks_to_race_on(("monza",), params)
+
+
+class TestPictures:
+    def test_the_plot_is_a_picture(self) -> None:
+        one = ([driven(20.0), driven(15.0)], [driven(15.0), driven(16.0)])
+        picture = Image.open(io.BytesIO(leads_png(comparison(one, one))))
+        assert picture.width > 1000
+        assert len(picture.convert("RGB").getcolors(1 << 24) or ()) > 10
+
+    def test_the_typical_pair_is_in_the_middle(self) -> None:
+        found = comparison(([driven(20.0), driven(16.0), driven(18.0)], [driven(15.0)] * 3))
+        assert typical_pair(found)[1] == 2
+
+    def test_both_cars_are_shown_until_both_are_done(
+        self, racers: tuple[Racer, Racer], params: Params, tmp_path: Path
+    ) -> None:
+        found = race_pairs(*racers, params, [short_track()], num_races=1)
+        said = write_side_by_side(tmp_path / "a.mp4", found, params, io.StringIO())
+        assert said == "tiny, start 100: the pair in the middle of all leads there"
+        longest_ms = max(race.duration_ms for race in (found.tracks[0].first[0], found.tracks[0].second[0]))
+        with av.open(str(tmp_path / "a.mp4")) as video:
+            frames = list(video.decode(video=0))
+        assert (frames[0].width, frames[0].height) == (320, 90)
+        assert len(frames) == round((longest_ms / 1000 + 2.2) * params.evaluate.video_fps)
+
+
+class TestPromotion:
+    def test_the_first_is_promoted_without_a_race_and_others_have_to_win(
+        self, project: Path, racers: tuple[Racer, Racer], params: Params
+    ) -> None:
+        quick, slow = Path("data/agent"), Path("slow")
+        asked: list[str] = []
+
+        def compare(folder: Path, num_races: int):
+            def race(before: str) -> Comparison:
+                asked.append(before)
+                ours = replace(racers[0 if folder == quick else 1], name=name_of(folder))
+                theirs = replace(racers[1 if folder == quick else 0], name=before)
+                return race_pairs(ours, theirs, params, [short_track()], num_races=num_races, stream=io.StringIO())
+
+            return race
+
+        first = promote(slow, compare(slow, 10))
+        assert asked == []
+        assert describe(first) == f"{name_of(slow)} is promoted. It is the first, and was compared with nobody."
+        with pytest.raises(NotPromotedError, match=r"is not promoted.*stays.*too few pairs to tell"):
+            promote(quick, compare(quick, 9))
+        assert [each.name for each in promotions()] == [name_of(slow)]
+        second = promote(quick, compare(quick, 10))
+        assert asked == [name_of(slow)] * 2
+        assert second.over == name_of(slow)
+        said = describe(second)
+        assert said.startswith(
+            f"{name_of(quick)} is promoted over {name_of(slow)}. {name_of(quick)} wins. 10 pairs of races"
+        )
+        assert "from seed 100, on tiny" in said
+        with pytest.raises(NotPromotedError, match="is the promoted agent already"):
+            promote(quick, compare(quick, 10))
+        with pytest.raises(NotPromotedError, match=f"{name_of(slow)} is not promoted, {name_of(quick)} stays"):
+            promote(slow, compare(slow, 10))
