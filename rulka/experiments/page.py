@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, PercentFormatter
+from matplotlib.ticker import EngFormatter, PercentFormatter, ScalarFormatter
 
 from rulka.evaluation.by_track import HEAD
 from rulka.evaluation.statistics import Interval
@@ -238,7 +238,7 @@ def _curves(results: Results, theme: Theme) -> Figure:
             _draw_curves(axes, results.curves, axis, name, theme)
     for (_, label), axes in zip(AXES, places[-1], strict=True):
         axes.set_xlabel(label)
-        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.xaxis.set_major_formatter(ScalarFormatter() if axis == "cpu_minutes" else EngFormatter())
     places[0, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
     # Below, as the curves of many variants leave no room.
     named = places[0, 0].get_legend_handles_labels()
