@@ -51,7 +51,7 @@ def test_an_unknown_command_is_called_so(
 ) -> None:
     assert call(monkeypatch, typed, "--json") == 2
     assert capsys.readouterr().err.startswith(
-        f"error: there is no command {said}  The commands are run, up, down, status"
+        f"error: there is no command {said}  The commands are new, run, up, down"
     )
 
 
