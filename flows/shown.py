@@ -90,6 +90,12 @@ def show_results(stage: str, say: Callable[[str], None]) -> None:
                 create_image_artifact(url, key=_key(stage, name), description=f"{out}: {name}")
 
 
+def show_rows(rows: list[dict[str, Any]], key: str, description: str, say: Callable[[str], None]) -> None:
+    """Puts a table on the page of this run; `say` gets a line where the server does not take it."""
+    with _which_may_fail(say):
+        create_table_artifact(rows, key=key, description=description)
+
+
 def numbers_of(out: Path) -> dict[str, float | str]:
     """Returns the numbers and words of an output's `metrics.json`, lists left out, with a dot before each inner key."""
     file = out / "metrics.json"

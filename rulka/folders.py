@@ -22,6 +22,8 @@ AGENT = DATA / "agent"
 EVALUATION = DATA / "evaluation"
 KEPT_AGENTS = DATA / "agents"
 """Agents that were promoted, a folder each; no stage's output."""
+NIGHTS = DATA / "nights"
+"""What the nightly evaluations found; no stage's output."""
 
 RUNS = Path("runs")
 """What is alive, or of use to people alone; no stage's output."""

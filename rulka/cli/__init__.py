@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 import tyro
 
-from rulka.cli.agents import agents, compare, promote
+from rulka.cli.agents import agents, compare, night, promote
 from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import bench, doctor, down, experiment, new, preset, run, status, up
@@ -38,6 +38,7 @@ COMMANDS = {
     "agents": agents,
     "compare": compare,
     "promote": promote,
+    "night": night,
     "agent": agent,
     "watch": watch,
     "track": track,

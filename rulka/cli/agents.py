@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulka.cli.options import AsJson, DeviceName, OneName, TrackNames, say, say_json
+from rulka.errors import UserError
 from rulka.outputs import check_folder, filled_folder
 
 if TYPE_CHECKING:
@@ -107,6 +109,46 @@ def promote(
         say_json(asdict(promotion))
     else:
         say(describe(promotion))
+
+
+def night(
+    date: str | None = None,
+    tracks: TrackNames = ("main", "campaign"),
+    races: int | None = None,
+    device: DeviceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let the promoted agent and the latest race from the starts of a night, and note it in data/nights.
+
+    The latest agent is promoted where it wins, or where none is promoted yet.
+
+    Args:
+        date: of the night, such as 2026-11-23; today in UTC when left out.
+        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it.
+        races: of each agent on each track; evaluate.num_races when left out.
+        device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
+        as_json: print one JSON object.
+    """
+    from rulka.device import use_device
+    from rulka.params import read_params
+    from rulka.registry.nights import race_night
+
+    which = _date_of(date)
+    found = race_night(which, read_params(), tracks, num_races=races, device=use_device(device), stream=sys.stderr)
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say(found.describe())
+
+
+def _date_of(text: str | None) -> datetime.date:
+    if text is None:
+        return datetime.datetime.now(datetime.UTC).date()
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError as error:
+        message = f"{text!r} is no date"
+        raise UserError(message, hint="Write it as 2026-11-23.") from error
 
 
 def _compared(

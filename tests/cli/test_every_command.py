@@ -96,6 +96,12 @@ ROWS = (
     ),
     Row("promote", "promote latest", lambda text, _: "compared with nobody" in text),
     Row("promote", "promote latest --json", lambda text, _: json.loads(text)["over"] is None),
+    Row("night", "night --tracks main --races 1", lambda text, _: "the first night" in text),
+    Row(
+        "night",
+        "night --date 2026-11-23 --tracks main --races 1 --json",
+        lambda text, _: [row["seed"] for row in json.loads(text)["rows"]] == [25_180_000] * 4,
+    ),
     Row("agent export", "agent export {place}/hub", lambda _, path: (path / "config.json").is_file(), "{place}/hub"),
     Row(
         "agent import",

@@ -1,72 +1,115 @@
 import json
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from prefect.blocks.abstract import NotificationBlock
+from prefect.blocks.system import Secret
+from pydantic import SecretStr
 
 from flows import nightly as module
-from flows.nightly import RECORD_FILE, SEEDS_A_NIGHT, nightly, result_of, seed_of
-from flows.process import CommandError
+from flows.nightly import nightly, notification_block, result_of
+from flows.process import CommandError, run_in_group
 from rulka.errors import UserError
-from rulka.params import read_params
-from tests.flows.conftest import ROOT
+from rulka.folders import KEPT_AGENTS, NIGHTS
 
-RACED = {
-    "races": 20,
-    "finished": 18,
-    "finish_rate": 0.9,
-    "best_time_s": 12.5,
-    "median_time_s": 13.25,
-    "mean_progress_m": 590.4,
-}
+FOUND: dict[str, Any] = {"rows": [{"role": "latest", "pace_mps": 20.5}], "worse": [], "text": "all is well"}
 
 
-def test_nights_share_no_start_and_have_valid_seeds() -> None:
-    evaluate = type(read_params(ROOT / "params.yaml").evaluate)
-    for night in (date(2020, 1, 1), date(2026, 11, 22), date(2060, 12, 31)):
-        following = date.fromordinal(night.toordinal() + 1)
-        assert seed_of(following) - seed_of(night) == SEEDS_A_NIGHT
-        values = read_params(ROOT / "params.yaml").evaluate.model_dump()
-        evaluate.model_validate(values | {"seed": seed_of(night), "num_races": SEEDS_A_NIGHT})
+class FakeNotification(NotificationBlock):
+    """A block that notes what it is given."""
+
+    sent: ClassVar[list[tuple[str, str | None]]] = []
+    is_down: bool = False
+
+    async def notify(self, body: str, subject: str | None = None) -> None:
+        if self.is_down:
+            message = "nobody is there"
+            raise ConnectionError(message)
+        FakeNotification.sent.append((body, subject))
 
 
 def test_the_result_stands_among_the_lines() -> None:
-    assert result_of(["races 3/20", json.dumps({"agent": RACED}), "note"]) == RACED
+    assert result_of(["races 3/20", json.dumps(FOUND), "note"]) == FOUND
     with pytest.raises(UserError, match="ended without a result"):
         result_of(["races 3/20"])
 
 
+@pytest.fixture
+def commands(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What the flow ran; `rulka night` writes a small history and says `FOUND`, other commands are real."""
+    asked: list[list[str]] = []
+
+    def run(command: list[str], say: Any, timeout_s: float) -> list[str]:
+        asked.append(command)
+        if "night" not in command:
+            return run_in_group(command, say, timeout_s)
+        for folder in (NIGHTS, KEPT_AGENTS):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "file").write_text(f"of {folder}")
+        return [json.dumps(FOUND)]
+
+    monkeypatch.setattr(module, "run_in_group", run)
+    FakeNotification.sent.clear()
+    return asked
+
+
 @pytest.mark.usefixtures("prefect_server")
 class TestRuns:
-    def test_it_says_that_it_raced_and_leaves_the_evaluation_alone(
-        self, toy_project: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        commands: list[list[str]] = []
-
-        def race(command: list[str], *_: object) -> list[str]:
-            commands.append(command)
-            return [json.dumps({"agent": RACED})]
-
-        monkeypatch.setattr(module, "run_in_group", race)
-        state = nightly(return_state=True)
-        seed = int(commands[0][commands[0].index("--seed") + 1])
+    def test_it_races_and_puts_what_it_keeps_under_dvc(self, commands: list[list[str]]) -> None:
+        state = nightly(("main",), races=3, return_state=True)
         assert state.is_completed()
-        assert state.message == (
-            f"data/agent raced 20 times from seed {seed}: 18 finished, median 13.25 s, best 12.50 s, 590 m on average"
-        )
-        line = json.loads(RECORD_FILE.read_text())
-        assert line["seed"] == seed == seed_of(date.fromisoformat(line["night"]))
-        assert line["finished"] == 18
-        assert not Path("data").exists()
+        assert (state.name, state.message) == ("Completed", "all is well")
+        today = datetime.now(UTC).date().isoformat()
+        assert commands[0][3:] == ["night", "--json", "--date", today, "--tracks", "main", "--races", "3"]
+        assert Path("data/nights.dvc").is_file()
+        assert Path("data/agents.dvc").is_file()
+        assert len([file for file in Path(".dvc/cache").rglob("*") if file.is_file()]) == 4
         assert not Path("dvc.lock").exists()
+
+    def test_a_worse_night_shows_in_the_name_of_the_state(
+        self, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(FOUND, "worse", ["latest"])
+        state = nightly(return_state=True)
+        assert (state.name, state.is_completed()) == ("Worse", True)
+        assert commands[0][-3:] == ["--tracks", "main", "campaign"]
 
     def test_a_missing_agent_is_the_reason(self, toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def race(*_: object) -> list[str]:
-            message = "`rulka evaluate` failed"
-            raise CommandError(message, ["racing", "error: data/agent is missing"])
+            message = "`rulka night` failed"
+            raise CommandError(message, ["racing", "error: data/agent holds no complete artifact"])
 
         monkeypatch.setattr(module, "run_in_group", race)
         state = nightly(return_state=True)
         assert state.is_failed()
-        assert state.message == "data/agent did not race: `rulka evaluate` failed\nerror: data/agent is missing"
-        assert not RECORD_FILE.exists()
+        assert state.message == (
+            "the nightly evaluation failed: `rulka night` failed\nerror: data/agent holds no complete artifact"
+        )
+
+
+@pytest.mark.usefixtures("prefect_server")
+class TestNotifications:
+    def test_what_came_of_the_night_is_sent(self, commands: list[list[str]]) -> None:
+        FakeNotification().save("team", overwrite=True)
+        nightly(notify="fakenotification/team", return_state=True)
+        today = datetime.now(UTC).date().isoformat()
+        assert FakeNotification.sent == [("all is well", f"Rulka: night of {today}, Completed")]
+
+    def test_a_service_that_is_down_does_not_cost_the_night(self, commands: list[list[str]]) -> None:
+        FakeNotification(is_down=True).save("down", overwrite=True)
+        state = nightly(notify="fakenotification/down", return_state=True)
+        assert state.is_completed()
+        assert FakeNotification.sent == []
+
+    def test_a_block_that_is_not_there_is_said_before_anybody_races(self, commands: list[list[str]]) -> None:
+        state = nightly(notify="slack-webhook/nobody", return_state=True)
+        assert state.is_failed()
+        assert "there is no block 'slack-webhook/nobody' to notify with" in (state.message or "")
+        assert commands == []
+
+    def test_a_block_of_another_kind_is_refused(self) -> None:
+        Secret(value=SecretStr("word")).save("word", overwrite=True)
+        with pytest.raises(UserError, match="the block 'secret/word' sends no notifications"):
+            notification_block("secret/word")

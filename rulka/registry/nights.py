@@ -1,0 +1,314 @@
+"""The nightly evaluation: the promoted agent and the latest race from starts of their own, beside the nights before.
+
+    data/nights/history.csv     appended to each night, see `COLUMNS`; nothing is ever changed in it
+    data/nights/records/        <uid>.mp4, the fastest race of all nights on a track, once it has beaten another
+
+What is followed from night to night is the pace: the track's length over the race's time, 0 for a race that did not
+finish, as a mean over races and tracks alike. A night counts as worse where its 95 % interval (bootstrap over starts,
+within each track) lies below the mean of the nights before.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from hashlib import sha256
+from io import StringIO
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+
+from rulka.device import CPU
+from rulka.errors import UserError
+from rulka.evaluation.results import RaceResult, best_race, finish_times_s
+from rulka.folders import NIGHTS
+from rulka.outputs import new_file
+from rulka.params import Params
+from rulka.registry.kept import LATEST, PROMOTED, find_agent, name_of, promoted_name
+from rulka.registry.pairs import Comparison, Racer, interval_of, load_racer, pace_of, race_pairs, verdict
+from rulka.registry.promotion import NotPromotedError, describe, promote
+from rulka.registry.tracks import tracks_to_race_on
+from rulka.tracks.track import Track
+from rulka.video.hud import HudTexts
+from rulka.video.race_video import VideoRace, write_video
+
+FIRST_NIGHT = date(2020, 1, 1)
+SEEDS_A_NIGHT = 10_000
+"""As many as `evaluate.num_races` may be: race k starts from seed + k, and two nights shall share no start."""
+NIGHTS_BEFORE = 7
+"""Of how many nights the mean is taken that a night is compared with: that of one is as uncertain as the night is."""
+HISTORY_FILE, RECORDS_FOLDER = "history.csv", "records"
+ALL_TRACKS = "all tracks"
+
+
+class HistoryError(UserError):
+    """The history cannot be read."""
+
+
+@dataclass(frozen=True)
+class NightRow:
+    """One agent on one track, or on all of them together, in one night.
+
+    Attributes:
+        night: the date, as ISO 8601 writes it.
+        raced_at: when it was done, in UTC.
+        seed: of the first start on each track.
+        role: "promoted" or "latest"; one agent may be both.
+        agent: its name.
+        uid: of the track; of all tracks a hash of theirs, so that only nights on the same tracks are compared.
+        track: its name, or "all tracks".
+        trained_on: whether the agent was trained there; of all tracks whether it was on each.
+        races: how many.
+        finished: how many of them.
+        best_time_s: None where none finished, and for all tracks together.
+        median_time_s: likewise.
+        pace_mps: see the module.
+        pace_low_mps: lower end of its interval.
+        pace_high_mps: upper end.
+        before_mps: mean pace of the nights before, in the same role; None in the first.
+        is_worse: whether all of the interval lies below that; asked of all tracks together alone.
+    """
+
+    night: str
+    raced_at: str
+    seed: int
+    role: str
+    agent: str
+    uid: str
+    track: str
+    trained_on: bool
+    races: int
+    finished: int
+    best_time_s: float | None
+    median_time_s: float | None
+    pace_mps: float
+    pace_low_mps: float
+    pace_high_mps: float
+    before_mps: float | None
+    is_worse: bool
+
+
+COLUMNS = tuple(NightRow.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class Night:
+    """What came of a night.
+
+    Attributes:
+        rows: what was added to the history.
+        compared: the latest agent against the promoted one, as `rulka compare --json` has it.
+        promoted: who was promoted, in words; empty where nobody was.
+        records: names of the tracks with a new record.
+    """
+
+    rows: tuple[NightRow, ...]
+    compared: dict[str, Any]
+    promoted: str
+    records: tuple[str, ...]
+
+    @property
+    def worse(self) -> tuple[NightRow, ...]:
+        """Who raced worse than in the nights before."""
+        return tuple(row for row in self.rows if row.is_worse)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as plain JSON, with `worse` as roles and `text` for people."""
+        return {
+            "rows": [asdict(row) for row in self.rows],
+            "compared": self.compared,
+            "promoted": self.promoted,
+            "records": list(self.records),
+            "worse": [row.role for row in self.worse],
+            "text": self.describe(),
+        }
+
+    def describe(self) -> str:
+        """Returns what is worth knowing in the morning."""
+        together = [row for row in self.rows if row.track == ALL_TRACKS]
+        lines = [f"night of {together[0].night}, seed {together[0].seed}", *map(_line, together)]
+        if self.compared["first"] != self.compared["second"]:
+            lines.append(verdict(self.compared))
+        lines += [self.promoted] if self.promoted else []
+        lines += [f"new record: {', '.join(self.records)}"] if self.records else []
+        return "\n".join(lines)
+
+
+def _line(row: NightRow) -> str:
+    is_first = row.before_mps is None
+    before = "the first night on these tracks" if is_first else f"{row.before_mps:.2f} in the nights before"
+    mark = "WORSE: " if row.is_worse else ""
+    return (
+        f"{mark}{row.role} {row.agent}: {row.finished} of {row.races} races finished, "
+        f"{row.pace_mps:.2f} m/s ({row.pace_low_mps:.2f} to {row.pace_high_mps:.2f}; {before})"
+    )
+
+
+def seed_of(night: date) -> int:
+    """Returns the seed of a night's races: another for each night, and the same whenever that night is repeated."""
+    return (night - FIRST_NIGHT).days * SEEDS_A_NIGHT
+
+
+def race_night(
+    night: date,
+    params: Params,
+    tracks: Sequence[str],
+    *,
+    num_races: int | None = None,
+    device: torch.device = CPU,
+    folder: Path = NIGHTS,
+    stream: TextIO | None = None,
+) -> Night:
+    """Lets both agents race, notes what came of it, films records, and promotes the latest agent where it wins.
+
+    Where no agent is promoted yet, the latest is, without a race.
+
+    Args:
+        night: decides the starts.
+        params: how races go.
+        tracks: names, see `rulka.registry.tracks.tracks_to_race_on`.
+        num_races: of each agent on each track; None takes `evaluate.num_races`.
+        device: where networks run.
+        folder: of the history.
+        stream: where progress is shown; standard output when None.
+
+    Raises:
+        UserError: if an agent, a track or the history is missing or damaged.
+    """
+    latest = find_agent(LATEST)
+    past = read_history(folder)
+    where = tracks_to_race_on(tracks, params)
+    said = describe(promote(latest, _nobody)) if promoted_name() is None else ""
+    names = {role: name_of(find_agent(role)) for role in (LATEST, PROMOTED)}
+    first, second = (load_racer(name, find_agent(role), params, device) for role, name in names.items())
+    found = race_pairs(first, second, params, where, num_races=num_races, seed=seed_of(night), stream=stream)
+    rows = rows_of(found, night, past)
+    records = _film_records(found, past, params, folder, stream)
+    _append(folder, rows)
+    if found.winner is found.first and names[LATEST] != names[PROMOTED]:
+        said = describe(promote(latest, lambda _: found))
+    return Night(tuple(rows), found.to_json(), said, tuple(track.name for track in records))
+
+
+def _nobody(before: str) -> Comparison:
+    message = f"{before} was promoted meanwhile"
+    raise NotPromotedError(message, hint="Run it again.")
+
+
+def rows_of(found: Comparison, night: date, past: Sequence[NightRow]) -> list[NightRow]:
+    """Returns a row for each role and track, and for all tracks, beside what the nights before say."""
+    raced_at = datetime.now(UTC).isoformat(timespec="seconds")
+    rows = []
+    for role, racer, side in ((PROMOTED, found.second, "second"), (LATEST, found.first, "first")):
+        races: list[list[RaceResult]] = [getattr(pairs, side) for pairs in found.tracks]
+        named = [(pairs.track.uid, pairs.track.name, [each]) for pairs, each in zip(found.tracks, races, strict=True)]
+        uids = sorted(uid for uid, _, _ in named)
+        named.append((f"all-{sha256(' '.join(uids).encode()).hexdigest()[:8]}", ALL_TRACKS, races))
+        for uid, name, those in named:
+            is_together = name == ALL_TRACKS
+            pace = np.stack([pace_of(each) for each in those], axis=1)
+            interval, before = interval_of(pace, found.seed), _before(past, night, role, uid)
+            times_s = [] if is_together else finish_times_s(those[0])
+            rows.append(
+                NightRow(
+                    night=night.isoformat(),
+                    raced_at=raced_at,
+                    seed=found.seed,
+                    role=role,
+                    agent=racer.name,
+                    uid=uid,
+                    track=name,
+                    trained_on=all(each in racer.trained_on for each in (uids if is_together else [uid])),
+                    races=pace.size,
+                    finished=int((pace > 0.0).sum()),
+                    best_time_s=min(times_s, default=None),
+                    median_time_s=round(float(np.median(times_s)), 4) if times_s else None,
+                    pace_mps=round(float(pace.mean()), 4),
+                    pace_low_mps=round(interval.low, 4),
+                    pace_high_mps=round(interval.high, 4),
+                    before_mps=before,
+                    is_worse=is_together and before is not None and round(interval.high, 4) < before,
+                )
+            )
+    return rows
+
+
+def _before(past: Sequence[NightRow], night: date, role: str, uid: str) -> float | None:
+    """Returns the mean pace of the last nights before this one; of a night that was repeated its last time counts."""
+    paces = {row.night: row.pace_mps for row in past if (row.role, row.uid) == (role, uid)}
+    nights = sorted(each for each in paces if each < night.isoformat())[-NIGHTS_BEFORE:]
+    return round(float(np.mean([paces[each] for each in nights])), 4) if nights else None
+
+
+def read_history(folder: Path = NIGHTS) -> list[NightRow]:
+    """Returns all rows of the history, the oldest first; none where there is no history yet.
+
+    Raises:
+        HistoryError: if it is damaged.
+    """
+    file = folder / HISTORY_FILE
+    if not file.exists():
+        return []
+    with file.open(encoding="utf-8", newline="") as lines:
+        table = csv.DictReader(lines)
+        if tuple(table.fieldnames or ()) != COLUMNS:
+            message = f"{file} does not begin with the columns {', '.join(COLUMNS)}"
+            raise HistoryError(message, hint=_BRING_BACK)
+        try:
+            return [_row_of(values) for values in table]
+        except (TypeError, ValueError, KeyError) as error:
+            message = f"{file} is damaged in line {table.line_num}: {error}"
+            raise HistoryError(message, hint=_BRING_BACK) from error
+
+
+_BRING_BACK = f"Bring it back with `dvc checkout {NIGHTS}.dvc`, or move it away to begin a new one."
+
+
+def _row_of(values: dict[str, str]) -> NightRow:
+    numbers = {name: float(values[name]) for name in ("pace_mps", "pace_low_mps", "pace_high_mps")}
+    maybe = {name: float(values[name]) if values[name] else None for name in _MAY_BE_MISSING}
+    counts = {name: int(values[name]) for name in ("seed", "races", "finished")}
+    flags = {name: {"True": True, "False": False}[values[name]] for name in ("trained_on", "is_worse")}
+    return NightRow(**{**values, **numbers, **maybe, **counts, **flags})  # pyright: ignore[reportArgumentType]
+
+
+_MAY_BE_MISSING = ("best_time_s", "median_time_s", "before_mps")
+
+
+def _append(folder: Path, rows: Sequence[NightRow]) -> None:
+    file = folder / HISTORY_FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    text = StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    if not file.exists():
+        table.writeheader()
+    table.writerows(asdict(row) for row in rows)
+    before = file.read_bytes() if file.exists() else b""
+    with new_file(file) as beside:  # not in place: the file may be a link into DVC's cache
+        beside.write_bytes(before + text.getvalue().encode())
+
+
+def _film_records(
+    found: Comparison, past: Sequence[NightRow], params: Params, folder: Path, stream: TextIO | None
+) -> list[Track]:
+    """Films the best race on each track where it beats all nights before; returns these tracks."""
+    tracks = []
+    for pairs in found.tracks:
+        uid = pairs.track.uid
+        known = min((row.best_time_s for row in past if row.uid == uid and row.best_time_s is not None), default=None)
+        best = best_race([*pairs.first, *pairs.second])
+        if known is None or best is None or best.time_s is None or best.time_s >= known:
+            continue
+        racer: Racer = found.first if any(best is each for each in pairs.first) else found.second
+        texts = HudTexts(f"{racer.name[:18]}  {best.time_s:.2f} s", f"{pairs.track.name[:28]}, start {best.seed}", "")
+        shown = VideoRace(best, (), pairs.track, texts)
+        observation = getattr(racer.policy, "observation", params.observation)
+        (folder / RECORDS_FOLDER).mkdir(parents=True, exist_ok=True)
+        with new_file(folder / RECORDS_FOLDER / f"{uid}.mp4") as beside:
+            write_video(beside, shown, params.simulator.camera, observation, params.evaluate, stream)
+        tracks.append(pairs.track)
+    return tracks

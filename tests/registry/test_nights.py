@@ -1,0 +1,172 @@
+import io
+import shutil
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import av
+import pytest
+
+from rulka.errors import UserError
+from rulka.params import Params
+from rulka.registry import nights as module
+from rulka.registry.kept import Promotion, keep_promoted, name_of, promoted_name
+from rulka.registry.nights import (
+    ALL_TRACKS,
+    COLUMNS,
+    SEEDS_A_NIGHT,
+    HistoryError,
+    Night,
+    NightRow,
+    race_night,
+    read_history,
+    rows_of,
+    seed_of,
+)
+from rulka.registry.tracks import tracks_to_race_on
+from tests.registry.test_pairs import comparison, driven
+
+MONDAY, TUESDAY = date(2026, 11, 23), date(2026, 11, 24)
+HISTORY = Path("data/nights/history.csv")
+
+
+def raced(night: date, params: Params, num_races: int = 2) -> Night:
+    return race_night(night, params, ("main",), num_races=num_races, stream=io.StringIO())
+
+
+def past(*paces: float, role: str = "promoted") -> list[NightRow]:
+    """Nights from 2026-11-01 on, on both tracks of `two_tracks`, with these paces."""
+    template = next(row for row in rows_of(two_tracks(), date(2020, 1, 2), []) if row.track == ALL_TRACKS)
+    return [
+        replace(template, night=date(2026, 11, day).isoformat(), role=role, pace_mps=pace)
+        for day, pace in enumerate(paces, 1)
+    ]
+
+
+def two_tracks():
+    """The first agent drives 20 m/s, the second 15 m/s and finishes half of its races on the second track."""
+    unfinished = driven(15.0, until_m=30.0)
+    return comparison(
+        ([driven(20.0)] * 10, [driven(15.0)] * 10), ([driven(20.0)] * 10, [driven(15.0)] * 5 + [unfinished] * 5)
+    )
+
+
+class TestRows:
+    def test_the_pace_counts_races_that_did_not_finish_as_nothing(self) -> None:
+        rows = rows_of(two_tracks(), MONDAY, [])
+        assert [(row.role, row.track) for row in rows] == [
+            (role, track) for role in ("promoted", "latest") for track in ("track 0", "track 1", ALL_TRACKS)
+        ]
+        promoted = rows[2]
+        assert (promoted.races, promoted.finished) == (20, 15)
+        assert promoted.pace_mps == pytest.approx((15.0 + 7.5) / 2)
+        assert promoted.pace_low_mps < promoted.pace_mps < promoted.pace_high_mps < 15.0
+        assert (promoted.before_mps, promoted.is_worse) == (None, False)
+        assert rows[5].pace_low_mps == rows[5].pace_high_mps == 20.0
+
+    def test_worse_is_an_interval_below_the_nights_before(self) -> None:
+        high = rows_of(two_tracks(), MONDAY, [])[2].pace_high_mps
+        assert rows_of(two_tracks(), MONDAY, past(high + 0.001))[2].is_worse
+        assert not rows_of(two_tracks(), MONDAY, past(high))[2].is_worse
+        assert not any(row.is_worse for row in rows_of(two_tracks(), MONDAY, past(high + 0.001, role="latest"))[:3])
+
+    def test_the_mean_is_of_the_last_seven_nights(self) -> None:
+        rows = rows_of(two_tracks(), MONDAY, past(1000.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
+        assert rows[2].before_mps == 4.0
+
+    def test_a_repeated_night_counts_once_and_not_for_itself(self) -> None:
+        first, second = past(10.0, 20.0)
+        again = replace(first, pace_mps=12.0)
+        assert rows_of(two_tracks(), MONDAY, [first, second, again])[2].before_mps == 16.0
+        assert rows_of(two_tracks(), date(2026, 11, 2), [first, second])[2].before_mps == 10.0
+
+    def test_nights_on_other_tracks_are_not_compared(self) -> None:
+        other = [replace(row, uid="all-0") for row in past(100.0)]
+        assert rows_of(two_tracks(), MONDAY, other)[2].before_mps is None
+
+    def test_nights_share_no_start(self, project: Path, params: Params) -> None:
+        for night in (date(2020, 1, 1), MONDAY, date(2060, 12, 31)):
+            following = date.fromordinal(night.toordinal() + 1)
+            assert seed_of(following) - seed_of(night) == SEEDS_A_NIGHT
+            values = params.evaluate.model_dump()
+            type(params.evaluate).model_validate(values | {"seed": seed_of(night), "num_races": SEEDS_A_NIGHT})
+
+
+@pytest.mark.usefixtures("project")
+class TestNights:
+    def test_the_first_night_promotes_the_only_agent(self, params: Params) -> None:
+        night = raced(MONDAY, params)
+        assert promoted_name() == name_of(Path("data/agent"))
+        assert "It is the first" in night.promoted
+        assert night.records == ()
+        assert not list(HISTORY.parent.glob("*.mp4"))
+        assert [row.seed for row in night.rows] == [seed_of(MONDAY)] * 4
+        assert "the first night" in night.describe()
+        assert "WORSE" not in night.describe()
+
+    def test_the_history_is_appended_to_and_read_back(self, params: Params) -> None:
+        monday = raced(MONDAY, params)
+        before = HISTORY.read_text()
+        tuesday = raced(TUESDAY, params)
+        after = HISTORY.read_text()
+        assert after.startswith(before)
+        assert after.splitlines()[0] == ",".join(COLUMNS)
+        assert tuple(read_history()) == (*monday.rows, *tuesday.rows)
+        assert tuesday.rows[-1].before_mps == monday.rows[-1].pace_mps
+
+    def test_a_latest_agent_that_wins_is_promoted_and_one_that_does_not_is_not(self, params: Params) -> None:
+        slow, quick = Path("slow"), Path("data/agent")
+        keep_promoted(slow, Promotion(name_of(slow), "2026-11-01T00:00:00+00:00", None, None))
+        few = raced(MONDAY, params, num_races=2)
+        assert (few.promoted, promoted_name()) == ("", name_of(slow))
+        assert "Nobody wins: too few pairs" in few.describe()
+        enough = raced(TUESDAY, params, num_races=10)
+        assert promoted_name() == name_of(quick)
+        assert f"is promoted over {name_of(slow)}" in enough.describe()
+
+    def test_a_latest_agent_that_got_worse_is_marked(self, params: Params) -> None:
+        raced(MONDAY, params)
+        shutil.rmtree("data/agent")
+        shutil.copytree("slow", "data/agent")
+        night = raced(TUESDAY, params)
+        assert [row.role for row in night.worse] == ["latest"]
+        assert night.to_json()["worse"] == ["latest"]
+        assert f"WORSE: latest {name_of(Path('slow'))}: 0 of 2 races finished" in night.describe()
+        assert promoted_name() != name_of(Path("slow"))
+
+    def test_a_record_is_filmed_where_it_beats_the_nights_before(self, params: Params) -> None:
+        monday = raced(MONDAY, params)
+        [uid] = [track.uid for track in tracks_to_race_on(("main",), params)]
+        file = HISTORY.parent / "records" / f"{uid}.mp4"
+        best_s = monday.rows[0].best_time_s
+        assert best_s is not None
+        text = HISTORY.read_text()
+        HISTORY.write_text(text.replace(f",{best_s},", f",{best_s + 10.0},"))
+        assert raced(TUESDAY, params).records == ("tiny",)
+        with av.open(str(file)) as video:
+            assert sum(1 for _ in video.decode(video=0)) > 5
+        changed = file.stat().st_mtime_ns
+        assert raced(TUESDAY, params).records == ()
+        assert file.stat().st_mtime_ns == changed
+
+    def test_a_damaged_history_is_named_before_anybody_races(
+        self, params: Params, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        raced(MONDAY, params)
+        text = HISTORY.read_text()
+        monkeypatch.setattr(module, "race_pairs", lambda *_, **__: pytest.fail("it raced"))
+        HISTORY.write_text(text + "2026-11-23,now\n")
+        with pytest.raises(HistoryError, match=r"history.csv is damaged in line 6") as caught:
+            raced(TUESDAY, params)
+        assert "dvc checkout data/nights.dvc" in caught.value.hint
+        HISTORY.write_text("night\n")
+        with pytest.raises(HistoryError, match="does not begin with the columns night, raced_at"):
+            raced(TUESDAY, params)
+
+    def test_a_promoted_agent_that_is_gone_is_named(self, params: Params) -> None:
+        raced(MONDAY, params)
+        shutil.rmtree("data/agents/" + (promoted_name() or ""))
+        shutil.rmtree("data/agent")
+        shutil.copytree("slow", "data/agent")
+        with pytest.raises(UserError, match=r"meta\.json is missing"):
+            raced(TUESDAY, params)
