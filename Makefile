@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RELEASE := .venv-release
 RELEASE_TOOLS := build cyclonedx-bom pip-audit pip-licenses
 
-.PHONY: setup demo test check dist audit clean clean-results
+.PHONY: setup demo test check docs dist audit clean clean-results
 
 setup: $(READY)
 
@@ -40,6 +40,12 @@ check: $(READY)
 test: check
 	$(RUN) pytest -n auto --dist loadfile --no-loadscope-reorder
 
+# 62 MB more that neither the pipeline nor the tests need.
+docs: $(READY)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[docs]'
+	$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	@echo 'The site is built: site/index.html'
+
 $(RELEASE)/.ready: constraints.txt
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/python -m pip install --disable-pip-version-check -c constraints.txt $(RELEASE_TOOLS)
@@ -60,7 +66,7 @@ audit: $(RELEASE)/.ready
 
 # What the tools made. Data, runs and DVC's cache stay: they are the only copies of every agent that was trained.
 clean:
-	rm -rf dist .pytest_cache .ruff_cache .import_linter_cache dvc_plots
+	rm -rf dist .pytest_cache .ruff_cache .import_linter_cache dvc_plots site
 	find flows tasks rulka models tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # By find, as a name may hold spaces.

@@ -252,3 +252,12 @@ def test_inspect_without_a_file_asks_for_one(
 ) -> None:
     assert call(monkeypatch, "inspect") == 1
     assert capsys.readouterr().err.startswith("error: name a Gbx file, or a folder of them")
+
+
+@pytest.mark.parametrize("typed", [("schema", "ppo"), ("schema", "--json"), ("list", "--out", "a.json")])
+def test_what_an_action_of_params_does_not_take_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: tuple[str, ...]
+) -> None:
+    assert call(monkeypatch, "params", *typed) == 1
+    said = "error: KEY and --json are for `rulka params list`, --out is for `rulka params schema`\n"
+    assert capsys.readouterr().err == said

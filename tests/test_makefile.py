@@ -17,7 +17,7 @@ RESULTS = {
     ".prefect/db",
     "dvc.lock",
 }
-OF_TOOLS = {".ruff_cache/x", "dvc_plots/index.html", "rulka/__pycache__/code.pyc"}
+OF_TOOLS = {".ruff_cache/x", "dvc_plots/index.html", "site/index.html", "rulka/__pycache__/code.pyc"}
 
 
 @pytest.fixture

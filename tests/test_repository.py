@@ -33,6 +33,7 @@ NOT_TRACKED = {
     ".prefect",
     "runs",
     "dvc_plots",
+    "site",
     "__pycache__",
     ".ruff_cache",
     ".pytest_cache",

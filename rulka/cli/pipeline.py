@@ -8,9 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
 
 from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, OnePath, say, say_json
 from rulka.errors import UserError
+from rulka.outputs import check_file, new_file
 from rulka.stage import EXIT_USER_ERROR
 
 BENCHMARKS_DIR = Path("benchmarks")
@@ -118,6 +122,41 @@ def preset(name: OneName, /) -> None:
     say("\n".join(applied.changes or [f"params.yaml holds all of {name} already: nothing is changed"]))
     for remark in applied.remarks:
         say(f"note: {remark}")
+
+
+def params(
+    action: Annotated[Literal["list", "schema"], tyro.conf.Positional],
+    key: OneName = "",
+    /,
+    out: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what can be set in params.yaml, with type, range and value, or write its JSON schema for editors.
+
+    Args:
+        action: list the parameters, or write the schema.
+        key: with list: one parameter, or a section; all when left out.
+        out: with schema: JSON file to write; params.schema.json when left out.
+        as_json: with list: print one JSON list.
+    """
+    from rulka.params import PARAMS_FILE, read_sections
+    from rulka.params.schema import SCHEMA_FILE, parameters_below, schema_text
+
+    if (action == "schema" and (key or as_json)) or (action == "list" and out is not None):
+        message = "KEY and --json are for `rulka params list`, --out is for `rulka params schema`"
+        raise UserError(message)
+    if action == "schema":
+        written = check_file(out or SCHEMA_FILE, ".json")
+        with new_file(written) as beside:
+            beside.write_text(schema_text(), encoding="utf-8")
+        line = f"# yaml-language-server: $schema={written}"
+        say(f"{written}: with the line `{line}` in {PARAMS_FILE}, editors check and explain it")
+        return
+    found = parameters_below(key, read_sections(PARAMS_FILE))
+    if as_json:
+        say_json([parameter._asdict() for parameter in found])
+    else:
+        say("\n".join(str(parameter) for parameter in found))
 
 
 def experiment(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from rulka.schedule import Schedule
 
@@ -43,32 +46,38 @@ CloneShape = Literal["policy", "iqn"]
 Backend = Literal["simulator", "game"]
 
 
-def _within(least: float, most: float) -> AfterValidator:
-    """Returns the check that all values of a schedule lie in a range, ends included."""
+@dataclass(frozen=True)
+class _Values:
+    """All values of a schedule lie in a range, ends included; the JSON schema bounds a plain number in its place."""
 
-    def check(schedule: Schedule) -> Schedule:
-        wrong = [value for value in schedule.values if not least <= value <= most]
+    least: float
+    most: float
+    are_positive: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        least = {"exclusiveMinimum": 0.0} if self.are_positive else {"minimum": self.least}
+        return {**handler(schema), **least, "maximum": self.most}
+
+    def _check(self, schedule: Schedule) -> Schedule:
+        wrong = [value for value in schedule.values if not self.least <= value <= self.most]
         if wrong:
-            message = f"values must be from {least:g} to {most:g}, got {wrong}"
+            message = f"values must be from {self.least:g} to {self.most:g}, got {wrong}"
+            raise ValueError(message)
+        wrong = [value for value in schedule.values if value <= 0.0]
+        if self.are_positive and wrong:
+            message = f"values must be positive, got {wrong}"
             raise ValueError(message)
         return schedule
 
-    return AfterValidator(check)
 
-
-def _positive(schedule: Schedule) -> Schedule:
-    wrong = [value for value in schedule.values if value <= 0.0]
-    if wrong:
-        message = f"values must be positive, got {wrong}"
-        raise ValueError(message)
-    return schedule
-
-
-ShareSchedule = Annotated[Schedule, _within(0.0, 1.0)]
-LearningRateSchedule = Annotated[Schedule, _within(0.0, 1.0), AfterValidator(_positive)]
-WeightSchedule = Annotated[Schedule, _within(-MOST, MOST)]
-NotNegativeSchedule = Annotated[Schedule, _within(0.0, MOST)]
-PositiveSchedule = Annotated[Schedule, _within(0.0, MOST), AfterValidator(_positive)]
+ShareSchedule = Annotated[Schedule, _Values(0.0, 1.0)]
+LearningRateSchedule = Annotated[Schedule, _Values(0.0, 1.0, are_positive=True)]
+WeightSchedule = Annotated[Schedule, _Values(-MOST, MOST)]
+NotNegativeSchedule = Annotated[Schedule, _Values(0.0, MOST)]
+PositiveSchedule = Annotated[Schedule, _Values(0.0, MOST, are_positive=True)]
 
 
 class Section(BaseModel):

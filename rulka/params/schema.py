@@ -1,0 +1,187 @@
+"""What can be set in `params.yaml`, told to editors as a JSON schema and to people as a list of parameters.
+
+Both are made of the typed sections, so that neither can say what these do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from rulka.params.base import MOST
+from rulka.params.problems import did_you_mean
+from rulka.params.reader import ParamsError
+from rulka.params.sections import Params
+from rulka.schedule import Schedule
+
+SCHEMA_FILE = Path("params.schema.json")
+_TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "string": "text",
+    "null": "null",
+    "object": "mapping",
+}
+
+
+class Parameter(NamedTuple):
+    """One parameter.
+
+    Attributes:
+        key: as on the command line: "ppo.gamma".
+        kind: of its section where that has several, each with other keys; else empty.
+        type: in words.
+        range: what its value may be; empty where the type says it all.
+        value: what it is set to, as YAML; None for a section, and where its section is of another kind, or null.
+        description: what it does.
+    """
+
+    key: str
+    kind: str
+    type: str
+    range: str
+    value: str | None
+    description: str
+
+    def __str__(self) -> str:
+        """Returns it in two lines."""
+        kind, value = (f" ({self.kind})" if self.kind else ""), ("" if self.value is None else f" = {self.value}")
+        type_and_range = ", ".join(part for part in (self.type, self.range) if part)
+        return f"{self.key}{kind}{value}\n    {type_and_range}: {self.description}"
+
+
+def json_schema() -> dict[str, Any]:
+    """Returns the JSON schema of `params.yaml`; what sections make impossible together is not in it."""
+    schema = Params.model_json_schema()
+    sections = schema["$defs"]
+    name = Schedule.__name__
+    sections[name] = {"anyOf": [{"type": "number"}, sections[name]]}
+    return {**schema, "title": "Rulka's params.yaml"}
+
+
+def schema_text() -> str:
+    """Returns the JSON schema as the text of a file."""
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def parameters(values: Mapping[str, Any]) -> list[Parameter]:
+    """Returns every parameter, in the order of the sections.
+
+    Args:
+        values: sections, as `read_sections` returns them.
+    """
+    schema = json_schema()
+    return list(_parameters(schema, schema["$defs"], values, ""))
+
+
+def parameters_below(key: str, values: Mapping[str, Any]) -> list[Parameter]:
+    """Returns the parameter of a name, or all of the section of that name; of an empty name, all there are.
+
+    Raises:
+        ParamsError: if there is none.
+    """
+    known = parameters(values)
+    found = [each for each in known if f"{each.key}.".startswith(f"{key}." if key else "")]
+    if not found:
+        keys = [each.key for each in known]
+        same = [name for name in keys if name.rpartition(".")[2] == key]
+        near = f"; did you mean {' or '.join(dict.fromkeys(same))}?" if same else did_you_mean(key, [*values, *keys])
+        message = f"there is no parameter {key}{near}"
+        raise ParamsError(message, hint="`rulka params list` shows all.")
+    return found
+
+
+def _parameters(
+    section: Mapping[str, Any], defs: Mapping[str, Any], values: Mapping[str, Any] | None, inside: str
+) -> Iterator[Parameter]:
+    kind = section["properties"].get("kind", {}).get("const", "")
+    for name, field in section["properties"].items():
+        value = None if values is None else values.get(name)
+        choices = [_resolved(choice, defs) for choice in field.get("oneOf", field.get("anyOf", [field]))]
+        sections = [choice for choice in choices if "properties" in choice]
+        is_value = values is not None and name in values and not any(_is_of(each, value) for each in sections)
+        yield Parameter(
+            key=f"{inside}{name}",
+            kind=kind,
+            type=_type(field, defs),
+            range=_range(field, defs),
+            value=_yaml(value) if is_value else None,
+            description=field["description"],
+        )
+        for each in sections:
+            yield from _parameters(each, defs, value if _is_of(each, value) else None, f"{inside}{name}.")
+
+
+def _resolved(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Mapping[str, Any]:
+    return defs[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+
+
+def _is_of(section: Mapping[str, Any], value: Any) -> bool:
+    kind = section["properties"].get("kind", {}).get("const")
+    return isinstance(value, dict) and (kind is None or value.get("kind") == kind)
+
+
+def _type(node: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
+    """Returns a type in words; alternatives by "or"."""
+    if node.get("$ref", "").endswith(f"/{Schedule.__name__}"):
+        return "number or schedule"
+    node = _resolved(node, defs)
+    choices = node.get("oneOf", node.get("anyOf"))
+    if choices:
+        return " or ".join(dict.fromkeys(_type(choice, defs) for choice in choices))
+    if "properties" in node:
+        return "section"
+    if "enum" in node or "const" in node:
+        return "choice"
+    if node.get("type") == "array":
+        items = node.get("prefixItems") or [node["items"]]
+        return f"list of {' and '.join(dict.fromkeys(_type(each, defs) for each in items))}"
+    return _TYPES[node["type"]]
+
+
+def _range(node: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
+    """Returns what a value may be, without alternatives that are sections."""
+    own = _bounds(node)
+    node = _resolved(node, defs)
+    choices = node.get("oneOf", node.get("anyOf"))
+    if own:
+        return own
+    if choices:
+        sections = [_resolved(choice, defs).get("properties", {}) for choice in choices]
+        kinds = [section["kind"]["const"] for section in sections if "kind" in section]
+        parts = [f"kind: {', '.join(kinds)}" if kinds else "", *(_range(choice, defs) for choice in choices)]
+        return ", ".join(dict.fromkeys(part for part in parts if part))
+    if "enum" in node or "const" in node:
+        return ", ".join(str(value) for value in node.get("enum", [node.get("const")]))
+    if node.get("type") == "array":
+        return ", ".join(dict.fromkeys(_range(each, defs) for each in node.get("prefixItems") or [node["items"]]))
+    return _bounds(node)
+
+
+def _bounds(node: Mapping[str, Any]) -> str:
+    """Returns the bounds of a number, without those that only keep slips out."""
+    low, high = "", ""
+    if "exclusiveMinimum" in node:
+        low = f"more than {_number(node['exclusiveMinimum'])}"
+    elif node.get("minimum", -MOST) > -MOST:
+        low = _number(node["minimum"])
+    if node.get("maximum", MOST) < MOST:
+        return f"{low} to {_number(node['maximum'])}" if low else f"at most {_number(node['maximum'])}"
+    if "exclusiveMaximum" in node:
+        high = f"less than {_number(node['exclusiveMaximum'])}"
+    if low and "minimum" in node:
+        low = f"{low} or more"
+    return " and ".join(part for part in (low, high) if part)
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).removesuffix("\n...\n").strip()

@@ -1,0 +1,169 @@
+"""Pages for people: links lead somewhere, on GitHub and in the site, and commands are those that there are."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from rulka.cli import COMMANDS, main
+from rulka.presets import preset_names
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES_OF_WHAT_THERE_IS = [page for page in PAGES if page.name != "status.md"]
+"""Status names commands that are missing, too."""
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^|\n)\n((?: {4}.*\n?)+)")
+CODE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?\)")
+SECTION_IN_TEXT = re.compile(r"`(docs/[\w./-]+\.md)`")
+COMMAND = re.compile(r"(?<![\w./-])((?:\.venv/bin/)?rulka|python -m|make) (?=[\w\[-])(.*)")
+PLACEHOLDER = re.compile(r"[A-Z_/]+|\.\.\.|\$\w+")
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose_of(page: Path) -> str:
+    """Returns a page without its code."""
+    return CODE.sub("", INDENTED.sub("\n", FENCE.sub("", text_of(page))))
+
+
+@cache
+def anchors_of(page: Path) -> set[str]:
+    """Returns what GitHub calls the headings of a page; the site's settings make it call them the same."""
+    anchors: set[str] = set()
+    for heading in re.findall(r"^#+ (.*?)\s*$", FENCE.sub("", text_of(page)), re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        anchors.add(name if name not in anchors else f"{name}-1")
+    return anchors
+
+
+def ids(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+# Links ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    wrong = []
+    for target in LINK.findall(prose_of(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.is_file() or (anchor and anchor not in anchors_of(file)):
+            wrong.append(target)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_pages_named_in_the_text_are_there(page: Path) -> None:
+    assert [name for name in SECTION_IN_TEXT.findall(text_of(page)) if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT], ids=ids)
+def test_pages_of_the_site_link_to_nothing_outside_docs(page: Path) -> None:
+    """It would work on GitHub and not in the site."""
+    targets = [target.partition("#")[0] for target in LINK.findall(prose_of(page)) if not re.match(r"[a-z]+:", target)]
+    assert [name for name in targets if not (page.parent / name).resolve().is_relative_to(ROOT / "docs")] == []
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+def commands_in(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields every command of ours in the code of a page, by what it is called with and its words."""
+    blocks = [*(match.group() for match in FENCE.finditer(text)), *INDENTED.findall(FENCE.sub("", text))]
+    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    for line in [*lines, *CODE.findall(INDENTED.sub("\n", FENCE.sub("", text)))]:
+        found = COMMAND.search(re.split(r"(?:^|\s)#", line)[0])
+        if found:
+            words = re.split(r"[;|&]| ──► ", found[2])[0].replace("[", " ").replace("]", " ")
+            yield found[1].removeprefix(".venv/bin/"), shlex.split(words)
+
+
+@cache
+def options_of(command: str) -> set[str]:
+    """Returns the options of a `rulka` command, as its help lists them."""
+    said = StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
+        patch.setenv("COLUMNS", "200")
+        patch.setattr(sys, "argv", ["rulka", command, "--help"])
+        with pytest.raises(SystemExit):
+            main()
+    return set(re.findall(r"^\W*(?:-h, )?(--[a-z-]+)", said.getvalue(), re.MULTILINE))
+
+
+@cache
+def words_in_module(module: str) -> set[str]:
+    """Returns every text in the code of a module, or of a package's `__main__`: its options are among them."""
+    path = ROOT.joinpath(*module.split("."))
+    file = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__main__.py"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def wrong_with(program: str, words: list[str]) -> str:
+    """Returns what is wrong with a command, empty for nothing."""
+    name, options = words[0], {word.partition("=")[0] for word in words if word.startswith("--")}
+    if program == "make":
+        targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        named = [word for word in words if "=" not in word]
+        return "" if set(named) <= set(targets) else "there is no such target"
+    if program == "python -m":
+        if name.split(".")[0] not in ("benchmarks", "tasks", "rulka"):
+            return ""
+        try:
+            unknown = options - words_in_module(name)
+        except OSError:
+            return "there is no such module"
+        return f"has no option {unknown}" if unknown else ""
+    if name.startswith("--"):
+        return "" if name in ("--version", "--help", "--tyro-print-completion") else f"has no option {name}"
+    if name not in COMMANDS:
+        return "" if PLACEHOLDER.fullmatch(name) else "is no command"
+    unknown = options - options_of(name)
+    if unknown:
+        return f"has no option {unknown}"
+    if name == "preset" and len(words) > 1 and not PLACEHOLDER.fullmatch(words[1]):
+        known = {*preset_names(ROOT / "presets"), "list", "undo"}
+        return "" if words[1] in known else "is no preset"
+    if name == "experiment" and words[1:] and words[1].islower():
+        return "" if (ROOT / words[1]).is_file() else "is no file of an experiment"
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES_OF_WHAT_THERE_IS, ids=ids)
+def test_commands_and_their_options_are_there(page: Path) -> None:
+    wrong = {
+        f"{program} {' '.join(words)}": wrong_with(program, words) for program, words in commands_in(text_of(page))
+    }
+    assert {command: problem for command, problem in wrong.items() if problem} == {}
+
+
+def test_a_wrong_link_or_command_would_be_found() -> None:
+    assert "stages-and-dvc" in anchors_of(ROOT / "docs" / "architecture.md")
+    text = "Text `rulka evaluat`.\n\n    rulka evaluate --agnt x   # why\n"
+    text += "\n```\nmake dmo\npython -m benchmarks.iqn --jsn\n```\n"
+    found = [wrong_with(program, words) for program, words in commands_in(text)]
+    assert found == [
+        "there is no such target",
+        "has no option {'--jsn'}",
+        "has no option {'--agnt'}",
+        "is no command",
+    ]
+    assert len([command for page in PAGES for command in commands_in(text_of(page))]) > 100

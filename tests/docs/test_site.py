@@ -1,0 +1,80 @@
+"""The site of docs/: what is generated for it, and that it builds and needs nothing from outside."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 300
+
+
+@pytest.fixture(scope="module")
+def site_pages() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_pages", ROOT / "docs" / "site_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_parameters_has_a_row_with_five_cells_for_each(site_pages: ModuleType) -> None:
+    text = site_pages.page()
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+    assert "| `ppo.gamma` | number or schedule | 0 to 1 | `0.985` | discount of one decision |" in rows
+    assert "| `encoder.width` (impala) | whole number | 1 to 64 |  | factor of the channels 16, 32 and 32 |" in rows
+    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(yaml.safe_load((ROOT / "params.yaml").read_text()))
+
+
+def test_every_page_is_in_the_navigation(site_pages: ModuleType) -> None:
+    class Loader(yaml.SafeLoader):
+        """Leaves MkDocs' own tags alone."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    named = re.findall(r"[\w/-]+\.md", json.dumps(yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted([*named, *site_pages.experiment_pages()]) == sorted({*pages, "parameters.md"})
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material", reason="mkdocs-material is not installed; `make docs` installs it")
+    folder = tmp_path_factory.mktemp("site")
+    answer = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert (answer.returncode, answer.stdout) == (0, ""), answer.stderr
+    return folder
+
+
+def test_the_site_builds_and_needs_nothing_from_outside(site: Path) -> None:
+    pages = [page for page in site.rglob("*.html") if page.name != "404.html"]
+    assert len(pages) > 25
+    loaded = re.compile(r"""<(?:script|img|iframe)\b[^>]*\bsrc=["']?([^"'\s>]+)|<link\b[^>]*\bhref=["']?([^"'\s>]+)""")
+    for page in pages:
+        targets = [src or href for src, href in loaded.findall(page.read_text(encoding="utf-8"))]
+        assert len(targets) > 3
+        assert [name for name in targets if re.match(r"(?:[a-z]+:)?//", name)] == []
+        assert [name for name in targets if not (page.parent / name).is_file()] == []
+
+
+def test_the_site_has_the_schema_and_an_index_to_search_without_a_server(site: Path) -> None:
+    assert json.loads((site / "params.schema.json").read_text())["title"] == "Rulka's params.yaml"
+    assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")

@@ -1,0 +1,112 @@
+"""What parameters say about themselves: the JSON schema for editors, and the list for people."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from rulka.params import ParamsError, read_sections
+from rulka.params.schema import Parameter, json_schema, parameters, parameters_below
+from rulka.presets import laid_over
+
+ROOT = Path(__file__).parents[1]
+BASE: dict[str, Any] = read_sections(ROOT / "params.yaml")
+PRESETS = sorted((ROOT / "presets").rglob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("preset", [None, *PRESETS], ids=lambda path: path.stem if path else "params")
+def test_what_can_be_read_fits_the_schema(validator: jsonschema.Draft202012Validator, preset: Path | None) -> None:
+    sections = laid_over(BASE, read_sections(preset), preset.name, ParamsError) if preset else BASE
+    assert [(list(error.path), error.message) for error in validator.iter_errors(sections)] == []
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("ppo", "gamma", 1.5),  # a plain number in the place of a schedule has its bounds
+        ("ppo", "learning_rate", 0.0),
+        ("ppo", "gamma", {"interpolation": "cubic", "points": [[0, 1.0]]}),
+        ("ppo", "gama", 0.9),
+        ("train", "algorithm", "sac"),
+        ("train", "num_collectors", "2"),
+        ("encoder", "width", 2),  # a key of another kind
+    ],
+)
+def test_what_cannot_be_read_does_not(
+    validator: jsonschema.Draft202012Validator, section: str, key: str, value: object
+) -> None:
+    sections = copy.deepcopy(BASE)
+    sections[section][key] = value
+    assert not validator.is_valid(sections)
+
+
+def found(key: str, **values: Any) -> Parameter:
+    return next(each for each in parameters(BASE | values) if each.key == key)
+
+
+def test_parameters_say_type_range_value_and_what_they_are() -> None:
+    assert found("ppo.gamma") == ("ppo.gamma", "", "number or schedule", "0 to 1", "0.985", "discount of one decision")
+    assert str(found("ppo.gamma")) == "ppo.gamma = 0.985\n    number or schedule, 0 to 1: discount of one decision"
+    assert found("train.seed")[2:5] == ("whole number", "0 or more and less than 4,294,967,296", "1")
+    assert found("train.max_cpu_minutes")[2:5] == ("number or null", "more than 0", "null")
+    assert found("train.compared")[2:5] == ("list of choice", "ppo, impala, iqn, grpo, dpo", "[iqn]")
+    assert found("grpo.cut_worth")[2:5] == ("number", "", "-4.0")
+    assert found("rewards.off_track")[3] == "at most 0"
+    assert found("simulator.camera.pitch_deg")[3] == "more than -60 and less than 60"
+    assert found("iqn.munchausen")[2:5] == ("section or null", "", "null")
+    assert found("iqn.munchausen.alpha").value is None
+    assert found("encoder")[2:5] == ("section", "kind: conv, impala, patches, backbone", None)
+
+
+def test_values_are_those_of_the_kind_that_is_chosen() -> None:
+    chosen = {"encoder": {"kind": "impala", "width": 2, "adaptive_pool": 6, "spectral_norm": True}}
+    pools = [each for each in parameters(BASE | chosen) if each.key == "encoder.adaptive_pool"]
+    assert [(each.kind, each.value) for each in pools] == [("conv", None), ("impala", "6")]
+
+
+def test_every_key_of_the_file_is_in_the_list() -> None:
+    def keys(sections: dict[str, Any], inside: str = "") -> set[str]:
+        own = {f"{inside}{name}" for name in sections}
+        return own.union(*(keys(value, f"{inside}{name}.") for name, value in sections.items() if type(value) is dict))
+
+    of_schedules = {"interpolation", "points", "shares"}
+    in_file = {key for key in keys(BASE) if key.rpartition(".")[2] not in of_schedules}
+    assert in_file - {each.key for each in parameters(BASE)} == set()
+
+
+def test_a_section_or_one_of_its_keys_is_listed() -> None:
+    assert [each.key for each in parameters_below("race_end", BASE)] == [
+        "race_end",
+        "race_end.max_race_s",
+        "race_end.no_progress_s",
+        "race_end.min_gain_m",
+    ]
+    assert [each.key for each in parameters_below("ppo.gamma", BASE)] == ["ppo.gamma"]
+    assert parameters_below("", BASE) == parameters(BASE)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("no_progress_s", "there is no parameter no_progress_s; did you mean race_end.no_progress_s?"),
+        ("ppo.gama", "there is no parameter ppo.gama; did you mean ppo.gamma?"),
+        ("race_en", "there is no parameter race_en; did you mean race_end?"),
+        ("zzz", "there is no parameter zzz"),
+    ],
+)
+def test_a_parameter_that_is_not_there_is_named(key: str, message: str) -> None:
+    with pytest.raises(ParamsError) as error:
+        parameters_below(key, BASE)
+    assert str(error.value) == message
+    assert error.value.hint == "`rulka params list` shows all."
