@@ -50,9 +50,7 @@ def test_an_unknown_command_is_called_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, said: str
 ) -> None:
     assert call(monkeypatch, typed, "--json") == 2
-    assert capsys.readouterr().err.startswith(
-        f"error: there is no command {said}  The commands are new, run, up, down"
-    )
+    assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are new, run, up, down")
 
 
 def test_no_command_ends_like_an_unknown_one(

@@ -236,7 +236,7 @@ def _curves(results: Results, theme: Theme) -> Figure:
         row[0].set_ylabel(label)
         for (axis, _), axes in zip(AXES, row, strict=True):
             _draw_curves(axes, results.curves, axis, name, theme)
-    for (_, label), axes in zip(AXES, places[-1], strict=True):
+    for (axis, label), axes in zip(AXES, places[-1], strict=True):
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter(ScalarFormatter() if axis == "cpu_minutes" else EngFormatter())
     places[0, 0].yaxis.set_major_formatter(PercentFormatter(1.0))

@@ -33,13 +33,6 @@ def test_reference_params_are_the_repositorys_from_anywhere(tmp_path, monkeypatc
     assert reference_params() == read_params(ROOT / "params.yaml")
 
 
-def test_a_wheel_carries_the_parameters() -> None:
-    """Outside a checkout they, and the presets, are read from the copies that the wheel is told to hold."""
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert '"params.yaml" = "rulka/reference_params.yaml"' in project
-    assert '"presets" = "rulka/reference_presets"' in project
-
-
 def test_what_is_left_out_comes_from_the_reference() -> None:
     reference: Params = reference_params()
     settings = read_settings(None, {"max_race_s": 7.0, "start_anywhere": None}, ())

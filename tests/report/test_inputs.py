@@ -169,7 +169,7 @@ IQN_HELP = (
     [
         ("ppo", SCRATCH, "PPO starts from scratch, with random weights."),
         ("iqn", SCRATCH, "IQN starts from scratch, with random weights."),
-        ("ppo", dict.fromkeys(SCRATCH, "cloned"), "PPO starts as the cloned policy, with a random value head."),
+        ("ppo", dict.fromkeys(SCRATCH, "cloned"), "PPO starts as the cloned policy; what that has not starts random."),
         (
             "ppo",
             SCRATCH | {"encoder": "pretrained", "heads": "cloned"},
