@@ -18,7 +18,7 @@ from matplotlib.ticker import EngFormatter, PercentFormatter, ScalarFormatter
 from rulka.evaluation.by_track import HEAD
 from rulka.evaluation.statistics import Interval
 from rulka.experiments.plan import ExperimentFile, Plan
-from rulka.experiments.results import SCORE, Measures, Results, Summary
+from rulka.experiments.results import SCORE, Arrival, Measures, Results, Summary
 from rulka.experiments.statistics import performance_profile
 from rulka.outputs import new_file
 from rulka.provenance import current_commit, library_versions
@@ -27,6 +27,9 @@ from rulka.report.theme import LIGHT, Theme, to_png
 CURVES = (("finish_rate", "training races finished"), ("check_mean_progress_m", "greedy checks: progress (m)"))
 AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes, with what came before"))
 DASHES = ("-", "--", "-.", ":")
+ANY_FINISH = np.finfo(np.float64).tiny
+"""A pace that every greedy check has in which a race finished."""
+MEDIANS = "Medians and ranges of the runs that got there; the others never did."
 NUM_POINTS = 60
 """Points of a curve: runs log at times of their own, and are compared at common ones."""
 
@@ -152,6 +155,7 @@ def _text(plan: Plan, results: Results, command: str, pictures: Sequence[str]) -
         " that it began with; the least of the runs. *CPU min* are those of training; *before*, those of the stages"
         " before it that an agent takes something over from, recordings and frames included.",
         *_missing(results),
+        *_first_finishes(results, file.baseline),
         *_arrivals(results, file.baseline),
         *(f"![{plan.name}](images/{name})" for name in pictures),
         "## Every run",
@@ -166,20 +170,31 @@ def _arrivals(results: Results, baseline: str) -> list[str]:
     level = results.level(baseline)
     if level == 0.0:
         return []
-    arrivals = results.arrivals(level)
+    return [
+        f"## As good as `{baseline}`",
+        _when(results.arrivals(level), baseline),
+        f"When a greedy check of a run first came to what the best one of a run of `{baseline}` comes to (the share"
+        f" finished over their mean time; median over its runs). {MEDIANS}",
+    ]
+
+
+def _first_finishes(results: Results, baseline: str) -> list[str]:
+    """Returns the part about when a greedy check first finished; nothing where none did."""
+    arrivals = results.arrivals(ANY_FINISH)
+    if not any(one.env_steps for one in arrivals):
+        return []
+    text = f"When a race of a run's greedy checks first finished; the first check is of what it began with. {MEDIANS}"
+    return ["## The first finish", _when(arrivals, baseline), text]
+
+
+def _when(arrivals: Sequence[Arrival], baseline: str) -> str:
     own = next((statistics.median(one.env_steps) for one in arrivals if one.variant == baseline and one.env_steps), 0.0)
     rows = [["variant", "runs that got there", "env steps", "of the baseline's", "CPU min, with what came before"]]
     for one in arrivals:
         there = f"{len(one.env_steps)} of {one.num_runs}"
         share = f"{statistics.median(one.env_steps) / own:.2f}" if own and one.env_steps else "-"
         rows.append([one.variant, there, _middle(one.env_steps, ",.0f"), share, _middle(one.cpu_minutes, ".1f")])
-    return [
-        f"## As good as `{baseline}`",
-        _table(rows),
-        f"When a greedy check of a run first came to what the best one of a run of `{baseline}` comes to (the share"
-        " finished over their mean time; median over its runs). Medians and ranges of the runs that got there; the"
-        " others never did.",
-    ]
+    return _table(rows)
 
 
 def _middle(values: Sequence[float], form: str) -> str:

@@ -82,6 +82,7 @@ NUM_PROBED = 3
 """The clock is read inside the frames of this many decisions; more would slow the rest."""
 ACTIONS = (0, 0, 1, 0, 0, 2)
 """Wags along the road."""
+OVER_LIMIT = "the check took longer than its limit"
 
 
 def check_game(
@@ -107,9 +108,14 @@ def check_game(
         raise UserError(message)
     report = CheckReport(f"{host}:{port}")
     with GameClient(host, port, min(WAIT_S, limit_s)) as client:
-        check = _Check(client, report, speed, time.monotonic() + limit_s)
+        end_s = time.monotonic() + limit_s
+        check = _Check(client, report, speed, end_s)
         try:
             check.run(num_decisions, open_map)
+        except GameTimeoutError as error:
+            report.deviations.append(str(error))
+            if time.monotonic() >= end_s and str(error) != OVER_LIMIT:  # so that wait was cut short
+                report.deviations.append(OVER_LIMIT)
         except GameError as error:
             report.deviations.append(str(error))
         report.messages = {int(number): count for number, count in client.counts.items()}
@@ -301,8 +307,7 @@ class _Check:
     def _limit(self) -> None:
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
-            message = "the check took longer than its limit"
-            raise GameTimeoutError(message)
+            raise GameTimeoutError(OVER_LIMIT)
         self._client.set_timeout(min(self._wait_s, left_s))
 
     def _unexpected(self, expected: str, sync: Sync) -> NoReturn:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-import select
+import selectors
 import socket
 import threading
 import time
@@ -55,6 +55,9 @@ class GameServer:
         self._stream: Stream | None = None
         self._stopped = threading.Event()
         self._listener = _listen(port)
+        # Not `select`, which refuses a process that has over 1,024 files open.
+        self._waiting = selectors.DefaultSelector()
+        self._waiting.register(self._listener, selectors.EVENT_READ)
         self.port: int = self._listener.getsockname()[1]
 
     def serve(self) -> None:
@@ -67,6 +70,7 @@ class GameServer:
                     self._drop(str(lost))
         finally:
             self._drop("the server stops")
+            self._waiting.close()
             self._listener.close()
 
     def stop(self) -> None:
@@ -124,7 +128,7 @@ class GameServer:
         if wait_s <= 0 and now_s < self._next_accept_s:
             return
         self._next_accept_s = now_s + ACCEPT_S
-        if not select.select([self._listener], [], [], wait_s)[0]:
+        if not self._waiting.select(wait_s):
             return
         connection, _ = self._listener.accept()
         self._drop("another program connected")

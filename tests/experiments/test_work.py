@@ -154,6 +154,8 @@ def test_an_experiment_is_run_once_and_has_a_page() -> None:
     assert "| low | 2 | 0.820 | 100% | 12.20 s | 0.75 | 2,000 | 0 |" in page
     assert "| plain | 1 of 2 | 190 (190 to 190) | 1.00 | 1.9 (1.9 to 1.9) |" in page, "0.9 / 9.90 s is the better one's"
     assert "| low | 0 of 2 | - | - | - |" in page
+    first = page[page.index("## The first finish") : page.index("## As good as")]
+    assert "| low | 2 of 2 | 0 (0 to 0) | - | 0.0 (0.0 to 0.0) |" in first
     assert "| low | 2 | there | 600 m | no | 2 of 2 | 12.20 s | 1.220 | gold |" in page
     assert "| plain | 1 | here | 600 m | yes |" in page
     assert Path("images/test-curves.png").stat().st_size > 10_000

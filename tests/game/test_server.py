@@ -1,5 +1,7 @@
 """The server against a byte-level program, which knows nothing of our client."""
 
+import os
+import resource
 import signal
 import struct
 import subprocess
@@ -65,6 +67,21 @@ def finished(server: GameServer) -> Wire:
             wire.int()
         wire.send(i32(message))
     return wire
+
+
+def test_it_serves_in_a_process_with_many_open_files(serve: ServerMaker) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"a process may have but {hard} files open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with greeted(serve()) as wire:
+            assert wire.ints(2) == (1, -2600)
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # Clock and run steps --------------------------------------------------------------------------------------------------
