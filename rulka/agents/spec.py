@@ -184,6 +184,11 @@ class Learner(Protocol):
         ...
 
     @property
+    def allowed_lag(self) -> int | None:
+        """By how many versions the weights that made experience may lag when it comes; None where any age will do."""
+        ...
+
+    @property
     def precision(self) -> Precision:
         """In which the network's body learns: "float32" or "bfloat16"."""
         ...

@@ -39,6 +39,11 @@ class BlockSpec:
         """[L, H, W] of what a car sees."""
         return self.frames, self.height, self.width
 
+    @property
+    def num_env_steps(self) -> int:
+        """Decisions in a block, of all cars together."""
+        return self.num_steps * self.num_cars
+
     def layout(self) -> dict[str, tuple[tuple[int, ...], type]]:
         """Returns shape and dtype of every array of a block, in storage order."""
         steps, cars = (self.num_steps, self.num_cars), (self.num_steps + 1, self.num_cars)

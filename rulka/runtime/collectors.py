@@ -131,7 +131,7 @@ class SerialCollectors:
         if self._env_steps >= num_allowed_env_steps:
             return []
         races = self._collector.fill(self._block, Moment(self._env_steps, budget_share))
-        self._env_steps += self._block.reward.size
+        self._env_steps += self._block.spec.num_env_steps
         cars = self._collector.cars.copy()
         spent = CollectorTimes(0.0, 0.0, self._collector.acting_s, self._collector.simulating_s)
         facts = BlockFilled(0, self._actor.version, races, cars, spent)
@@ -281,7 +281,7 @@ class CollectorProcesses:
             self._under_way[index].add(slot)
             self._given_out.append((index, slot))
             self._supervisor.send(index, Fill(slot, Moment(self._env_steps, budget_share)))
-            self._env_steps += self._block_env_steps
+            self._env_steps += self._spec.block.num_env_steps
 
     def _in_turn(self) -> Iterator[Delivery]:
         while self._given_out and self._given_out[0] in self._filled:
@@ -295,13 +295,9 @@ class CollectorProcesses:
         for slot in self._under_way[index]:
             self._blocks[index].poison(slot)
             self._given_out.remove((index, slot))
-            self._env_steps -= self._block_env_steps
+            self._env_steps -= self._spec.block.num_env_steps
         self._free[index] |= self._under_way[index]
         self._under_way[index] = set()
-
-    @property
-    def _block_env_steps(self) -> int:
-        return self._spec.block.num_steps * self._spec.block.num_cars
 
     def _worker_spec(self, index: int, num_restarts: int) -> WorkerSpec:
         return WorkerSpec(

@@ -119,7 +119,8 @@ class LearnerLoop:
         self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
         self._learner, self._collectors, self._checks = learner, collectors, checks
         self._files, self._stop = files, stop
-        self._shares, self._learning, self._live = TimeShares(), LearningMeans(), LiveCars(spec.folder)
+        self._shares, self._learning = TimeShares(learner.allowed_lag), LearningMeans()
+        self._live = LiveCars(spec.folder)
         self.records = Records(spec.folder)
         self._published = -1
         self._has_work = False
@@ -201,12 +202,11 @@ class LearnerLoop:
         for delivery in deliveries:
             with self._shares.spending("inserting"):
                 self._learner.insert(delivery.block, delivery.collector, delivery.facts.version)
-                num_env_steps = delivery.block.reward.size
                 self._collectors.release(delivery)
-            self._shares.add_block(delivery.collector, delivery.facts, num_env_steps, self._learner.version)
+            self._shares.add_block(delivery.collector, delivery.facts, self.spec.block, self._learner.version)
             self.races.add(delivery.facts.races)
             self._live.add(delivery.collector, delivery.facts.cars)
-            self.state.env_steps += num_env_steps
+            self.state.env_steps += self.spec.block.num_env_steps
         return self.state.env_steps - env_steps_before
 
     def _learn(self) -> None:
@@ -230,6 +230,7 @@ class LearnerLoop:
             message = f"training diverged: after update {self._learner.version}, {wrong[0]!r} holds NaN or infinity"
             raise DivergedError(message, hint="Lower the learning rate; the last checkpoint is from before.")
         self._collectors.publish(self._learner.version, tensors)
+        self._shares.add_weights(tensors)
         self._published = self._learner.version
 
     def _look_for_stall(self, num_taken: int) -> None:

@@ -11,7 +11,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from rulka.buffers.experience import BlockSpec
 from rulka.runtime.messages import BlockFilled, CollectorTimes, InferenceTimes, RaceEnd
 
 NUM_RECENT_RACES = 200
@@ -93,9 +95,15 @@ class RaceStatistics:
 
 
 class TimeShares:
-    """How learner and collectors spend their time, and how old the experience is, since the last report."""
+    """How learner and collectors spend their time, and how much experience came and how old, since the last report."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowed_lag: int | None) -> None:
+        """Starts.
+
+        Args:
+            allowed_lag: experience is fresh whose weights lag by at most so many versions; None: any is.
+        """
+        self._allowed_lag = allowed_lag
         self._start()
 
     @contextmanager
@@ -109,22 +117,27 @@ class TimeShares:
         """Adds how many filled blocks were there when the learner came for some."""
         self._num_ready.append(num_blocks)
 
-    def add_block(self, collector: int, facts: BlockFilled, num_env_steps: int, version: int) -> None:
+    def add_block(self, collector: int, facts: BlockFilled, spec: BlockSpec, version: int) -> None:
         """Adds a block that was just inserted.
 
         Args:
             collector: who filled it.
             facts: of the block.
-            num_env_steps: decisions in it.
+            spec: its shape.
             version: of the learner's weights now.
         """
-        self._num_env_steps += num_env_steps
+        self._num_env_steps += spec.num_env_steps
+        self._num_block_bytes += spec.num_bytes
         self._collector_s[collector] += np.array(astuple(facts.spent))
         self._versions_behind.append(version - facts.version)
 
     def add_inference(self, times: Iterable[InferenceTimes]) -> None:
         """Adds what central inference said of its time."""
         self._inference += times
+
+    def add_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Adds weights that were just given to the collectors."""
+        self._num_weight_bytes += sum(tensor.nbytes for tensor in tensors.values())
 
     def add_update(self, num_samples: float) -> None:
         """Adds an update that learned from so many transitions or decisions, each counted as often as it was used."""
@@ -147,7 +160,13 @@ class TimeShares:
             "blocks_ready": float(np.mean(self._num_ready)) if self._num_ready else None,
             "versions_behind": float(np.mean(behind)) if behind else None,
             "most_versions_behind": max(behind, default=None),
+            "blocks_mb_per_s": self._num_block_bytes / 1e6 / wall_s,
+            "weights_mb_per_s": self._num_weight_bytes / 1e6 / wall_s,
         }
+        if self._allowed_lag is not None:  # blocks are alike
+            fresh = float(np.mean(np.array(behind) <= self._allowed_lag)) if behind else None
+            learned_per_s = None if fresh is None else self._num_samples / wall_s * fresh
+            values |= {"freshness": fresh, "fresh_samples_per_s": learned_per_s}
         values |= {f"learner_{activity}_share": seconds / wall_s for activity, seconds in learner_s.items()}
         together_s = np.sum([_NO_TIME, *self._collector_s.values()], axis=0)
         values |= {f"collectors_{name}_share": share for name, share in _shares(together_s).items()}
@@ -164,6 +183,7 @@ class TimeShares:
     def _start(self) -> None:
         self._started_s, self._started_cpu_s = time.monotonic(), time.process_time()
         self._num_env_steps, self._num_samples = 0, 0.0
+        self._num_block_bytes = self._num_weight_bytes = 0
         self._learner_s = dict.fromkeys(get_args(Activity), 0.0)
         self._collector_s: dict[int, NDArray[np.float64]] = defaultdict(_NO_TIME.copy)
         self._versions_behind: list[int] = []

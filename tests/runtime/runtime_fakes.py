@@ -190,6 +190,10 @@ class FakeLearner:
     def set_budget_share(self, share: float) -> None:
         self.budget_shares.append(share)
 
+    @property
+    def allowed_lag(self) -> int:
+        return self._ahead // self._blocks_per_update
+
     def num_allowed_env_steps(self) -> int:
         if self._fault == "stall":
             return 2 * BLOCK_STEPS

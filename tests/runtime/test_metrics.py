@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from rulka.buffers.experience import BlockSpec
 from rulka.runtime import metrics
 from rulka.runtime.messages import BlockFilled, CollectorTimes, RaceEnd
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
+
+BLOCK = BlockSpec(num_steps=25, num_cars=2, height=3, width=5, num_floats=6)
 
 
 class Clock:
@@ -34,7 +38,7 @@ def filled(version: int, spent: CollectorTimes) -> BlockFilled:
 
 
 def test_time_shares_of_learner_and_collectors(clock: Clock) -> None:
-    shares = TimeShares()
+    shares = TimeShares(allowed_lag=1)
     with shares.spending("waiting"):
         clock.now_s += 2.0
     for activity, seconds in (("inserting", 1.0), ("updating", 4.0), ("checking", 3.0)):
@@ -42,9 +46,10 @@ def test_time_shares_of_learner_and_collectors(clock: Clock) -> None:
             clock.now_s += seconds
     shares.add_deliveries(3)
     shares.add_deliveries(0)
-    shares.add_block(0, filled(4, CollectorTimes(1.0, 0.0, 2.0, 1.0)), 50, version=6)
-    shares.add_block(1, filled(6, CollectorTimes(0.0, 1.0, 3.0, 0.0)), 50, version=6)
+    shares.add_block(0, filled(4, CollectorTimes(1.0, 0.0, 2.0, 1.0)), BLOCK, version=6)
+    shares.add_block(1, filled(6, CollectorTimes(0.0, 1.0, 3.0, 0.0)), BLOCK, version=6)
     shares.add_update(250.0)
+    shares.add_weights({"layer": torch.zeros(1000, dtype=torch.bfloat16), "bias": torch.zeros(250)})
     values, each = shares.take()
     assert values["env_steps_per_s"] == 10.0
     assert values["samples_learned_per_s"] == 25.0
@@ -55,6 +60,9 @@ def test_time_shares_of_learner_and_collectors(clock: Clock) -> None:
     assert values["learner_saving_share"] == 0.0
     assert values["blocks_ready"] == 1.5
     assert (values["versions_behind"], values["most_versions_behind"]) == (1.0, 2)
+    assert (values["freshness"], values["fresh_samples_per_s"]) == (0.5, 12.5), "one of two lags by more than 1"
+    assert values["blocks_mb_per_s"] == pytest.approx(2 * BLOCK.num_bytes / 1e7)
+    assert values["weights_mb_per_s"] == pytest.approx(3000 / 1e7)
     assert values["collectors_acting_share"] == 5.0 / 8.0
     assert values["collectors_waiting_share"] == 1.0 / 8.0
     assert each["Collectors/0/acting_share"] == 0.5
@@ -62,8 +70,8 @@ def test_time_shares_of_learner_and_collectors(clock: Clock) -> None:
 
 
 def test_a_report_covers_only_its_own_time(clock: Clock) -> None:
-    shares = TimeShares()
-    shares.add_block(0, filled(0, CollectorTimes(1.0, 1.0, 1.0, 1.0)), 50, version=3)
+    shares = TimeShares(None)
+    shares.add_block(0, filled(0, CollectorTimes(1.0, 1.0, 1.0, 1.0)), BLOCK, version=3)
     clock.now_s += 1.0
     shares.take()
     clock.now_s += 1.0
@@ -71,6 +79,7 @@ def test_a_report_covers_only_its_own_time(clock: Clock) -> None:
     assert values["env_steps_per_s"] == 0.0
     assert values["collectors_acting_share"] is None
     assert values["versions_behind"] is None
+    assert "freshness" not in values, "any age will do"
     assert each == {}
 
 

@@ -133,6 +133,10 @@ class IqnLearner:
         """How far learning has come."""
         return Moment(self.num_env_steps, self._budget_share)
 
+    @property
+    def allowed_lag(self) -> None:
+        """Any: replayed experience is old anyhow."""
+
     def num_allowed_env_steps(self) -> int:
         """Decisions to start with, those that learning has kept up with, and as many ahead as there were to start."""
         learned = int((self._num_learned - self._num_reset_samples) / self._params.samples_per_insert)

@@ -151,6 +151,11 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         """How far learning has come."""
         return Moment(self.num_env_steps, self._budget_share)
 
+    @property
+    def allowed_lag(self) -> int:
+        """As many updates as collectors may run ahead."""
+        return self._params.max_versions_behind
+
     def num_allowed_env_steps(self) -> int:
         """As many decisions as are used up, and those of the update to come and of `max_versions_behind` more."""
         num_used = self.num_env_steps - self._waiting.num_decisions
