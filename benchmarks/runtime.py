@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
@@ -41,7 +42,7 @@ from rulka.params import Algorithm, Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.acting import LocalActor
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collector import Collector
+from rulka.runtime.collector import CarGroup, Collector
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
 from rulka.runtime.experience_files import ExperienceFiles
@@ -168,7 +169,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
         actor = make_actor(agent_spec(params, algorithm), 0)
         image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
         rates[f"{algorithm}: forward pass of {num_cars}"] = per_cpu_second(partial(act, actor, image, floats), seconds)
-        collector = Collector(0, cars, LocalActor(actor), spec, seed=1)
+        collector = Collector(0, [CarGroup(cars, LocalActor(actor), 1)], spec)
         rates[f"{algorithm}: collector"] = per_cpu_second(partial(collect, collector, block), seconds)
         learner = make_learner(agent_spec(params, algorithm), 0, device)
         batch_size = getattr(params, algorithm).batch_size
@@ -275,7 +276,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
 
 
 def inference(
-    params: Params, track: Path, num_cars: int, place: str, seconds: float, device: torch.device = CPU
+    params: Params, track: Path, num_cars: int, place: str, seconds: float, device: torch.device = CPU, groups: int = 1
 ) -> float:
     """Lets four collectors drive without a learner and returns env steps per second of wall time.
 
@@ -286,8 +287,10 @@ def inference(
         place: where actions are chosen, "local" or "central".
         seconds: to measure, after every collector has filled a block.
         device: of central inference.
+        groups: that each collector's cars are parted into.
     """
-    update = {"num_collectors": 4, "cars_per_collector": num_cars, "block_steps": 16, "inference": place}
+    update = {"num_collectors": 4, "cars_per_collector": num_cars, "block_steps": 16}
+    update |= {"inference": place, "car_groups": groups}
     params = params.model_copy(update={"train": params.train.model_copy(update=update)})
     with tempfile.TemporaryDirectory() as folder:
         run = run_spec(params, track, "iqn", Path(folder), device)
@@ -432,11 +435,10 @@ def main() -> None:
         result["sustained"] = sustained(params, track, 3.0 * arguments.seconds)
         result["checkpoints"] = checkpoints(params)
         result["inference"] = {
-            f"{cars} car{'s' * (cars > 1)} each, {place}": inference(
-                params, track, cars, place, arguments.seconds / 2, device
+            f"{cars} car{'s' * (cars > 1)} each, {place}{', in two groups' * (groups > 1)}": inference(
+                params, track, cars, place, arguments.seconds / 2, device, groups
             )
-            for cars in (1, 32)
-            for place in ("local", "central")
+            for cars, place, groups in (*product((1, 32), ("local", "central"), (1,)), (32, "central", 2))
         }
         result["central"] = central(params, device, arguments.seconds / 8)
         if (peak := peak_bytes(device)) is not None:

@@ -126,8 +126,9 @@ class Params(Section):
         num_groups = train.num_cars // group_size
         return [
             (
-                train.cars_per_collector % group_size > 0,
-                f"{compares}: train.cars_per_collector {train.cars_per_collector} must be a multiple of that",
+                train.cars_per_collector % (group_size * train.car_groups) > 0,
+                f"{compares}: train.cars_per_collector {train.cars_per_collector} must be a multiple of that"
+                + (f" in each of its {train.car_groups} car_groups" if train.car_groups > 1 else ""),
             ),
             (
                 group_size > 1 and train.start_from_earlier > 0.0,

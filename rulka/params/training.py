@@ -83,7 +83,11 @@ class TrainParams(RaceStartParams):
     )
     max_cpu_minutes: Positive | None = Field(description="the same of all processes together on processors; null: none")
     num_collectors: Processes = Field(description="collector processes; 0 runs everything in this process")
-    inference: Literal["local", "central"] = Field(description="central lets one process act for all collectors")
+    inference: Literal["local", "central"] = Field(description="central lets policy workers act for the collectors")
+    policy_workers: Count = Field(description="processes that act for the collectors, of central inference")
+    car_groups: Count = Field(
+        description="parts of a collector's cars that take turns: simulated, and decided for by central inference"
+    )
     cars_per_collector: Several = Field(description="cars that one collector drives side by side")
     block_steps: Several = Field(description="decisions of every car in one block of experience")
     precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster at start")
@@ -113,12 +117,25 @@ class TrainParams(RaceStartParams):
         if self.inference == "central" and self.num_collectors == 0:
             message = "central inference acts for collector processes, and num_collectors 0 has none"
             raise ValueError(message)
+        self._check_policy_workers()
         if self.environment == "game":
             self._check_game()
-        if self.num_tracks > self.num_cars:
+        if self.num_tracks > self.num_cars // self.car_groups:
             message = f"{self.num_tracks} tracks need as many cars, and collectors have {self.num_cars} together"
+            message += f", in {self.car_groups} car_groups" if self.car_groups > 1 else ""
             raise ValueError(message)
         return self
+
+    def _check_policy_workers(self) -> None:
+        if self.inference == "local" and (self.policy_workers, self.car_groups) != (1, 1):
+            message = "policy_workers and car_groups are of central inference; with inference local both must be 1"
+            raise ValueError(message)
+        if self.policy_workers > max(1, self.num_collectors):
+            message = f"{self.policy_workers} policy_workers have only {self.num_collectors} collectors to act for"
+            raise ValueError(message)
+        if self.cars_per_collector % self.car_groups:
+            message = f"{self.cars_per_collector} cars_per_collector cannot be parted into {self.car_groups} car_groups"
+            raise ValueError(message)
 
     @property
     def num_tracks(self) -> int:

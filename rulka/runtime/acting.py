@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -27,12 +27,21 @@ class LocalActor:
 
     def __init__(self, actor: Actor) -> None:
         self.version = NO_VERSION
-        self.act, self.set_moment, self._load_network = actor.act, actor.set_moment, actor.load_network
+        self.set_moment = actor.set_moment
         self.state_dict, self.load_state_dict = actor.state_dict, actor.load_state_dict
+        self._actor = actor
+
+    def ask(self, image: Tensor, floats: Tensor) -> None:
+        """Decides at once, exploring: image [N, L, H, W] uint8, floats [N, F] float32."""
+        self._decision = self._actor.act(image, floats, explore=True)
+
+    def answer(self) -> Decision:
+        """Returns what was decided."""
+        return self._decision
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the actor."""
-        self._load_network(tensors)
+        self._actor.load_network(tensors)
         self.version = version
 
 
@@ -55,15 +64,17 @@ class SyncedActor(LocalActor):
 
 @dataclass(frozen=True)
 class InferencePlace:
-    """A collector's place at central inference; picklable for a process that is being started.
+    """The place of a group of cars at central inference; picklable for a process that is being started.
 
     Attributes:
         slot_name: of the shared memory of its request slot.
+        slot: the slot's shape, a block of one decision.
         connection: for requests and responses.
         first_request: number of its first request; no predecessor in this place came so far.
     """
 
     slot_name: str
+    slot: BlockSpec
     connection: Connection
     first_request: int
 
@@ -75,15 +86,14 @@ class InferenceClient:
         version: of the oldest weights that have acted in this block.
     """
 
-    def __init__(self, place: InferencePlace, block: BlockSpec, on_wait: Callable[[], None]) -> None:
+    def __init__(self, place: InferencePlace, on_wait: Callable[[], None]) -> None:
         """Prepares.
 
         Args:
             place: where to ask.
-            block: shape of the collector's blocks.
             on_wait: called now and then while waiting; raises when there is no hope.
         """
-        self._memory = SharedBlocks.attach(place.slot_name, replace(block, num_steps=1), 1)
+        self._memory = SharedBlocks.attach(place.slot_name, place.slot, 1)
         self._slot, self._connection, self._on_wait = self._memory[0], place.connection, on_wait
         self._number, self._moment = place.first_request, Moment(0)
         self.version = NO_VERSION
@@ -96,21 +106,21 @@ class InferenceClient:
         """Tells how far the run has come, for schedules."""
         self._moment = moment
 
-    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Requests actions and waits for them; see `rulka.agents.spec.Actor`. Only exploring is known there."""
-        assert explore
-        slot = self._slot
-        slot.image[0], slot.floats[0] = image.numpy(), floats.numpy()
+    def ask(self, image: Tensor, floats: Tensor) -> None:
+        """Requests actions for cars that see this; image [N, L, H, W] uint8, floats [N, F] float32."""
+        self._slot.image[0], self._slot.floats[0] = image.numpy(), floats.numpy()
         self._number += 1
-        version = self._wait_for_response()
+        self._connection.send(Request(self._number, self._moment))
+
+    def answer(self) -> Decision:
+        """Waits for the actions that were requested."""
+        slot, version = self._slot, self._wait_for_response()
         self.version = version if self.version == NO_VERSION else min(version, self.version)
         action = slot.action[0].copy() if slot.spec.continuous else slot.action[0].astype(np.int64)
         return Decision(action, slot.log_prob[0].copy(), slot.value[0].copy(), slot.is_greedy[0].copy())
 
     def _wait_for_response(self) -> int:
-        """Sends the request, again if need be, and returns the version of the weights that acted."""
-        request = Request(self._number, self._moment)
-        self._connection.send(request)
+        """Returns the version of the weights that acted; sends the request again if need be."""
         give_up_s = time.monotonic() + HEARTBEAT_S
         while True:
             if self._connection.poll(max(0.0, give_up_s - time.monotonic())):
@@ -119,7 +129,7 @@ class InferenceClient:
                     return response.version
             else:  # the request may have died with the process that had read it
                 self._on_wait()
-                self._connection.send(request)
+                self._connection.send(Request(self._number, self._moment))
                 give_up_s = time.monotonic() + HEARTBEAT_S
 
     def close(self) -> None:

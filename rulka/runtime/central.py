@@ -1,4 +1,4 @@
-"""The learner's side of central inference: its process, and what lies between it and the collectors."""
+"""The learner's side of central inference: its policy workers, and what lies between them and the collectors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from rulka.buffers.experience import BlockSpec
 from rulka.runtime.acting import InferencePlace
 from rulka.runtime.inference import InferenceSpec, run_inference
 from rulka.runtime.messages import InferenceTimes
@@ -24,10 +25,13 @@ _SEED_PURPOSE = 1 << 16
 
 
 class CentralInference:
-    """The process that chooses all collectors' actions, their request slots and their pipes to it."""
+    """The processes that choose all collectors' actions, their request slots and their pipes to them.
+
+    Each collector has a *place* for each of its groups of cars, and all its places at one of the policy workers.
+    """
 
     def __init__(self, spec: RunSpec, weights: SharedWeights, num_starts: int, silence_limit_s: float) -> None:
-        """Reserves the memory; `start` starts the process, and `stop` frees everything again.
+        """Reserves the memory; `start` starts the processes, and `stop` frees everything again.
 
         Args:
             spec: of the run.
@@ -35,23 +39,23 @@ class CentralInference:
             num_starts: how often the run was started before.
             silence_limit_s: see `Supervisor`.
         """
-        count = spec.train.num_collectors
+        count = spec.train.num_collectors * spec.train.car_groups
         self._spec, self._weights, self._num_starts = spec, weights, num_starts
-        self._slot_spec = replace(spec.block, num_steps=1)
+        self._slot_spec = _slot_spec(spec)
         self._slots = [SharedBlocks.create(self._slot_spec, 1) for _ in range(count)]
         context = multiprocessing.get_context("spawn")
         self._pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(count)]
         self._times: list[InferenceTimes] = []
-        self._supervisor = Supervisor("inference", run_inference, self._make_spec, lambda _: None, silence_limit_s)
+        self._supervisor = Supervisor("policy worker", run_inference, self._make_spec, lambda _: None, silence_limit_s)
 
     @property
     def num_restarts(self) -> int:
-        """How often the process was started again."""
+        """How often a process was started again."""
         return self._supervisor.num_restarts
 
     @property
     def pids(self) -> list[int]:
-        """Its process id."""
+        """Process ids, by policy worker."""
         return self._supervisor.pids
 
     @property
@@ -60,29 +64,37 @@ class CentralInference:
         return [slot.name for slot in self._slots]
 
     def start(self) -> None:
-        """Starts the process."""
-        self._supervisor.start(1)
+        """Starts the processes."""
+        self._supervisor.start(self._spec.train.policy_workers)
 
-    def place_of(self, collector: int, num_restarts: int) -> InferencePlace:
-        """Returns a collector's place here; no two that ever stood there number a request alike."""
-        return InferencePlace(self._slots[collector].name, self._pipes[collector][0], num_restarts * REQUESTS_PER_START)
+    def places_of(self, collector: int, num_restarts: int) -> tuple[InferencePlace, ...]:
+        """Returns a collector's places here; no two that ever stood there number a request alike."""
+        first = num_restarts * REQUESTS_PER_START
+        return tuple(
+            InferencePlace(self._slots[place].name, self._slot_spec, self._pipes[place][0], first)
+            for place in self._places(collector)
+        )
+
+    def _places(self, collector: int) -> range:
+        groups = self._spec.train.car_groups
+        return range(collector * groups, (collector + 1) * groups)
 
     def look_after(self) -> None:
-        """Hears what the process says and starts it again when it has died.
+        """Hears what the processes say and starts those again that have died.
 
         Raises:
-            WorkerCrashError: if it has died too often.
+            WorkerCrashError: if one has died too often.
         """
         self._times += [facts for _, facts in self._supervisor.receive(0.0) if isinstance(facts, InferenceTimes)]
         self._supervisor.replace_dead()
 
     def take_times(self) -> list[InferenceTimes]:
-        """Returns what the process said of its time since the last call."""
+        """Returns what the processes said of their time since the last call."""
         times, self._times = self._times, []
         return times
 
     def stop(self) -> None:
-        """Ends the process and removes the shared memory; may be called again."""
+        """Ends the processes and removes the shared memory; may be called again."""
         try:
             self._supervisor.stop()
         finally:
@@ -93,15 +105,27 @@ class CentralInference:
                     end.close()
             self._slots, self._pipes = [], []
 
-    def _make_spec(self, _: int, num_restarts: int) -> InferenceSpec:
-        numbers = [self._spec.train.seed, _SEED_PURPOSE, self._num_starts, num_restarts]
+    def _make_spec(self, worker: int, num_restarts: int) -> InferenceSpec:
+        train = self._spec.train
+        numbers = [train.seed, _SEED_PURPOSE + worker, self._num_starts, num_restarts]
+        served = range(worker, train.num_collectors, train.policy_workers)
+        places = [place for collector in served for place in self._places(collector)]
         return InferenceSpec(
             make_actor=self._spec.make_actor,
             device=self._spec.device,
             seed=int(np.random.SeedSequence(numbers).generate_state(1)[0]),
             slot=self._slot_spec,
-            slot_names=tuple(slot.name for slot in self._slots),
+            slot_names=tuple(self._slots[place].name for place in places),
             weights_name=self._weights.name,
             weights_layout=self._weights.layout,
-            requests=tuple(theirs for _, theirs in self._pipes),
+            requests=tuple(self._pipes[place][1] for place in places),
         )
+
+
+def _slot_spec(spec: RunSpec) -> BlockSpec:
+    return replace(spec.block, num_steps=1, num_cars=spec.block.num_cars // spec.train.car_groups)
+
+
+def request_bytes(spec: RunSpec) -> int:
+    """Returns how much shared memory all request slots of a run take."""
+    return spec.train.num_collectors * spec.train.car_groups * _slot_spec(spec).num_bytes

@@ -1,4 +1,4 @@
-"""A collector: one batch of cars, one actor, blocks of experience. Knows nothing of processes.
+"""A collector: a batch of cars, who drives them, blocks of experience. Knows nothing of processes.
 
 Dimensions: T decisions, N cars, L frames seen at once, H x W pixels, F floats.
 """
@@ -6,8 +6,8 @@ Dimensions: T decisions, N cars, L frames seen at once, H x W pixels, F floats.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -70,8 +70,12 @@ class ActingPolicy(Protocol):
         """Version of the weights that act; the oldest one where they changed in the middle of a block."""
         ...
 
-    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Decides for N cars."""
+    def ask(self, image: Tensor, floats: Tensor) -> None:
+        """Asks what N cars should do that see this; `answer` has to follow before the next question."""
+        ...
+
+    def answer(self) -> Decision:
+        """Returns what was decided, waiting for it if it must; exploring, as all collecting does."""
         ...
 
     def set_moment(self, moment: Moment) -> None:
@@ -79,39 +83,56 @@ class ActingPolicy(Protocol):
         ...
 
 
+class CarGroup(NamedTuple):
+    """Cars that are stepped together, and who drives them.
+
+    Attributes:
+        environment: of the cars.
+        policy: who drives.
+        seed: of the environment.
+    """
+
+    environment: CarBatch
+    policy: ActingPolicy
+    seed: int
+
+
 def _nothing() -> None:
     pass
 
 
 class Collector:
-    """Lets a policy drive its cars and writes what happens into blocks, each going on where the last one ended.
+    """Lets policies drive its cars and writes what happens into blocks, each going on where the last one ended.
+
+    The cars of a block may be several groups that take turns: while the policy of one is asked, others are stepped.
 
     Attributes:
         index: which collector this is.
         cars: [N, 2] furthest metres along the track and speed in m/s of each car, after the last block.
-        acting_s: time that choosing actions took in the last block.
+        acting_s: time that choosing actions took in the last block, waiting for those that others choose included.
         simulating_s: time that stepping the environment took in it.
     """
 
-    def __init__(self, index: int, environment: CarBatch, policy: ActingPolicy, spec: BlockSpec, seed: int) -> None:
+    def __init__(self, index: int, groups: Sequence[CarGroup], spec: BlockSpec) -> None:
         """Starts the races.
 
         Args:
             index: which collector this is.
-            environment: of `spec.num_cars` cars.
-            policy: who drives.
+            groups: of equally many cars, `spec.num_cars` together.
             spec: shape of the blocks to fill.
-            seed: of the environment.
         """
         self.index = index
-        self._environment, self._policy, self._spec = environment, policy, spec
+        size = spec.num_cars // len(groups)
+        self._groups = [(group, slice(k * size, (k + 1) * size)) for k, group in enumerate(groups)]
+        self._spec = spec
         self._image = np.zeros((spec.num_cars, *spec.image_shape), np.uint8)
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
         self._total_reward = np.zeros(spec.num_cars, np.float64)
         self.cars = np.zeros((spec.num_cars, 2), np.float32)
         self.acting_s = self.simulating_s = 0.0
-        environment.reset_into(self._image, self._floats, self._potential, seed)
+        for group, rows in self._groups:
+            group.environment.reset_into(self._image[rows], self._floats[rows], self._potential[rows], group.seed)
 
     def fill(
         self, block: ExperienceBlock, moment: Moment, on_step: Callable[[], None] = _nothing
@@ -126,41 +147,50 @@ class Collector:
         Returns:
             The races that ended in the block.
         """
-        self._policy.set_moment(moment)
-        self._environment.set_moment(moment)
         block.image[0], block.floats[0], block.potential[0] = self._image, self._floats, self._potential
         races: list[RaceEnd] = []
         self.acting_s = self.simulating_s = 0.0
+        for group, rows in self._groups:
+            group.policy.set_moment(moment)
+            group.environment.set_moment(moment)
+            self._ask(group.policy, block, 0, rows)
         for t in range(self._spec.num_steps):
-            began_s = time.perf_counter()
-            image, floats = torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t])
-            decision = self._policy.act(image, floats, explore=True)
-            acted_s = time.perf_counter()
-            result = self._environment.step_into(
-                decision.action, block.image[t + 1], block.floats[t + 1], block.potential[t + 1]
-            )
-            self.acting_s += acted_s - began_s
-            self.simulating_s += time.perf_counter() - acted_s
-            _write(block, t, decision, result)
-            races += self._races_ended(result)
+            for group, rows in self._groups:
+                began_s = time.perf_counter()
+                decision = group.policy.answer()
+                acted_s = time.perf_counter()
+                result = group.environment.step_into(
+                    decision.action, block.image[t + 1, rows], block.floats[t + 1, rows], block.potential[t + 1, rows]
+                )
+                self.acting_s += acted_s - began_s
+                self.simulating_s += time.perf_counter() - acted_s
+                if t + 1 < self._spec.num_steps:  # what the next block begins with, that one asks
+                    self._ask(group.policy, block, t + 1, rows)
+                _write(block, t, rows, decision, result)
+                races += self._races_ended(group.policy, rows, result)
+                self.cars[rows, 0] = result.progress_m
             on_step()
-            self.cars[:, 0] = result.progress_m
         self.cars[:, 1] = np.linalg.norm(block.floats[-1][:, FROM_END["velocity"]], axis=1)
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         return tuple(races)
 
+    @property
+    def version(self) -> int:
+        """Version of the oldest weights that acted in the last block."""
+        return min(group.policy.version for group, _ in self._groups)
+
     def state_dict(self) -> dict[str, Any] | None:
         """Returns its cars, and what they see and have earned; None where the environment cannot say."""
-        environment = self._environment.state_dict()
-        if environment is None:
-            return None
-        return {"environment": _tensors(environment), "arrays": _tensors(self._arrays())}
+        environments = [group.environment.state_dict() for group, _ in self._groups]
+        known = [_tensors(each) for each in environments if each is not None]
+        return {"environments": known, "arrays": _tensors(self._arrays())} if len(known) == len(environments) else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        environment = state["environment"].items()
-        self._environment.load_state_dict({name: x.numpy() if torch.is_tensor(x) else x for name, x in environment})
+        for (group, _), saved in zip(self._groups, state["environments"], strict=True):
+            values = {name: x.numpy() if torch.is_tensor(x) else x for name, x in saved.items()}
+            group.environment.load_state_dict(values)
         for name, array in self._arrays().items():
             array[...] = state["arrays"][name].numpy()
 
@@ -174,21 +204,28 @@ class Collector:
         }
 
     def close(self) -> None:
-        """Closes the environment."""
-        self._environment.close()
+        """Closes the environments."""
+        for group, _ in self._groups:
+            group.environment.close()
 
-    def _races_ended(self, result: StepResult) -> list[RaceEnd]:
-        self._total_reward[result.is_reset] = 0.0
-        self._total_reward += np.where(result.is_reset, 0.0, result.reward)
+    def _ask(self, policy: ActingPolicy, block: ExperienceBlock, t: int, rows: slice) -> None:
+        began_s = time.perf_counter()
+        policy.ask(torch.from_numpy(block.image[t, rows]), torch.from_numpy(block.floats[t, rows]))
+        self.acting_s += time.perf_counter() - began_s
+
+    def _races_ended(self, policy: ActingPolicy, rows: slice, result: StepResult) -> list[RaceEnd]:
+        total = self._total_reward[rows]
+        total[result.is_reset] = 0.0
+        total += np.where(result.is_reset, 0.0, result.reward)
         return [
             RaceEnd(
                 collector=self.index,
-                version=self._policy.version,
+                version=policy.version,
                 is_finished=bool(result.is_finished[car]),
                 is_full_race=bool(result.is_full_race[car]),
                 time_ms=int(result.race_time_ms[car]),
                 progress_m=float(result.progress_m[car]),
-                total_reward=float(self._total_reward[car]),
+                total_reward=float(total[car]),
             )
             for car in np.flatnonzero(result.terminated | result.truncated)
         ]
@@ -199,12 +236,12 @@ def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: torch.tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 
-def _write(block: ExperienceBlock, t: int, decision: Decision, result: StepResult) -> None:
-    block.action[t] = decision.action
-    block.log_prob[t] = decision.log_prob
-    block.value[t] = decision.value
-    block.is_greedy[t] = decision.is_greedy
-    block.reward[t] = result.reward
-    block.terminated[t] = result.terminated
-    block.truncated[t] = result.truncated
-    block.is_reset[t] = result.is_reset
+def _write(block: ExperienceBlock, t: int, rows: slice, decision: Decision, result: StepResult) -> None:
+    block.action[t, rows] = decision.action
+    block.log_prob[t, rows] = decision.log_prob
+    block.value[t, rows] = decision.value
+    block.is_greedy[t, rows] = decision.is_greedy
+    block.reward[t, rows] = result.reward
+    block.terminated[t, rows] = result.terminated
+    block.truncated[t, rows] = result.truncated
+    block.is_reset[t, rows] = result.is_reset

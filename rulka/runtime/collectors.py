@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.runtime.acting import LocalActor
-from rulka.runtime.central import CentralInference
-from rulka.runtime.collector import Collector
+from rulka.runtime.central import CentralInference, request_bytes
+from rulka.runtime.collector import CarGroup, Collector
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
 from rulka.runtime.shared_memory import check_room, note_memory, remove_left_memory
@@ -119,7 +119,7 @@ class SerialCollectors:
         part = collector_spec(spec, 0, num_starts, 0)
         environment = part.make_cars(part.block.num_cars, at_line=False)
         self._actor = LocalActor(part.make_actor(part.seed))
-        self._collector = Collector(0, environment, self._actor, part.block, part.seed)
+        self._collector = Collector(0, [CarGroup(environment, self._actor, part.seed)], part.block)
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the collector's actor."""
@@ -306,15 +306,15 @@ class CollectorProcesses:
             num_slots=SLOTS_PER_COLLECTOR,
             weights_name=self._weights.name,
             weights_layout=self._weights.layout,
-            inference=None if self._inference is None else self._inference.place_of(index, num_restarts),
+            inference=None if self._inference is None else self._inference.places_of(index, num_restarts),
         )
 
 
 def _shared_bytes(spec: RunSpec, layout: WeightsLayout) -> int:
-    """Returns how much shared memory a run takes: slots and weights, and with central inference a request slot each."""
+    """Returns how much shared memory a run takes: slots and weights, and with central inference request slots."""
     slots = SLOTS_PER_COLLECTOR * spec.block.num_bytes
-    request = replace(spec.block, num_steps=1).num_bytes if spec.train.inference == "central" else 0
-    return memory_bytes(layout) + spec.train.num_collectors * (slots + request)
+    requests = request_bytes(spec) if spec.train.inference == "central" else 0
+    return memory_bytes(layout) + spec.train.num_collectors * slots + requests
 
 
 def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int) -> CollectorSpec:

@@ -14,9 +14,19 @@
     |          stops processes)   +=========== SharedWeights ====================== version, tensors          |
     +--------------------------------------------------------------+      +------------------------------------+
 
-`==` is shared memory, `--` are messages. With `train.inference: central` the actor lives in one more process,
-`rulka.runtime.inference`, which the collectors ask through pipes and request slots in shared memory. With
-`train.num_collectors: 0` the `SerialCollectors` take the place of the right-hand side, in this process, and a run
+`==` is shared memory, `--` are messages. With `train.inference: central` actors live in processes of their own, the
+policy workers (`rulka.runtime.inference`), which the collectors ask, collector k the worker k mod W; while one group
+of a collector's cars waits for its answer, the next one drives:
+
+    +------ process of collector k ------+             +-- process of policy worker k mod W --+
+    |                                    |    pipe     |                                      |
+    |   Collector = groups of cars ------------------------ Request, Response --> actor       |
+    |      |                             |             |                          ^    ^      |
+    |      +===== request slot of each group =====================================+    |      |
+    |                                    |             |               SharedWeights ==+      |
+    +------------------------------------+             +--------------------------------------+
+
+With `train.num_collectors: 0` the `SerialCollectors` take the place of the right-hand side, in this process, and a run
 repeats bit by bit.
 """
 

@@ -1,9 +1,10 @@
-"""Central inference: one process chooses the actions of all collectors, in batches of whoever asks.
+"""Central inference: policy workers choose the actions of collectors, in batches of whoever asks.
 
 For actors on a GPU, and for games, where each collector drives one car. A collector writes what its cars see into its
 *request slot* (shared memory: a block of one decision) and sends a `Request`; the actions are written into the slot,
 and a `Response` says so. Whatever has been asked for by the time that the last batch is done becomes the next batch:
-nobody waits for anybody.
+nobody waits for anybody. A collector may have several slots, each for a group of its cars: one group is stepped while
+another is decided for. All its slots are at one policy worker; there can be several of these.
 
 Weights are taken over between batches, so they may become newer in the middle of a block; the block then counts as made
 by the oldest. A slot and both ends of its pipe belong to the learner's process, so that either side can die and be
@@ -40,10 +41,10 @@ class InferenceSpec:
         seed: of its exploration.
         device: where it computes.
         slot: shape of a request slot, a block of one decision.
-        slot_names: of the shared memory of each collector's slot.
+        slot_names: of the shared memory of the slots that this process serves.
         weights_name: of the shared memory with the weights.
         weights_layout: of the weights.
-        requests: ends of the collectors' pipes.
+        requests: ends of the pipes, by slot.
     """
 
     make_actor: MakeActor
@@ -105,7 +106,7 @@ class Inference:
         self._weights.close()
 
     def respond(self, requests: Mapping[int, Request]) -> None:
-        """Decides for the cars in the slots of some collectors, by their numbers, and tells each."""
+        """Decides for the cars in some slots, by their numbers, and tells each asker."""
         started_s = time.monotonic()
         if self._weights.version != self._version:
             weights = self._weights.read()

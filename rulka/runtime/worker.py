@@ -9,8 +9,10 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+import numpy as np
+
 from rulka.runtime.acting import InferenceClient, InferencePlace, SyncedActor
-from rulka.runtime.collector import Collector
+from rulka.runtime.collector import CarGroup, Collector
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop, ToWorker
 from rulka.runtime.process import HEARTBEAT_S, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
@@ -28,7 +30,7 @@ class WorkerSpec:
         num_slots: how many there are.
         weights_name: of the shared memory with the weights.
         weights_layout: of the weights.
-        inference: the way to central inference; None lets the process choose actions itself.
+        inference: the way to central inference of each group of cars; None lets the process choose actions itself.
     """
 
     collector: CollectorSpec
@@ -36,7 +38,7 @@ class WorkerSpec:
     num_slots: int
     weights_name: str
     weights_layout: WeightsLayout
-    inference: InferencePlace | None = None
+    inference: tuple[InferencePlace, ...] | None = None
 
 
 def run_worker(spec: WorkerSpec, connection: Connection) -> None:
@@ -58,13 +60,19 @@ class _Worker:
         self._beat("building its environment and network")
         part = spec.collector
         self._blocks = SharedBlocks.attach(spec.blocks_name, part.block, spec.num_slots)
-        environment = part.make_cars(part.block.num_cars, at_line=False)
+        self._policies: list[SyncedActor | InferenceClient]
         if spec.inference is None:
             actor = part.make_actor(part.seed)
-            self._policy = SyncedActor(actor, spec.weights_name, spec.weights_layout)
+            self._policies = [SyncedActor(actor, spec.weights_name, spec.weights_layout)]
         else:
-            self._policy = InferenceClient(spec.inference, part.block, self._wait_for_decision)
-        self._collector = Collector(part.index, environment, self._policy, part.block, part.seed)
+            self._policies = [InferenceClient(place, self._wait_for_decision) for place in spec.inference]
+        size = part.block.num_cars // len(self._policies)
+        seeds = np.random.SeedSequence(part.seed).generate_state(len(self._policies)).tolist()
+        groups = [
+            CarGroup(part.make_cars(size, at_line=False), policy, seed if len(seeds) > 1 else part.seed)
+            for policy, seed in zip(self._policies, seeds, strict=True)
+        ]
+        self._collector = Collector(part.index, groups, part.block)
 
     def run(self) -> None:
         """Fills blocks until told to stop."""
@@ -74,12 +82,13 @@ class _Worker:
             if isinstance(message, Stop):
                 break
             permitted_s = time.monotonic()
-            self._policy.begin_block()
+            for policy in self._policies:
+                policy.begin_block()
             loaded_s = time.monotonic()
             races = self._collector.fill(self._blocks[message.slot], message.moment, self._beat_when_due)
             filled = BlockFilled(
                 slot=message.slot,
-                version=self._policy.version,
+                version=self._collector.version,
                 races=races,
                 cars=self._collector.cars.copy(),
                 spent=CollectorTimes(
@@ -91,7 +100,8 @@ class _Worker:
             )
             self._connection.send(filled)
         self._collector.close()
-        self._policy.close()
+        for policy in self._policies:
+            policy.close()
         self._blocks.close()
 
     def _receive(self) -> Fill | Stop:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,11 +160,12 @@ class FakeLearner:
         update_s: float = 0.0,
         fault: str = "",
         is_central: bool = False,
+        car_groups: int = 1,
     ) -> None:
         self.network = FakeNetwork()
         self.version, self.num_env_steps, self._pending = 0, 0, 0
         self._blocks_per_update, self._ahead, self._update_s, self._fault = blocks_per_update, ahead, update_s, fault
-        self._is_central = is_central
+        self._is_central, self._car_groups = is_central, car_groups
         self.seen: list[float] = []
         self.collectors: list[int] = []
         self.staleness: list[int] = []
@@ -177,7 +179,11 @@ class FakeLearner:
         self.network.load_state_dict(dict(tensors))
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        check_intact(block, version, is_central=self._is_central)
+        groups = columns(block, self._car_groups)
+        oldest = [int(group.value.min()) if len(groups) > 1 else version for group in groups]
+        for group, version_of_group in zip(groups, oldest, strict=True):
+            check_intact(group, version_of_group, is_central=self._is_central)
+        assert min(oldest) == version
         self.seen.append(float(block.reward.sum()) + float(block.floats.sum()))
         self.collectors.append(collector)
         self.staleness.append(self.version - version)
@@ -233,6 +239,18 @@ class FakeLearner:
 
     def forget_experience(self) -> None:
         self._pending, self.seen = 0, []
+
+
+def columns(block: ExperienceBlock, num_groups: int) -> list[ExperienceBlock]:
+    """Returns the groups of cars of a block as blocks of their own."""
+    size = block.spec.num_cars // num_groups
+    return [
+        ExperienceBlock(
+            replace(block.spec, num_cars=size),
+            **{name: getattr(block, name)[:, k * size : (k + 1) * size] for name in block.spec.layout()},
+        )
+        for k in range(num_groups)
+    ]
 
 
 def check_intact(block: ExperienceBlock, version: int, *, is_central: bool = False) -> None:

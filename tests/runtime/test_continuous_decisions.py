@@ -41,12 +41,13 @@ def test_a_number_that_was_never_written_is_noticed(blocks: SharedBlocks) -> Non
 
 def test_central_inference_answers_with_numbers(blocks: SharedBlocks) -> None:
     ours, theirs = Pipe()
-    client = InferenceClient(InferencePlace(blocks.name, ours, 0), SPEC, lambda: None)
+    client = InferenceClient(InferencePlace(blocks.name, SPEC, ours, 0), lambda: None)
     decided = np.array([[0.5, -1.25], [2.75, 0.125]], np.float32)
     blocks[0].action[0] = decided
     theirs.send(Response(1, 7))
     image, floats = torch.zeros(2, 1, 3, 5, dtype=torch.uint8), torch.zeros(2, 6)
-    decision = client.act(image, floats, explore=True)
+    client.ask(image, floats)
+    decision = client.answer()
     blocks[0].action[0] = 0.0
     np.testing.assert_array_equal(decision.action, decided)
     client.close()

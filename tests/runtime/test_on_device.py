@@ -94,11 +94,12 @@ def test_central_inference_decides_there(tmp_path: Path, device: torch.device, a
         image = torch.from_numpy(rng.integers(0, 256, (3, 1, slot.height, slot.width), np.uint8))
         floats = torch.from_numpy(rng.normal(size=(3, slot.num_floats)).astype(np.float32))
         asking = [
-            InferenceClient(InferencePlace(name, pipe[0], 0), spec.block, lambda: None)
+            InferenceClient(InferencePlace(name, slot, pipe[0], 0), lambda: None)
             for name, pipe in zip(names, pipes, strict=True)
         ]
         for remote in asking:
-            decision = remote.act(image, floats, explore=True)
+            remote.ask(image, floats)
+            decision = remote.answer()
             assert decision.action.shape == (3,)
             assert remote.version == 4
             remote.close()

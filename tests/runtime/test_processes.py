@@ -116,12 +116,45 @@ def test_central_inference_acts_for_all(tmp_path: Path) -> None:
         assert loop._collectors.num_restarts == 0
 
 
-def test_central_inference_without_collector_processes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="central inference acts for collector processes"):
-        fake_run(tmp_path, num_collectors=0, inference="central")
+def test_policy_workers_share_the_collectors_and_decide_for_one_group_while_another_drives(tmp_path: Path) -> None:
+    spec = fake_run(
+        tmp_path,
+        num_collectors=3,
+        max_env_steps=60 * BLOCK_STEPS,
+        inference="central",
+        policy_workers=2,
+        car_groups=3,
+        learner={"is_central": True, "car_groups": 3},
+    )
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        memory = memory_of(tmp_path)
+        assert len(memory) == 1 + 3 + 3 * 3, "weights, a collector's blocks, and a slot for each group of cars"
+        loop.run()
+        assert set(loop._learner.collectors) == {0, 1, 2}
+        assert max(loop._learner.staleness) > 0, "or nothing was seen of weights that change"
+        assert loop._collectors.num_restarts == 0
+    assert not [path for path in memory if path.exists()]
 
 
-@pytest.mark.parametrize("victim", ["inference", "collector"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_collectors": 0, "inference": "central"}, "central inference acts for collector processes"),
+        ({"num_collectors": 2, "policy_workers": 2}, "policy_workers and car_groups are of central inference"),
+        ({"num_collectors": 2, "car_groups": 3}, "policy_workers and car_groups are of central inference"),
+        ({"num_collectors": 2, "inference": "central", "policy_workers": 3}, "3 policy_workers have only 2 collectors"),
+        (
+            {"num_collectors": 2, "inference": "central", "car_groups": 2},
+            "3 cars_per_collector cannot be parted into 2",
+        ),
+    ],
+)
+def test_roles_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fake_run(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("victim", ["policy worker", "collector"])
 def test_either_side_of_central_inference_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, victim: str
 ) -> None:
@@ -131,11 +164,12 @@ def test_either_side_of_central_inference_is_replaced(
         max_env_steps=10**9,
         cars={"step_s": 0.001},
         inference="central",
+        policy_workers=2,
         learner={"is_central": True},
     )
     with StopSignals() as stop, connect(spec, stop) as loop:
         collectors, learner = loop._collectors, loop._learner
-        pid = collectors._inference.pids[0] if victim == "inference" else collectors.pids[0]
+        pid = collectors._inference.pids[0] if victim == "policy worker" else collectors.pids[0]
 
         def kill() -> None:
             os.kill(pid, signal.SIGKILL)

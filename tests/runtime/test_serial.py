@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,15 @@ from runtime_fakes import (
     FakeCars,
     FakeNetwork,
     check_intact,
+    columns,
     fake_run,
 )
+from torch import Tensor
 
+from rulka.agents.spec import Decision
 from rulka.buffers.experience import new_block
 from rulka.runtime.acting import LocalActor
-from rulka.runtime.collector import Collector
+from rulka.runtime.collector import CarGroup, Collector
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import DivergedError, StalledError
 from rulka.runtime.metrics_log import read_metrics
@@ -39,7 +43,8 @@ def _train(spec, during=lambda loop: None):
 
 def test_blocks_follow_each_other() -> None:
     """The first observation of a block is the last one of the block before, and nothing is overwritten in between."""
-    collector = Collector(0, FakeCars(SPEC.num_cars, at_line=False), LocalActor(FakeActor(1)), SPEC, seed=5)
+    cars = FakeCars(SPEC.num_cars, at_line=False)
+    collector = Collector(0, [CarGroup(cars, LocalActor(FakeActor(1)), 5)], SPEC)
     first, second = new_block(SPEC), new_block(SPEC)
     collector.fill(first, Moment(0))
     kept = first.image[-1].copy(), first.floats[-1].copy(), first.potential[-1].copy()
@@ -52,11 +57,53 @@ def test_blocks_follow_each_other() -> None:
     assert (second.log_prob == BLOCK_STEPS).all(), "the actor was told how many env steps were taken"
 
 
+class NotingActor(LocalActor):
+    """Notes when it is asked, and when its answer is taken."""
+
+    def __init__(self, name: str, seed: int, notes: list[str]) -> None:
+        super().__init__(FakeActor(seed))
+        self._name, self._notes = name, notes
+
+    def ask(self, image: Tensor, floats: Tensor) -> None:
+        self._notes.append(f"{self._name}?")
+        super().ask(image, floats)
+
+    def answer(self) -> Decision:
+        self._notes.append(self._name)
+        return super().answer()
+
+
+def test_groups_of_cars_take_turns_and_do_as_they_would_alone() -> None:
+    notes: list[str] = []
+    one_car = replace(SPEC, num_cars=1)
+    groups = [
+        CarGroup(FakeCars(1, at_line=False), NotingActor(name, seed, notes), seed)
+        for name, seed in (("a", 1), ("b", 2), ("c", 3))
+    ]
+    together, block = Collector(0, groups, SPEC), new_block(SPEC)
+    alone = [
+        Collector(0, [CarGroup(FakeCars(1, at_line=False), LocalActor(FakeActor(seed)), seed)], one_car)
+        for seed in (1, 2, 3)
+    ]
+    for number in range(2):
+        races = together.fill(block, Moment(number))
+        others = [new_block(one_car) for _ in alone]
+        expected = [race for one, other in zip(alone, others, strict=True) for race in one.fill(other, Moment(number))]
+        assert sorted(map(str, races)) == sorted(map(str, expected))
+        for group, other in zip(columns(block, 3), others, strict=True):
+            for name in SPEC.layout():
+                np.testing.assert_array_equal(getattr(group, name), getattr(other, name))
+        np.testing.assert_array_equal(together.cars, np.concatenate([one.cars for one in alone]))
+    num_asked = 3 * SPEC.num_steps
+    assert notes[: 2 * num_asked - 3] == ["a?", "b?", "c?", *["a", "a?", "b", "b?", "c", "c?"] * (SPEC.num_steps - 1)]
+    assert notes[2 * num_asked - 3 : 2 * num_asked] == ["a", "b", "c"], "what comes after a block, the next one asks"
+
+
 def test_races_by_hand() -> None:
     """A race lasts 7 decisions and one reset: in 16 decisions each of 3 cars ends two, with known sums of rewards."""
     actor = LocalActor(FakeActor(1))
     actor.load(3, FakeNetwork().state_dict())
-    collector = Collector(4, FakeCars(SPEC.num_cars, at_line=True), actor, SPEC, seed=5)
+    collector = Collector(4, [CarGroup(FakeCars(SPEC.num_cars, at_line=True), actor, 5)], SPEC)
     block = new_block(SPEC)
     races = collector.fill(block, Moment(0))
     assert len(races) == 6
