@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from flows.process import CommandError, child_environment, run_in_group
+from rulka.doctor.finding import Finding, State
 from rulka.errors import UserError
 from rulka.graph import read_graph
 
@@ -148,6 +149,16 @@ def wait_for_dvc(say: Callable[[str], None]) -> None:
         # Not only for the lock: it is free for a moment between two stages of one `dvc repro`.
         while _is_dvc(pid):
             time.sleep(POLL_S)
+
+
+def at_work() -> Finding:
+    """Returns who runs a stage here, for `rulka doctor`.
+
+    Raises:
+        DvcError: if the lock names a process that is no DVC.
+    """
+    named = [f"process {pid} (`{command}`)" for pid, command in _holders().items()]
+    return Finding("dvc at work", State.OK, ", ".join(named) or "no stage runs")
 
 
 def _holders() -> dict[int, str]:

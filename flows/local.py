@@ -15,7 +15,6 @@ from flows.pipeline import Stage, chosen_stages, pipeline
 from flows.process import CommandError
 from flows.project import HOME
 from flows.server import (
-    LOOPBACK,
     Occupant,
     ServerError,
     check_is_ours,
@@ -26,6 +25,7 @@ from flows.server import (
 )
 from flows.stack import READY_TIMEOUT_S, server_part, stack_environment
 from flows.supervisor import Supervisor
+from rulka.ports import LOOPBACK
 from rulka.stage import interrupt_on_signals
 
 SERVER_LOG = HOME / "server-of-run.log"

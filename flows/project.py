@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rulka.doctor import unwritable_paths
+from rulka.disk import unwritable_paths
 from rulka.errors import UserError
 from rulka.graph import read_graph
 

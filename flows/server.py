@@ -32,13 +32,12 @@ from prefect.workers.process import ProcessWorker
 
 from flows.access import CLIENT_KEY, SERVER_KEY, password, password_of_elsewhere
 from rulka.errors import UserError
-from rulka.ports import check_port
+from rulka.ports import LOOPBACK, check_port
 
 WORK_POOL = "rulka"
 ACTIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 POLL_S = 0.5
 ANSWER_TIMEOUT_S = 5.0
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class ServerError(UserError):

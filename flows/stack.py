@@ -14,7 +14,6 @@ from flows.access import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, client_settings
 from flows.process import CommandError, child_environment, run_in_group
 from flows.project import HOME
 from flows.server import (
-    LOOPBACK,
     WORK_POOL,
     Occupant,
     ServerError,
@@ -32,6 +31,7 @@ from flows.server import (
 )
 from flows.supervisor import Part, Supervisor
 from flows.turns import TakenError, held, holder_of
+from rulka.ports import LOOPBACK
 from rulka.stage import interrupt_on_signals
 
 READY_TIMEOUT_S = 180.0

@@ -19,6 +19,10 @@ _NO_ROOM_TEXT = re.compile(
 _NOT_ALLOWED_TEXT = re.compile(r"Read-only file system|Permission denied", re.IGNORECASE)
 
 
+WRITTEN = (".", "dvc.lock", ".dvc", ".dvc/tmp", ".dvc/cache", ".prefect", ".prefect/prefect.db", "data", "runs")
+"""What a run writes in the root of the project, as far as it exists."""
+
+
 class DiskError(UserError):
     """Something could not be written, or read, for a reason that lies outside the program."""
 
@@ -47,6 +51,11 @@ def check_can_hold(folder: Path) -> None:
     if not os.access(there, os.W_OK | os.X_OK):
         message = f"{there if there != folder.absolute() else folder} is not writable"
         raise DiskError(message, hint="Allow writing to it, or work in a folder of your own.")
+
+
+def unwritable_paths() -> list[Path]:
+    """Returns what a run writes in this folder, exists, and cannot be written."""
+    return [Path(name) for name in WRITTEN if Path(name).exists() and not os.access(name, os.W_OK)]
 
 
 def _described(error: BaseException) -> str:

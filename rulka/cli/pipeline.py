@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -16,6 +16,9 @@ from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, OnePath,
 from rulka.errors import UserError
 from rulka.outputs import check_file, new_file
 from rulka.stage import EXIT_USER_ERROR
+
+if TYPE_CHECKING:
+    from rulka.doctor.finding import Finding
 
 BENCHMARKS_DIR = Path("benchmarks")
 
@@ -179,19 +182,22 @@ def experiment(
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check this machine and say what to do where something is wrong.
+    """Check this machine and folder, and say what to do; exit status 1 where something is wrong.
+
+    What cannot be looked at is said and ends nothing.
 
     Args:
         as_json: print one JSON object.
     """
-    from rulka.doctor import examine
+    from rulka.doctor.examine import examine
+    from rulka.doctor.finding import State
 
-    findings = examine(_prefect_server)
+    findings = examine({"server": _look_at_prefect, "dvc at work": _look_at_dvc})
     if as_json:
-        say_json({finding.name: finding._asdict() for finding in findings})
-    for finding in () if as_json else findings:
-        say(f"{'ok   ' if finding.is_fine else 'WRONG'} {finding.name}: {finding.text}")
-    if not all(finding.is_fine for finding in findings):
+        say_json({finding.name: finding.to_json() for finding in findings})
+    else:
+        say("\n".join(finding.describe() for finding in findings))
+    if any(finding.state is State.WRONG for finding in findings):
         sys.exit(EXIT_USER_ERROR)
 
 
@@ -251,7 +257,13 @@ def _prefect_explained() -> Iterator[None]:
         raise UserError(message, hint=hint) from error
 
 
-def _prefect_server() -> tuple[str, str]:
+def _look_at_prefect() -> list[Finding]:
     with _prefect_explained():
-        from flows.server import describe
-    return describe()
+        from flows.checkup import server
+    return server()
+
+
+def _look_at_dvc() -> list[Finding]:
+    from flows.dvc import at_work
+
+    return [at_work()]

@@ -382,5 +382,5 @@ def test_doctor_ends_with_a_verdict(monkeypatch: pytest.MonkeyPatch, capfd: pyte
     monkeypatch.chdir(ROOT)
     code = call("doctor --json")
     found = json.loads(capfd.readouterr().out)
-    assert code == (0 if all(finding["is_fine"] for finding in found.values()) else 1)
-    assert found["python"]["is_fine"]
+    assert code == (1 if any(finding["state"] == "wrong" for finding in found.values()) else 0)
+    assert found["python"]["state"] == "ok"

@@ -12,8 +12,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from rulka import device, doctor
+from rulka import device
 from rulka.device import CPU, DEVICE_VARIABLE, DeviceError, choose_device, upload_ahead, use_device
+from rulka.doctor import machine
+from rulka.doctor.finding import State, looked_at
 
 ROOT = Path(__file__).parents[2]
 GPU = torch.device("cuda", 0)
@@ -123,8 +125,8 @@ def test_auto_leaves_an_unusable_gpu_alone_and_says_why(
     gpu_that_says(error, kind)
     assert use_device() == CPU
     assert capsys.readouterr().err.startswith(f"device: cpu, because cuda:0 cannot be used: {said}")
-    found = {finding.name: finding for finding in doctor.examine(lambda: ("", "nobody"))}["device"]
-    assert found.is_fine
+    found = machine.device()
+    assert found.state is State.NOTE
     assert said in found.text
 
 
@@ -136,8 +138,8 @@ def test_a_gpu_that_computes_wrongly_is_not_used(monkeypatch: pytest.MonkeyPatch
 
 def test_doctor_calls_a_named_device_wrong_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DEVICE_VARIABLE, "teapot")
-    found = {finding.name: finding for finding in doctor.examine(lambda: ("", "nobody"))}["device"]
-    assert (found.is_fine, "'teapot', which RULKA_DEVICE names, is no device" in found.text) == (False, True)
+    (found,) = looked_at("device", machine.device)
+    assert (found.state, "'teapot', which RULKA_DEVICE names, is no device" in found.text) == (State.WRONG, True)
 
 
 def test_one_module_asks_what_devices_there_are() -> None:

@@ -131,7 +131,7 @@ class TestRefusals:
         assert answer.returncode == 1
         assert "Traceback" not in answer.stdout + answer.stderr
         said = answer.stdout if command == "doctor" else answer.stderr
-        start = "WRONG folder: " if command == "doctor" else "error: "
+        start = "WRONG   folder: " if command == "doctor" else "error: "
         assert [line for line in said.splitlines() if line.startswith(f"{start}., .dvc in {toy_project}: not writable")]
         assert not (toy_project / ".prefect").exists()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -141,6 +142,26 @@ class TestUp:
         answer = call(sys.executable, "-c", elsewhere)
         assert answer.returncode == 1
         assert f"a Prefect server already answers at {stack.url}: use it, or stop it" in answer.stderr
+
+    def test_the_doctor_finds_server_worker_and_deployments_of_this_tree(self, tmp_path: Path) -> None:
+        program = "import sys, os, json; from flows.checkup import server; look = lambda: print(json.dumps(server()))\n"
+        program += "look(); os.chdir(sys.argv[1]); look()"
+        elsewhere = Path("prefect.yaml").read_text().replace("- name: training", "- name: another")
+        (tmp_path / "prefect.yaml").write_text(elsewhere)
+        answer = call(sys.executable, "-c", program, str(tmp_path))
+        assert answer.returncode == 0, answer.stderr
+        here, there = map(json.loads, answer.stdout.splitlines())
+        assert [(name, state) for name, state, _, _ in here] == [
+            ("server", "ok"),
+            ("worker", "ok"),
+            ("deployments", "ok"),
+        ]
+        assert there[2][1:3] == ["wrong", "another: in prefect.yaml and not on the server"]
+        shutil.copy("prefect.yaml", tmp_path)
+        answer = call(sys.executable, "-c", program, str(tmp_path))
+        _, there = map(json.loads, answer.stdout.splitlines())
+        assert there[2][1] == "wrong"
+        assert there[2][2].startswith(f"experiment works in {Path.cwd()} and not here, nor do 4 more")
 
     def test_a_run_typed_by_a_user_completes(self, stack: Stack) -> None:
         watched = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")

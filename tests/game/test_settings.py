@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rulka.doctor import Finding, examine
+from rulka.doctor.finding import State
+from rulka.doctor.game import game
 from rulka.game.settings import GameSettings, GameSettingsError, read_game_settings
 from rulka.game.supervise import LaunchError, launch_command, launch_environment
 
@@ -75,20 +76,15 @@ def test_bad_lines_are_named(text: str, tmp_path: Path) -> None:
 
 
 def test_the_doctor_says_what_is_set_and_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def game() -> list[Finding]:
-        return [finding for finding in examine(lambda: ("http://127.0.0.1:1", "nobody")) if finding.name == "game"]
-
     monkeypatch.chdir(tmp_path)
     assert game() == [], "nothing is set"
     monkeypatch.setenv("RULKA_GAME_PORT", "9000")
-    assert game() == [Finding("game", True, "expected at 127.0.0.1:9000, started by you")]
+    assert (game()[0].state, game()[0].text) == (State.OK, "expected at 127.0.0.1:9000, started by you")
     monkeypatch.setenv("RULKA_GAME_EXE", str(tmp_path / "TmForever.exe"))
-    (found,) = game()
-    assert not found.is_fine
-    assert "TmForever.exe is not there" in found.text
+    assert game()[0].state is State.WRONG
+    assert "TmForever.exe is not there" in game()[0].text
     (tmp_path / "TmForever.exe").touch()
-    (found,) = game()
-    assert found.is_fine
+    assert game()[0].state is State.OK
     monkeypatch.setenv("RULKA_GAME_PORT", "none")
-    (found,) = game()
-    assert "RULKA_GAME_PORT is a number" in found.text
+    with pytest.raises(GameSettingsError, match="RULKA_GAME_PORT is a number"):
+        game()
