@@ -14,22 +14,15 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
-import psutil
-
 from flows.process import CommandError, child_environment, run_in_group
 from rulka.doctor.finding import Finding, State
-from rulka.errors import UserError
 from rulka.graph import read_graph
+from rulka.versions.busy import DvcError, holders, is_dvc
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
-PATHS_LOCK_FILE = Path(".dvc/tmp/rwlock")
 BLOCKED = "it is being blocked by:"
 POLL_S = 1.0
 ADD_TIMEOUT_S = 600.0
-
-
-class DvcError(UserError):
-    """DVC cannot do what was asked."""
 
 
 class Outcome(StrEnum):
@@ -143,11 +136,11 @@ def wait_for_dvc(say: Callable[[str], None]) -> None:
     Raises:
         DvcError: if the lock names a process that is no DVC; it would hold for ever.
     """
-    while holders := _holders():
-        pid, command = holders.popitem()
+    while busy := holders():
+        pid, command = busy.popitem()
         say(f"waiting for process {pid} (`{command}`), which runs a stage here")
         # Not only for the lock: it is free for a moment between two stages of one `dvc repro`.
-        while _is_dvc(pid):
+        while is_dvc(pid):
             time.sleep(POLL_S)
 
 
@@ -157,32 +150,5 @@ def at_work() -> Finding:
     Raises:
         DvcError: if the lock names a process that is no DVC.
     """
-    named = [f"process {pid} (`{command}`)" for pid, command in _holders().items()]
+    named = [f"process {pid} (`{command}`)" for pid, command in holders().items()]
     return Finding("dvc at work", State.OK, ", ".join(named) or "no stage runs")
-
-
-def _holders() -> dict[int, str]:
-    """The processes that hold paths of this repository, with their commands."""
-    try:
-        locks = json.loads(PATHS_LOCK_FILE.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        # There is none before the first stage, and it is being written now.
-        return {}
-    readers = [each for holders in locks.get("read", {}).values() for each in holders]
-    holders = {each["pid"]: each["cmd"] for each in (*readers, *locks.get("write", {}).values())}
-    return {pid: command for pid, command in holders.items() if _is_dvc(pid)}
-
-
-def _is_dvc(pid: int) -> bool:
-    """Whether a process that holds a lock still runs."""
-    try:
-        command = psutil.Process(pid).cmdline()
-    except psutil.Error:
-        return False
-    if not command:
-        # It has ended, and its parent has not asked how.
-        return False
-    if any("dvc" in word for word in command):
-        return True
-    message = f"{PATHS_LOCK_FILE} names process {pid}, which is no DVC but `{' '.join(command)}`"
-    raise DvcError(message, hint=f"A DVC that was killed left it there: remove {PATHS_LOCK_FILE} and start again.")

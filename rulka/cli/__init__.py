@@ -16,6 +16,7 @@ from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import bench, doctor, down, experiment, new, params, preset, run, status, up
 from rulka.cli.races import agent, evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect, quarantine
+from rulka.cli.versions import recordings, remote
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
@@ -34,6 +35,8 @@ COMMANDS = {
     "quarantine": quarantine,
     "fetch": fetch,
     "export": export,
+    "recordings": recordings,
+    "remote": remote,
     "evaluate": evaluate,
     "agents": agents,
     "compare": compare,

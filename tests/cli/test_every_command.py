@@ -165,6 +165,10 @@ ELSEWHERE = {
     "up": "tests/flows/test_stack.py",
     "down": "tests/flows/test_stack.py",
     "status": "tests/flows/test_stack.py",
+    "recordings add": "tests/versions/test_recordings.py",  # needs git and DVC
+    "remote init": "tests/versions/test_remote.py",
+    "remote push": "tests/versions/test_remote.py",
+    "remote pull": "tests/versions/test_remote.py",
     "doctor": "test_doctor_ends_with_a_verdict",
     "serve-game": "test_a_game_is_served_and_checked",
     "game-check": "test_a_game_is_served_and_checked",

@@ -1,0 +1,80 @@
+"""Commands about versions of data and results."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+import tyro
+
+from rulka.cli.options import AsJson, Flag, Paths, say, say_json
+from rulka.errors import UserError
+
+
+def remote(
+    action: Annotated[Literal["init", "push", "pull"], tyro.conf.Positional],
+    place: Annotated[str | None, tyro.conf.Positional] = None,
+    /,
+    local: Flag = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set the remote that holds the data of every version, send data there, or bring those of this version here.
+
+    Args:
+        action: set the remote, send the data of this folder and of every commit, or bring those of this version here.
+        place: with init: a folder, or an address that DVC knows; a folder beside this one when left out.
+        local: with init: for this machine alone, in .dvc/config.local, which is not committed.
+        as_json: print one JSON object.
+    """
+    from rulka.versions.remote import pull, push, set_remote
+
+    if action != "init" and (place is not None or local):
+        message = "PLACE and --local are for `rulka remote init`"
+        raise UserError(message)
+    if action == "init":
+        found, is_new = set_remote(place, is_local=local)
+        if as_json:
+            say_json({"name": found.name, "place": found.place, "is_new": is_new})
+        elif not is_new:
+            say(f"the remote is {found.place} already")
+        else:
+            say(f"the remote is {found.place}")
+            commit = "" if local else "`git add .dvc/config && git commit` tells clones of it; "
+            say(f"now: {commit}`rulka remote push` sends data there")
+        return
+    if action == "push":
+        pushed = push()
+        lines = [f"{pushed.num_files} files sent to {pushed.place}: data in use, and of {pushed.num_commits} commits"]
+        say_json(asdict(pushed)) if as_json else say("\n".join([*lines, *(f"note: {text}" for text in pushed.remarks)]))
+        return
+    pulled = pull()
+    if as_json:
+        say_json(asdict(pulled))
+        return
+    new = f"new here: {', '.join(pulled.changed)}" if pulled.changed else "everything was here"
+    say(f"{pulled.num_files} files fetched; {new}")
+    if pulled.unknown:
+        say(f"note: not made in this version: {', '.join(pulled.unknown)}. `rulka run` makes them")
+
+
+def recordings(
+    action: Annotated[Literal["add"], tyro.conf.Positional], paths: Paths = (), /, as_json: AsJson = False
+) -> None:
+    """Put recordings under DVC, so that clones can have them: copied into data/recordings, nothing is overwritten.
+
+    Args:
+        action: add recordings.
+        paths: Gbx files, and folders of them; those that lie in data/recordings already when left out.
+        as_json: print one JSON object.
+    """
+    from rulka.versions.recordings import add_recordings
+
+    del action
+    added = add_recordings(paths)
+    if as_json:
+        say_json(asdict(added))
+        return
+    say(f"{added.num_files} recordings are under DVC, {added.num_new} of them new in data/recordings")
+    for line in added.unreadable:
+        say(f"note: cannot be used: {line}")
+    say(f"now: `git add {' '.join(added.to_commit)} && git commit`, then `rulka remote push`")
