@@ -16,7 +16,7 @@ from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import bench, doctor, down, experiment, new, params, preset, run, status, up
 from rulka.cli.races import agent, evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect, quarantine
-from rulka.cli.versions import recordings, remote
+from rulka.cli.versions import recordings, remote, reproduce
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
@@ -37,6 +37,7 @@ COMMANDS = {
     "export": export,
     "recordings": recordings,
     "remote": remote,
+    "reproduce": reproduce,
     "evaluate": evaluate,
     "agents": agents,
     "compare": compare,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, Flag, Paths, say, say_json
+from rulka.cli.options import AsJson, Flag, OneName, Paths, say, say_json
 from rulka.errors import UserError
+from rulka.stage import EXIT_USER_ERROR
 
 
 def remote(
@@ -55,6 +58,32 @@ def remote(
     say(f"{pulled.num_files} files fetched; {new}")
     if pulled.unknown:
         say(f"note: not made in this version: {', '.join(pulled.unknown)}. `rulka run` makes them")
+
+
+def reproduce(revision: OneName, /, out: Path | None = None, as_json: AsJson = False) -> None:
+    """Bring an old agent back with its data, code and parameters in a folder of its own, and check their hashes.
+
+    Args:
+        revision: a commit, branch or tag in which dvc.lock was committed.
+        out: folder to make; beside this one and named after the revision when left out.
+        as_json: print one JSON object.
+    """
+    from rulka.versions.reproduce import reproduce as bring_back
+
+    def tell(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    found = bring_back(revision, out, tell)
+    if as_json:
+        say_json({**asdict(found), "is_same": found.is_same})
+    else:
+        say(f"{found.folder}: revision {found.commit[:8]}, {found.subject!r}")
+        for check in found.checks:
+            say(f"{'ok     ' if check.is_fine else 'DIFFERS'} {check.name}: {check.text}")
+        say(f"now: cd {found.folder} && python -m rulka.cli evaluate   # `python -m`, so that its own code races")
+        say(f"when you are done: git worktree remove {found.folder}")
+    if not found.is_same:
+        sys.exit(EXIT_USER_ERROR)
 
 
 def recordings(

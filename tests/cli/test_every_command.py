@@ -169,6 +169,7 @@ ELSEWHERE = {
     "remote init": "tests/versions/test_remote.py",
     "remote push": "tests/versions/test_remote.py",
     "remote pull": "tests/versions/test_remote.py",
+    "reproduce": "tests/versions/test_reproduce.py",
     "doctor": "test_doctor_ends_with_a_verdict",
     "serve-game": "test_a_game_is_served_and_checked",
     "game-check": "test_a_game_is_served_and_checked",
