@@ -185,7 +185,7 @@ def read_plan(path: Path) -> Plan:
     code = {stage: hash_code(code_files(stage)) for stage in _stages(file.last_stage)}
     outside: dict[str, str] = {}
     cells = [
-        _cell(name, seed, _seeded(sections, file.seeded, seed, path), code, outside, path)
+        cell_of(name, seed, seeded(sections, file.seeded, seed, path), code, outside, path)
         for name, sections in variants.items()
         for seed in file.seeds
     ]
@@ -220,7 +220,12 @@ def _read_file(path: Path) -> ExperimentFile:
     return file
 
 
-def _seeded(sections: dict[str, Any], keys: Sequence[str], seed: int, path: Path) -> dict[str, Any]:
+def seeded(sections: Mapping[str, Any], keys: Sequence[str], seed: int, path: Path) -> dict[str, Any]:
+    """Returns parameters of which those of dotted names have the value of a seed.
+
+    Raises:
+        ExperimentError: if there is none of a name; `path` is the file that the message names.
+    """
     overlay: dict[str, Any] = {}
     for key in keys:
         section, _, name = key.partition(".")
@@ -233,10 +238,22 @@ def _stages(last: str) -> list[str]:
     return stages[: stages.index(last) + 1]
 
 
-def _cell(
+def cell_of(
     variant: str, seed: int, sections: dict[str, Any], code: Mapping[str, str], outside: dict[str, str], path: Path
 ) -> Cell:
-    """Returns a cell; `outside` remembers the hashes of what no stage makes."""
+    """Returns a cell.
+
+    Args:
+        variant: its name.
+        seed: its seed.
+        sections: all parameters.
+        code: hash of the code of each of its stages, in order.
+        outside: remembers the hashes of what no stage makes.
+        path: the file that a message names.
+
+    Raises:
+        ParamsError: if the parameters cannot be.
+    """
     params = checked_params(sections, f"{path}: variant {variant!r} cannot be")
     graph, made, jobs = read_graph(), {}, []
     for stage in code:

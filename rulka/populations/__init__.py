@@ -1,0 +1,1 @@
+"""Population based training: members that learn side by side, copy each other and search parameters."""

@@ -1,0 +1,122 @@
+"""What a population's file may say: everything wrong is named before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rulka.errors import UserError
+from rulka.params import checked_params
+from rulka.populations.file import Population, read_population
+from rulka.schedule import Moment
+
+ROOT = Path(__file__).resolve().parents[2]
+RATE = {"start": [1e-5, 1e-4], "range": [1e-6, 1e-1]}
+FILE: dict[str, Any] = {
+    "title": "A test",
+    "question": "Is it read?",
+    "cost": "Nothing.",
+    "members": 3,
+    "turns": 4,
+    "turn_env_steps": 1000,
+    "seed": 7,
+    "races": 10,
+    "overrides": {"train": {"algorithm": "impala"}, "transfer": {"impala": {"encoder": "fresh"}}},
+    "parameters": {"impala.learning_rate": RATE},
+    "explore": {"factors": [0.8, 1.25], "resample": 0.25},
+}
+
+
+def read(tmp_path: Path, **changes: object) -> Population:
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump(FILE | changes, sort_keys=False), encoding="utf-8")
+    return read_population(path)
+
+
+@pytest.fixture(autouse=True)
+def _in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_members_are_runs_with_seeds_of_their_own(tmp_path: Path) -> None:
+    population = read(tmp_path)
+    assert population.name == "test"
+    assert [cell.params.train.seed for cell in population.cells] == [7, 8, 9]
+    assert [job.stage for job in population.cells[0].jobs] == ["races", "capture", "pretrain", "clone", "transfer"]
+    assert population.cells[0].params.train.compared == ()
+
+
+def test_a_turn_ends_where_its_steps_and_those_before_it_are_used_up(tmp_path: Path) -> None:
+    sections = read(tmp_path).sections(1, 2, {"impala.learning_rate": 3e-5})
+    params = checked_params(sections, "a turn")
+    assert params.train.max_env_steps == 3000
+    assert (params.train.max_minutes, params.train.max_cpu_minutes) == (None, None)
+    assert params.impala.learning_rate.at(Moment(123)) == 3e-5
+
+
+def test_schedules_over_the_budget_are_over_all_turns(tmp_path: Path) -> None:
+    """`impala.entropy_weight` is [[0, 0.003], [1, 0.0]] in the parameters; a turn is but a quarter of the budget."""
+    params = checked_params(read(tmp_path).sections(0, 0, {}), "a turn")
+    assert params.impala.entropy_weight.at(Moment(1000, share=1.0)) == pytest.approx(0.003 * 0.75)
+    assert params.impala.entropy_weight.at(Moment(4000, share=1.0)) == 0.0
+
+
+def test_what_is_searched_is_compared_with_what_the_parameters_say(tmp_path: Path) -> None:
+    hand_made = read(tmp_path).hand_made["impala.learning_rate"]
+    assert [hand_made.at(Moment(0, share)) for share in (0.0, 1.0)] == [0.0002, 0.00002]
+
+
+def test_the_key_tells_populations_apart_and_not_what_is_for_people(tmp_path: Path) -> None:
+    key = read(tmp_path).key
+    assert read(tmp_path, title="Another", question="?", cost="-").key == key
+    for changes in (
+        {"seed": 8},
+        {"turns": 5},
+        {"parameters": {"impala.learning_rate": RATE | {"start": [1e-5, 1e-5]}}},
+    ):
+        assert read(tmp_path, **changes).key != key
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"members": 1}, "members: must be greater than or equal to 2 .got 1"),
+        ({"turns": 1}, "turns: must be greater than or equal to 2 .got 1"),
+        ({"worst": 0.6}, "worst: must be less than or equal to 0.5"),
+        ({"races": 2}, "races: must be greater than or equal to 10"),
+        ({"mambers": 3}, "mambers is not a key that is known here; did you mean members"),
+        ({"parameters": {}}, "parameters is empty"),
+        ({"parameters": {"impala.learning_rat": RATE}}, "unknown key impala.learning_rat; did you mean learning_rate"),
+        ({"parameters": {"impale.learning_rate": RATE}}, "unknown key impale; did you mean impala"),
+        ({"parameters": {"ppo.learning_rate": RATE}}, "ppo.learning_rate is nothing that the training of impala"),
+        ({"parameters": {"network.dense_hidden": RATE}}, "network.dense_hidden is nothing that the training"),
+        ({"parameters": {"impala.batch_size": RATE}}, "impala.batch_size is the whole number 512, and a population"),
+        ({"parameters": {"impala.correction.kind": RATE}}, "impala.correction.kind is 'vtrace'"),
+        ({"parameters": {"train.checkpoint_s": RATE}}, "train.checkpoint_s is no number that a run learns by"),
+        ({"parameters": {"train.max_minutes": RATE}}, "train.max_minutes is None"),
+        ({"parameters": {"impala.learning_rate": RATE | {"range": [1e-6, 5]}}}, "the greatest values cannot be"),
+        ({"parameters": {"impala.learning_rate": RATE | {"range": [1e-6, 5]}}}, "impala.learning_rate.*got .5.0"),
+        ({"parameters": {"impala.learning_rate": RATE | {"start": [1, 2]}}}, "start must rise and lie in the range"),
+        ({"parameters": {"impala.learning_rate": {"start": [1e-5, 1e-4]}}}, "range is missing"),
+        ({"explore": {"factors": [], "resample": 0.1}}, "explore.factors is empty"),
+        ({"explore": {"factors": [0.0], "resample": 0.1}}, "explore.factors.0: must be greater than 0"),
+        ({"seeded": ["train.sead"]}, "unknown key train.sead"),
+        ({"overrides": {"train": {"max_env_steps": 5}}}, "train.max_env_steps is the population's own matter"),
+        ({"overrides": {"train": {"num_checks": 5}}}, "train.num_checks is the population's own matter"),
+        ({"overrides": {"train": {"num_checkz": 5}}}, "overrides has the unknown key train.num_checkz"),
+        ({"overrides": {"train": {"algorithm": "impale"}}}, "train.algorithm"),
+    ],
+)
+def test_what_cannot_be_is_named_before_anything_runs(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, **changes)
+
+
+def test_games_hold_no_population(tmp_path: Path) -> None:
+    one_car = {"environment": "game", "cars_per_collector": 1, "check_races": 1, "start_anywhere": 0.0}
+    one_car |= {"start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0, "algorithm": "impala"}
+    with pytest.raises(UserError, match=r"train\.environment is game"):
+        read(tmp_path, overrides={"train": one_car})
