@@ -13,7 +13,7 @@ import tyro
 from rulka.cli.agents import agents, compare, night, promote
 from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
-from rulka.cli.pipeline import bench, doctor, down, experiment, new, params, preset, run, status, up
+from rulka.cli.pipeline import bench, doctor, down, experiment, new, params, population, preset, run, status, up
 from rulka.cli.races import agent, evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect, quarantine
 from rulka.cli.versions import recordings, remote, reproduce
@@ -56,6 +56,7 @@ COMMANDS = {
     "preset": preset,
     "params": params,
     "experiment": experiment,
+    "population": population,
     "train-env": train_env,
     "evaluate-env": evaluate_env,
 }

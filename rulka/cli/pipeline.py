@@ -181,6 +181,25 @@ def experiment(
     say_json(table.rows) if as_json else say(table.text)
 
 
+def population(file: OnePath, /, page: Path | None = None, as_json: AsJson = False) -> None:
+    """Train a population: runs that learn side by side, copy the best of each other and search their parameters.
+
+    Any number of processes may be started on the same file, here or on machines that share the folder. After Ctrl-C or
+    a kill the same command goes on.
+
+    Args:
+        file: of the population, from populations/.
+        page: Markdown file to write, with the lineage and the schedule that was found.
+        as_json: print the members, the best first, as a list of JSON objects, and all other lines on standard error.
+    """
+    from rulka.populations.command import run_population
+    from rulka.populations.page import format_standings
+
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        ended = run_population(file, page, say)
+    say_json([each.to_json() for each in ended]) if as_json else say(format_standings(ended))
+
+
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine and folder, and say what to do; exit status 1 where something is wrong.
 

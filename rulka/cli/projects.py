@@ -23,6 +23,7 @@ FILES = (
     Path("data/README.md"),
     Path("presets"),
     Path("experiments"),
+    Path("populations"),
 )
 """What the wheel carries for it; `pyproject.toml` says so once more, which a test holds."""
 NO_GIT = "[core]\n    no_scm = true\n"

@@ -51,7 +51,7 @@ def run_experiment(
     if page is not None:
         check_file(page, ".md")
     say(f"{whole.file.title}: {len(plan.cells)} cells, {len(plan.jobs())} stages. {whole.file.cost}")
-    work = Work(plan, num_processes, say)
+    work = Work(plan.jobs(), num_processes, say)
     work.do()
     results = gather_measures(whole, work) if whole.file.measures else gather(whole, work)
     if page is not None:

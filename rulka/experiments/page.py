@@ -81,7 +81,7 @@ def format_summaries(summaries: Sequence[Summary]) -> str:
         ]
         for one in summaries
     ]
-    return _table(rows)
+    return table(rows)
 
 
 def format_measures(results: Measures) -> str:
@@ -91,7 +91,7 @@ def format_measures(results: Measures) -> str:
     for variant in results.rows["variant"].unique():
         runs = results.rows[results.rows["variant"] == variant]
         rows.append([variant, str(len(runs)), *(_spread(runs[name].tolist()) for name in names)])
-    return _table(rows)
+    return table(rows)
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -99,7 +99,8 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean:.4g}" if len(values) == 1 else f"{mean:.4g} ({min(values):.4g} to {max(values):.4g})"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Returns rows of cells, the first of them the head, as a table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
@@ -138,7 +139,7 @@ def _text_of_measures(plan: Plan, results: Measures, command: str) -> str:
         f"From the `metrics.json` of stage `{file.last_stage}`: mean over seeds, and their range.",
         *_missing(results),
         "## Every run",
-        _table(rows),
+        table(rows),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -194,7 +195,7 @@ def _when(arrivals: Sequence[Arrival], baseline: str) -> str:
         there = f"{len(one.env_steps)} of {one.num_runs}"
         share = f"{statistics.median(one.env_steps) / own:.2f}" if own and one.env_steps else "-"
         rows.append([one.variant, there, _middle(one.env_steps, ",.0f"), share, _middle(one.cpu_minutes, ".1f")])
-    return _table(rows)
+    return table(rows)
 
 
 def _middle(values: Sequence[float], form: str) -> str:
@@ -208,14 +209,14 @@ def _by_track(rows: pd.DataFrame) -> list[str]:
     if len(set(rows["track"].tolist())) < 2:
         return []
     names = ["variant", "seed", *HEAD]
-    return ["## By track", _table([names, *(list(map(str, row)) for row in rows[names].to_numpy().tolist())])]
+    return ["## By track", table([names, *(list(map(str, row)) for row in rows[names].to_numpy().tolist())])]
 
 
 def _variants(file: ExperimentFile) -> str:
     shared = file.overrides | ({} if file.budget is None else {"budget": file.budget.model_dump(exclude_none=True)})
     rows = [["variant", "what differs from `params.yaml`"], ["*all*", _inline(shared)]]
     rows += [[name, _inline(overlay)] for name, overlay in file.variants.items()]
-    return _table(rows)
+    return table(rows)
 
 
 def _inline(value: object) -> str:
@@ -240,7 +241,7 @@ def _runs(rows: pd.DataFrame) -> str:
         for row in rows.to_dict("records")
     ]
     head = "variant, seed, lap share, finished, median, kept, env steps, gradient steps, CPU min, before, minutes"
-    return _table([head.split(", "), *texts])
+    return table([head.split(", "), *texts])
 
 
 def _curves(results: Results, theme: Theme) -> Figure:

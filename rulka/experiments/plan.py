@@ -7,7 +7,7 @@ it, its code, and the keys of the stages before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -139,9 +139,7 @@ class Plan:
 
     def jobs(self) -> dict[str, Job]:
         """Returns every work once, by its key, in an order in which they can be done."""
-        order = list(read_graph())
-        found = {job.key: job for cell in self.cells for job in cell.jobs}
-        return dict(sorted(found.items(), key=lambda item: order.index(item[1].stage)))
+        return jobs_of(self.cells)
 
     def chosen(self, names: Sequence[str]) -> Plan:
         """Returns the plan of some of the cells alone, named `variant/seed`.
@@ -154,6 +152,13 @@ class Plan:
             message = f"{self.name} has no cell {', '.join(unknown)}"
             raise ExperimentError(message, hint=f"Its cells are {', '.join(known)}.")
         return Plan(self.name, self.file, tuple(known[name] for name in names))
+
+
+def jobs_of(cells: Iterable[Cell]) -> dict[str, Job]:
+    """Returns every work of cells once, by its key, in an order in which they can be done."""
+    order = list(read_graph())
+    found = {job.key: job for cell in cells for job in cell.jobs}
+    return dict(sorted(found.items(), key=lambda item: order.index(item[1].stage)))
 
 
 def read_plan(path: Path) -> Plan:

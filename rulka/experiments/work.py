@@ -21,14 +21,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import filelock
 import psutil
 import yaml
 
 from rulka.errors import UserError
-from rulka.experiments.plan import Job, Plan
+from rulka.experiments.plan import Job
 from rulka.folders import DATA, RUNS
 from rulka.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, PARAMS_FILE
 from rulka.processes import Leader, end_group, start_group
@@ -71,16 +71,18 @@ class Work:
     """The jobs of an experiment.
 
     Args:
-        plan: whose jobs.
+        jobs: by their key, in an order in which they can be done.
         num_processes: how many jobs may run at once.
         say: gets a line for people when a job begins or ends.
         folder: where the work of all experiments lies; what they have in common is done once.
     """
 
-    def __init__(self, plan: Plan, num_processes: int, say: Callable[[str], None], folder: Path = EXPERIMENTS) -> None:
+    def __init__(
+        self, jobs: Mapping[str, Job], num_processes: int, say: Callable[[str], None], folder: Path = EXPERIMENTS
+    ) -> None:
         self.folder = folder
         self.failures: dict[str, Failure] = {}
-        self._jobs, self._num_processes, self._say = plan.jobs(), num_processes, say
+        self._jobs, self._num_processes, self._say = jobs, num_processes, say
         self._leaders: dict[str, Leader] = {}
         self._lock, self._is_stopping = Lock(), False
 
@@ -90,7 +92,7 @@ class Work:
 
     def spent(self, job: Job) -> Spent | None:
         """Returns what a job took; None where it is not finished."""
-        return _read_spent(self.folder_of(job) / DONE_FILE)
+        return spent_in(self.folder_of(job))
 
     def do(self) -> None:
         """Does all jobs that are not done, as far as none fails that they need; see `failures` afterwards.
@@ -135,36 +137,17 @@ class Work:
 
     def _do(self, job: Job) -> Failure | None:
         folder = self.folder_of(job)
-        self._lay_out(job, folder)
-        before = _read_spent(folder / SPENT_FILE) or Spent(0.0, 0.0)
-        started_s = time.monotonic()
-        with (folder / LOG_FILE).open("ab") as log:
-            with self._lock:
-                if self._is_stopping:
-                    return Failure("not begun", folder / LOG_FILE)
-                command = [sys.executable, "-m", f"tasks.{job.stage}"]
-                leader = self._leaders[job.key] = start_group(command, _environment(self._num_processes), log, folder)
-            cpu_seconds = _wait(leader)
-            end_group(leader)
-            with self._lock:
-                del self._leaders[job.key]
-        spent = before + Spent(time.monotonic() - started_s, cpu_seconds)
-        is_done = leader.returncode == 0
-        _write_spent(folder / (DONE_FILE if is_done else SPENT_FILE), spent)
-        if not is_done:
-            return Failure(_last_line(folder / LOG_FILE), folder / LOG_FILE)
-        shutil.rmtree(folder / RUNS, ignore_errors=True)  # checkpoints and experience, large
-        return None
-
-    def _lay_out(self, job: Job, folder: Path) -> None:
-        (folder / DATA).mkdir(parents=True, exist_ok=True)
-        links = {Path(name): Path(name).resolve() for name in (*CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE)}
-        links |= {Path(dep): (self.folder / name / path).resolve() for dep, (name, path) in job.inputs.items()}
-        links |= {path: path.resolve() for path in DATA.glob("recordings*") if path not in links}
-        for place, target in links.items():
-            if not (folder / place).is_symlink():
-                (folder / place).symlink_to(target)
-        (folder / PARAMS_FILE).write_text(yaml.safe_dump(dict(job.params), sort_keys=False), encoding="utf-8")
+        lay_out(folder, job.params, {Path(dep): self.folder / name / path for dep, (name, path) in job.inputs.items()})
+        with self._lock:
+            if self._is_stopping:
+                return Failure("not begun", folder / LOG_FILE)
+            leader = self._leaders[job.key] = start_in(folder, f"tasks.{job.stage}", self._num_processes)
+        failure = finish_in(folder, leader)
+        with self._lock:
+            del self._leaders[job.key]
+        if failure is None:
+            shutil.rmtree(folder / RUNS, ignore_errors=True)  # checkpoints and experience, large
+        return failure
 
     def _stop(self) -> None:
         with self._lock:
@@ -186,6 +169,47 @@ class Work:
             yield
         finally:
             lock.release()
+
+
+def lay_out(folder: Path, params: Mapping[str, Any], inputs: Mapping[Path, Path]) -> None:
+    """Makes a folder look to a stage like the project.
+
+    Args:
+        folder: of the work; made where it is missing.
+        params: all parameters.
+        inputs: what takes the place of outputs of earlier stages, by where it is looked for in the folder.
+    """
+    (folder / DATA).mkdir(parents=True, exist_ok=True)
+    links = {Path(name): Path(name).resolve() for name in (*CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE)}
+    links |= {place: target.resolve() for place, target in inputs.items()}
+    links |= {path: path.resolve() for path in DATA.glob("recordings*") if path not in links}
+    for place, target in links.items():
+        if not (folder / place).is_symlink():
+            (folder / place).symlink_to(target)
+    (folder / PARAMS_FILE).write_text(yaml.safe_dump(dict(params), sort_keys=False), encoding="utf-8")
+
+
+def start_in(folder: Path, module: str, num_processes: int) -> Leader:
+    """Starts a module in a folder that is laid out, one of so many that run at once; what it prints goes to its log."""
+    with (folder / LOG_FILE).open("ab") as log:
+        return start_group([sys.executable, "-m", module], _environment(num_processes), log, folder)
+
+
+def finish_in(folder: Path, leader: Leader) -> Failure | None:
+    """Waits for a module that was started in a folder, notes there what it took, and returns how it failed, if so."""
+    before = _read_spent(folder / SPENT_FILE) or Spent(0.0, 0.0)
+    started_s = time.monotonic()
+    cpu_seconds = _wait(leader)
+    end_group(leader)
+    spent = before + Spent(time.monotonic() - started_s, cpu_seconds)
+    is_done = leader.returncode == 0
+    _write_spent(folder / (DONE_FILE if is_done else SPENT_FILE), spent)
+    return None if is_done else Failure(_last_line(folder / LOG_FILE), folder / LOG_FILE)
+
+
+def spent_in(folder: Path) -> Spent | None:
+    """Returns what the work in a folder took; None where it is not finished."""
+    return _read_spent(folder / DONE_FILE)
 
 
 def _environment(num_processes: int) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ from rulka.schedule import Schedule
 
 LAST_STAGE = "transfer"
 """What members do before their first turn ends with this stage."""
-DECIDES = (Path("rulka/populations/selection.py"),)
+DECIDES = tuple(Path("rulka/populations", name) for name in ("selection.py", "turn.py"))
 """Code that decides, beside that of the stages, how a population goes."""
 _OWN = {"compared": [], "max_minutes": None, "max_cpu_minutes": None}
 # A turn ends with its newest weights: there is nothing to choose from, and the population races them itself.

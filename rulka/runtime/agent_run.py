@@ -184,6 +184,14 @@ class AgentRun:
             outcome = train_run(self._run_spec(initial))
         save_artifact(self.final_dir, self._trained(initial, outcome))
 
+    def spec(self) -> RunSpec:
+        """Returns what the run is made of, for who races its weights.
+
+        Raises:
+            UserError: if the initial agent is damaged or does not fit the parameters.
+        """
+        return self._run_spec(self._initial())
+
     def deliver(self, out: Path) -> None:
         """Copies the trained agent, the log and the record into the stage's output, and notes that in the run."""
         out.mkdir(parents=True, exist_ok=True)

@@ -99,6 +99,19 @@ class Checkpoints:
         return sorted(self.folder.glob(_PATTERN), reverse=True)
 
 
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads one checkpoint, and no other in its place.
+
+    Raises:
+        CheckpointError: if it is missing or damaged.
+    """
+    try:
+        return _decode(path.read_bytes())
+    except (OSError, ValueError, pickle.UnpicklingError) as error:
+        message = f"{path.as_posix()} is missing or damaged: {error}"
+        raise CheckpointError(message) from error
+
+
 def _encode(state: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)

@@ -161,6 +161,7 @@ ROWS = (
 )
 ELSEWHERE = {
     "experiment": "tests/experiments/test_work.py",  # with stages that take no time
+    "population": "tests/populations/test_folder.py",  # with turns that take no time
     "run": "tests/flows/test_pipeline.py",  # needs Prefect
     "up": "tests/flows/test_stack.py",
     "down": "tests/flows/test_stack.py",

@@ -282,8 +282,8 @@ def test_killed_in_the_middle_it_goes_on_and_leaves_no_process(project: Path, nu
 
 @pytest.mark.usefixtures("project")
 def test_two_processes_do_not_work_at_experiments() -> None:
-    plan = read_plan(write())
-    work = Work(plan, 1, lambda _: None)
+    jobs = read_plan(write()).jobs()
+    work = Work(jobs, 1, lambda _: None)
     work.folder.mkdir(parents=True)
     with work._alone(), pytest.raises(UserError, match="another process is at an experiment"):
-        Work(plan, 1, lambda _: None).do()
+        Work(jobs, 1, lambda _: None).do()

@@ -155,9 +155,9 @@ def toy(num_turns: int, seed: int | None, weights: Sequence[tuple[float, float]]
         seed: of the population; None copies nobody.
         weights: the two members' a and b.
     """
-    searched = {name: Searched(start=(1e-3, 1.0), range=(1e-4, 2.0)) for name in ("a", "b")}
+    searched = dict.fromkeys(["a", "b"], Searched(start=(1e-3, 1.0), range=(1e-4, 2.0)))
     explore = Explore(factors=(0.8, 1.25), resample=0.25)
-    values = [dict(zip(("a", "b"), pair, strict=True)) for pair in weights]
+    values: list[dict[str, float]] = [{"a": a, "b": b} for a, b in weights]
     places = [np.array([0.9, 0.9]) for _ in values]
 
     def worth(place: NDArray[np.float64]) -> float:

@@ -350,6 +350,8 @@ class IqnLearner:
         self._pull.load_state_dict(state["pull"])
         self._average.load_state_dict(state["average"])
         self._optimizer.load_state_dict(state["optimizer"])
+        for group in self._optimizer.param_groups:  # which it holds too; the settings may be those of another turn
+            group["weight_decay"] = self._params.weight_decay
         self._generators.load_state_dict(state)
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
         self._num_gradient_steps, self._num_resets = int(state["num_gradient_steps"]), int(state["num_resets"])

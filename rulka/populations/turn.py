@@ -1,0 +1,253 @@
+"""One turn of one member: `python -m rulka.populations.turn` in a folder that looks like the project.
+
+It is an ordinary run of the runtime that ends where the turn does. It begins as its order says: from the initial agent,
+or from the checkpoint that a finished turn ended with, the member's own or another's. Then its newest weights race.
+
+Reads  order.json    see `Order`
+       params.yaml, data/    as stage `train` does
+Writes runs/train/   as stage `train` does; what it ended with stays, for the turns after it
+       data/agent/   likewise
+       result.json   see `Result`; at last, so that whoever finds it finds everything else
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from rulka.agents.precision import raise_malloc_thresholds
+from rulka.device import use_device, weights_on_host
+from rulka.errors import UserError
+from rulka.folders import AGENT, AGENT_INIT, FRAMES, RACES, TRAINING_RUNS
+from rulka.params import read_params
+from rulka.params.base import Section
+from rulka.params.problems import problems_of
+from rulka.runtime.agent_run import AgentRun, Folders, Sections
+from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint, write_file
+from rulka.runtime.experience_files import ExperienceFiles
+from rulka.runtime.greedy_check import GreedyCheck, RaceOutcomes
+from rulka.runtime.learner_loop import DivergedError
+from rulka.runtime.run_lock import RunInUseError, locked
+from rulka.stage import output_folder, run_stage
+
+ORDER_FILE, RESULT_FILE = "order.json", "result.json"
+PATIENCE_S = 90.0
+"""How long a turn waits for one that was interrupted, and that is still saving its work in the same folder."""
+_LOOK_S = 0.5
+RecordT = TypeVar("RecordT", bound=Section)
+
+
+class TurnFileError(UserError):
+    """An order or a result cannot be read."""
+
+
+class Order(Section):
+    """What a turn is to do, beside its parameters."""
+
+    member: int = Field(description="whose turn it is")
+    turn: int = Field(description="which one")
+    parent: int = Field(description="the member that it goes on from; itself, unless it was replaced")
+    begin: str | None = Field(description="the checkpoint that it goes on from, seen from its folder; None: the first")
+    values: dict[str, float] = Field(description="of the parameters that are searched")
+    races: int = Field(description="greedy races at the end")
+    seed: int = Field(description="of these races, the same for all members")
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the member was replaced."""
+        return self.parent != self.member
+
+
+class Result(Section):
+    """What a finished turn leaves.
+
+    The mean of `scores` is what members are compared by; None where the weights are no numbers any more.
+    """
+
+    order: Order = Field(description="what it was to do")
+    env_steps: int = Field(description="of all turns that led here")
+    gradient_steps: int = Field(description="likewise")
+    checkpoint: str | None = Field(description="that it ended with, from the turn's folder; None where it diverged")
+    scores: tuple[float, ...] | None = Field(strict=False, description="of each greedy race, m/s; see `score_races`")
+    finish_rate: float = Field(description="of these races")
+    mean_time_s: float | None = Field(description="of those that finished")
+    diverged: str | None = Field(description="what was said of it where it did")
+
+
+def read_record(path: Path, kind: type[RecordT]) -> RecordT:
+    """Reads an order or a result.
+
+    Raises:
+        TurnFileError: if it is damaged.
+        FileNotFoundError: if it is not there.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        message = f"{path.as_posix()} is damaged: {'; '.join(problems_of(error, kind))}"
+        raise TurnFileError(message, hint="Remove the folder that it is in: the turn is then done anew.") from error
+
+
+def write_record(path: Path, record: Section) -> None:
+    """Writes an order or a result, all or nothing."""
+    with write_file(path) as file:
+        file.write(record.model_dump_json(indent=1).encode() + b"\n")
+
+
+def do_turn(order: Order, sections: Sections, folders: Folders, device: torch.device, here: Path = Path()) -> Result:
+    """Does a turn, or goes on with one that was killed, and returns what came of it.
+
+    Args:
+        order: what to do.
+        sections: parameters of the turn.
+        folders: where it reads and writes.
+        device: where it learns.
+        here: the turn's folder.
+
+    Raises:
+        CheckpointError: if what it is to begin from is damaged.
+        UserError: see `AgentRun`.
+    """
+    run = AgentRun(sections.train.algorithm, sections, folders, device)
+    checkpoints = Checkpoints(run.folder)
+    with _locked_soon(run.folder):
+        if order.begin is not None and not checkpoints.files():
+            take_over(here / order.begin, run.folder, is_copied=order.is_copied)
+        try:
+            run.finish()
+        except DivergedError as error:
+            begun = load_checkpoint(checkpoints.files()[0])["run"] if checkpoints.files() else {}
+            steps = {name: int(begun.get(name, 0)) for name in ("env_steps", "gradient_steps")}
+            return Result(
+                order=order,
+                **steps,
+                checkpoint=None,
+                scores=None,
+                finish_rate=0.0,
+                mean_time_s=None,
+                diverged=str(error),
+            )
+        with output_folder(folders.out) as out:
+            run.deliver(out)
+        newest = checkpoints.files()[0]
+        saved = load_checkpoint(newest)
+        outcomes = _race(run, saved["learner"], order)
+    scores = score_races(outcomes, sections.race_end.max_race_s)
+    finished_s = outcomes.time_ms[outcomes.finished] / 1000.0
+    return Result(
+        order=order,
+        env_steps=saved["run"]["env_steps"],
+        gradient_steps=saved["run"]["gradient_steps"],
+        checkpoint=Path(os.path.relpath(newest, here)).as_posix(),
+        scores=tuple(map(float, scores)),
+        finish_rate=float(outcomes.finished.mean()),
+        mean_time_s=float(finished_s.mean()) if len(finished_s) else None,
+        diverged=None,
+    )
+
+
+def take_over(checkpoint: Path, folder: Path, *, is_copied: bool) -> None:
+    """Lets a run begin from the checkpoint of another one.
+
+    Its own checkpoint comes last: a run that has one begins whole, and what was killed before that is done again.
+    What the other run chose among its weights, and its log, stay there. A member that was replaced drives races of its
+    own, by its own seed; one that goes on as it is goes on in the middle of its races.
+
+    Args:
+        checkpoint: that a finished turn ended with; its experience lies beside it.
+        folder: of the run that begins.
+        is_copied: whether the checkpoint is another member's.
+
+    Raises:
+        CheckpointError: if it is missing or damaged. No older one is taken in its place: that would be of the middle of
+            a turn.
+    """
+    state = load_checkpoint(checkpoint)
+    if state["experience"] is not None:
+        _copy_experience(checkpoint.parent, folder, state["experience"]["names"])
+    state |= {"best": [], "metrics_bytes": 0}
+    state["run"] |= {"checked_version": -1}
+    if is_copied:
+        state["collectors"] = None
+    Checkpoints(folder).save(state["run"]["env_steps"], state)
+
+
+def _copy_experience(theirs: Path, ours: Path, names: Mapping[int, str]) -> None:
+    """Copies pieces of experience, as further names of the same files where the disk can do that: they never change."""
+    source, target = ExperienceFiles(theirs, 0).folder, ExperienceFiles(ours, 0).folder
+    target.mkdir(parents=True, exist_ok=True)
+    for name in names.values():
+        (target / name).unlink(missing_ok=True)
+        try:
+            os.link(source / name, target / name)
+        except FileNotFoundError as error:
+            message = f"{(source / name).as_posix()} is missing"
+            raise CheckpointError(message, hint="It is experience that a finished turn ended with.") from error
+        except OSError:
+            shutil.copyfile(source / name, target / name)
+
+
+def score_races(outcomes: RaceOutcomes, max_race_s: float) -> NDArray[np.float64]:
+    """Returns [R] the mean speed of each race in m/s.
+
+    A race that did not finish counts as if it had taken the whole time that races may take: it is worth little beside
+    one that did, and the more the further it came.
+    """
+    return outcomes.progress_m / np.where(outcomes.finished, outcomes.time_ms / 1000.0, max_race_s)
+
+
+def _race(run: AgentRun, learned: Mapping[str, Any], order: Order) -> RaceOutcomes:
+    """Lets the weights that a checkpoint holds race greedily."""
+    spec = run.spec()
+    learner = spec.make_learner()
+    learner.load_state_dict(learned)
+    check = GreedyCheck(
+        spec.make_cars(order.races, at_line=True),
+        spec.make_actor(spec.train.seed, spec.device),
+        replace(spec.block, num_cars=order.races),
+        lambda: None,
+    )
+    try:
+        return check.race(weights_on_host(learner.racer), order.seed, order.races)
+    finally:
+        check.close()
+
+
+@contextmanager
+def _locked_soon(folder: Path) -> Iterator[None]:
+    """Locks the folder of a run, as soon as a turn that was interrupted there has saved its work."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with locked(folder):
+                yield
+                return
+        except RunInUseError:
+            if time.monotonic() > give_up_s:
+                raise
+            time.sleep(_LOOK_S)
+
+
+def main() -> None:
+    """Does the turn of the folder that this process works in."""
+    torch.set_num_threads(1)
+    raise_malloc_thresholds()
+    order = read_record(Path(ORDER_FILE), Order)
+    folders = Folders(agent_init=AGENT_INIT, races=RACES, frames=FRAMES, runs=TRAINING_RUNS, out=AGENT)
+    result = do_turn(order, Sections.of_params(read_params()), folders, use_device())
+    write_record(Path(RESULT_FILE), result)
+
+
+if __name__ == "__main__":
+    run_stage(main, after_interrupt="The turn goes on from its last checkpoint.")

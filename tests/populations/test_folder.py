@@ -1,0 +1,311 @@
+"""Turns that are done once, whoever does them: several processes, killed ones, failed ones. The turns are made up.
+
+A member gets further in each turn the nearer its learning rate is to 1e-3, and begins a decade below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rulka.errors import UserError
+from rulka.populations.command import UnfinishedError, run_population
+from rulka.populations.file import read_population
+from rulka.populations.folder import POPULATIONS, PopulationFolder
+from rulka.populations.page import ancestry, format_standings
+from rulka.populations.turn import Order, Result, write_record
+from rulka.runtime.run_lock import locked
+
+ROOT = Path(__file__).resolve().parents[2]
+RULKA = Path(sys.executable).with_name("rulka")
+PATIENCE_S = 60.0
+GRAPH = {
+    "stages": {
+        "transfer": {
+            "cmd": "python -m tasks.transfer",
+            "deps": ["tasks/transfer.py"],
+            "params": ["transfer"],
+            "outs": ["data/agent_init"],
+        },
+        "train": {
+            "cmd": "python -m tasks.train",
+            "deps": ["data/agent_init", "tasks/train.py"],
+            "params": ["train", "ppo"],
+            "outs": ["data/agent"],
+        },
+        "evaluate": {
+            "cmd": "python -m tasks.evaluate",
+            "deps": ["data/agent", "data/agent_init", "tasks/evaluate.py"],
+            "params": ["evaluate"],
+            "outs": ["data/evaluation"],
+        },
+    }
+}
+TRANSFER = """
+from pathlib import Path
+Path("data/agent_init").mkdir()
+Path("data/agent_init/weights").write_text("0.0")
+"""
+EVALUATE = """
+import json
+from pathlib import Path
+reached = float(Path("data/agent/weights").read_text())
+Path("data/evaluation").mkdir()
+agent = {"lap_share": reached, "finish_rate": 1.0, "median_time_s": 1 / reached}
+Path("data/evaluation/metrics.json").write_text(json.dumps({"agent": agent}))
+"""
+TURN = """
+import json, math, os, time, yaml
+from pathlib import Path
+with open("starts", "a") as file:
+    file.write("x")
+order = json.loads(Path("order.json").read_text())
+params = yaml.safe_load(Path("params.yaml").read_text())
+rate = order["values"]["ppo.learning_rate"]
+assert params["ppo"]["learning_rate"] == rate
+assert params["train"]["max_env_steps"] == 1000 * (order["turn"] + 1)
+is_middle = (order["member"], order["turn"]) == (1, 1)
+if is_middle and params["ppo"]["gamma"] == 0.5:
+    raise SystemExit("error: gamma is bad")
+if is_middle and params["ppo"]["gamma"] == 0.55 and len(Path("starts").read_text()) == 1:
+    os.kill(os.getpid(), 9)
+while is_middle and params["ppo"]["gamma"] == 0.6 and len(Path("starts").read_text()) == 1:
+    time.sleep(0.05)
+if params["ppo"]["gamma"] == 0.7:
+    time.sleep(0.2)
+begin = Path(order["begin"] or "data/agent_init/weights")
+reached = float(begin.read_text()) + 1 - abs(math.log10(rate / 1e-3)) / 3
+Path("runs/train").mkdir(parents=True, exist_ok=True)
+Path("runs/train/checkpoint").write_text(str(reached))
+Path("data/agent").mkdir(exist_ok=True)
+Path("data/agent/weights").write_text(str(reached))
+is_bad = params["ppo"]["gamma"] == 0.8 and (order["member"] == 2 or order["turn"] == 2)
+result = {
+    "order": order, "env_steps": 1000 * (order["turn"] + 1), "gradient_steps": 0, "finish_rate": 1.0,
+    "mean_time_s": 1 / reached, "checkpoint": None if is_bad else "runs/train/checkpoint",
+    "scores": None if is_bad else [reached + race / 100 for race in range(order["races"])],
+    "diverged": "no numbers" if is_bad else None,
+}
+Path("result.tmp").write_text(json.dumps(result))
+os.replace("result.tmp", "result.json")
+"""
+FILE: dict[str, Any] = {
+    "title": "A test",
+    "question": "Does it run?",
+    "cost": "A second.",
+    "members": 4,
+    "turns": 3,
+    "turn_env_steps": 1000,
+    "seed": 1,
+    "races": 10,
+    "overrides": {"ppo": {"gamma": 0.99, "value_warmup_steps": 0}},
+    "parameters": {"ppo.learning_rate": {"start": [0.00008, 0.00012], "range": [0.000001, 0.1]}},
+    "explore": {"factors": [0.5, 2.0], "resample": 0.0},
+}
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose stages and turns are made up; the `rulka` in it hides the package from turns alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rulka.populations.command.LOOK_S", 0.05)
+    monkeypatch.setattr("rulka.experiments.work._LOOK_S", 0.02)
+    for folder in ("tasks", "rulka/populations", "models", "data"):
+        Path(folder).mkdir(parents=True)
+    Path("dvc.yaml").write_text(yaml.safe_dump(GRAPH, sort_keys=False))
+    Path(".dvcignore").write_text("__pycache__/\n")
+    shutil.copy(ROOT / "params.yaml", "params.yaml")
+    for package in ("tasks", "rulka", "rulka/populations"):
+        Path(package, "__init__.py").touch()
+    for name, text in {"transfer": TRANSFER, "train": "", "evaluate": EVALUATE}.items():
+        Path(f"tasks/{name}.py").write_text(text)
+    Path("rulka/populations/turn.py").write_text(TURN)
+    Path("rulka/populations/selection.py").touch()
+    return tmp_path
+
+
+def write(gamma: float = 0.99, **changes: object) -> Path:
+    path = Path("test.yaml")
+    overrides = {"overrides": {"ppo": {"gamma": gamma, "value_warmup_steps": 0}}}
+    path.write_text(yaml.safe_dump(FILE | overrides | changes, sort_keys=False))
+    return path
+
+
+def starts() -> dict[str, int]:
+    """How often each turn was begun, by its folder."""
+    found = POPULATIONS.glob("*/member-*/turn-*/starts")
+    return {f"{path.parent.parent.name}/{path.parent.name}": len(path.read_text()) for path in found}
+
+
+def results(file: Path) -> list[list[Result]]:
+    return PopulationFolder(read_population(file)).finished()
+
+
+def rate(result: Result) -> float:
+    return result.order.values["ppo.learning_rate"]
+
+
+def score(result: Result) -> float:
+    assert result.scores is not None
+    return sum(result.scores) / len(result.scores)
+
+
+def test_members_find_a_rate_that_is_a_decade_off() -> None:
+    said: list[str] = []
+    ended = run_population(write(turns=14), Path("page.md"), said.append)
+    assert ended[0].values["ppo.learning_rate"] == pytest.approx(1e-3, rel=1.0)
+    assert ended[0].score == max(each.score or 0.0 for each in ended)
+    assert sum(each.num_copies for each in ended) > 3
+    assert Path(ended[0].folder, "data/agent/weights").is_file()
+    assert len([line for line in said if "is done: " in line and line.startswith("turn")]) == 4 * 14
+    (metrics,) = POPULATIONS.glob("*/evaluation/data/evaluation/metrics.json")
+    agent = float(Path(ended[0].folder, "data/agent/weights").read_text())
+    assert json.loads(metrics.read_text())["agent"]["lap_share"] == agent, "the best member's agent is evaluated"
+    page = Path("page.md").read_text()
+    assert format_standings(ended) in page
+    assert f"lap share {agent:.3f}" in page
+    turns = results(write(turns=14))
+    way = ancestry(turns, ended[0].member)
+    for before, result in pairwise(way):
+        assert result.order.parent == before.order.member
+        assert f"| {result.env_steps:,} | {result.order.member} | {rate(result):.3g} | {score(result):.2f} |" in page
+    copied = [result.order for each in turns for result in each if result.order.is_copied]
+    assert page.split("## Copies")[1].count("\n| ") == 1 + len(copied)
+    for name in ("lineage", "schedule"):
+        assert Path(f"images/population-test-{name}.png").stat().st_size > 10_000
+
+
+def test_what_is_finished_is_not_done_again_and_old_checkpoints_go() -> None:
+    ended = run_population(write(), None, lambda _: None)
+    assert set(starts().values()) == {1}
+    assert len(starts()) == 12
+    said: list[str] = []
+    assert run_population(write(), None, said.append) == ended
+    assert set(starts().values()) == {1}
+    assert len(said) == 3
+    kept = [path.parts[-4] for path in POPULATIONS.glob("*/member-*/turn-*/runs/train/checkpoint")]
+    assert sorted(kept) == ["turn-0002"] * 4
+
+
+def test_a_replaced_member_goes_on_from_the_best_and_with_other_values() -> None:
+    run_population(write(turns=6), None, lambda _: None)
+    turns = results(write(turns=6))
+    copied = [result.order for turn in turns for result in turn if result.order.is_copied]
+    assert copied
+    for order in copied:
+        parent = turns[order.turn - 1][order.parent]
+        factor = order.values["ppo.learning_rate"] / parent.order.values["ppo.learning_rate"]
+        assert factor == pytest.approx(0.5) or factor == pytest.approx(2.0)
+        assert order.begin == f"../../member-{order.parent:03d}/turn-{order.turn - 1:04d}/runs/train/checkpoint"
+        means = [score(each) for each in turns[order.turn - 1]]
+        assert means.index(min(means)) == order.member
+        assert means.index(max(means)) == order.parent
+
+
+def test_several_processes_do_no_turn_twice_and_come_to_the_same() -> None:
+    alone = run_population(write(gamma=0.7, turns=4), None, lambda _: None)
+    turns = results(write(gamma=0.7, turns=4))
+    shutil.rmtree("runs")
+    command = [str(RULKA), "population", "test.yaml", "--json"]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    texts = [worker.communicate(timeout=PATIENCE_S) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0, 0], texts
+    assert set(starts().values()) == {1}
+    assert len(starts()) == 16
+    assert results(write(gamma=0.7, turns=4)) == turns
+    for text, _ in texts:
+        assert [row["member"] for row in json.loads(text)] == [each.member for each in alone]
+    shares = [sum(line.startswith("turn") and "is done" in line for line in error.splitlines()) for _, error in texts]
+    assert sum(shares) == 16
+    assert min(shares) > 0, "each of them did something"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_killed_in_the_middle_it_goes_on_and_leaves_no_process(number: signal.Signals) -> None:
+    """The middle turn waits for its second start."""
+    path = write(gamma=0.6)
+    command = [str(RULKA), "population", str(path)]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    give_up_s = time.monotonic() + PATIENCE_S
+    while starts().get("member-001/turn-0001") != 1 and time.monotonic() < give_up_s:
+        time.sleep(0.05)
+    first.send_signal(number)
+    text, _ = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), text
+    assert "member-001/turn-0001" in starts(), text
+    run_population(path, None, lambda _: None)
+    assert starts().pop("member-001/turn-0001") == 2
+    assert {count for place, count in starts().items() if place != "member-001/turn-0001"} == {1}
+
+
+def test_a_member_that_is_killed_goes_on() -> None:
+    said: list[str] = []
+    run_population(write(gamma=0.55), None, said.append)
+    assert starts()["member-001/turn-0001"] == 2
+    assert "turn-0001 of member-001 was killed: it goes on" in said
+
+
+def test_a_turn_that_fails_is_named_and_tried_again() -> None:
+    said: list[str] = []
+    with pytest.raises(UnfinishedError, match=r"^turn 1 of member 1 did not come to an end"):
+        run_population(write(gamma=0.5), None, said.append)
+    assert any("turn 1 of member 1 failed: gamma is bad; see runs/populations/test-" in line for line in said)
+    assert len(results(write(gamma=0.5))) == 1, "the others have done theirs, and wait"
+    assert starts() == {f"member-{member:03d}/turn-{turn:04d}": 1 for member in range(4) for turn in range(2)}
+    with pytest.raises(UnfinishedError):
+        run_population(write(gamma=0.5), None, said.append)
+    assert starts()["member-001/turn-0001"] == 2
+
+
+def test_a_member_that_diverges_is_replaced_and_all_of_them_are_an_end() -> None:
+    with pytest.raises(UserError, match="all members have diverged in turn 2, none is left to go on from: no numbers"):
+        run_population(write(gamma=0.8), None, lambda _: None)
+    turns = results(write(gamma=0.8))
+    assert [result.order.parent == 2 for result in turns[1]] == [False] * 4
+    assert turns[1][2].order.is_copied
+
+
+def test_a_turn_that_somebody_is_at_is_left_alone() -> None:
+    folder = PopulationFolder(read_population(write()))
+    with locked(folder.turn_folder(2, 0)):
+        worker = subprocess.Popen(
+            [str(RULKA), "population", "test.yaml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        give_up_s = time.monotonic() + PATIENCE_S
+        while len(folder.due()) > 1 and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+        assert folder.due() == [(2, 0)]
+        time.sleep(0.5)
+        assert folder.due() == [(2, 0)], "nobody begins the next turn, or this one"
+    text, _ = worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == 0, text
+    assert set(starts().values()) == {1}
+
+
+def test_a_result_that_is_no_result_is_named() -> None:
+    run_population(write(), None, lambda _: None)
+    (path,) = POPULATIONS.glob("*/member-001/turn-0001/result.json")
+    path.write_text("{}")
+    with pytest.raises(UserError, match=r"turn-0001/result.json is damaged: order is missing"):
+        run_population(write(), None, lambda _: None)
+
+
+def test_an_order_half_written_is_none(tmp_path: Path) -> None:
+    """A kill while a record is written leaves the old one, or none."""
+    order = Order(member=0, turn=0, parent=0, begin=None, values={}, races=10, seed=1)
+    write_record(tmp_path / "order.json", order)
+    before = os.stat(tmp_path / "order.json").st_ino
+    write_record(tmp_path / "order.json", order)
+    assert os.stat(tmp_path / "order.json").st_ino != before
+    assert sorted(path.name for path in tmp_path.glob("order*")) == ["order.json"]
