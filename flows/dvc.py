@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from flows.process import CommandError, child_environment, run_in_group
 from rulka.doctor.finding import Finding, State
 from rulka.graph import read_graph
-from rulka.versions.busy import DvcError, holders, is_dvc
+from rulka.versions.busy import DvcError, holders, is_dvc, writers
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 BLOCKED = "it is being blocked by:"
@@ -96,8 +97,49 @@ def out_of_date(stages: list[str]) -> list[str]:
     Raises:
         DvcError: if DVC cannot say.
     """
-    if not stages:
-        return []
+    stale = _status(stages) if stages else {}
+    return [stage for stage in stages if stage in stale]
+
+
+def changes() -> dict[str, list[str]]:
+    """Returns what has changed for each stage since it ran, in words; stages without changes are left out.
+
+    Raises:
+        DvcError: if DVC cannot say.
+    """
+    return {stage: _changes_of(found) for stage, found in _status([]).items() if stage in read_graph()}
+
+
+def _changes_of(found: list[str | dict[str, dict[str, str | dict[str, str]]]]) -> list[str]:
+    """Puts into words what `dvc status --json` says of one stage."""
+    said = []
+    for entry in found:
+        if isinstance(entry, str):  # "changed command"
+            said.append(entry)
+            continue
+        for path, state in entry.get("changed deps", {}).items():
+            # Of a file of parameters, which of them; of everything else, in which way.
+            said += sorted(f"{path}: {key}" for key in state) if isinstance(state, dict) else [f"{path} {state}"]
+        said += [f"its output {path} {state}" for path, state in entry.get("changed outs", {}).items()]
+    return said
+
+
+def stages_at_work() -> dict[str, str]:
+    """Returns which stages some DVC runs now, with the process that runs them.
+
+    Raises:
+        DvcError: if the lock names a process that is no DVC.
+    """
+    root, written = Path.cwd(), writers()
+    return {
+        stage: holder
+        for stage, parts in read_graph().items()
+        for path, holder in written.items()
+        if any(path == root / out for out in parts["outs"])
+    }
+
+
+def _status(stages: list[str]) -> dict[str, Any]:
     answer = subprocess.run(
         [*DVC, "status", "--json", *stages],
         stdin=subprocess.DEVNULL,
@@ -110,8 +152,7 @@ def out_of_date(stages: list[str]) -> list[str]:
     if answer.returncode != 0:
         message = f"`dvc status` failed: {(answer.stderr or answer.stdout).strip()}"
         raise DvcError(message)
-    stale = json.loads(answer.stdout)
-    return [stage for stage in stages if stage in stale]
+    return json.loads(answer.stdout)
 
 
 def upstream(stages: list[str]) -> list[str]:

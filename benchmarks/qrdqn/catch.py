@@ -150,6 +150,9 @@ class CatchCars:
     def set_moment(self, moment: Moment) -> None:
         """Changes nothing: the rewards have no schedule."""
 
+    def positions(self) -> None:
+        """Returns nothing: there is no track."""
+
     def state_dict(self) -> None:
         """Says that a run cannot go on from here."""
 

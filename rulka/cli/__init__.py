@@ -13,7 +13,20 @@ import tyro
 from rulka.cli.agents import agents, compare, night, promote
 from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
-from rulka.cli.pipeline import bench, doctor, down, experiment, new, params, population, preset, run, status, up
+from rulka.cli.pipeline import (
+    bench,
+    dashboard,
+    doctor,
+    down,
+    experiment,
+    new,
+    params,
+    population,
+    preset,
+    run,
+    status,
+    up,
+)
 from rulka.cli.races import agent, evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect, quarantine
 from rulka.cli.versions import recordings, remote, reproduce
@@ -31,6 +44,7 @@ COMMANDS = {
     "up": up,
     "down": down,
     "status": status,
+    "dashboard": dashboard,
     "inspect": inspect,
     "quarantine": quarantine,
     "fetch": fetch,

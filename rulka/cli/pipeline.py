@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -18,6 +18,7 @@ from rulka.outputs import check_file, new_file
 from rulka.stage import EXIT_USER_ERROR
 
 if TYPE_CHECKING:
+    from rulka.dashboard.stages import Pipeline
     from rulka.doctor.finding import Finding
 
 BENCHMARKS_DIR = Path("benchmarks")
@@ -103,6 +104,51 @@ def status(as_json: AsJson = False) -> None:
         say_json(found)
     else:
         say(status_text(found))
+
+
+def dashboard(port: int = 8480) -> None:
+    """Serve pages to this machine's browser: stages, curves, cars of a running training, where results come from.
+
+    Args:
+        port: to listen on; 0 takes any free one.
+    """
+    from rulka.graph import read_graph
+
+    read_graph()
+    serve_pages(port, "")
+
+
+def serve_pages(port: int, address: str, runs: Path | None = None) -> None:
+    """Serves the dashboard until Ctrl-C.
+
+    Args:
+        port: to listen on; 0 takes any free one.
+        address: of the page to name.
+        runs: folder of the trainings to show; those of this project when left out.
+
+    Raises:
+        UserError: if the port is taken, or a package is missing.
+    """
+    from rulka.dashboard.app import HOST, make_server, open_port
+    from rulka.dashboard.runs import Runs
+
+    with open_port(port) as door:
+        server = make_server(_pipeline(), None if runs is None else Runs(runs, with_agents=False))
+        say(f"http://{HOST}:{door.getsockname()[1]}/{address}  (Ctrl-C ends)")
+        server.run([door])
+
+
+def _pipeline() -> Pipeline:
+    """Returns whom the dashboard asks about the pipeline; Prefect is imported when it is asked for the first time."""
+    from flows.dvc import changes, stages_at_work
+    from rulka.dashboard.stages import Pipeline
+
+    def look() -> dict[str, Any]:
+        with _prefect_explained():
+            from flows.status import status as look_at_flows
+        return look_at_flows()
+
+    return Pipeline(changes, stages_at_work, look)
 
 
 def preset(name: OneName, /) -> None:

@@ -90,7 +90,9 @@ def watch(
     """
     named = sources or (TRAINING_RUNS,)
     if len(named) == 1 and any(named[0].rglob("metrics.jsonl")):
-        _serve_page(named[0], port)
+        from rulka.cli.pipeline import serve_pages
+
+        serve_pages(port, "live", named[0])
         return
     from rulka.cli.watching import show_races
     from rulka.params import read_params
@@ -184,13 +186,3 @@ def reference(
         take_over(track, agent, read_params(), RACES, out, say)
     else:
         find_for_track(track, read_params(), how, out, say)
-
-
-def _serve_page(folder: Path, port: int) -> None:
-    from rulka.runtime.page.server import HOST, make_server, open_port
-    from rulka.runtime.page.snapshot import find_run
-
-    run_folder = find_run(folder)
-    with open_port(port) as door:
-        say(f"{run_folder.as_posix()} on http://{HOST}:{door.getsockname()[1]}/  (Ctrl-C ends)")
-        make_server(run_folder).run([door])

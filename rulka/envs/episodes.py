@@ -227,6 +227,9 @@ class Episodes:
     def set_moment(self, moment: Moment) -> None:
         """Changes nothing: the rewards have no schedule."""
 
+    def positions(self) -> None:
+        """Returns nothing: an episode is nowhere."""
+
     def state_dict(self) -> None:
         """Says that a run cannot go on in the middle of an episode: Gymnasium has no way to save an environment."""
 

@@ -161,6 +161,10 @@ class GameCars:
         self.race.observe(image_out, floats_out, potential_out)
         return result
 
+    def positions(self) -> NDArray[np.float32]:
+        """Returns [1, 3] where the car is, world metres."""
+        return self.race.positions()
+
     def state_dict(self) -> None:
         """Returns nothing: a game's races begin anew when a run goes on."""
 

@@ -80,6 +80,10 @@ class CarsOnTracks:
         for env in self._envs:
             env.set_moment(moment)
 
+    def positions(self) -> NDArray[np.float32]:
+        """Returns [N, 3] where the cars are, world metres of the track that each is on."""
+        return np.concatenate([env.positions() for env in self._envs])
+
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the races depend on, arrays and numbers by name: those of track t begin with `t.`."""
         states = [env.state_dict() for env in self._envs]

@@ -28,7 +28,7 @@ from rulka.envs.settings import (
     read_settings,
     read_track,
 )
-from rulka.observation import num_floats
+from rulka.observation import CAR, num_floats
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
 from rulka.tracks.track import Track
@@ -172,6 +172,10 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         result = self.batch.step(actions)
         self.batch.observe(image_out, floats_out, potential_out)
         return result
+
+    def positions(self) -> NDArray[np.float32]:
+        """Returns [N, 3] where the cars are, world metres; a view that the next step overwrites."""
+        return self.batch.simulator.cars[:, CAR["position"]]
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what `RaceBatch.save` returns, as arrays and numbers by name, for a checkpoint."""

@@ -101,7 +101,7 @@ def render_report(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page.filters |= {"seconds": seconds, "duration": _duration, "memory": _memory, "data_uri": _data_uri}
+    page.filters |= {"seconds": seconds, "duration": duration, "memory": memory, "data_uri": _data_uri}
     return page.get_template("page.html").render(
         report=report,
         evaluation=evaluation,
@@ -259,12 +259,14 @@ def _p_value(p_value: float) -> str:
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Returns how long something took."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
 
 
-def _memory(megabytes: float | None) -> str:
+def memory(megabytes: float | None) -> str:
+    """Returns how much memory something took, a dash where nobody knows."""
     return NONE if megabytes is None else f"{megabytes / 1000:.2f} GB"
 
 

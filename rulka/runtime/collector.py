@@ -49,6 +49,10 @@ class CarBatch(Protocol):
         """Tells how far the run has come, for rewards whose weights follow schedules."""
         ...
 
+    def positions(self) -> NDArray[np.float32] | None:
+        """Where the cars are, [N, 3] world metres; None where they are nowhere, as in environments without a track."""
+        ...
+
     def state_dict(self) -> dict[str, Any] | None:
         """All that its future depends on, arrays and numbers by name; None where that cannot be had, as of a game."""
         ...
@@ -108,7 +112,8 @@ class Collector:
 
     Attributes:
         index: which collector this is.
-        cars: [N, 2] furthest metres along the track and speed in m/s of each car, after the last block.
+        cars: [N, 4] world position in metres, NaN where there is none, and speed in m/s of each car, after the last
+            block; for people who watch.
         acting_s: time that choosing actions took in the last block, waiting for those that others choose included.
         simulating_s: time that stepping the environment took in it.
     """
@@ -129,7 +134,7 @@ class Collector:
         self._floats = np.zeros((spec.num_cars, spec.num_floats), np.float32)
         self._potential = np.zeros(spec.num_cars, np.float32)
         self._total_reward = np.zeros(spec.num_cars, np.float64)
-        self.cars = np.zeros((spec.num_cars, 2), np.float32)
+        self.cars = np.full((spec.num_cars, 4), np.nan, np.float32)
         self.acting_s = self.simulating_s = 0.0
         for group, rows in self._groups:
             group.environment.reset_into(self._image[rows], self._floats[rows], self._potential[rows], group.seed)
@@ -168,9 +173,11 @@ class Collector:
                     self._ask(group.policy, block, t + 1, rows)
                 _write(block, t, rows, decision, result)
                 races += self._races_ended(group.policy, rows, result)
-                self.cars[rows, 0] = result.progress_m
             on_step()
-        self.cars[:, 1] = np.linalg.norm(block.floats[-1][:, FROM_END["velocity"]], axis=1)
+        for group, rows in self._groups:
+            if (position_m := group.environment.positions()) is not None:
+                self.cars[rows, :3] = position_m
+        self.cars[:, 3] = np.linalg.norm(block.floats[-1][:, FROM_END["velocity"]], axis=1)
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         return tuple(races)

@@ -253,6 +253,8 @@ class LearnerLoop:
             self.state.seconds += now_s - self._clock_s
         self._clock_s = now_s
         self._show(bar, num_taken)
+        with self._shares.spending("reporting"):
+            self._live.write_when_due()
         if now_s - self._reported_s >= REPORT_S:
             self._report()
         if now_s - self._saved_s >= self.spec.train.checkpoint_s:
@@ -296,7 +298,6 @@ class LearnerLoop:
         with self._shares.spending("reporting"):
             values |= self.races.values() | shares | learned | checked
             self._files.metrics.write(self.state.env_steps, values, collectors | self._learner.inspect())
-            self._live.write()
 
     def _check_when_due(self) -> None:
         """Checks at the beginning, and then whenever another of `num_checks` equal shares of the budget is used."""

@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIVE_FILE = "live.json"
-"""`cars`: [collector][car][metres along the track, speed in m/s]; `written_s`: seconds since 1970."""
+"""`cars`: [[x, y, z in world metres, speed in m/s], ...], those of one collector after another; cars that are nowhere,
+as in environments without a track, are left out. `written_s`: seconds since 1970."""
 TRACK_FILE = "track.npz"
-"""The track of a run, beside its metrics."""
+"""The track of a run, beside its metrics; none where cars race on several."""
+LIVE_S = 1.0
+"""How often the file is written."""
 
 
 class LiveCars:
@@ -26,14 +29,22 @@ class LiveCars:
     def __init__(self, folder: Path) -> None:
         self._path = folder / LIVE_FILE
         self._cars: dict[int, NDArray[np.float32]] = {}
+        self._written_s = -np.inf
 
     def add(self, collector: int, cars: NDArray[np.float32]) -> None:
-        """Takes places [N, 2] of one collector's cars: metres along the track, speed in m/s."""
+        """Takes one collector's cars, [N, 4]: world position in metres, NaN where there is none, and speed in m/s."""
         self._cars[collector] = cars
+
+    def write_when_due(self) -> None:
+        """Writes all places if that was last done `LIVE_S` ago."""
+        if time.monotonic() - self._written_s >= LIVE_S:
+            self.write()
 
     def write(self) -> None:
         """Writes all places, replacing what was written before in one step."""
-        cars = [np.round(self._cars[collector].astype(float), 2).tolist() for collector in sorted(self._cars)]
+        self._written_s = time.monotonic()
+        cars = np.concatenate([np.zeros((0, 4)), *(self._cars[collector] for collector in sorted(self._cars))])
+        shown = np.round(cars[np.isfinite(cars).all(axis=1)], 2).tolist()
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"written_s": time.time(), "cars": cars}), encoding="utf-8")
+        temporary.write_text(json.dumps({"written_s": time.time(), "cars": shown}), encoding="utf-8")
         os.replace(temporary, self._path)

@@ -80,7 +80,7 @@ class BlockFilled:
         slot: which block.
         version: of the weights that acted in all of the block.
         races: races that ended in it.
-        cars: [N, 2] float32 where each car is now: furthest metres along the track, and speed in m/s.
+        cars: [N, 4] float32 where each car is now: world position in metres, NaN where there is none, speed in m/s.
         spent: how the collector spent its time on it.
     """
 

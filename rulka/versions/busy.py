@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -22,14 +23,29 @@ def holders() -> dict[int, str]:
     Raises:
         DvcError: if the file names a process that is no DVC; it would hold for ever.
     """
-    try:
-        locks = json.loads(PATHS_LOCK_FILE.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        # There is none before the first stage, and it is being written now.
-        return {}
+    locks = _locks()
     readers = [each for found in locks.get("read", {}).values() for each in found]
     found = {each["pid"]: each["cmd"] for each in (*readers, *locks.get("write", {}).values())}
     return {pid: command for pid, command in found.items() if is_dvc(pid)}
+
+
+def writers() -> dict[Path, str]:
+    """Returns the paths that a DVC writes now, with the process that does.
+
+    Raises:
+        DvcError: as `holders`.
+    """
+    alive = holders()
+    written = _locks().get("write", {}).items()
+    return {Path(path): f"process {each['pid']}, `{each['cmd']}`" for path, each in written if each["pid"] in alive}
+
+
+def _locks() -> dict[str, Any]:
+    try:
+        return json.loads(PATHS_LOCK_FILE.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        # There is none before the first stage, and it is being written now.
+        return {}
 
 
 def is_dvc(pid: int) -> bool:

@@ -172,6 +172,7 @@ ELSEWHERE = {
     "remote pull": "tests/versions/test_remote.py",
     "reproduce": "tests/versions/test_reproduce.py",
     "doctor": "test_doctor_ends_with_a_verdict",
+    "dashboard": "tests/dashboard/test_app.py",
     "serve-game": "test_a_game_is_served_and_checked",
     "game-check": "test_a_game_is_served_and_checked",
 }

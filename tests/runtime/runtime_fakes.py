@@ -77,6 +77,11 @@ class FakeCars:
     def set_moment(self, moment: Moment) -> None:
         self.env_steps = moment.env_steps
 
+    def positions(self) -> np.ndarray:
+        """Car k, in its race step s, is at (s, 0, k)."""
+        cars = np.arange(self._num_cars)
+        return np.stack([self._race_steps, cars * 0, cars], axis=1).astype(np.float32)
+
     def state_dict(self) -> dict[str, Any]:
         return {"count": self._count, "seed": self._seed, "race_steps": self._race_steps, "has_ended": self._has_ended}
 

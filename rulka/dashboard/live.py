@@ -1,0 +1,196 @@
+"""What pages show of a run, read from the files in its folder: no connection to the run itself is needed."""
+
+from __future__ import annotations
+
+import json
+import time
+from array import array
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulka.observation import ZONE_SPACING_M
+from rulka.runtime.live import LIVE_FILE, TRACK_FILE
+from rulka.tracks.top_view import road_edges, top_view
+from rulka.tracks.track import Track, load_track
+
+MAX_POINTS = 240
+"""Points of one curve; between them every further value is left out."""
+TRACK_STEP_M = 2.0
+STALE_S = 15.0
+"""A run that has written nothing for this long is not running."""
+
+
+def track_of(folder: Path) -> Track | None:
+    """Returns the track that the cars of a run race on; None where they are on several, or on none.
+
+    Raises:
+        TrackError: if its file is damaged.
+    """
+    path = folder / TRACK_FILE
+    return load_track(path) if path.exists() else None
+
+
+def track_outline(track: Track | None) -> dict[str, Any]:
+    """Returns a track from above as pages draw it, in metres right and down, turned so that it fills a page.
+
+    Returns:
+        `name`, `length_m`, `left` and `right` edges of the road, [[x, y], ...], and `gates`, a line each across the
+        road, [[[x, y], [x, y]], ...], the start first and the finish last; all are empty without a track.
+    """
+    if track is None:
+        return {"name": "", "length_m": 0.0, "left": [], "right": [], "gates": []}
+    every = round(TRACK_STEP_M / ZONE_SPACING_M)
+    edges = road_edges(track, top_view(track)) * (1.0, -1.0)
+    drawn = np.append(np.arange(0, track.num_zones - 1, every), track.num_zones - 1)
+    gates = np.clip(np.round(np.append(0.0, track.gate_m) / ZONE_SPACING_M).astype(int), 0, track.num_zones - 1)
+    left, right = np.round(edges, 2)
+    return {
+        "name": track.name,
+        "length_m": track.length_m,
+        "left": left[drawn].tolist(),
+        "right": right[drawn].tolist(),
+        "gates": [[left[zone].tolist(), right[zone].tolist()] for zone in gates],
+    }
+
+
+class Live(NamedTuple):
+    """Where the cars of a run are.
+
+    Attributes:
+        cars: [N, 4] world position in metres, and speed in m/s; empty where that is not known.
+        written_s: when, seconds since 1970; 0 where it never was.
+    """
+
+    cars: NDArray[np.float64]
+    written_s: float
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was written by a run that is still at work."""
+        return time.time() - self.written_s < STALE_S
+
+
+NOWHERE = Live(np.zeros((0, 4)), 0.0)
+
+
+def read_live(folder: Path) -> Live:
+    """Reads where the cars of a run are; nowhere where no file says so, or one of an earlier version."""
+    try:
+        content = json.loads((folder / LIVE_FILE).read_bytes())
+        cars = np.array(content["cars"], np.float64)
+        if len(cars) and (cars.ndim, cars.shape[-1]) != (2, 4):
+            return NOWHERE
+        return Live(cars.reshape(-1, 4), float(content["written_s"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return NOWHERE
+
+
+class RunReader:
+    """Reads a run again and again, for any number of pages; of its metrics only what is new since the last time."""
+
+    def __init__(self, folder: Path, track: Track | None, metrics: MetricsReader) -> None:
+        """Begins without having read anything.
+
+        Args:
+            folder: of the run.
+            track: on which its cars are shown; None shows none.
+            metrics: of the run, where others have begun to read them.
+        """
+        self._folder, self._metrics = folder, metrics
+        self._view = None if track is None else top_view(track)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns the newest state of the run.
+
+        Returns:
+            `run` (name of its folder), `is_running`, `latest` (last value of every metric), `curves` (by metric, points
+            [env steps, value]), `cars` ([[x, y, m/s], ...] where `track_outline` has the road) and `num_damaged`
+            (lines of its metrics that cannot be read).
+        """
+        return self.newest() | {"curves": self._metrics.curves()}
+
+    def newest(self) -> dict[str, Any]:
+        """Returns the same without `curves`, which are by far the most of it."""
+        live = read_live(self._folder)
+        self._metrics.read_on()
+        return {
+            "run": self._folder.name,
+            "is_running": live.is_running,
+            "latest": self._metrics.latest,
+            "cars": self._on_page(live.cars),
+            "num_damaged": self._metrics.num_damaged,
+        }
+
+    def _on_page(self, cars: NDArray[np.float64]) -> list[list[float]]:
+        if self._view is None:
+            return []
+        places = self._view(cars[:, :3]) * (1.0, -1.0)
+        return np.round(np.column_stack([places, cars[:, 3]]), 2).tolist()
+
+
+class MetricsReader:
+    """What was read of a metrics file, which may be written to at this moment.
+
+    Attributes:
+        latest: last value of every metric.
+        num_damaged: lines that cannot be read and are left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self._num_bytes, self._last_line = 0, b""
+        self.latest: dict[str, Any] = {}
+        self.num_damaged = 0
+        self._points: dict[str, array[float]] = {}  # by name, steps and value in turn
+
+    def read_on(self) -> None:
+        """Reads the lines that were added; all of them where a run that went on has cut the file off and added others.
+
+        A last line that is not whole yet is left for the next time.
+        """
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._num_bytes - len(self._last_line))
+            if file.read(len(self._last_line)) != self._last_line:
+                self._begin()
+                file.seek(0)
+            added = file.read()
+        for line in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._num_bytes, self._last_line = self._num_bytes + len(line), line
+            try:
+                self._add(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self.num_damaged += 1
+
+    def _add(self, values: dict[str, Any]) -> None:
+        env_steps = float(values["env_steps"])
+        self.latest |= {name: value for name, value in values.items() if value is not None}
+        for name, value in values.items():
+            if name != "env_steps" and isinstance(value, int | float):
+                self._points.setdefault(name, array("d")).extend((env_steps, value))
+
+    def curves(self) -> dict[str, list[list[float]]]:
+        """Returns the points of every number by name, thinned so that the newest one is always there."""
+        return {name: self.curve(name) for name in sorted(self._points)}
+
+    def curve(self, name: str) -> list[list[float]]:
+        """Returns the points of one number, thinned likewise; none where no line holds it."""
+        points = self.points(name)
+        every = -(-len(points) // MAX_POINTS) or 1
+        return points[::-every][::-1].tolist()
+
+    def points(self, name: str) -> NDArray[np.float64]:
+        """Returns all points of one number, [P, 2] environment steps and value; none where no line holds it."""
+        return np.array(self._points.get(name, ()), np.float64).reshape(-1, 2)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all numbers that some line holds."""
+        return sorted(self._points)

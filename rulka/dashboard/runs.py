@@ -1,0 +1,186 @@
+"""All trainings that there are traces of, their curves, and those that run now.
+
+    runs/**/metrics.jsonl                               of trainings by the stage and in other environments
+    runs/experiments/<stage>-<key>/data/agent/          of experiments, whose runs are removed when they are done
+    data/agent/, data/agent/compared/*, data/agents/*   of agents, whose runs may be long gone
+
+An agent's log is a copy of its run's, so that both are one run here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import RLock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rulka.dashboard.live import MetricsReader, RunReader, read_live, track_of, track_outline
+from rulka.errors import UserError
+from rulka.folders import AGENT, COMPARED, KEPT_AGENTS, RUNS, TRAINING_LOG
+from rulka.runtime.metrics_log import METRICS_FILE
+
+FIND_EVERY_S = 3.0
+HEAD_BYTES = 400
+"""Of a log's beginning: what two trainings do not have in common, as times are in it."""
+AXES = {"env_steps": "environment steps", "minutes": "minutes", "cpu_minutes": "minutes of processor time"}
+
+
+class UnknownRunError(UserError):
+    """There is no training of a name."""
+
+
+class Log(NamedTuple):
+    """Where the metrics of a training are.
+
+    Attributes:
+        key: its folder, as pages name it.
+        label: for people.
+        path: of its metrics.
+        begun_s: when the file was made, as far as the disk tells; seconds since 1970.
+        written_s: when it was written to last.
+    """
+
+    key: str
+    label: str
+    path: Path
+    begun_s: float
+    written_s: float
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self.path.parent
+
+
+class Runs:
+    """Finds and reads trainings, for any number of pages at once.
+
+    Args:
+        folder: below which runs are looked for.
+        with_agents: whether the logs of agents in `data/` are looked at too.
+    """
+
+    def __init__(self, folder: Path = RUNS, *, with_agents: bool = True) -> None:
+        self._folder, self._with_agents, self._lock = folder, with_agents, RLock()
+        self._logs: dict[str, Log] = {}
+        self._found_s = -np.inf
+        self._metrics: dict[str, MetricsReader] = {}
+        self._readers: dict[str, RunReader] = {}
+
+    def logs(self) -> list[Log]:
+        """Returns all trainings, the one that was written to last first."""
+        with self._lock:
+            if time.monotonic() - self._found_s > FIND_EVERY_S:
+                self._logs = {log.key: log for log in self._find()}
+                self._found_s = time.monotonic()
+            return sorted(self._logs.values(), key=lambda log: -log.written_s)
+
+    def _find(self) -> Iterator[Log]:
+        seen: set[bytes] = set()
+        for path in self._paths():
+            try:
+                with path.open("rb") as file:
+                    head = file.read(HEAD_BYTES)
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            if head and head in seen:
+                continue
+            seen.add(head)
+            yield Log(path.parent.as_posix(), _label(path, self._folder), path, status.st_ctime, status.st_mtime)
+
+    def _paths(self) -> list[Path]:
+        paths = sorted(self._folder.rglob(METRICS_FILE)) + sorted(self._folder.rglob(TRAINING_LOG))
+        if self._with_agents:
+            agents = [AGENT, *sorted((AGENT / COMPARED).glob("*/")), *sorted(KEPT_AGENTS.glob("*/"))]
+            paths += [path for folder in agents if (path := folder / TRAINING_LOG).is_file()]
+        return paths
+
+    def log(self, key: str) -> Log:
+        """Returns one training.
+
+        Args:
+            key: of it; an empty text is the one that was written to last.
+
+        Raises:
+            UnknownRunError: if there is none.
+        """
+        logs = self.logs()
+        for log in logs:
+            if key in ("", log.key):
+                return log
+        message = f"there is no training {key!r}" if key else "nothing was trained yet"
+        raise UnknownRunError(message, hint="`rulka run train` trains; it appears here with its first numbers.")
+
+    def metrics(self, log: Log) -> MetricsReader:
+        """Returns what is in a training's log now."""
+        with self._lock:
+            reader = self._metrics.setdefault(log.key, MetricsReader(log.path))
+            reader.read_on()
+            return reader
+
+    def names(self) -> list[str]:
+        """Returns the names of all numbers that any log holds."""
+        return sorted({name for log in self.logs() for name in self.metrics(log).names})
+
+    def curves(self, metric: str, axis: str) -> list[dict[str, Any]]:
+        """Returns one curve of every training that has it.
+
+        Args:
+            metric: name of a number.
+            axis: one of `AXES`.
+
+        Returns:
+            Of each `key`, `x` and `y`, as long as each other.
+        """
+        found = []
+        for log in self.logs():
+            metrics = self.metrics(log)
+            with self._lock:
+                points = np.array(metrics.curve(metric), np.float64).reshape(-1, 2)
+                clock = metrics.points(axis)
+            if not len(points) or (axis != "env_steps" and not len(clock)):
+                continue
+            x = points[:, 0] if axis == "env_steps" else np.interp(points[:, 0], clock[:, 0], clock[:, 1])
+            found.append({"key": log.key, "x": np.round(x, 3).tolist(), "y": points[:, 1].tolist()})
+        return found
+
+    def snapshot(self, key: str) -> dict[str, Any]:
+        """Returns all that the live page shows of a training: see `RunReader.snapshot`, with its `key` and `track`.
+
+        Raises:
+            UserError: if there is none, or its track is damaged.
+        """
+        log = self.log(key)
+        with self._lock:
+            shown = self._reader(log).snapshot()
+        return shown | {"key": log.key, "run": log.label, "track": track_outline(track_of(log.folder))}
+
+    def running(self) -> list[Log]:
+        """Returns the trainings that are at work."""
+        return [log for log in self.logs() if read_live(log.folder).is_running]
+
+    def newest(self, log: Log) -> dict[str, Any]:
+        """Returns what has changed most lately in a training: see `RunReader.newest`."""
+        with self._lock:
+            return self._reader(log).newest() | {"key": log.key, "run": log.label}
+
+    def _reader(self, log: Log) -> RunReader:
+        if log.key not in self._readers:
+            self._readers[log.key] = RunReader(log.folder, track_of(log.folder), self.metrics(log))
+        return self._readers[log.key]
+
+
+def _label(path: Path, runs: Path) -> str:
+    folder = path.parent
+    if folder == AGENT:
+        return "latest agent"
+    if folder.parent == AGENT / COMPARED:
+        return f"latest agent, {folder.name}"
+    if folder.parent == KEPT_AGENTS:
+        return f"promoted, {folder.name}"
+    inside = folder.relative_to(runs) if folder.is_relative_to(runs) else folder
+    return inside.as_posix().removesuffix(f"/{AGENT.as_posix()}").removeprefix("train/") or folder.name

@@ -1,0 +1,58 @@
+// Learning curves of all trainings, one number a chart.
+import { CONFIG, ask, charts, dash, hue, layout, onEvent, onScheme } from "./common.js";
+import { show, words } from "./draw.js";
+
+const axis = document.getElementById("axis"), rows = [...document.querySelectorAll("tr[data-key]")];
+const order = rows.map(row => row.dataset.key).toReversed();  // the oldest first, so that colours stay when one is added
+const label = Object.fromEntries(rows.map(row => [row.dataset.key, row.dataset.label]));
+const isShown = key => document.getElementById(`show-${order.length - 1 - order.indexOf(key)}`)?.checked ?? false;
+const panels = [...document.querySelectorAll("[data-chart]")].map(place => ({ place, choice: document.getElementById(place.dataset.chart), curves: [] }));
+const RATES = /share|rate$/;
+
+function colours() {
+  rows.forEach(row => row.style.setProperty("--own", hue(order.indexOf(row.dataset.key))));
+}
+
+async function draw(panel) {
+  const Plotly = await charts(), name = panel.choice.value;
+  const traces = panel.curves.filter(curve => isShown(curve.key)).map(curve => {
+    const k = order.indexOf(curve.key);
+    return { x: curve.x, y: curve.y, name: label[curve.key], mode: curve.x.length > 1 ? "lines" : "markers", line: { color: hue(k), width: 1.8, dash: dash(k) },
+      hovertemplate: `%{y:.4~g}<br>%{x:.4~s} ${axis.selectedOptions[0].text}<extra>%{fullData.name}</extra>` };
+  });
+  const empty = traces.length ? [] : [{ text: "no training that is shown has this number", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }];
+  if (!panel.place.querySelector(".plot-container")) panel.place.replaceChildren();
+  await Plotly.react(panel.place, traces, layout({ annotations: empty, xaxis: { title: { text: axis.selectedOptions[0].text } },
+    yaxis: { title: { text: words(name) }, rangemode: RATES.test(name) ? "tozero" : "normal", tickformat: RATES.test(name) ? ".0%" : "" } }), CONFIG);
+  panel.place.setAttribute("aria-label", `${words(name)} of ${traces.length} trainings`);
+}
+
+async function load(panel) {
+  const found = await ask(`/curves.json?metric=${encodeURIComponent(panel.choice.value)}&axis=${axis.value}`, panel.place);
+  if (!found) return;
+  panel.curves = found; await draw(panel);
+}
+
+function remember() {
+  const kept = new URLSearchParams({ axis: axis.value });
+  panels.forEach(panel => kept.append("metric", panel.choice.value));
+  history.replaceState(null, "", `?${kept}`);
+}
+
+if (axis) {
+  const kept = new URLSearchParams(location.search);
+  if (kept.has("axis")) axis.value = kept.get("axis");
+  kept.getAll("metric").forEach((name, k) => { if (panels[k] && [...panels[k].choice.options].some(o => o.value === name)) panels[k].choice.value = name; });
+  axis.onchange = () => { remember(); panels.forEach(load); };
+  for (const panel of panels) panel.choice.onchange = () => { remember(); load(panel); };
+  document.querySelectorAll("input[type=checkbox]").forEach(box => { box.onchange = () => panels.forEach(draw); });
+  onScheme(() => { colours(); panels.forEach(draw); });
+  colours(); panels.forEach(load);
+  let last = performance.now();
+  onEvent("training", told => {
+    const row = rows.find(each => each.dataset.key === told.key);
+    if (!row) { document.getElementById("news").hidden = false; return; }
+    row.querySelector("[data-steps]").textContent = show(told.latest.env_steps, 0);
+    if (performance.now() - last > 2000) { last = performance.now(); panels.forEach(load); }
+  });
+}

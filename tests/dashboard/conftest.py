@@ -1,0 +1,68 @@
+"""A project with one training at work, and whom its pages ask."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from rulka.dashboard.app import make_app
+from rulka.dashboard.stages import Pipeline
+from rulka.runtime.live import TRACK_FILE, LiveCars
+from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.tracks.generate import generate_track
+from rulka.tracks.track import Track
+
+ROOT = Path(__file__).parents[2]
+FLOWS = {"up": None, "pipeline": None, "server": {"url": "http://127.0.0.1:4200/api", "is": "nobody"}}
+FLOWS |= {"running": [], "next": [], "last": []}
+PIPELINE = Pipeline(
+    changes=lambda: {"train": ["params.yaml: ppo", "data/frames modified"]},
+    at_work=lambda: {"capture": "process 7, `dvc repro`"},
+    flows=lambda: FLOWS,
+)
+CARS = np.array([[300.0, 1.0, 20.0, 30.0], [0.0, 0.0, 0.0, 5.0], [np.nan, np.nan, np.nan, 1.0]], np.float32)
+
+
+@pytest.fixture(scope="session")
+def track() -> Track:
+    return generate_track(1, 300.0, 16.0, 0.1, 100.0)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root of a project in which nothing has run."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(project: Path, track: Track) -> Path:
+    """A run with two reports, half a line and cars on a generated track, at work."""
+    folder = project / "runs/train/ppo-1"
+    folder.mkdir(parents=True)
+    lines = [
+        {"env_steps": 64, "minutes": 0.5, "loss": 2.0, "best_time_s": None},
+        {"env_steps": 128, "minutes": 1.5, "loss": 1.0, "best_time_s": 13.5},
+    ]
+    (folder / METRICS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"env_steps": 19')
+    track.save(folder / TRACK_FILE)
+    cars = LiveCars(folder)
+    cars.add(1, CARS)
+    cars.add(0, CARS[:1] + 10.0)
+    cars.write()
+    return folder
+
+
+@pytest.fixture
+def client(project: Path) -> Iterator[TestClient]:
+    del project
+    with TestClient(make_app(PIPELINE), base_url="http://127.0.0.1:8480") as asking:
+        yield asking

@@ -1,0 +1,143 @@
+"""What pages read of a run while it writes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulka.dashboard.live import MAX_POINTS, MetricsReader, RunReader, read_live, track_of, track_outline
+from rulka.observation import ZONE_SPACING_M
+from rulka.runtime import live
+from rulka.runtime.live import LIVE_FILE, LiveCars
+from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.tracks.track import Track
+
+
+def reader_of(folder: Path) -> RunReader:
+    return RunReader(folder, track_of(folder), MetricsReader(folder / METRICS_FILE))
+
+
+def test_snapshot_by_hand(run: Path) -> None:
+    shown = reader_of(run).snapshot()
+    assert shown["latest"] == {"env_steps": 128, "minutes": 1.5, "loss": 1.0, "best_time_s": 13.5}
+    curves = {"best_time_s": [[128, 13.5]], "loss": [[64, 2.0], [128, 1.0]], "minutes": [[64, 0.5], [128, 1.5]]}
+    assert shown["curves"] == curves
+    assert shown["is_running"]
+    assert [car[2] for car in shown["cars"]] == [
+        40.0,
+        30.0,
+        5.0,
+    ]  # collector 0 first; the car that is nowhere is not shown
+    assert shown["num_damaged"] == 0
+
+
+def test_cars_and_road_lie_on_one_page(track: Track) -> None:
+    """A car in the middle of the road is halfway between its edges there; one to the left is nearer to the left one."""
+    outline = track_outline(track)
+    zone = round(100.0 / ZONE_SPACING_M)
+    ahead = track.centre_m[zone + 1] - track.centre_m[zone]
+    left = np.array([ahead[2], 0.0, -ahead[0]]) / np.hypot(ahead[0], ahead[2])  # x to the left of z, y up
+    places = np.stack([track.centre_m[zone], track.centre_m[zone] + 0.25 * track.width_m[zone] * left])
+    cars = np.column_stack([places, [1.0, 2.0]])
+    middle, aside = (np.array(car[:2]) for car in RunReader(Path(), track, MetricsReader(Path()))._on_page(cars))
+    edges = [np.array(outline[side][zone // 4]) for side in ("left", "right")]
+    np.testing.assert_allclose(middle, (edges[0] + edges[1]) / 2, atol=0.02)
+    np.testing.assert_allclose(aside, 0.75 * edges[0] + 0.25 * edges[1], atol=0.1)
+
+
+def test_an_outline_goes_from_start_to_finish(track: Track) -> None:
+    outline = track_outline(track)
+    assert len(outline["left"]) == len(outline["right"])
+    assert len(outline["gates"]) == 1 + len(track.gate_m)
+    assert outline["gates"][0] == [outline["left"][0], outline["right"][0]]
+    assert outline["gates"][-1] == [outline["left"][-1], outline["right"][-1]]
+    assert track_outline(None)["left"] == []
+
+
+def test_a_run_without_reports_yet_shows_nothing(tmp_path: Path) -> None:
+    shown = reader_of(tmp_path).snapshot()
+    assert (shown["latest"], shown["curves"], shown["cars"], shown["is_running"]) == ({}, {}, [], False)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"cars": [[[1, 2]]], "written_s": 1}', '{"cars": 1}', "[]", '{"cars": [["a"]]}']
+)
+def test_a_damaged_file_of_cars_is_no_cars(tmp_path: Path, text: str) -> None:
+    (tmp_path / LIVE_FILE).write_text(text)
+    assert len(read_live(tmp_path).cars) == 0
+
+
+def test_cars_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now_s[0])
+    cars = LiveCars(tmp_path)
+    written = []
+    for now_s[0] in (100.0, 100.5, 100.9, 101.0, 101.5):
+        (tmp_path / LIVE_FILE).unlink(missing_ok=True)
+        cars.write_when_due()
+        written.append((tmp_path / LIVE_FILE).exists())
+    assert written == [True, False, False, True, False]
+
+
+def test_a_run_that_says_nothing_is_not_at_work(run: Path) -> None:
+    content = json.loads((run / LIVE_FILE).read_text())
+    (run / LIVE_FILE).write_text(json.dumps(content | {"written_s": time.time() - 60.0}))
+    assert not reader_of(run).snapshot()["is_running"]
+
+
+def test_long_curves_are_thinned_and_keep_their_newest_point(run: Path) -> None:
+    lines = [json.dumps({"env_steps": k, "loss": k}) + "\n" for k in range(1001)]
+    (run / METRICS_FILE).write_text("".join(lines))
+    curve = reader_of(run).snapshot()["curves"]["loss"]
+    assert len(curve) <= MAX_POINTS
+    assert curve[-1] == [1000, 1000]
+
+
+def test_damaged_lines_are_left_out_and_counted(run: Path) -> None:
+    (run / METRICS_FILE).write_bytes(
+        b'{"env_steps": 1, "loss": 3}\n\xff\xfe\n[]\n{"loss": 2}\n{"env_steps": 2, "loss": 4}\n'
+    )
+    shown = reader_of(run).snapshot()
+    assert shown["curves"]["loss"] == [[1, 3], [2, 4]]
+    assert shown["num_damaged"] == 3
+
+
+def lines_of(*numbers: int) -> str:
+    return "".join(json.dumps({"env_steps": number, "loss": float(number)}) + "\n" for number in numbers)
+
+
+def test_only_what_is_new_is_parsed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that grows by half a line between two looks: each line is parsed once, when it is whole."""
+    path, parsed, loads = run / METRICS_FILE, [], json.loads
+
+    def note(text: str | bytes) -> object:
+        if b"loss" in text:  # not the file of the cars
+            parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(json, "loads", note)
+    path.write_text("")
+    reader = reader_of(run)
+    for number in range(50):
+        with path.open("a") as file:
+            file.write(lines_of(number)[:9])
+        assert len(reader.snapshot()["curves"].get("loss", [])) == number
+        with path.open("a") as file:
+            file.write(lines_of(number)[9:])
+        assert reader.snapshot()["latest"]["loss"] == number
+    assert len(parsed) == 50
+
+
+@pytest.mark.parametrize("after", [(1, 2), (1, 2, 7), (1, 2, 7, 8, 9, 10), ()])
+def test_a_run_that_went_on_from_an_earlier_checkpoint_is_read_anew(run: Path, after: tuple[int, ...]) -> None:
+    """It cuts its metrics off behind the checkpoint, and may have written more than before until the next look."""
+    path = run / METRICS_FILE
+    path.write_text(lines_of(1, 2, 3, 4))
+    reader = reader_of(run)
+    assert reader.snapshot()["curves"]["loss"][-1] == [4, 4.0]
+    path.write_text(lines_of(*after))
+    assert [point[0] for point in reader.snapshot()["curves"].get("loss", [])] == list(after)
