@@ -40,9 +40,7 @@ check: $(READY)
 test: check
 	$(RUN) pytest -n auto --dist loadfile --no-loadscope-reorder
 
-# 62 MB more that neither the pipeline nor the tests need.
 docs: $(READY)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[docs]'
 	$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 	@echo 'The site is built: site/index.html'
 

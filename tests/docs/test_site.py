@@ -49,7 +49,6 @@ def test_every_page_is_in_the_navigation(site_pages: ModuleType) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("material", reason="mkdocs-material is not installed; `make docs` installs it")
     folder = tmp_path_factory.mktemp("site")
     answer = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
