@@ -4,20 +4,24 @@
     data/nights/records/        <uid>.mp4, the fastest race of all nights on a track, once it has beaten another
 
 What is followed from night to night is the pace: the track's length over the race's time, 0 for a race that did not
-finish, as a mean over races and tracks alike. A night counts as worse where its 95 % interval (bootstrap over starts,
-within each track) lies below the mean of the nights before.
+finish, as a mean over races and tracks alike. Beside it stands its 95 % interval (bootstrap over starts, within each
+track).
+
+A night is *below* the nights before where the 95 % interval of the difference, which holds the uncertainty of both,
+leaves out 0. One night in thirty is that by chance, so a night is *worse* only where the one before was below, too, or
+where it is so far below that one in a thousand is by chance: rules as control charts have them.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import torch
@@ -41,6 +45,8 @@ SEEDS_A_NIGHT = 10_000
 """As many as `evaluate.num_races` may be: race k starts from seed + k, and two nights shall share no start."""
 NIGHTS_BEFORE = 7
 """Of how many nights the mean is taken that a night is compared with: that of one is as uncertain as the night is."""
+FAR_BELOW = 1.58
+"""In half-widths of a 95 % interval: of a normal distribution a thousandth lies further on one side."""
 HISTORY_FILE, RECORDS_FOLDER = "history.csv", "records"
 ALL_TRACKS = "all tracks"
 
@@ -69,8 +75,8 @@ class NightRow:
         pace_mps: see the module.
         pace_low_mps: lower end of its interval.
         pace_high_mps: upper end.
-        before_mps: mean pace of the nights before, in the same role; None in the first.
-        is_worse: whether all of the interval lies below that; asked of all tracks together alone.
+        before_mps: mean pace of the nights before, in the same role, see `judge`; None in the first.
+        is_worse: whether it is worse than these, see the module; asked of all tracks together alone.
     """
 
     night: str
@@ -104,12 +110,14 @@ class Night:
         compared: the latest agent against the promoted one, as `rulka compare --json` has it.
         promoted: who was promoted, in words; empty where nobody was.
         records: names of the tracks with a new record.
+        below: roles that are below the nights before, whether worse or not.
     """
 
     rows: tuple[NightRow, ...]
     compared: dict[str, Any]
     promoted: str
     records: tuple[str, ...]
+    below: tuple[str, ...]
 
     @property
     def worse(self) -> tuple[NightRow, ...]:
@@ -117,20 +125,22 @@ class Night:
         return tuple(row for row in self.rows if row.is_worse)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as plain JSON, with `worse` as roles and `text` for people."""
+        """Returns it as plain JSON, with `worse` and `below` as roles and `text` for people."""
         return {
             "rows": [asdict(row) for row in self.rows],
             "compared": self.compared,
             "promoted": self.promoted,
             "records": list(self.records),
             "worse": [row.role for row in self.worse],
+            "below": list(self.below),
             "text": self.describe(),
         }
 
     def describe(self) -> str:
         """Returns what is worth knowing in the morning."""
         together = [row for row in self.rows if row.track == ALL_TRACKS]
-        lines = [f"night of {together[0].night}, seed {together[0].seed}", *map(_line, together)]
+        lines = [f"night of {together[0].night}, seed {together[0].seed}"]
+        lines += [_line(row, is_below=row.role in self.below) for row in together]
         if self.compared["first"] != self.compared["second"]:
             lines.append(verdict(self.compared))
         lines += [self.promoted] if self.promoted else []
@@ -138,10 +148,10 @@ class Night:
         return "\n".join(lines)
 
 
-def _line(row: NightRow) -> str:
+def _line(row: NightRow, *, is_below: bool) -> str:
     is_first = row.before_mps is None
     before = "the first night on these tracks" if is_first else f"{row.before_mps:.2f} in the nights before"
-    mark = "WORSE: " if row.is_worse else ""
+    mark = "WORSE: " if row.is_worse else "below, and WORSE if the next night is, too: " if is_below else ""
     return (
         f"{mark}{row.role} {row.agent}: {row.finished} of {row.races} races finished, "
         f"{row.pace_mps:.2f} m/s ({row.pace_low_mps:.2f} to {row.pace_high_mps:.2f}; {before})"
@@ -191,7 +201,8 @@ def race_night(
     _append(folder, rows)
     if found.winner is found.first and names[LATEST] != names[PROMOTED]:
         said = describe(promote(latest, lambda _: found))
-    return Night(tuple(rows), found.to_json(), said, tuple(track.name for track in records))
+    below = tuple(row.role for row in rows if row.track == ALL_TRACKS and judge(row, past).is_below)
+    return Night(tuple(rows), found.to_json(), said, tuple(track.name for track in records), below)
 
 
 def _nobody(before: str) -> Comparison:
@@ -211,37 +222,73 @@ def rows_of(found: Comparison, night: date, past: Sequence[NightRow]) -> list[Ni
         for uid, name, those in named:
             is_together = name == ALL_TRACKS
             pace = np.stack([pace_of(each) for each in those], axis=1)
-            interval, before = interval_of(pace, found.seed), _before(past, night, role, uid)
+            interval = interval_of(pace, found.seed)
             times_s = [] if is_together else finish_times_s(those[0])
-            rows.append(
-                NightRow(
-                    night=night.isoformat(),
-                    raced_at=raced_at,
-                    seed=found.seed,
-                    role=role,
-                    agent=racer.name,
-                    uid=uid,
-                    track=name,
-                    trained_on=all(each in racer.trained_on for each in (uids if is_together else [uid])),
-                    races=pace.size,
-                    finished=int((pace > 0.0).sum()),
-                    best_time_s=min(times_s, default=None),
-                    median_time_s=round(float(np.median(times_s)), 4) if times_s else None,
-                    pace_mps=round(float(pace.mean()), 4),
-                    pace_low_mps=round(interval.low, 4),
-                    pace_high_mps=round(interval.high, 4),
-                    before_mps=before,
-                    is_worse=is_together and before is not None and round(interval.high, 4) < before,
-                )
+            row = NightRow(
+                night=night.isoformat(),
+                raced_at=raced_at,
+                seed=found.seed,
+                role=role,
+                agent=racer.name,
+                uid=uid,
+                track=name,
+                trained_on=all(each in racer.trained_on for each in (uids if is_together else [uid])),
+                races=pace.size,
+                finished=int((pace > 0.0).sum()),
+                best_time_s=min(times_s, default=None),
+                median_time_s=round(float(np.median(times_s)), 4) if times_s else None,
+                pace_mps=round(float(pace.mean()), 4),
+                pace_low_mps=round(interval.low, 4),
+                pace_high_mps=round(interval.high, 4),
+                before_mps=None,
+                is_worse=False,
             )
+            verdict = judge(row, past)
+            rows.append(replace(row, before_mps=verdict.before_mps, is_worse=is_together and verdict.is_worse))
     return rows
 
 
-def _before(past: Sequence[NightRow], night: date, role: str, uid: str) -> float | None:
-    """Returns the mean pace of the last nights before this one; of a night that was repeated its last time counts."""
-    paces = {row.night: row.pace_mps for row in past if (row.role, row.uid) == (role, uid)}
-    nights = sorted(each for each in paces if each < night.isoformat())[-NIGHTS_BEFORE:]
-    return round(float(np.mean([paces[each] for each in nights])), 4) if nights else None
+class Verdict(NamedTuple):
+    """What the nights before say of a night.
+
+    Attributes:
+        before_mps: their mean pace; None where there is none.
+        is_below: whether the interval of the difference to them leaves out 0.
+        is_worse: whether the night before was below, too, or this one is far below.
+    """
+
+    before_mps: float | None
+    is_below: bool
+    is_worse: bool
+
+
+def judge(row: NightRow, past: Sequence[NightRow]) -> Verdict:
+    """Compares a night with those before it, in the same role on the same tracks.
+
+    A night that is below does not count among the nights before the next one: what got worse would hide itself. Later
+    it does, so that what is slower for good becomes the measure within a week or so. Of a night that was repeated, its
+    last time counts.
+    """
+    same = {each.night: each for each in past if (each.role, each.uid) == (row.role, row.uid)}
+    nights = [*(same[night] for night in sorted(same) if night < row.night), row]
+    verdict = Verdict(None, is_below=False, is_worse=False)
+    for k, night in enumerate(nights):
+        before = nights[: k - 1] if verdict.is_below else nights[:k]
+        verdict = _compared(night, before[-NIGHTS_BEFORE:], was_below=verdict.is_below)
+    return verdict
+
+
+def _compared(night: NightRow, before: Sequence[NightRow], *, was_below: bool) -> Verdict:
+    if not before:
+        return Verdict(None, is_below=False, is_worse=False)
+    mean = round(float(np.mean([each.pace_mps for each in before])), 4)
+    # Independent nights: half-widths add up as their squares, and the mean of k has one k-th of the square of one.
+    below = [each.pace_mps - each.pace_low_mps for each in before]
+    half_width = float(np.hypot(night.pace_high_mps - night.pace_mps, np.linalg.norm(below) / len(below)))
+    less_mps = mean - night.pace_mps
+    is_below = round(less_mps - half_width, 4) > 0.0
+    is_far_below = is_below and less_mps > FAR_BELOW * half_width
+    return Verdict(mean, is_below=is_below, is_worse=is_far_below or (is_below and was_below))
 
 
 def read_history(folder: Path = NIGHTS) -> list[NightRow]:

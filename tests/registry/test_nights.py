@@ -5,7 +5,9 @@ from datetime import date
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rulka.errors import UserError
 from rulka.params import Params
@@ -18,6 +20,8 @@ from rulka.registry.nights import (
     HistoryError,
     Night,
     NightRow,
+    Verdict,
+    judge,
     race_night,
     read_history,
     rows_of,
@@ -38,9 +42,52 @@ def past(*paces: float, role: str = "promoted") -> list[NightRow]:
     """Nights from 2026-11-01 on, on both tracks of `two_tracks`, with these paces."""
     template = next(row for row in rows_of(two_tracks(), date(2020, 1, 2), []) if row.track == ALL_TRACKS)
     return [
-        replace(template, night=date(2026, 11, day).isoformat(), role=role, pace_mps=pace)
+        replace(
+            template,
+            night=date(2026, 11, day).isoformat(),
+            role=role,
+            pace_mps=pace,
+            pace_low_mps=pace,
+            pace_high_mps=pace,
+        )
         for day, pace in enumerate(paces, 1)
     ]
+
+
+def night_of(number: int, paces: NDArray[np.float64]) -> NightRow:
+    """A night with these paces of its races, and the interval that the bootstrap has for many of them."""
+    mean, half_width = float(paces.mean()), float(1.96 * paces.std() / np.sqrt(paces.size))
+    return NightRow(
+        night=date.fromordinal(TUESDAY.toordinal() + number).isoformat(),
+        raced_at="2026-11-24T03:00:00+00:00",
+        seed=0,
+        role="latest",
+        agent="ppo-00000000",
+        uid="all-0",
+        track=ALL_TRACKS,
+        trained_on=True,
+        races=paces.size,
+        finished=int((paces > 0.0).sum()),
+        best_time_s=None,
+        median_time_s=None,
+        pace_mps=mean,
+        pace_low_mps=mean - half_width,
+        pace_high_mps=mean + half_width,
+        before_mps=None,
+        is_worse=False,
+    )
+
+
+def judged(rng: np.random.Generator, num_nights: int, *, races: int, dnf: float, drop_mps: float) -> list[Verdict]:
+    """What is said of the nights of an agent that drives 20 m/s and loses `drop_mps` in the last two nights."""
+    rows: list[NightRow] = []
+    found = []
+    for number in range(num_nights):
+        mean = 20.0 - (drop_mps if number >= num_nights - 2 else 0.0)
+        row = night_of(number, rng.normal(mean, 1.0, races) * (rng.random(races) >= dnf))
+        found.append(judge(row, rows))
+        rows.append(row)
+    return found
 
 
 def two_tracks():
@@ -64,14 +111,68 @@ class TestRows:
         assert (promoted.before_mps, promoted.is_worse) == (None, False)
         assert rows[5].pace_low_mps == rows[5].pace_high_mps == 20.0
 
-    def test_worse_is_an_interval_below_the_nights_before(self) -> None:
-        high = rows_of(two_tracks(), MONDAY, [])[2].pace_high_mps
-        assert rows_of(two_tracks(), MONDAY, past(high + 0.001))[2].is_worse
-        assert not rows_of(two_tracks(), MONDAY, past(high))[2].is_worse
-        assert not any(row.is_worse for row in rows_of(two_tracks(), MONDAY, past(high + 0.001, role="latest"))[:3])
+    def test_below_is_an_interval_of_the_difference_without_0(self) -> None:
+        row = rows_of(two_tracks(), MONDAY, [])[2]
+        assert judge(row, past(row.pace_high_mps + 0.001)).is_below
+        assert not judge(row, past(row.pace_high_mps)).is_below
+        assert not judge(row, past(row.pace_high_mps + 0.001, role="latest")).is_below
+        # The nights before are uncertain, too: by hand, 3-4-5.
+        half_width = row.pace_high_mps - row.pace_mps
+        mean = row.pace_mps + 1.25 * half_width
+        before = [replace(past(mean)[0], pace_low_mps=mean - 0.75 * half_width)]
+        assert not judge(row, before).is_below
+        four = [replace(before[0], night=f"2026-11-0{day}") for day in range(1, 5)]
+        assert judge(row, four).is_below, "the mean of four is known twice as well"
+
+    def test_worse_is_below_twice_in_a_row_or_far_below(self) -> None:
+        row = rows_of(two_tracks(), MONDAY, [])[2]
+        half_width = row.pace_high_mps - row.pace_mps
+        just, far = row.pace_mps + 1.2 * half_width, row.pace_mps + 1.6 * half_width
+        assert not judge(row, past(just)).is_worse
+        assert judge(row, past(far)).is_worse
+        assert rows_of(two_tracks(), MONDAY, past(far))[2].is_worse
+        assert not any(each.is_worse for each in rows_of(two_tracks(), MONDAY, past(far))[:2]), "of single tracks"
+        sunday = replace(row, night="2026-11-22")
+        twice = judge(row, [*past(just), sunday])
+        assert twice.is_worse
+        assert twice.before_mps == pytest.approx(just, abs=1e-4), "the night that was below is no measure"
+        good = replace(past(just)[0], night="2026-11-22")
+        assert not judge(row, [*past(just), replace(row, night="2026-11-21"), good]).is_worse
+
+    def test_what_is_slower_for_good_becomes_the_measure(self) -> None:
+        row = rows_of(two_tracks(), MONDAY, [])[2]
+        rows = past(*[row.pace_mps + 10.0] * 7)
+        found = []
+        for day in range(8, 20):
+            night = replace(row, night=f"2026-11-{day:02}")
+            found.append(judge(night, rows).is_worse)
+            rows.append(night)
+        assert found[:3] == [True] * 3
+        assert found[-1] is False
+
+    @pytest.mark.parametrize(("races", "dnf", "at_most"), [(220, 0.0, 1 / 200), (20, 0.1, 1 / 500), (20, 0.0, 1 / 120)])
+    def test_an_equal_agent_is_seldom_marked_by_chance(self, races: int, dnf: float, at_most: float) -> None:
+        """4,000 nights. Of 20 races the interval is narrow: in the bootstrap's spread each misses its own part."""
+        rng = np.random.default_rng(0)
+        found = [judged(rng, 11, races=races, dnf=dnf, drop_mps=0.0)[1:] for _ in range(400)]
+        marked = [verdict.is_worse for series in found for verdict in series]
+        assert np.mean(marked) <= at_most
+        below = [verdict.is_below for series in found for verdict in series]
+        assert np.mean(below) > np.mean(marked)
+
+    @pytest.mark.parametrize(("drop_mps", "first", "second"), [(0.2, (0.3, 0.6), 0.7), (0.4, (0.95, 1.0), 0.99)])
+    def test_a_loss_is_marked_in_the_second_night_at_the_latest(
+        self, drop_mps: float, first: tuple[float, float], second: float
+    ) -> None:
+        """0.2 m/s of 20 are three standard errors of a night's 220 races."""
+        rng = np.random.default_rng(0)
+        found = [judged(rng, 9, races=220, dnf=0.0, drop_mps=drop_mps)[-2:] for _ in range(200)]
+        low, high = first
+        assert low <= np.mean([one.is_worse for one, _ in found]) <= high
+        assert np.mean([one.is_worse or two.is_worse for one, two in found]) >= second
 
     def test_the_mean_is_of_the_last_seven_nights(self) -> None:
-        rows = rows_of(two_tracks(), MONDAY, past(1000.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
+        rows = rows_of(two_tracks(), MONDAY, past(0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
         assert rows[2].before_mps == 4.0
 
     def test_a_repeated_night_counts_once_and_not_for_itself(self) -> None:
