@@ -15,7 +15,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from flows.dvc import Outcome, reproduce_stage, stale_upstream
+from flows.dvc import Outcome, out_of_date, reproduce_stage, upstream, wait_for_dvc
 from flows.process import CommandError
 from flows.shown import StageProgress, show_results
 from flows.turns import our_turn
@@ -42,14 +42,17 @@ def _was_killed(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> b
 
 
 @task(task_run_name="{stage}", cache_policy=NO_CACHE, retry_delay_seconds=RETRY_DELAY_S, retry_condition_fn=_was_killed)
-def reproduce(stage: str, force: bool, timeout_h: float) -> State:
+def reproduce(stage: str, force: bool, timeout_h: float, is_unchanged: bool) -> State:
     """Runs one stage in a process group of its own; DVC skips it when nothing it reads has changed.
 
     Args:
         stage: name of the stage in `dvc.yaml`.
         force: run it even if nothing has changed.
         timeout_h: hours after which the stage is ended.
+        is_unchanged: whether DVC has just said that nothing has changed, and need not be asked again.
     """
+    if is_unchanged:
+        return Completed(message=f"{stage}: {Outcome.UNCHANGED}", data=Outcome.UNCHANGED)
     log = get_run_logger()
     try:
         check_inputs(stage)
@@ -92,13 +95,17 @@ def pipeline(stages: list[Stage] | None = None, force: bool = False, timeout_h: 
     try:
         chosen = chosen_stages(stages)
         with our_turn(name_of_this_run(), log.info):
-            stale = stale_upstream(chosen)
+            # One question for all stages: a DVC for each would take a second each. It holds until a stage has run.
+            wait_for_dvc(log.info)
+            changed = out_of_date(chosen_stages([*chosen, *upstream(chosen)]))
+            stale = [stage for stage in changed if stage not in chosen]
             if stale:
                 log.warning(_stale_text(stale))
             outcomes: dict[str, Outcome] = {}
             for stage in chosen:
                 run = reproduce.with_options(retries=int(stage in GOES_ON))
-                state = run(stage, force, timeout_h, return_state=True)
+                holds = not force and set(outcomes.values()) <= {Outcome.UNCHANGED}
+                state = run(stage, force, timeout_h, holds and stage not in changed, return_state=True)
                 if not state.is_completed():
                     return Failed(message=f"stage {stage}: {state.message}")
                 outcomes[stage] = cast(Outcome, state.result())

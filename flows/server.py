@@ -36,7 +36,7 @@ from rulka.ports import LOOPBACK, check_port
 
 WORK_POOL = "rulka"
 ACTIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
-POLL_S = 0.5
+POLL_S = 0.2
 ANSWER_TIMEOUT_S = 5.0
 
 

@@ -127,6 +127,8 @@ def stack_environment(url: str, secret: str) -> dict[str, str]:
         secret: `user:password` of the server.
     """
     return {
+        # How often the worker asks for runs: Prefect's 10 s would be most of the time that an idle pipeline takes.
+        "PREFECT_WORKER_QUERY_SECONDS": "3",
         **child_environment(),
         "PREFECT_HOME": str(HOME.resolve()),
         "PREFECT_API_URL": url,

@@ -70,10 +70,22 @@ class TestRuns:
         assert state.message == "ran: races, capture, evaluate"
         assert ran(caplog) == ["racing", "capturing", "evaluating"]
         assert (toy_project / "data" / "evaluation" / "x").read_text() == "1\n"
-        state = pipeline(return_state=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("flows.pipeline.reproduce_stage", lambda *_, **__: pytest.fail("DVC was asked again"))
+            state = pipeline(return_state=True)
         assert state.is_completed()
         assert state.message == "nothing had changed: races, capture, evaluate"
         assert ran(caplog) == []
+        change_command("capture", "echo capturing && mkdir -p data/frames && echo 3 > data/frames/x")
+        state = pipeline(return_state=True)
+        assert state.message == "ran: capture, evaluate; nothing had changed: races"
+        assert ran(caplog) == ["capturing", "evaluating"], "what had not changed by then is asked of DVC once more"
+        Path("data/evaluation/x").write_text("spoiled")
+        assert (
+            pipeline(return_state=True).message
+            == "taken from DVC's cache: evaluate; nothing had changed: races, capture"
+        )
+        assert Path("data/evaluation/x").read_text() == "3\n"
         state = pipeline(["evaluate"], force=True, return_state=True)
         assert state.message == "ran: evaluate"
         assert ran(caplog) == ["evaluating"]

@@ -38,6 +38,18 @@ def test_last_two_are_kept(tmp_path: Path) -> None:
     ]
 
 
+def test_a_clock_that_was_set_back_does_not_make_an_older_one_the_newest(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(5, _state(5))
+    checkpoints.save(999, _state(999))
+    newest, oldest = checkpoints.files()
+    os.utime(newest, (1.0, 1.0))
+    assert oldest.stat().st_mtime > newest.stat().st_mtime
+    loaded = checkpoints.load_newest()
+    assert loaded is not None
+    assert loaded["number"] == 999
+
+
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.999])
 def test_flipped_byte_is_detected_and_the_one_before_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, where: float
