@@ -62,22 +62,24 @@ dist: $(READY) $(RELEASE)/.ready
 audit: $(RELEASE)/.ready
 	$(RELEASE)/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
-# What the tools made. Data, runs and DVC's cache stay: they are the only copies of every agent that was trained.
+# What the tools made, and make again. Data, runs and DVC's cache stay.
 clean:
 	rm -rf dist .pytest_cache .ruff_cache .import_linter_cache dvc_plots site
 	find flows tasks rulka models tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # By find, as a name may hold spaces.
 MADE = $(wildcard runs dvc.lock .dvc/cache .dvc/tmp .prefect data/.*-*)
-RESULTS = find $(MADE) data/* -maxdepth 0 ! -path 'data/recordings*' ! -name README.md
+RESULTS = find $(MADE) data/* -maxdepth 0 ! -path 'data/recordings*' ! -path 'data/agents*' ! -path 'data/nights*' \
+	! -name README.md
 
-# What the pipeline made; recordings and the virtual environment stay.
+# What the pipeline made. What no run can make again stays: recordings, promoted agents, the history of nights.
 clean-results:
 ifeq ($(SURE),yes)
 	$(RESULTS) -exec rm -rf {} +
 else
 	@echo 'This deletes for good every agent, dataset and run of this folder:'
 	@$(RESULTS) -exec du -sh {} +
+	@echo 'Kept: data/recordings, data/agents, data/nights. `rulka gc` makes room and keeps what is in use.'
 	@echo 'If that is what you want: make clean-results SURE=yes'
 	@exit 1
 endif

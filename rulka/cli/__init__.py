@@ -29,7 +29,7 @@ from rulka.cli.pipeline import (
 )
 from rulka.cli.races import agent, evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect, quarantine
-from rulka.cli.versions import recordings, remote, reproduce
+from rulka.cli.versions import gc, recordings, remote, reproduce
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
@@ -52,6 +52,7 @@ COMMANDS = {
     "recordings": recordings,
     "remote": remote,
     "reproduce": reproduce,
+    "gc": gc,
     "evaluate": evaluate,
     "agents": agents,
     "compare": compare,

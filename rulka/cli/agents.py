@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 
 from rulka.cli.options import AsJson, DeviceName, OneName, TrackNames, say, say_json
 from rulka.errors import UserError
+from rulka.folders import KEPT_AGENTS
 from rulka.outputs import check_folder, filled_folder
 
 if TYPE_CHECKING:
     from rulka.registry.pairs import Comparison
+
+
+class NotVersionedError(UserError):
+    """An agent was promoted, but DVC could not take it in."""
+
 
 PLOT_FILE, VIDEO_FILE = "leads.png", "side_by_side.mp4"
 
@@ -109,6 +115,24 @@ def promote(
         say_json(asdict(promotion))
     else:
         say(describe(promotion))
+    _keep_by_dvc(promotion.name)
+
+
+def _keep_by_dvc(name: str) -> None:
+    """Puts the promoted agents under DVC, as the flow does after a night."""
+    from rulka.versions.dvc import DVC_FOLDER, add
+
+    if not DVC_FOLDER.is_dir():
+        sys.stderr.write(f"note: there is no {DVC_FOLDER} here, so that {KEPT_AGENTS} has no versions\n")
+        return
+    try:
+        files = add([KEPT_AGENTS])
+    except UserError as error:
+        message = f"{name} is promoted, and {KEPT_AGENTS} is not in DVC's cache yet: {error}"
+        raise NotVersionedError(message, hint=f"{error.hint} Then `dvc add {KEPT_AGENTS}`.".strip()) from error
+    sys.stderr.write(
+        f"note: {KEPT_AGENTS} is under DVC: `git add {' '.join(files)} && git commit` keeps this version\n"
+    )
 
 
 def night(

@@ -86,6 +86,33 @@ def reproduce(revision: OneName, /, out: Path | None = None, as_json: AsJson = F
         sys.exit(EXIT_USER_ERROR)
 
 
+def gc(keep: Literal["commits", "promoted"] = "commits", yes: Flag = False, as_json: AsJson = False) -> None:
+    """Make room in DVC's cache: says what nothing needs any more, and asks before it removes that.
+
+    Data in use, here and in worktrees, stay, and so do promoted agents.
+
+    Args:
+        keep: besides: data of every commit; or of tags, ends of branches, and commits that recorded a promoted agent.
+        yes: remove without asking.
+        as_json: print one JSON object, and ask nothing: without --yes nothing is removed.
+    """
+    from rulka.versions.collect import collect
+
+    found = collect(keep, remove=False)
+    asks = not yes and not as_json and found.num_files > 0 and sys.stdin.isatty()
+    if not as_json:
+        say(f"kept: data in use, and of {found.num_commits} commits; the remote is not touched")
+        for commit in found.given_up:
+            say(f"given up here: {commit}")
+        say(f"not needed: {found.num_files} files, {found.num_bytes / 1e6:.1f} MB of DVC's cache")
+    if found.num_files and (yes or (asks and input("Remove them? [y/N] ").strip().lower() in ("y", "yes"))):
+        found = collect(keep, remove=True)
+    if as_json:
+        say_json(asdict(found))
+    elif found.num_files:
+        say("removed" if found.is_removed else "nothing is removed; `rulka gc --yes` removes without asking")
+
+
 def recordings(
     action: Annotated[Literal["add"], tyro.conf.Positional], paths: Paths = (), /, as_json: AsJson = False
 ) -> None:

@@ -106,17 +106,24 @@ def recorded_outs(repo: Repo, commits: Sequence[str]) -> dict[str, dict[str, str
     """Returns what commits record: by commit, the hash of each output and each folder that was added, by its path.
 
     Raises:
-        DvcError: if one of them cannot be read.
+        DvcError: if what one of them says of DVC cannot be read.
     """
     found: dict[str, dict[str, str]] = {}
     if not commits:
         return found
     for commit in repo.brancher(revs=list(commits), workspace=False, sha_only=True):
-        hashes = {
-            repo.fs.relpath(out.fs_path, repo.root_dir): out.hash_info for out in repo.index.outs if out.use_cache
-        }
-        found[commit] = {path: info.value for path, info in hashes.items() if info is not None and info.value}
+        try:
+            found[commit] = outs_of(repo)
+        except DvcException as error:
+            message = f"what commit {commit} says of its data cannot be read: {error}"
+            raise DvcError(message, hint=f"`git show {commit}` shows it.") from error
     return found
+
+
+def outs_of(repo: Repo) -> dict[str, str]:
+    """Returns the hash of each output and each folder that was added, by its path, where one is known."""
+    hashes = {repo.fs.relpath(out.fs_path, repo.root_dir): out.hash_info for out in repo.index.outs if out.use_cache}
+    return {path: info.value for path, info in hashes.items() if info is not None and info.value}
 
 
 def add(folders: Sequence[Path]) -> list[str]:

@@ -171,6 +171,7 @@ ELSEWHERE = {
     "remote push": "tests/versions/test_remote.py",
     "remote pull": "tests/versions/test_remote.py",
     "reproduce": "tests/versions/test_reproduce.py",
+    "gc": "tests/versions/test_collect.py",
     "doctor": "test_doctor_ends_with_a_verdict",
     "dashboard": "tests/dashboard/test_app.py",
     "serve-game": "test_a_game_is_served_and_checked",
