@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 from rulka.errors import UserError
@@ -32,8 +31,6 @@ from rulka.runtime.run_lock import RunInUseError, locked
 
 LOOK_S = 1.0
 """How often a process that has nothing to do looks whether another one has finished something."""
-
-
 NUM_STARTS = 3
 """How often a process is started that somebody kills."""
 EVALUATED = "evaluation"
@@ -132,17 +129,24 @@ class Worker:
         """
         folder, last = self._folder.path / EVALUATED, self._folder.population.file.turns - 1
         best = self._folder.ranking(last)[0]
-        while not (folder / EVALUATION / METRICS_FILE).exists():
+        while True:
             try:
                 with locked(folder):
-                    inputs = self._inputs("evaluate", best) | {AGENT: self._folder.turn_folder(best, last) / AGENT}
-                    lay_out(folder, self._folder.population.cells[best].jobs[-1].params, inputs)
-                    if failure := run_in(folder, "tasks.evaluate", self._say):
-                        message = f"the best member cannot be evaluated: {failure.said}; see {failure.log.as_posix()}"
-                        raise UnfinishedError(message, hint="The same command tries again.")
+                    if not (folder / EVALUATION / METRICS_FILE).exists():
+                        self._evaluate(folder, best, self._folder.turn_folder(best, last) / AGENT)
+                return folder / EVALUATION
             except RunInUseError:
                 time.sleep(LOOK_S)
-        return folder / EVALUATION
+
+    def _evaluate(self, folder: Path, member: int, agent: Path) -> None:
+        lay_out(
+            folder,
+            self._folder.population.cells[member].jobs[-1].params,
+            self._inputs("evaluate", member) | {AGENT: agent},
+        )
+        if failure := run_in(folder, "tasks.evaluate", self._say):
+            message = f"the best member cannot be evaluated: {failure.said}; see {failure.log.as_posix()}"
+            raise UnfinishedError(message, hint="The same command tries again.")
 
     def _do_one(self, due: list[tuple[int, int]]) -> bool:
         """Does the first turn that nobody is at; returns whether there was one."""
@@ -197,9 +201,11 @@ def run_in(folder: Path, module: str, say: Callable[[str], None]) -> Failure | N
     failure = None
     for _ in range(NUM_STARTS):
         leader = start_in(folder, module, 1)
-        with ExitStack() as stack:
-            stack.callback(end_group, leader, SAVE_GRACE_S, ask=signal.SIGINT)
+        try:
             failure = finish_in(folder, leader)
+        except BaseException:
+            end_group(leader, SAVE_GRACE_S, ask=signal.SIGINT)
+            raise
         if leader.returncode >= 0:
             break
         say(f"{folder.name} of {folder.parent.name} was killed: it goes on")
