@@ -11,6 +11,7 @@ Writes data/evaluation/
          metrics.json       see rulka.evaluation.metrics
          scores.json        the few of these that DVC compares
          races.json         every race: start, end, time, gates
+         laps/              the best race of each contestant on each track, and the reference laps: a race dataset
          plots/*.png
 """
 
@@ -28,11 +29,11 @@ import yaml
 
 from rulka.agents.algorithms import label_of
 from rulka.artifacts import META_FILE
-from rulka.datasets.races import Race, load_races
+from rulka.datasets.races import Race, load_races, write_races
 from rulka.device import use_device
 from rulka.evaluation.by_track import entries_by_track, format_tracks
 from rulka.evaluation.contest import Driver, drivers, race_all, trained_tracks
-from rulka.evaluation.dataset import demonstration_results, export_result
+from rulka.evaluation.dataset import best_laps, demonstration_results, export_result
 from rulka.evaluation.metrics import format_metrics, metrics_of, scores_of
 from rulka.evaluation.race import EvaluationRaces, RandomPolicy, find_reference_race
 from rulka.evaluation.results import Evaluation, best_race
@@ -42,6 +43,7 @@ from rulka.folders import (
     COMPARED,
     ENCODER,
     EVALUATION,
+    LAPS,
     METRICS_FILE,
     PLOTS,
     POLICY,
@@ -61,7 +63,8 @@ from rulka.params import (
     read_params,
 )
 from rulka.race_settings import RaceSettings
-from rulka.report.facts import StageDuration, facts_of, read_durations, read_origins, transfer_summary
+from rulka.report.durations import StageDuration, read_durations
+from rulka.report.facts import facts_of, read_origins, transfer_summary
 from rulka.report.figures import draw_figures, encoder_figures, save_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Report, render_report
@@ -139,6 +142,8 @@ def evaluate(
         best = best_race(evaluation.contestants[0].races)
         assert best is not None
         export_result(folder, best, races.settings.table, evaluation.contestants[0].label)
+        (folder / LAPS).mkdir()
+        write_races(folder / LAPS, best_laps(by_track, races.settings.table))
         durations = [stage for stage in read_durations(inputs.durations) if stage.stage != "evaluate"]
         report = _draw(folder, evaluation, demonstrations, races, {"evaluate": evaluate, "race_end": race_end}, inputs)
         durations.append(StageDuration("evaluate", time.monotonic() - started_s, None, ""))

@@ -9,7 +9,7 @@ from datetime import datetime
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -23,8 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import rulka.report.page as report
-from rulka.dashboard import origins
+from rulka.dashboard import datasets, history, laps, origins
 from rulka.dashboard.asking import Problem, Remembered, ask
 from rulka.dashboard.events import Watcher
 from rulka.dashboard.runs import AXES, Runs
@@ -32,16 +31,23 @@ from rulka.dashboard.stages import Pipeline, recorded_stages, stages
 from rulka.errors import UserError
 from rulka.folders import EVALUATION, METRICS_FILE, REPORT_PAGE, VIDEO_FILE
 from rulka.ports import check_port
-from rulka.registry.kept import known_agents, promotions
+from rulka.report import words
+
+if TYPE_CHECKING:
+    from rulka.dashboard.agents import Agents
 
 HOST = "127.0.0.1"
 HOSTS = [HOST, "localhost"]
 """What a browser may call this machine: a page whose own name was made to point here is refused (DNS rebinding)."""
 HERE = Path(__file__).parent
+REPORT_STYLE = Path(words.__file__).parent / "template" / "page.css"
 PAGES = {
     "/": "Overview",
     "/runs": "Training",
     "/live": "Live",
+    "/replay": "Replay",
+    "/nights": "Nights",
+    "/data": "Data",
     "/origins": "Origins",
 }
 HEADERS = {
@@ -117,22 +123,33 @@ def make_app(pipeline: Pipeline, runs: Runs | None = None, is_ending: Callable[[
         Route("/part/stages", pages.stages),
         Route("/part/flows", pages.flows),
         Route("/part/results", pages.results),
+        Route("/part/agents", pages.agents),
+        Route("/part/frames", pages.frames),
         Route("/runs", pages.runs),
         Route("/curves.json", pages.curves),
         Route("/live", pages.live),
         Route("/run.json", pages.run),
         Route("/events", pages.events),
+        Route("/replay", pages.replay),
+        Route("/laps.json", pages.laps),
+        Route("/nights", pages.nights),
+        Route("/nights.json", pages.paces),
+        Route("/records/{uid}", pages.record),
+        Route("/data", pages.data),
+        Route("/pictures/{name}", pages.picture),
         Route("/origins", pages.origins),
         Route("/evaluation/{name}", pages.evaluation_file),
         Route("/static/plotly.js", pages.plotly),
         Route("/static/report.css", pages.report_css),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS), Middleware(_Headers)],
         exception_handlers={HTTPException: pages.http_error, UserError: pages.user_error},
     )
+    app.state.watcher = pages.watcher
+    return app
 
 
 class _Headers:
@@ -163,10 +180,11 @@ class Pages:
 
     def __init__(self, pipeline: Pipeline, runs: Runs, is_ending: Callable[[], bool]) -> None:
         self._runs, self._script = runs, plotly_file()
-        self._watcher = Watcher(runs, is_ending)
+        self.watcher = Watcher(runs, is_ending)
         self._stages = Remembered(lambda: ask(lambda: stages(pipeline)), ASK_STAGES_S)
         self._flows = Remembered(lambda: ask(pipeline.flows), ASK_FLOWS_S)
-        self._agents = Remembered(lambda: ask(known_agents), ASK_AGENTS_S)
+        self._agents = Remembered(_agents, ASK_AGENTS_S)
+        self._frames = Remembered(lambda: ask(_frames), ASK_AGENTS_S)
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "template"),
             autoescape=True,  # names of tracks and players come from files of strangers
@@ -175,9 +193,9 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.filters |= {
-            "seconds": report.seconds,
-            "duration": report.duration,
-            "memory": report.memory,
+            "seconds": words.seconds,
+            "duration": words.duration,
+            "memory": words.memory,
             "moment": moment,
             "size": size,
         }
@@ -214,13 +232,32 @@ class Pages:
         shown = ask(lambda: self._runs.log(key))
         return self._page("live.html", "/live", shown=shown, logs=ask(self._runs.logs).value or [])
 
+    def replay(self, _: Request) -> Response:
+        """Laps driven side by side on one track."""
+        found = ask(lambda: laps.tracks_of(laps.known_laps()))
+        return self._page("replay.html", "/replay", tracks=found.value or {}, problem=found.problem)
+
+    def nights(self, _: Request) -> Response:
+        """The nightly evaluations."""
+        return self._page(
+            "nights.html", "/nights", nights=ask(history.nights), records=ask(history.records).value or {}
+        )
+
+    def data(self, _: Request) -> Response:
+        """What there is to learn from."""
+        return self._page("data.html", "/data", races=ask(datasets.races), pictures=datasets.pictures())
+
+    def frames(self, _: Request) -> Response:
+        """What the frame dataset holds."""
+        return self._part("part_frames.html", frames=self._frames())
+
     def origins(self, _: Request) -> Response:
         """Where results come from."""
-        makings = [ask(lambda folder=folder: origins.making(folder)) for folder in origins.artifact_folders()]
-        chain, agents = ask(origins.chain), self._agents()
-        return self._page(
-            "origins.html", "/origins", chain=chain, agents=agents, makings=makings, promotions=ask(promotions)
-        )
+        return self._page("origins.html", "/origins", chain=ask(origins.chain))
+
+    def agents(self, _: Request) -> Response:
+        """What agents, and what they were made of, say of themselves."""
+        return self._part("part_agents.html", agents=self._agents())
 
     # What they ask for
 
@@ -235,9 +272,26 @@ class Pages:
         """All of one training."""
         return JSONResponse(self._runs.snapshot(request.query_params.get("run", "")))
 
+    def laps(self, request: Request) -> Response:
+        """All laps on one track."""
+        return JSONResponse(laps.replay(request.query_params.get("track", "")))
+
+    def paces(self, _: Request) -> Response:
+        """The pace of all nights."""
+        return JSONResponse(history.paces())
+
+    def record(self, request: Request) -> Response:
+        """The film of the fastest race of all nights on a track."""
+        return _file(history.record_file(request.path_params["uid"]), "no record was filmed there")
+
+    def picture(self, request: Request) -> Response:
+        """A picture that a stage left beside its data."""
+        name = request.path_params["name"]
+        return _file(datasets.picture_file(name), f"there is no picture {name}")
+
     async def events(self, _: Request) -> Response:
         """What pages are told without asking."""
-        return StreamingResponse(self._watcher.listen(), media_type="text/event-stream")
+        return StreamingResponse(self.watcher.listen(), media_type="text/event-stream")
 
     def evaluation_file(self, request: Request) -> Response:
         """Report and video of the last evaluation."""
@@ -254,7 +308,7 @@ class Pages:
 
     async def report_css(self, _: Request) -> Response:
         """The look of the report, which that of the pages builds on."""
-        return FileResponse(Path(report.__file__).parent / "template" / "page.css", media_type="text/css")
+        return FileResponse(REPORT_STYLE, media_type="text/css")
 
     # What goes wrong
 
@@ -288,6 +342,26 @@ class Pages:
 
     def _part(self, template: str, **values: Any) -> Response:
         return HTMLResponse(self._templates.get_template(template).render(**values))
+
+
+def _file(path: Path | None, missing: str) -> Response:
+    if path is None:
+        raise HTTPException(404, missing)
+    return FileResponse(path)
+
+
+def _agents() -> Agents:
+    """Imports torch at the first question alone: the server is there within a second, and most pages need none."""
+    from rulka.dashboard.agents import agents
+
+    return agents()
+
+
+def _frames() -> dict[str, Any] | None:
+    """Imports torch likewise."""
+    from rulka.dashboard.frames import frames
+
+    return frames()
 
 
 def plotly_file() -> Path:

@@ -51,6 +51,11 @@ class Watcher:
         self._told: dict[str, float] = {}
         self._marks: dict[str, int] = {}
 
+    @property
+    def num_listeners(self) -> int:
+        """How many pages listen now."""
+        return len(self._listeners)
+
     async def listen(self) -> AsyncIterator[str]:
         """Yields events as text of the protocol, first what holds now, until the server ends."""
         queue: asyncio.Queue[str] = asyncio.Queue(MOST_WAITING)

@@ -42,14 +42,17 @@ def track_outline(track: Track | None) -> dict[str, Any]:
     """
     if track is None:
         return {"name": "", "length_m": 0.0, "left": [], "right": [], "gates": []}
+    shape = shape_of_road(track, road_edges(track, top_view(track)) * (1.0, -1.0))
+    return {"name": track.name, "length_m": track.length_m, **shape}
+
+
+def shape_of_road(track: Track, edges: NDArray[np.float64]) -> dict[str, list[Any]]:
+    """Thins the edges of a road [2, Z, D], and finds its start and gates on them, for `track_outline`."""
     every = round(TRACK_STEP_M / ZONE_SPACING_M)
-    edges = road_edges(track, top_view(track)) * (1.0, -1.0)
     drawn = np.append(np.arange(0, track.num_zones - 1, every), track.num_zones - 1)
     gates = np.clip(np.round(np.append(0.0, track.gate_m) / ZONE_SPACING_M).astype(int), 0, track.num_zones - 1)
     left, right = np.round(edges, 2)
     return {
-        "name": track.name,
-        "length_m": track.length_m,
         "left": left[drawn].tolist(),
         "right": right[drawn].tolist(),
         "gates": [[left[zone].tolist(), right[zone].tolist()] for zone in gates],

@@ -20,7 +20,7 @@ import numpy as np
 from rulka.dashboard.live import MetricsReader, RunReader, read_live, track_of, track_outline
 from rulka.errors import UserError
 from rulka.folders import AGENT, COMPARED, KEPT_AGENTS, RUNS, TRAINING_LOG
-from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.runtime.live import METRICS_FILE
 
 FIND_EVERY_S = 3.0
 HEAD_BYTES = 400

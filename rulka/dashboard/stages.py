@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rulka.folders import STAGE_DURATIONS
 from rulka.graph import read_graph, read_lock
-from rulka.report.facts import StageDuration, read_durations
+from rulka.report.durations import StageDuration, read_durations
 
 RUNNING, CHANGED, CURRENT, NEVER, RECORDED = "running", "changed", "up to date", "never ran", "has run"
 MOST_REASONS = 4

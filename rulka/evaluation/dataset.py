@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,14 @@ from numpy.typing import NDArray
 
 from rulka.actions import TICK_MS, ActionTable
 from rulka.datasets.export import SCRIPT_SUFFIX, write_race
-from rulka.datasets.races import META_FILE, Race, load_races, track_path
-from rulka.evaluation.results import RaceResult
+from rulka.datasets.races import META_FILE, Race, RaceDataset, load_races, track_path
+from rulka.evaluation.results import Evaluation, RaceResult, best_race
 from rulka.tracks.find import find_track
 from rulka.tracks.track import Track
 
 _LOGGER = logging.getLogger(__name__)
+RANDOM, REFERENCE = "random", "reference"
+"""Keys of random actions, as contestants have them, and of the reference lap."""
 BEST_RACE_FILES = ("best_race.Replay.Gbx", "best_race.txt")
 
 
@@ -86,6 +89,25 @@ def export_result(folder: Path, result: RaceResult, table: ActionTable, player: 
             _LOGGER.warning("the best race has no input script: these know pedals that are pressed or not")
             continue
         write_race(race, folder / name)
+
+
+def best_laps(evaluations: Sequence[Evaluation], table: ActionTable) -> RaceDataset:
+    """Returns the best race of each contestant that decides by something, and the reference laps, of all tracks.
+
+    Args:
+        evaluations: one for each track, that of the main one first.
+        table: of decisions.
+    """
+    races = []
+    for evaluation in evaluations:
+        uid = evaluation.track.uid
+        found = [(each.key, each.label, best_race(each.races)) for each in evaluation.contestants if each.key != RANDOM]
+        found.append((REFERENCE, "Reference lap", evaluation.reference))
+        races += [
+            replace(race_of_result(race, table, label), race_id=f"{key}-{uid}") for key, label, race in found if race
+        ]
+    tracks = [evaluation.track for evaluation in evaluations]
+    return RaceDataset(tuple(races), tracks[0], (), tuple(tracks[1:]))
 
 
 def race_of_result(result: RaceResult, table: ActionTable, player: str) -> Race:

@@ -31,7 +31,6 @@ PRECISIONS = {
 }
 _PART_NAMES = {"float_head": "float head", "heads": "policy head"}
 """How the parts of an agent are called where the word of the parameters is not English."""
-STAGES = ("races", "capture", "pretrain", "clone", "transfer", "train", "evaluate")
 Json = dict[str, Any]
 
 
@@ -67,23 +66,6 @@ class Origins:
         for meta in (self.encoder, self.policy, self.agent_init, self.agent):
             merged |= _parameters(meta)
         return merged
-
-
-@dataclass(frozen=True)
-class StageDuration:
-    """The last successful run of a stage.
-
-    Attributes:
-        stage: its name.
-        seconds: wall time.
-        peak_rss_mb: largest resident memory of the stage and its processes, None where it was not measured.
-        ended_at: ISO time.
-    """
-
-    stage: str
-    seconds: float
-    peak_rss_mb: float | None
-    ended_at: str
 
 
 def read_origins(encoder_dir: Path, policy_dir: Path, agent_init_dir: Path, agent_dir: Path) -> Origins:
@@ -301,24 +283,6 @@ def transfer_summary(agent_init_dir: Path) -> str:
         return f"None of the {num_kept} tensors of the agent's network was taken from what was learned before."
     text = f"{num_copied} of the {len(own)} tensors of the agent's network were copied from what was learned before"
     return f"{text}, {num_kept} start fresh." if num_kept else f"{text}."
-
-
-def read_durations(path: Path) -> list[StageDuration]:
-    """Returns the last run of every stage in the order of the pipeline; empty when the file does not exist.
-
-    A line cut off by a crash is skipped: the file is a help for people, no input of anything.
-    """
-    if not path.exists():
-        return []
-    last: dict[str, StageDuration] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-            stage = StageDuration(row["stage"], float(row["seconds"]), row.get("peak_rss_mb"), row["ended_at"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        last[stage.stage] = stage
-    return [last[name] for name in STAGES if name in last]
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:

@@ -19,15 +19,14 @@ from rulka.evaluation.metrics import Comparison, Json, Summary, compare, summari
 from rulka.evaluation.results import Contestant, Evaluation, finish_times_s
 from rulka.evaluation.statistics import Interval
 from rulka.reference.medals import medal_won, medals_of
-from rulka.report.facts import Fact, StageDuration
+from rulka.report.durations import StageDuration
+from rulka.report.facts import Fact
 from rulka.report.figures import Plot
 from rulka.report.theme import DARK, LIGHT
+from rulka.report.words import NONE, duration, memory, percent, seconds, signed
 
 MAX_VIDEO_BYTES = 8_000_000
 """A larger video stays a file beside the page."""
-NONE = "\N{EN DASH}"
-MINUS = "\N{MINUS SIGN}"
-THIN = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True)
@@ -236,38 +235,12 @@ def _reference_rows(evaluation: Evaluation) -> list[Row]:
     return [Row("Reference lap", [Cell(text) for text in texts], "reference")]
 
 
-def seconds(time_s: float | None, digits: int = 2) -> str:
-    """Returns a time with its unit, a dash where there is none."""
-    return NONE if time_s is None else f"{time_s:.{digits}f}{THIN}s"
-
-
-def signed(value: float) -> str:
-    """Returns a number with its sign, as it is printed."""
-    return f"{value:+.2f}".replace("-", MINUS)
-
-
-def percent(interval: Interval) -> str:
-    """Returns the interval of a rate in percent."""
-    return f"{100 * interval.low:.0f}{NONE}{100 * interval.high:.0f}{THIN}%"
-
-
 def _interval(interval: Interval | None) -> str:
     return f"{interval.low:.2f}{NONE}{interval.high:.2f} s" if interval else ""
 
 
 def _p_value(p_value: float) -> str:
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
-
-
-def duration(seconds: float) -> str:
-    """Returns how long something took."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
-
-
-def memory(megabytes: float | None) -> str:
-    """Returns how much memory something took, a dash where nobody knows."""
-    return NONE if megabytes is None else f"{megabytes / 1000:.2f} GB"
 
 
 def _data_uri(content: bytes, kind: str) -> str:

@@ -63,8 +63,7 @@ from rulka.race_settings import RaceSettings
 from rulka.runtime.connect import train_run
 from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.runtime.learner_loop import Outcome
-from rulka.runtime.live import TRACK_FILE
-from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.runtime.live import METRICS_FILE, TRACK_FILE
 from rulka.runtime.parts import (
     agent_config,
     block_spec,

@@ -1,4 +1,4 @@
-"""Where the cars of a running training are, for people who watch it: a small file that is always whole."""
+"""What a running training leaves for people who watch it; where its cars are is a small file that is always whole."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 LIVE_FILE = "live.json"
 """`cars`: [[x, y, z in world metres, speed in m/s], ...], those of one collector after another; cars that are nowhere,
 as in environments without a track, are left out. `written_s`: seconds since 1970."""
+METRICS_FILE = "metrics.jsonl"
+"""See `rulka.runtime.metrics_log`."""
 TRACK_FILE = "track.npz"
 """The track of a run, beside its metrics; none where cars race on several."""
 LIVE_S = 1.0

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulka.runtime.checkpoint import write_file
+from rulka.runtime.live import METRICS_FILE
 
 if TYPE_CHECKING:
     from dvclive.live import Live
 
-METRICS_FILE = "metrics.jsonl"
 DVCLIVE_FOLDER = "dvclive"
 
 Values = Mapping[str, float | int | str | None]

@@ -16,11 +16,12 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urljoin
 
 import av
 import pytest
@@ -187,8 +188,10 @@ def command_names() -> set[str]:
     """Returns every command; one that does several things, as its first argument says, under the name of each."""
     names: set[str] = set()
     for name, function in COMMANDS.items():
-        first = get_type_hints(function).get(next(iter(inspect.signature(function).parameters), ""))
-        names |= {f"{name} {choice}" for choice in get_args(first)} if get_origin(first) is Literal else {name}
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+        is_action = first is not None and first.kind is inspect.Parameter.POSITIONAL_ONLY
+        kind = get_type_hints(function)[first.name] if is_action else None
+        names |= {f"{name} {choice}" for choice in get_args(kind)} if get_origin(kind) is Literal else {name}
     return names
 
 
@@ -261,12 +264,12 @@ def a_full_disk() -> Iterator[None]:
 
 @pytest.mark.parametrize("row", WRITING, ids=lambda row: row.arguments)
 def test_a_full_disk_is_one_line(project: Path, capsys: pytest.CaptureFixture[str], row: Row) -> None:
-    if row.before:
-        assert call(row.before) == 0
     if row.arguments not in ENDED:  # kernels have to be compiled and kept before nothing can be kept
         Path("warm").mkdir()
+        assert not row.before or call(row.before) == 0
         assert call(row.arguments.format(place="warm")) == 0
         shutil.copy(ROOT / "params.yaml", "params.yaml")
+    assert not row.before or call(row.before) == 0
     Path("out/kept.txt").write_text("kept")
     written = Path(row.writes.format(place="out"))
     if written.suffix in (".png", ".mp4"):
@@ -329,10 +332,15 @@ def as_nobody_special(work: Callable[[], str]) -> str:
     return results[0]
 
 
-def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """Starts a command as a process of its own."""
+@contextmanager
+def start(*arguments: str, **options: Any) -> Generator[subprocess.Popen[str]]:
+    """Starts a command as a process of its own, which does not outlive the block."""
     command = [sys.executable, "-m", "rulka.cli", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def line_with(process: subprocess.Popen[str], part: str) -> str:
@@ -375,10 +383,10 @@ def test_a_game_is_served_and_checked(project: Path, capfd: pytest.CaptureFixtur
 
 def test_the_live_page_is_shown_until_ctrl_c(project: Path) -> None:
     with start("watch", "runs/train", "--port", "0") as page:
-        address = line_with(page, "http://").split(" on ")[1].split()[0]
+        address = line_with(page, "http://").split()[0]
         with urllib.request.urlopen(address, timeout=LIMIT_S) as answer:
             assert "<html" in answer.read().decode()
-        with urllib.request.urlopen(f"{address}run.json", timeout=LIMIT_S) as answer:
+        with urllib.request.urlopen(urljoin(address, "run.json"), timeout=LIMIT_S) as answer:
             assert json.load(answer)
         page.send_signal(signal.SIGINT)
         _, errors = page.communicate(timeout=LIMIT_S)

@@ -13,8 +13,9 @@ from starlette.testclient import TestClient
 
 from rulka.dashboard.app import make_app
 from rulka.dashboard.stages import Pipeline
-from rulka.runtime.live import TRACK_FILE, LiveCars
-from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.datasets.races import Race, Source
+from rulka.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
+from rulka.runtime.live import METRICS_FILE, TRACK_FILE, LiveCars
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
@@ -59,6 +60,22 @@ def run(project: Path, track: Track) -> Path:
     cars.add(0, CARS[:1] + 10.0)
     cars.write()
     return folder
+
+
+def lap_of(
+    track: Track, race_id: str, speed_mps: float, *, source: Source = "driver", player: str = "", sample_ms: int = 50
+) -> Race:
+    """A race along the middle of a track at one speed, sampled until shortly behind the finish."""
+    race_time_ms = round(1000.0 * track.length_m / speed_mps)
+    time_ms = np.arange(0, race_time_ms + 2 * sample_ms, sample_ms)
+    zone = np.minimum(time_ms / 1000.0 * speed_mps / ZONE_SPACING_M, track.num_zones - 1)
+    state = np.zeros((len(time_ms), NUM_CAR_FIELDS), np.float32)
+    middle = [np.interp(zone, np.arange(track.num_zones), track.centre_m[:, axis]) for axis in range(3)]
+    state[:, CAR["position"]] = np.stack(middle, axis=1)
+    state[:, CAR["velocity"].start] = speed_mps
+    controls = np.zeros((race_time_ms // 10, 3), np.float32)
+    times = (race_time_ms // 2, race_time_ms)
+    return Race(race_id, source, "", player, track.uid, race_time_ms, True, times, None, controls, time_ms, state)
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from rulka.cli import main
 from rulka.dashboard.app import PAGES, PortError, make_app, make_server, moment, open_port, size
 from rulka.dashboard.stages import Pipeline
 from rulka.errors import UserError
-from rulka.report.page import NONE
-from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.report.words import NONE
+from rulka.runtime.live import METRICS_FILE
 from tests.dashboard.conftest import PIPELINE, ROOT
 
-PARTS = ("/part/stages", "/part/flows", "/part/results")
+PARTS = ("/part/stages", "/part/flows", "/part/results", "/part/agents", "/part/frames")
 
 
 def text_of(html: str) -> str:
@@ -156,14 +156,14 @@ def test_origins_are_those_of_the_lock(client: TestClient, project: Path) -> Non
     assert "data/races bbbbbbbb 2 MB not what races made last" in said
     assert "data/frames dddddddd" in said
     assert "capture, actions 1 paths" in said
-    assert "There is no agent yet" in said
+    assert "There is no agent yet" in client.get("/part/agents").text
 
 
 def test_a_damaged_agent_is_named(client: TestClient, project: Path) -> None:
     folder = project / "data/agent"
     folder.mkdir(parents=True)
     (folder / "meta.json").write_text("{")
-    said = client.get("/origins").text
+    said = client.get("/part/agents").text
     assert "data/agent" in said
     assert "cannot be used" in said
 

@@ -12,8 +12,7 @@ import pytest
 from rulka.dashboard.live import MAX_POINTS, MetricsReader, RunReader, read_live, track_of, track_outline
 from rulka.observation import ZONE_SPACING_M
 from rulka.runtime import live
-from rulka.runtime.live import LIVE_FILE, LiveCars
-from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.runtime.live import LIVE_FILE, METRICS_FILE, LiveCars
 from rulka.tracks.track import Track
 
 

@@ -12,21 +12,9 @@ from numpy.typing import NDArray
 from rulka.errors import UserError
 from rulka.params import Params
 from rulka.registry import nights as module
+from rulka.registry.history import ALL_TRACKS, COLUMNS, HistoryError, NightRow, read_history
 from rulka.registry.kept import Promotion, keep_promoted, name_of, promoted_name
-from rulka.registry.nights import (
-    ALL_TRACKS,
-    COLUMNS,
-    SEEDS_A_NIGHT,
-    HistoryError,
-    Night,
-    NightRow,
-    Verdict,
-    judge,
-    race_night,
-    read_history,
-    rows_of,
-    seed_of,
-)
+from rulka.registry.nights import SEEDS_A_NIGHT, Night, Verdict, judge, race_night, rows_of, seed_of
 from rulka.registry.tracks import tracks_to_race_on
 from tests.registry.test_pairs import comparison, driven
 

@@ -14,7 +14,8 @@ from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Contestant, Evaluation
 from rulka.observation import CAR, NUM_CAR_FIELDS
 from rulka.params import read_params
-from rulka.report.facts import Origins, facts_of, read_durations, transfer_summary
+from rulka.report.durations import read_durations
+from rulka.report.facts import Origins, facts_of, transfer_summary
 from rulka.report.learning_plots import TrainingLogError, read_training_log
 from rulka.tracks.top_view import top_view
 from rulka.tracks.track import Track

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
-from rulka.report.facts import Fact, StageDuration
+from rulka.report.durations import StageDuration
+from rulka.report.facts import Fact
 from rulka.report.figures import Plot, draw_figures, encoder_figures, save_figures
 from rulka.report.page import MAX_VIDEO_BYTES, Report, headline, render_report
 from rulka.tracks.track import Track

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rulka.runtime.metrics_log import METRICS_FILE, MetricsLog, read_metrics
+from rulka.runtime.live import METRICS_FILE
+from rulka.runtime.metrics_log import MetricsLog, read_metrics
 
 PLOT = "dvclive/plots/metrics/Training/loss.tsv"
 SUMMARY = "dvclive/metrics.json"

@@ -26,7 +26,8 @@ from rulka.runtime.environment_run import (
     race_in_environment,
     train_in_environment,
 )
-from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
+from rulka.runtime.live import METRICS_FILE
+from rulka.runtime.metrics_log import read_metrics
 from rulka.runtime.stop import StopRequestedError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))

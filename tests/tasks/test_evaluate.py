@@ -20,7 +20,7 @@ from rulka.agents.load import load_policy
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, ArtifactError, save_artifact, sight_contract
 from rulka.cli.evaluation import evaluate_agent, format_evaluation
-from rulka.datasets.races import Race, RaceDataset, track_path, write_races
+from rulka.datasets.races import Race, RaceDataset, load_races, track_path, write_races
 from rulka.errors import UserError
 from rulka.observation import CAR, NUM_CAR_FIELDS, reference_normalisation
 from rulka.params import CampaignTracksParams, MainTrackParams, Params, read_params, reference_params
@@ -163,6 +163,10 @@ def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
     assert set(metrics["algorithms"]) == {"ppo", "iqn"}
     races = json.loads((out_dir / "races.json").read_text())
     assert [len(races[name]) for name in ("agent", "iqn", "cloned", "random")] == [2, 2, 2, 2]
+    laps = {race.race_id: race for race in load_races(out_dir / "laps").races}
+    assert set(laps) == {"agent-tiny", "iqn-tiny", "cloned-tiny"}
+    assert laps["agent-tiny"].race_time_ms == round(1000 * metrics["agent"]["best_time_s"])
+    assert (laps["agent-tiny"].player, laps["iqn-tiny"].is_finished) == ("Agent (PPO)", False)
     page = (out_dir / "report.html").read_text()
     for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bfloat16", "mixes up"):
         assert text in page

@@ -22,7 +22,7 @@ from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import Candidate, CheckResult
 from rulka.runtime.learner_loop import Outcome, RunState
-from rulka.runtime.metrics_log import METRICS_FILE
+from rulka.runtime.live import METRICS_FILE
 from rulka.runtime.run_folder import DELIVERY_FILE, FINAL_FOLDER
 from rulka.runtime.run_lock import RunInUseError
 from rulka.runtime.specs import RunSpec

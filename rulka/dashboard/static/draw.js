@@ -29,7 +29,7 @@ const path = points => points.map((p, k) => (k ? "L" : "M") + p[0] + " " + p[1])
 export class TrackMap {
   constructor(svg, track) {
     this.svg = svg; svg.replaceChildren();
-    this.dots = make("g", {}); this.pool = [];
+    this.dots = make("g", {}); this.driven = make("g", {}); this.pool = [];
     if (!track.left.length) return;
     const all = [...track.left, ...track.right];
     const low = [0, 1].map(k => Math.min(...all.map(p => p[k]))), high = [0, 1].map(k => Math.max(...all.map(p => p[k])));
@@ -45,7 +45,12 @@ export class TrackMap {
     }
     track.gates.forEach((gate, k) => svg.append(make("path", { ...thin, d: path(gate), "stroke-width": k && k < track.gates.length - 1 ? 1.6 : 4,
       stroke: k === 0 ? "var(--good)" : k === track.gates.length - 1 ? "var(--ink)" : "var(--soft)" })));
-    svg.append(this.dots);
+    svg.append(this.driven, this.dots);
+  }
+  /** Driven lines [[x, y], ...], each with its colour. */
+  lines(all, colours) {
+    this.driven.replaceChildren(...all.map((points, k) => make("path", { d: path(points), fill: "none", stroke: colours[k], "stroke-opacity": 0.6,
+      "stroke-width": 1.4, "vector-effect": "non-scaling-stroke" })));
   }
   /** Cars [[x, y, ...], ...], each with a colour of its own where `colours` has one. */
   draw(cars, colours = null, size = 1) {

@@ -1,0 +1,120 @@
+"""The history of the nightly evaluations: a table that is only ever appended to."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from io import StringIO
+from pathlib import Path
+
+from rulka.errors import UserError
+from rulka.folders import NIGHTS
+from rulka.outputs import new_file
+
+HISTORY_FILE, RECORDS_FOLDER = "history.csv", "records"
+ALL_TRACKS = "all tracks"
+
+
+class HistoryError(UserError):
+    """The history cannot be read."""
+
+
+@dataclass(frozen=True)
+class NightRow:
+    """One agent on one track, or on all of them together, in one night.
+
+    Attributes:
+        night: the date, as ISO 8601 writes it.
+        raced_at: when it was done, in UTC.
+        seed: of the first start on each track.
+        role: "promoted" or "latest"; one agent may be both.
+        agent: its name.
+        uid: of the track; of all tracks a hash of theirs, so that only nights on the same tracks are compared.
+        track: its name, or "all tracks".
+        trained_on: whether the agent was trained there; of all tracks whether it was on each.
+        races: how many.
+        finished: how many of them.
+        best_time_s: None where none finished, and for all tracks together.
+        median_time_s: likewise.
+        pace_mps: see `rulka.registry.nights`.
+        pace_low_mps: lower end of its interval.
+        pace_high_mps: upper end.
+        before_mps: mean pace of the nights before, in the same role, see `rulka.registry.nights.judge`; None in the
+            first.
+        is_worse: whether it is worse than these, see `rulka.registry.nights`; asked of all tracks together alone.
+    """
+
+    night: str
+    raced_at: str
+    seed: int
+    role: str
+    agent: str
+    uid: str
+    track: str
+    trained_on: bool
+    races: int
+    finished: int
+    best_time_s: float | None
+    median_time_s: float | None
+    pace_mps: float
+    pace_low_mps: float
+    pace_high_mps: float
+    before_mps: float | None
+    is_worse: bool
+
+
+COLUMNS = tuple(NightRow.__dataclass_fields__)
+
+
+def read_history(folder: Path = NIGHTS) -> list[NightRow]:
+    """Returns all rows of the history, the oldest first; none where there is no history yet.
+
+    Raises:
+        HistoryError: if it is damaged.
+    """
+    file = folder / HISTORY_FILE
+    if not file.exists():
+        return []
+    with file.open(encoding="utf-8", newline="") as lines:
+        table = csv.DictReader(lines)
+        if tuple(table.fieldnames or ()) != COLUMNS:
+            message = f"{file} does not begin with the columns {', '.join(COLUMNS)}"
+            raise HistoryError(message, hint=_BRING_BACK)
+        try:
+            return [_row_of(values) for values in table]
+        except (TypeError, ValueError, KeyError) as error:
+            message = f"{file} is damaged in line {table.line_num}: {error}"
+            raise HistoryError(message, hint=_BRING_BACK) from error
+
+
+_BRING_BACK = f"Bring it back with `dvc checkout {NIGHTS}.dvc`, or move it away to begin a new one."
+
+
+def _row_of(values: dict[str, str]) -> NightRow:
+    numbers = {name: float(values[name]) for name in ("pace_mps", "pace_low_mps", "pace_high_mps")}
+    maybe = {name: float(values[name]) if values[name] else None for name in _MAY_BE_MISSING}
+    counts = {name: int(values[name]) for name in ("seed", "races", "finished")}
+    flags = {name: {"True": True, "False": False}[values[name]] for name in ("trained_on", "is_worse")}
+    return NightRow(**{**values, **numbers, **maybe, **counts, **flags})  # pyright: ignore[reportArgumentType]
+
+
+_MAY_BE_MISSING = ("best_time_s", "median_time_s", "before_mps")
+
+
+def append_history(folder: Path, rows: Sequence[NightRow]) -> None:
+    """Adds rows to the history.
+
+    Raises:
+        DiskError: if it cannot be written.
+    """
+    file = folder / HISTORY_FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    text = StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    if not file.exists():
+        table.writeheader()
+    table.writerows(asdict(row) for row in rows)
+    before = file.read_bytes() if file.exists() else b""
+    with new_file(file) as beside:  # not in place: the file may be a link into DVC's cache
+        beside.write_bytes(before + text.getvalue().encode())

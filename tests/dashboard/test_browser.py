@@ -1,0 +1,227 @@
+"""The pages in a real browser: Debian's chromium, driven by Selenium. Skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver import Chrome, ChromeOptions, Keys
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from starlette.applications import Starlette
+
+from rulka.dashboard.app import PAGES, make_server, open_port
+from rulka.datasets.races import RaceDataset, write_races
+from rulka.folders import RACES
+from rulka.runtime.live import METRICS_FILE, LiveCars
+from rulka.tracks.track import Track
+from tests.dashboard.conftest import CARS, PIPELINE, lap_of
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+WIDTHS = {"desk": 1280, "phone": 390}
+PATIENCE_S = 40.0
+"""For machines that compute something else."""
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed: apt-get install chromium-driver"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """A browser that finds no other host than this machine."""
+    options = ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    arguments = ["headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-dev-shm-usage"]
+    arguments += [
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "enable-unsafe-swiftshader",
+    ]
+    arguments += ["host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    for argument in (*arguments, f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    try:
+        driver = Chrome(options=options, service=Service(DRIVER))
+    except WebDriverException as error:
+        pytest.skip(f"chromium does not start here: {error.msg}")
+    driver.set_page_load_timeout(PATIENCE_S)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def site(run: Path, track: Track) -> Iterator[tuple[str, Starlette]]:
+    """Address and application of a project with a training at work and two demonstrations."""
+    del run
+    RACES.mkdir(parents=True)
+    write_races(RACES, RaceDataset((lap_of(track, "a-0001", 30.0), lap_of(track, "a-0002", 25.0)), track, ()))
+    with open_port(0) as door:
+        server = make_server(PIPELINE)
+        thread = threading.Thread(target=server.run, args=([door],), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{door.getsockname()[1]}", server.config.app  # pyright: ignore
+        server.should_exit = True
+        thread.join(20.0)
+        assert not thread.is_alive()
+
+
+def wait(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.1)
+
+
+def errors(browser: Chrome) -> list[str]:
+    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def set_width(browser: Chrome, width: int) -> None:
+    metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=list(WIDTHS))
+def test_pages_load_offline_without_an_error_and_fit(browser: Chrome, site: tuple[str, Starlette], width: int) -> None:
+    address, _ = site
+    set_width(browser, width)
+    errors(browser)
+    for path in PAGES:
+        browser.get(address + path)
+        if path in ("/runs", "/replay"):
+            wait(lambda: browser.find_elements(By.CSS_SELECTOR, ".plot .main-svg"))
+        parts = browser.find_elements(By.CSS_SELECTOR, "[data-part]")
+        wait(lambda parts=parts: all(part.text for part in parts))
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width, path
+        loaded = browser.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
+        assert not [name for name in loaded if not name.startswith((address, "data:", "blob:"))]
+        assert browser.find_element(By.CSS_SELECTOR, "nav [aria-current]").text == PAGES[path]
+        assert errors(browser) == [], path
+
+
+def test_the_replay_moves_and_obeys_keys(browser: Chrome, site: tuple[str, Starlette]) -> None:
+    set_width(browser, 1280)
+    browser.get(f"{site[0]}/replay")
+
+    def clock() -> float:
+        return float(browser.execute_script("return document.documentElement.dataset.at ?? 0"))
+
+    def car() -> str:
+        return browser.execute_script("return document.querySelector('#map circle').getAttribute('cx')")
+
+    wait(lambda: clock() > 0.2)
+    first_s, first = clock(), car()
+    wait(lambda: clock() > first_s + 0.3)
+    assert car() != first
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.SPACE)
+    assert browser.find_element(By.ID, "play").text == "Play"
+    slider = browser.find_element(By.ID, "time")
+    slider.send_keys(Keys.HOME)
+    assert clock() == 0.0
+    slider.send_keys(Keys.END)
+    assert clock() == pytest.approx(12.05, abs=0.06)  # 300 m at 25 m/s, and the sample behind
+    times = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#laps tr")]
+    assert ["10.00" in times[0], "12.00" in times[1]] == [True, True]
+
+
+def test_the_replay_has_three_dimensions(browser: Chrome, site: tuple[str, Starlette]) -> None:
+    set_width(browser, 1280)
+    browser.get(f"{site[0]}/replay")
+    wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#laps tr"))
+    deep = browser.find_element(By.ID, "deep")
+    if not deep.is_enabled():
+        pytest.skip("this browser has no WebGL")
+    errors(browser)
+    deep.send_keys(Keys.ENTER)
+    wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#scene canvas"))
+    wait(
+        lambda: browser.execute_script("return document.getElementById('scene').data?.length") == 6
+    )  # road, edges, gates, 2 laps, cars
+
+    def car() -> float:
+        return browser.execute_script("return document.getElementById('scene').data[5].x[0]")
+
+    browser.find_element(By.ID, "time").send_keys(Keys.HOME)
+    first = car()
+    browser.find_element(By.ID, "play").click()
+    wait(lambda: abs(car() - first) > 1.0)
+    assert errors(browser) == []
+
+
+def test_a_training_is_followed(browser: Chrome, site: tuple[str, Starlette], run: Path) -> None:
+    """Cars and numbers that are written while the page is open; two pages, of which one listens for both."""
+    set_width(browser, 390)
+    address, app = site
+    browser.get(f"{address}/live")
+    errors(browser)  # the page before has lost its server
+    first = browser.current_window_handle
+
+    def places() -> list[str]:
+        shown = "[...document.querySelectorAll('#map circle')].filter(c => c.getAttribute('visibility') === 'visible')"
+        script = f"return {shown}.map(c => c.getAttribute('cx'))"
+        return browser.execute_script(script)
+
+    def seen() -> str:
+        return browser.execute_script("return document.documentElement.dataset.seen ?? ''")
+
+    wait(lambda: len(places()) == 3)
+    before = places()
+    browser.switch_to.new_window("tab")
+    browser.get(f"{address}/live")
+    wait(lambda: len(places()) == 3)
+    cars = LiveCars(run)
+    cars.add(0, CARS[1:2] + 5.0)
+    cars.write()
+    with (run / METRICS_FILE).open("a") as file:
+        file.write("2}\n" + json.dumps({"env_steps": 256, "loss": 0.1}) + "\n")
+    wait(lambda: seen() == "256")
+    wait(lambda: len(places()) == 1)
+    assert places()[0] not in before
+    wait(lambda: app.state.watcher.num_listeners == 1)
+    browser.close()
+    browser.switch_to.window(first)
+    wait(lambda: seen() == "256")  # also of a page that was not seen meanwhile
+    assert errors(browser) == []
+
+
+def test_everything_is_reached_by_keyboard(browser: Chrome, site: tuple[str, Starlette]) -> None:
+    set_width(browser, 390)
+    browser.get(f"{site[0]}/")
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.TAB)
+    assert browser.switch_to.active_element.text == "To the content"
+    reached = []
+    for _ in range(2 + len(PAGES)):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        reached.append(browser.switch_to.active_element.text)
+    assert [text for text in reached if text in PAGES.values()] == list(PAGES.values())
+    for _ in range(len(reached) - 1 - reached.index("Training")):
+        browser.switch_to.active_element.send_keys(Keys.SHIFT, Keys.TAB)
+    browser.find_element(By.LINK_TEXT, "Training").send_keys(Keys.ENTER)
+    wait(lambda: browser.current_url.endswith("/runs"))
+
+
+def test_a_server_that_ends_is_said(browser: Chrome, run: Path) -> None:
+    del run
+    with open_port(0) as door:
+        server = make_server(PIPELINE)
+        thread = threading.Thread(target=server.run, args=([door],), daemon=True)
+        thread.start()
+        browser.get(f"http://127.0.0.1:{door.getsockname()[1]}/live")
+        lost = browser.find_element(By.ID, "lost")
+        assert not lost.is_displayed()
+        wait(lambda: server.config.app.state.watcher.num_listeners == 1)  # pyright: ignore
+        server.should_exit = True
+        thread.join(20.0)
+    wait(lost.is_displayed)
+    assert "rulka dashboard" in lost.text

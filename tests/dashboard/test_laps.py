@@ -1,0 +1,107 @@
+"""Laps to replay: which are chosen, and that what is drawn is what was driven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from rulka.dashboard import laps
+from rulka.dashboard.laps import NoLapsError, known_laps, replay, tracks_of
+from rulka.datasets.paths import race_paths, race_rows
+from rulka.datasets.races import Race, RaceDataError, RaceDataset, load_races, write_races
+from rulka.folders import EVALUATION, LAPS, RACES
+from rulka.observation import CAR
+from rulka.tracks.track import Track
+from tests.dashboard.conftest import lap_of
+
+
+def write(folder: Path, track: Track, *races: Race) -> None:
+    folder.mkdir(parents=True)
+    write_races(folder, RaceDataset(races, track, ()))
+
+
+def test_the_best_of_each_kind_are_chosen(project: Path, track: Track) -> None:
+    names = ("a", "a", "b", "b", "$f00c")  # the last in red, as the game writes it
+    people = [lap_of(track, f"p{k}", 10.0 + k, source="recording", player=name) for k, name in enumerate(names)]
+    drivers = [lap_of(track, f"driver-1-{k:04d}", 12.0 + k) for k in range(5)]
+    write(RACES, track, *people, *drivers)
+    write(EVALUATION / LAPS, track, lap_of(track, "agent-x", 20.0, player="Agent"), lap_of(track, "reference-x", 25.0))
+    found = [(lap.kind, lap.label, lap.race_id) for lap in known_laps()]
+    assert found == [
+        ("reference", "unnamed driver", "reference-x"),
+        ("agent", "Agent", "agent-x"),
+        ("recording", "c", "p4"),
+        ("recording", "b", "p3"),
+        ("recording", "a", "p1"),
+        ("demonstration", "built-in driver, race 4", "driver-1-0004"),
+        ("demonstration", "built-in driver, race 3", "driver-1-0003"),
+        ("demonstration", "built-in driver, race 2", "driver-1-0002"),
+    ]
+    assert tracks_of(known_laps()) == {track.uid: track.name}
+
+
+def test_a_lap_is_drawn_where_it_was_driven(project: Path, track: Track) -> None:
+    """30 m/s along the middle of 300 m: after 4 s 120 m, and the path ends with the first sample behind the finish."""
+    write(RACES, track, lap_of(track, "driver-1-0000", 30.0))
+    shown = replay("")
+    assert shown["uid"] == track.uid
+    path = shown["laps"][0]["path"]
+    at = path["t"].index(4.0)
+    assert path["along"][at] == pytest.approx(120.0, abs=0.6)
+    left, right = (np.array(shown["road"][side][60]) for side in ("left", "right"))  # a point each 2 m
+    np.testing.assert_allclose([path["x"][at], path["y"][at]], (left + right)[:2] / 2, atol=0.7)
+    assert shown["laps"][0]["time_s"] == 10.0
+    assert 10.0 <= path["t"][-1] <= 10.1
+    assert {len(values) for values in path.values()} == {len(path["t"])}
+    assert set(path["v"]) == {30.0}
+
+
+def test_paths_are_those_of_the_whole_dataset(project: Path, track: Track) -> None:
+    """Beside their naive twin, which reads everything."""
+    write(RACES, track, lap_of(track, "b", 20.0), lap_of(track, "a", 30.0))
+    whole = {race.race_id: race for race in load_races(RACES).races}
+    assert [row["race_id"] for row in race_rows(RACES)] == sorted(whole)
+    for race_id, path in race_paths(RACES, ["a", "nobody"]).items():
+        np.testing.assert_array_equal(path.time_ms, whole[race_id].state_time_ms)
+        np.testing.assert_array_equal(path.position_m, whole[race_id].state[:, CAR["position"]])
+        assert race_id == "a"
+
+
+def test_a_race_that_did_not_finish_is_drawn_to_its_end(project: Path, track: Track) -> None:
+    whole = lap_of(track, "driver-1-0000", 30.0)
+    cut = replace(
+        whole, is_finished=False, race_time_ms=None, state=whole.state[:41], state_time_ms=whole.state_time_ms[:41]
+    )
+    write(RACES, track, cut)
+    lap = replay(track.uid)["laps"][0]
+    assert (lap["time_s"], lap["path"]["t"][-1]) == (None, 2.0)
+
+
+def test_dense_samples_are_thinned(project: Path, track: Track) -> None:
+    write(RACES, track, lap_of(track, "driver-1-0000", 30.0, sample_ms=10))
+    steps = np.diff(replay(track.uid)["laps"][0]["path"]["t"])
+    assert steps[:-1] == pytest.approx(laps.SAMPLE_MS / 1000.0)
+
+
+def test_no_lap_and_damage_are_said(client: TestClient, track: Track) -> None:
+    with pytest.raises(NoLapsError, match="no lap to replay yet"):
+        replay("")
+    assert "There is no lap yet" in client.get("/replay").text
+    write(RACES, track, lap_of(track, "driver-1-0000", 30.0))
+    assert track.name in client.get("/replay").text
+    assert len(client.get("/laps.json").json()["laps"]) == 1
+    missing = client.get("/laps.json?track=nowhere")
+    assert (missing.status_code, missing.json()["text"]) == (404, "there is no lap on 'nowhere'")
+    with (RACES / "states.parquet").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(RaceDataError, match="damaged"):
+        replay(track.uid)
+    damaged = client.get("/laps.json").json()
+    assert "states.parquet is damaged" in damaged["text"]
+    assert "dvc checkout" in damaged["hint"]
+    (RACES / "races.parquet").write_bytes(b"")
+    assert "races.parquet is damaged" in client.get("/replay").text
