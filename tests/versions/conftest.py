@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 from collections.abc import Callable
-from contextlib import chdir
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,9 @@ def git(*arguments: str, folder: Path = Path()) -> str:
 
 
 def dvc(*arguments: str) -> None:
-    """Calls DVC in the working directory, in this process."""
-    assert dvc_here([*arguments, "--quiet"]) == 0
+    """Calls DVC in the working directory, in this process, unheard: after one call without --quiet none is."""
+    with redirect_stdout(io.StringIO()):
+        assert dvc_here([*arguments, "--quiet"]) == 0
 
 
 def commit(message: str) -> str:
