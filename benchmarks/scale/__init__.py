@@ -1,0 +1,1 @@
+"""Training on machines that are not at hand, simulated with measured costs: `python -m benchmarks.scale`."""
