@@ -1,10 +1,12 @@
 """What training would be like on more machines than are at hand: measured costs, simulated waiting.
 
     python -m benchmarks.scale [--algorithms ppo iqn] [--seconds S] [--rounds N] [--json]
+    python -m benchmarks.scale --costs FILE [--json]
 
 First the parts of a run are measured in serial mode, then runs with 1, 2 and 4 collectors are held against what the
 simulation says of them, then it is asked about machines that are not at hand. An idle machine is needed: the runs share
-its cores with whoever else computes.
+its cores with whoever else computes. With costs that were measured before, as --json prints them, the last part alone
+is done.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import numpy as np
 
 from benchmarks.runtime import run_for
 from benchmarks.scale.costs import ALONE, Costs, measure, measure_alone
-from benchmarks.scale.model import Machines, OnPolicy, Replay, simulate
+from benchmarks.scale.model import ETHERNET, NVLINK, Machines, OnPolicy, Replay, simulate
 from rulka.params import Algorithm, Params, read_params
 from rulka.tracks.generate import generate_track
 
@@ -32,7 +34,15 @@ REAL = (1, 2, 4)
 """Collectors of the runs that are held against the simulation."""
 COLLECTORS = (8, 64, 1000)
 CORES_PER_NODE = 16
-LEARNERS = (("one core", 1, 1.0), ("a GPU, 20 times a core", 1, 20.0), ("4 such GPUs", 4, 20.0), ("16 such", 16, 20.0))
+AHEAD = (0, 1, 2, 4, 8, 16)
+GPU = 20.0
+"""An example of how many times as fast as one core a GPU computes updates."""
+LEARNERS = (
+    ("a core", 1, 1.0, ETHERNET),
+    ("a GPU", 1, GPU, ETHERNET),
+    ("8 GPUs in a machine", 8, GPU, NVLINK),
+    ("8 machines, a GPU each", 8, GPU, ETHERNET),
+)
 
 
 def appetite_of(params: Params, algorithm: Algorithm) -> OnPolicy | Replay:
@@ -95,7 +105,7 @@ def elsewhere(params: Params, algorithm: Algorithm, costs: Costs) -> Iterator[di
     """Yields what the simulation says of machines that are not at hand, for each number of collectors and learner.
 
     Learners on policy are asked twice: with updates as they are shipped, and with updates that learn from a block of
-    each collector and cost as much more.
+    each collector, in as many batches that are as much larger.
     """
     shipped = appetite_of(params, algorithm)
     for count in COLLECTORS:
@@ -103,24 +113,37 @@ def elsewhere(params: Params, algorithm: Algorithm, costs: Costs) -> Iterator[di
         if isinstance(shipped, OnPolicy):
             steps = count * costs.block_env_steps
             times = steps / shipped.steps_per_update
-            grown = replace(costs, update_s=times * costs.update_s, gradient_steps=times * costs.gradient_steps)
+            grown = replace(costs, update_s=times * costs.update_s)
             plans.append((f"{steps:,} decisions", replace(shipped, steps_per_update=steps), grown))
-        for (name, num_learners, speed), (update, appetite, cost) in product(LEARNERS, plans):
-            each = -(-count // num_learners)
-            machines = Machines(each, num_learners, CORES_PER_NODE, CORES_PER_NODE, learner_speed=speed)
+        for (name, num_learners, speed, wire), (update, appetite, cost) in product(LEARNERS, plans):
+            each = count // num_learners
+            machines = Machines(
+                each, num_learners, CORES_PER_NODE, CORES_PER_NODE, learner_speed=speed, learners_wire=wire
+            )
             found = simulate(cost, machines, appetite)
             yield {
-                "collectors": each * num_learners,
+                "collectors": count,
                 "learner": name,
                 "update": update,
                 "env steps/s": found.env_steps_per_s,
                 "updates/s": found.updates_per_s,
                 "lag": float(np.mean(found.lag_learned)) if found.lag_learned else "-",
                 "learner at work": found.busy,
+                "summing": found.summing,
                 "collectors wait": found.collectors_waiting,
                 "network": max(found.link_in, found.link_out),
                 "limit": found.limit,
             }
+
+
+def ahead(params: Params, algorithm: Algorithm, costs: Costs) -> Iterator[dict[str, Any]]:
+    """Yields what it brings learners on policy, and what it costs in lag, if collectors may be further ahead."""
+    shipped = appetite_of(params, algorithm)
+    machines = Machines(COLLECTORS[1], 1, CORES_PER_NODE, CORES_PER_NODE, learner_speed=GPU)
+    for versions in AHEAD if isinstance(shipped, OnPolicy) else ():
+        found = simulate(costs, machines, replace(shipped, versions_ahead=versions))
+        lags = {"lag": float(np.mean(found.lag_learned)), "at most": max(found.lag_learned)}
+        yield {"versions ahead": versions, "env steps/s": found.env_steps_per_s} | lags | {"limit": found.limit}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -142,18 +165,25 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=["ppo", "iqn"], choices=get_args(Algorithm))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each run")
     parser.add_argument("--rounds", type=int, default=3, help="of runs with 1, 2 and 4 collectors")
+    parser.add_argument("--costs", type=Path, help="file of what --json printed: nothing is measured")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     arguments = parser.parse_args()
-    found = {}
     params = for_measuring(read_params())
-    for algorithm in arguments.algorithms:
-        costs = measure(params, algorithm, arguments.seconds)
-        real = held_against(params, algorithm, costs, arguments.seconds, arguments.rounds)
-        found[algorithm] = {"costs": asdict(costs), "real": real, "elsewhere": [*elsewhere(params, algorithm, costs)]}
+    found = json.loads(arguments.costs.read_text(encoding="utf-8")) if arguments.costs else {}
+    for algorithm in found or arguments.algorithms:
+        if algorithm not in found:
+            costs = measure(params, algorithm, arguments.seconds)
+            real = held_against(params, algorithm, costs, arguments.seconds, arguments.rounds)
+            found[algorithm] = {"costs": asdict(costs), "real": real}
+        costs = Costs(**found[algorithm]["costs"])
+        found[algorithm] |= {
+            "elsewhere": [*elsewhere(params, algorithm, costs)],
+            "ahead": [*ahead(params, algorithm, costs)],
+        }
         if not arguments.json:
-            print(
-                f"\n{algorithm}: {json.dumps(asdict(costs))}\n\n{table(real)}\n\n{table(found[algorithm]['elsewhere'])}"
-            )
+            print(f"{algorithm}: {json.dumps(found[algorithm]['costs'])}")
+            tables = [found[algorithm][name] for name in ("real", "elsewhere", "ahead")]
+            print("\n" + "\n\n".join(table(rows) for rows in tables if rows) + "\n", flush=True)
     if arguments.json:
         print(json.dumps(found))
 

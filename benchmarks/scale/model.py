@@ -13,7 +13,9 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from benchmarks.scale.costs import Costs
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR
@@ -72,17 +74,36 @@ class Replay:
 
 
 @dataclass(frozen=True)
+class Wire:
+    """What connects two places.
+
+    Attributes:
+        bytes_per_s: each way.
+        latency_s: of a message.
+    """
+
+    bytes_per_s: float
+    latency_s: float
+
+
+ETHERNET = Wire(1.25e9, 2e-4)
+"""10 Gbit/s."""
+NVLINK = Wire(1.5e11, 2e-5)
+"""Between GPUs of one machine: a third of what is said of an H100's."""
+
+
+@dataclass(frozen=True)
 class Machines:
     """What a run has.
 
     Attributes:
         num_collectors: of each learner.
-        num_learners: that average their gradients; each has a machine of its own and 1/n of every update.
+        num_learners: that average their gradients; each has cores, collectors and 1/n of every update of its own.
         learner_cores: of the machine of a learner; collectors work there, too, unless they have machines of their own.
         collectors_per_node: on each machine beside that of the learner, one core each; 0: all on that of the learner.
-        learner_speed: how many times as fast as measured the learner computes.
-        bytes_per_s: from machine to machine, each way.
-        latency_s: of a message from machine to machine.
+        learner_speed: how many times as fast as measured the learner takes in (IQN then computes features) and learns.
+        wire: from machine to machine.
+        learners_wire: from learner to learner.
     """
 
     num_collectors: int
@@ -90,8 +111,8 @@ class Machines:
     learner_cores: int = 2
     collectors_per_node: int = 0
     learner_speed: float = 1.0
-    bytes_per_s: float = 1.25e9
-    latency_s: float = 2e-4
+    wire: Wire = ETHERNET
+    learners_wire: Wire = ETHERNET
 
 
 @dataclass
@@ -104,6 +125,7 @@ class Found:
         lag_taken: versions between a block's weights and those of the moment when the learner takes it in.
         lag_learned: the same at the moment when it is learned from; of learners on policy alone.
         busy: share of the time in which the learner inserts, learns and publishes.
+        summing: share in which it waits for the other learners, and for the sum of gradients to go around.
         collectors_waiting: share of the collectors' time in which they wait.
         link_in: share of the time in which blocks arrive from other machines.
         link_out: share of the time in which weights leave.
@@ -114,6 +136,7 @@ class Found:
     lag_taken: list[int] = field(repr=False)
     lag_learned: list[int] = field(repr=False)
     busy: float
+    summing: float
     collectors_waiting: float
     link_in: float
     link_out: float
@@ -121,8 +144,10 @@ class Found:
     @property
     def limit(self) -> str:
         """What keeps the run from being faster: who is at work nearly always; or, where nobody is, the permission."""
+        if self.summing > self.busy and self.summing + self.busy >= AT_WORK:
+            return "sum of gradients"
         shares = {
-            "learner": self.busy,
+            "learner": self.busy + self.summing,
             "collectors": 1.0 - self.collectors_waiting,
             "network, blocks": self.link_in,
             "network, weights": self.link_out,
@@ -187,8 +212,8 @@ class Cores:
 class Link:
     """One way of a connection between machines: one message after another."""
 
-    def __init__(self, env: simpy.Environment, machines: Machines) -> None:
-        self._env, self._machines = env, machines
+    def __init__(self, env: simpy.Environment, wire: Wire) -> None:
+        self._env, self._wire = env, wire
         self._line = simpy.Resource(env, 1)
         self.busy_s = 0.0
 
@@ -196,10 +221,10 @@ class Link:
         """Sends a message; it has arrived at the end."""
         with self._line.request() as turn:
             yield turn
-            took_s = num_bytes / self._machines.bytes_per_s
+            took_s = num_bytes / self._wire.bytes_per_s
             self.busy_s += took_s
             yield self._env.timeout(took_s)
-        yield self._env.timeout(self._machines.latency_s)
+        yield self._env.timeout(self._wire.latency_s)
 
 
 @dataclass
@@ -223,7 +248,8 @@ class Group:
     def __init__(self, env: simpy.Environment, machines: Machines, costs: Costs) -> None:
         self._env, self._count = env, machines.num_learners
         share = 2.0 * (self._count - 1) / self._count  # of the gradient, sent and received by each: a ring
-        once_s = share * costs.weight_bytes / machines.bytes_per_s + 2 * (self._count - 1) * machines.latency_s
+        wire = machines.learners_wire
+        once_s = share * costs.weight_bytes / wire.bytes_per_s + 2 * (self._count - 1) * wire.latency_s
         self._sum_s = costs.gradient_steps * once_s
         self._here, self._all = 0, env.event()
 
@@ -248,7 +274,7 @@ class Rank:
     ) -> None:
         self.env, self.costs, self.machines, self._appetite, self._group = env, costs, machines, appetite, group
         self._cores = Cores(env, machines.learner_cores, costs.crowded)
-        self.link_in, self.link_out = Link(env, machines), Link(env, machines)
+        self.link_in, self.link_out = Link(env, machines.wire), Link(env, machines.wire)
         count, per_node = machines.num_collectors, machines.collectors_per_node
         here = Node(self._cores)
         nodes = [Node(Cores(env, per_node, costs.crowded)) for _ in range(-(-count // per_node))] if per_node else []
@@ -264,10 +290,15 @@ class Rank:
         self.lag_taken: list[int] = []
         self.lag_learned: list[int] = []
         self._waiting: deque[int] = deque()
-        self.busy_s = self.filling_s = 0.0
+        self.busy_s = self.summing_s = self.filling_s = 0.0
         for index in range(count):
             env.process(self._collector(index))
         env.process(self._learner())
+
+    def so_far(self) -> NDArray[np.float64]:
+        """Returns the clock and what is counted."""
+        counts = (self.env.now, self.version, self.num_taken, self.busy_s, self.summing_s, self.filling_s)
+        return np.array([*counts, self.link_in.busy_s, self.link_out.busy_s])
 
     def _give_out(self) -> None:
         """As `CollectorProcesses._give_out`: the collector with the fewest blocks under way is the next."""
@@ -339,7 +370,7 @@ class Rank:
             self._give_out()
             began_s = self.env.now
             for index, version in self._in_turn():
-                yield self._cores.work(costs.insert_s)
+                yield self._cores.work(costs.insert_s / speed)
                 self.lag_taken.append(self.version - version)
                 self._waiting.append(version)
                 self._free[index] += 1
@@ -347,9 +378,11 @@ class Rank:
             if self._appetite.can_learn(self.num_taken, self.version):
                 self._note_what_is_learned()
                 yield self._cores.work(costs.update_s / speed)
-                self.busy_s += self.env.now - began_s
+                learned_s = self.env.now
+                self.busy_s += learned_s - began_s
                 yield from self._group.meet()
                 began_s = self.env.now
+                self.summing_s += began_s - learned_s
                 self.version += 1
                 yield self._cores.work(costs.publish_s)
                 self.busy_s += self.env.now - began_s
@@ -362,7 +395,7 @@ class Rank:
 
 
 def simulate(
-    costs: Costs, machines: Machines, appetite: OnPolicy | Replay, num_updates: int = 40, num_before: int = 10
+    costs: Costs, machines: Machines, appetite: OnPolicy | Replay, num_updates: int = 40, num_blocks: int = 40
 ) -> Found:
     """Returns what a run would be like once it is under way.
 
@@ -370,8 +403,8 @@ def simulate(
         costs: of its parts, measured.
         machines: that it has.
         appetite: of the learner; of all learners together where there are several.
-        num_updates: that are looked at.
-        num_before: updates before these, which are not.
+        num_updates: that are looked at, at least, after a quarter as many that are not.
+        num_blocks: likewise.
     """
     env = simpy.Environment()
     if machines.num_learners > 1:
@@ -380,18 +413,18 @@ def simulate(
     group = Group(env, machines, costs)
     ranks = [Rank(env, costs, machines, appetite, group) for _ in range(machines.num_learners)]
     first = ranks[0]
-    _run_until(env, first, num_before)
-    begun = (env.now, first.num_taken, first.busy_s, first.filling_s, first.link_in.busy_s, first.link_out.busy_s)
+    _run_for(env, first, num_updates // 4, num_blocks // 4)
+    begun = first.so_far()
     num_taken, num_learned = len(first.lag_taken), len(first.lag_learned)
-    _run_until(env, first, num_before + num_updates)
-    now = (env.now, first.num_taken, first.busy_s, first.filling_s, first.link_in.busy_s, first.link_out.busy_s)
-    took_s, steps, busy_s, filling_s, in_s, out_s = (end - start for start, end in zip(begun, now, strict=True))
+    _run_for(env, first, num_updates, num_blocks)
+    took_s, updates, steps, busy_s, summing_s, filling_s, in_s, out_s = first.so_far() - begun
     return Found(
         env_steps_per_s=machines.num_learners * steps / took_s,
-        updates_per_s=num_updates / took_s,
+        updates_per_s=updates / took_s,
         lag_taken=first.lag_taken[num_taken:],
         lag_learned=first.lag_learned[num_learned:],
         busy=busy_s / took_s,
+        summing=summing_s / took_s,
         collectors_waiting=1.0 - filling_s / took_s / machines.num_collectors,
         link_in=in_s / took_s,
         link_out=out_s / took_s,
@@ -405,6 +438,12 @@ def _share_of(appetite: OnPolicy | Replay, count: int) -> OnPolicy | Replay:
     return replace(appetite, samples_per_update=share, start_steps=appetite.start_steps // count)
 
 
-def _run_until(env: simpy.Environment, rank: Rank, version: int) -> None:
-    while rank.version < version:
+def _run_for(env: simpy.Environment, rank: Rank, num_updates: int, num_blocks: int) -> None:
+    """Goes on for so many updates, and so many blocks, more; to the end of an update."""
+    num_blocks += len(rank.lag_taken)
+    num_updates += rank.version
+    while rank.version < num_updates or len(rank.lag_taken) < num_blocks:
+        env.step()
+    version = rank.version
+    while rank.version == version:
         env.step()

@@ -5,9 +5,9 @@ import pytest
 import simpy
 
 from benchmarks.scale import __main__ as scale
-from benchmarks.scale.__main__ import appetite_of, elsewhere, table
+from benchmarks.scale.__main__ import ahead, appetite_of, elsewhere, table
 from benchmarks.scale.costs import Costs, _costs_of
-from benchmarks.scale.model import Cores, Found, Link, Machines, OnPolicy, Replay, simulate
+from benchmarks.scale.model import Cores, Found, Link, Machines, OnPolicy, Replay, Wire, simulate
 from rulka.params import read_params
 
 COSTS = Costs(
@@ -54,7 +54,7 @@ class TestCores:
 
 def test_messages_go_one_after_another() -> None:
     env = simpy.Environment()
-    link, ended = Link(env, Machines(1, bytes_per_s=100.0, latency_s=0.5)), []
+    link, ended = Link(env, Wire(100.0, 0.5)), []
 
     def send():
         yield from link.send(200)
@@ -93,10 +93,10 @@ class TestARun:
         assert set(turns.lag_learned) == set(turns.lag_taken) == {0}
 
     def test_experience_is_as_old_as_allowed(self) -> None:
-        for ahead in (1, 4):
-            old = found(Machines(8, learner_cores=MANY_CORES), OnPolicy(100, ahead), update_s=5.0)
-            assert set(old.lag_learned) == {ahead}
-            assert max(old.lag_taken) <= ahead
+        for versions in (1, 4):
+            old = found(Machines(8, learner_cores=MANY_CORES), OnPolicy(100, versions), update_s=5.0)
+            assert set(old.lag_learned) == {versions}
+            assert max(old.lag_taken) <= versions
 
     def test_one_core_is_shared_by_all(self) -> None:
         shared = found(Machines(1, learner_cores=1), update_s=1.0)
@@ -104,20 +104,22 @@ class TestARun:
 
     def test_learners_wait_for_each_other_and_for_the_sum(self) -> None:
         """Two learners, half an update of 2 s each, 3 gradient sums of 500 bytes at 500 B/s and 2 times 0.25 s."""
-        pair = Machines(1, 2, MANY_CORES, bytes_per_s=500.0, latency_s=0.25)
+        pair = Machines(1, 2, MANY_CORES, learners_wire=Wire(500.0, 0.25))
         both = found(pair, OnPolicy(200, 3), update_s=2.0, gradient_steps=3.0)
         assert both.updates_per_s == pytest.approx(1 / (1.0 + 3 * 1.5))
         assert both.env_steps_per_s == pytest.approx(200 * both.updates_per_s)
+        assert both.summing == pytest.approx(4.5 / 5.5)
+        assert both.limit == "sum of gradients"
 
     def test_blocks_wait_for_the_network(self) -> None:
-        narrow = Machines(8, learner_cores=1, collectors_per_node=4, bytes_per_s=2000.0, latency_s=0.0)
+        narrow = Machines(8, learner_cores=1, collectors_per_node=4, wire=Wire(2000.0, 0.0))
         crowd = found(narrow, OnPolicy(100, 20), weight_bytes=1)
         assert crowd.env_steps_per_s == pytest.approx(200.0, rel=0.01)
         assert crowd.limit == "network, blocks"
 
     def test_weights_go_once_to_each_machine(self) -> None:
         """Two versions a second of 500 bytes each, to two machines."""
-        far = Machines(8, learner_cores=1, collectors_per_node=4, bytes_per_s=1e4, latency_s=0.0)
+        far = Machines(8, learner_cores=1, collectors_per_node=4, wire=Wire(1e4, 0.0))
         run = found(far, OnPolicy(800, 1))
         assert run.link_out == pytest.approx(2 * run.updates_per_s * 500 / 1e4, rel=0.05)
 
@@ -153,10 +155,18 @@ def test_costs_are_read_from_reports() -> None:
     assert costs.gradient_steps == 8.0
 
 
+def test_ahead_is_paid_for_with_lag() -> None:
+    rows = [*ahead(read_params(), "ppo", replace(COSTS, block_env_steps=4096))]
+    rates, lags = [row["env steps/s"] for row in rows], [row["at most"] for row in rows]
+    assert rates == sorted(rates)
+    assert lags == [row["versions ahead"] for row in rows]
+    assert not [*ahead(read_params(), "iqn", COSTS)]
+
+
 def test_tables_have_a_row_for_each_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "COLLECTORS", (8, 16))
     rows = [*elsewhere(read_params(), "ppo", COSTS)]
     assert len(rows) == 2 * 4 * 2
     lines = table(rows).splitlines()
     assert len(lines) == 2 + len(rows)
-    assert {line.count("|") for line in lines} == {11}
+    assert {line.count("|") for line in lines} == {12}
