@@ -93,7 +93,7 @@ def held_against(
         rates = [run["env_steps_per_s"] for run in runs[count]]
         row = {"collectors": count, "measured": float(np.median(rates)), "least": min(rates), "most": max(rates)}
         row |= {"simulated": found.env_steps_per_s, "lag, measured": float(np.median([r["lag"] for r in runs[count]]))}
-        rows.append(row | {"lag, simulated": float(np.mean(found.lag_taken))})
+        rows.append(row | {"lag, simulated": float(np.mean(found.lag_learned or found.lag_taken))})
     return rows
 
 
