@@ -42,6 +42,18 @@ def said(*arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("compared")
+def test_numbers_and_parameters_are_compared_with_the_last_commit() -> None:
+    write("params.yaml", "ppo:\n  gamma: 0.5\n")
+    dvc("repro")
+    metrics = json.loads(said("metrics", "diff", "--json"))
+    assert metrics["data/evaluation/scores.json"]["agent.mean_time_s"] == {"old": 9.0, "new": 5.0, "diff": -4.0}
+    params = json.loads(said("params", "diff", "--json"))
+    assert params["params.yaml"]["ppo.gamma"] == {"old": 0.9, "new": 0.5, "diff": -0.4}
+    page = Path(said("plots", "diff", "--out", "dvc_plots").strip().removeprefix("file://"))
+    assert all(text in page.read_text() for text in ("loss of Level 0", "workspace", "HEAD"))
+
+
+@pytest.mark.usefixtures("compared")
 def test_an_experiment_changes_one_line_and_can_be_taken_over() -> None:
     dvc("exp", "run", "--name", "half", "--set-param", "ppo.gamma=0.5")
     assert text_of("params.yaml") == "ppo:\n  gamma: 0.5\n"
