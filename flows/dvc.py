@@ -23,7 +23,6 @@ from rulka.versions.busy import DvcError, holders, is_dvc, writers
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 BLOCKED = "it is being blocked by:"
 POLL_S = 1.0
-ADD_TIMEOUT_S = 600.0
 
 
 class Outcome(StrEnum):
@@ -70,16 +69,6 @@ def _outcome(stage: str, lines: list[str]) -> Outcome:
             return said[line]
     message = f"DVC ended without saying whether {stage} ran"
     raise DvcError(message, hint=f"Look at its output above, and at `dvc status {stage}`.")
-
-
-def add(folders: list[Path], say: Callable[[str], None]) -> None:
-    """Puts folders that are no outputs into DVC's cache, beside a .dvc file of each that is to be committed.
-
-    Raises:
-        CommandError: if DVC cannot.
-    """
-    wait_for_dvc(say)
-    run_in_group([*DVC, "add", "--quiet", *(folder.as_posix() for folder in folders)], say, ADD_TIMEOUT_S)
 
 
 def stale_upstream(stages: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from flows.pipeline import HOUR_S, Hours, name_of_this_run
 from flows.process import CommandError, run_in_group
+from flows.shown import show_link
 from flows.turns import our_turn
 from rulka.errors import UserError
 
@@ -42,6 +43,7 @@ def experiment(
     command += [] if page is None else ["--page", page]
     try:
         with our_turn(name_of_this_run(), log.info):
+            show_link("experiment-curves", "runs", "Learning curves of its trainings over each other", log.warning)
             lines = run_in_group(command, log.info, timeout_h * HOUR_S)
     except CommandError as error:
         reasons = [line for line in error.lines if line.startswith("error: ")]

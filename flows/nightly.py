@@ -1,4 +1,4 @@
-"""The nightly evaluation as a flow: `rulka night`, then DVC for what it keeps, then a notification.
+"""The nightly evaluation as a flow: `rulka night`, which puts what it keeps under DVC, then a notification.
 
 It is no stage: outputs of stages stay as they are. See `rulka.registry.nights` for what is raced and noted.
 """
@@ -21,13 +21,13 @@ from prefect.states import Completed, Failed
 from prefect.utilities.asyncutils import run_coro_as_sync
 from pydantic import Field
 
-from flows.dvc import add
+from flows.dvc import wait_for_dvc
 from flows.pipeline import HOUR_S, Hours, name_of_this_run
 from flows.process import CommandError, run_in_group
-from flows.shown import show_rows
+from flows.shown import show_link, show_rows
 from flows.turns import our_turn
 from rulka.errors import UserError
-from rulka.folders import KEPT_AGENTS, NIGHTS
+from rulka.folders import NIGHTS
 
 
 def _name_of_run() -> str:
@@ -77,14 +77,15 @@ def _raced(tracks: tuple[str, ...], races: int | None, timeout_h: float) -> Stat
     command += ["--tracks", *tracks, *([] if races is None else ["--races", str(races)])]
     try:
         with our_turn(name_of_this_run(), log.info):
+            wait_for_dvc(log.info)
             found = result_of(run_in_group(command, log.info, timeout_h * HOUR_S))
-            add([folder for folder in (NIGHTS, KEPT_AGENTS) if folder.is_dir()], log.info)
     except CommandError as error:
         reasons = [line for line in error.lines if line.startswith("error: ")]
         return Failed(message="\n".join([f"the nightly evaluation failed: {error}", *reasons]))
     except UserError as error:
         return Failed(message=f"the nightly evaluation failed: {error.for_people()}")
     show_rows(found["rows"], "nightly-evaluation", f"{Path(NIGHTS)}/history.csv", log.warning)
+    show_link("nights", "nights", "All nights, one after another", log.warning)
     return Completed(name="Worse" if found["worse"] else None, message=found["text"])
 
 

@@ -1,4 +1,4 @@
-"""What a run shows of itself on Prefect's pages: how far each stage is, and what came of it in numbers and pictures."""
+"""What a run shows on Prefect's pages: how far each stage is, its numbers and pictures, links to the dashboard."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ import httpx
 from PIL import Image
 from prefect.artifacts import (
     create_image_artifact,
+    create_link_artifact,
     create_progress_artifact,
     create_table_artifact,
     update_progress_artifact,
 )
 from prefect.exceptions import PrefectException
 
+from rulka.folders import REPORT_PAGE
 from rulka.graph import read_graph
+from rulka.ports import DASHBOARD_PORT, LOOPBACK
 
 PERIOD_S = 5.0
 """How often the server is told how far a stage is."""
@@ -33,6 +36,8 @@ PICTURES = ("*.png", "plots/*.png")
 MAX_PIXELS = 1000
 """Pictures are kept in the database of the server, so no side of one is longer."""
 NUMBERS_DEPTH = 2
+WATCHED = "train"
+"""The stage that the dashboard shows while it runs."""
 
 
 class StageProgress:
@@ -44,7 +49,7 @@ class StageProgress:
     """
 
     def __init__(self, stage: str, say: Callable[[str], None]) -> None:
-        self._key, self._say = f"{stage}-progress", say
+        self._stage, self._key, self._say = stage, f"{stage}-progress", say
         self._artifact: UUID | None = None
         self._told_s = -PERIOD_S
 
@@ -59,6 +64,8 @@ class StageProgress:
             if self._artifact is None:
                 made = create_progress_artifact(float(found[1]), key=self._key, description=line)
                 self._artifact = cast(UUID, made)
+                if self._stage == WATCHED:
+                    show_link(f"{WATCHED}-live", "live", "The cars on the track and the curves", self._say)
             else:
                 update_progress_artifact(self._artifact, float(found[1]), description=line)
         self._told_s = time.monotonic()
@@ -88,6 +95,25 @@ def show_results(stage: str, say: Callable[[str], None]) -> None:
             for name, picture in _pictures(out):
                 url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
                 create_image_artifact(url, key=_key(stage, name), description=f"{out}: {name}")
+            if (out / REPORT_PAGE).is_file():
+                show_link(f"{stage}-report", f"{out.name}/{REPORT_PAGE}", "The report of this evaluation", say)
+
+
+def show_link(key: str, page: str, text: str, say: Callable[[str], None]) -> None:
+    """Puts a link to a page of `rulka dashboard` on the page of this run.
+
+    A browser opens no file of this machine from Prefect's page, so the dashboard shows the report, too.
+
+    Args:
+        key: of the artifact: small letters, digits and dashes.
+        page: path at the dashboard.
+        text: of the link.
+        say: gets a line where the server does not take it.
+    """
+    served = f"On the machine that did the work, while `rulka dashboard` runs there in `{Path.cwd()}`."
+    with _which_may_fail(say):
+        url = f"http://{LOOPBACK[0]}:{DASHBOARD_PORT}/{page}"
+        create_link_artifact(url, link_text=text, key=key, description=served)
 
 
 def show_rows(rows: list[dict[str, Any]], key: str, description: str, say: Callable[[str], None]) -> None:

@@ -11,6 +11,8 @@ from rulka.errors import UserError
 
 LOWEST_PORT, HIGHEST_PORT = 1, 65535
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DASHBOARD_PORT = 8480
+"""Where `rulka dashboard` listens unless it is told otherwise, and where links to its pages lead."""
 ANSWER_TIMEOUT_S = 5.0
 NOT_SEEN = "a process that only its own user and root can see"
 COMMAND_LENGTH = 80

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rulka.cli.options import AsJson, DeviceName, OneName, TrackNames, say, say_json
 from rulka.errors import UserError
-from rulka.folders import KEPT_AGENTS
+from rulka.folders import KEPT_AGENTS, NIGHTS
 from rulka.outputs import check_folder, filled_folder
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NotVersionedError(UserError):
-    """An agent was promoted, but DVC could not take it in."""
+    """An agent was promoted or a night noted, but DVC could not take it in."""
 
 
 PLOT_FILE, VIDEO_FILE = "leads.png", "side_by_side.mp4"
@@ -115,24 +116,24 @@ def promote(
         say_json(asdict(promotion))
     else:
         say(describe(promotion))
-    _keep_by_dvc(promotion.name)
+    _keep_by_dvc([KEPT_AGENTS], f"{promotion.name} is promoted")
 
 
-def _keep_by_dvc(name: str) -> None:
-    """Puts the promoted agents under DVC, as the flow does after a night."""
+def _keep_by_dvc(folders: Sequence[Path], done: str) -> None:
+    """Puts folders that are no outputs under DVC; `done` is what has been done in any case."""
     from rulka.versions.dvc import DVC_FOLDER, add
 
+    named = " and ".join(folder.as_posix() for folder in folders)
     if not DVC_FOLDER.is_dir():
-        sys.stderr.write(f"note: there is no {DVC_FOLDER} here, so that {KEPT_AGENTS} has no versions\n")
+        sys.stderr.write(f"note: there is no {DVC_FOLDER} here, so that {named} has no versions\n")
         return
     try:
-        files = add([KEPT_AGENTS])
+        files = add(folders)
     except UserError as error:
-        message = f"{name} is promoted, and {KEPT_AGENTS} is not in DVC's cache yet: {error}"
-        raise NotVersionedError(message, hint=f"{error.hint} Then `dvc add {KEPT_AGENTS}`.".strip()) from error
-    sys.stderr.write(
-        f"note: {KEPT_AGENTS} is under DVC: `git add {' '.join(files)} && git commit` keeps this version\n"
-    )
+        message = f"{done}, but DVC has not taken in {named}: {error}"
+        command = " ".join(folder.as_posix() for folder in folders)
+        raise NotVersionedError(message, hint=f"{error.hint} Then `dvc add {command}`.".strip()) from error
+    sys.stderr.write(f"note: under DVC: {named}; `git add {' '.join(files)} && git commit` keeps this version\n")
 
 
 def night(
@@ -144,7 +145,8 @@ def night(
 ) -> None:
     """Let the promoted agent and the latest race from the starts of a night, and note it in data/nights.
 
-    The latest agent is promoted where it wins, or where none is promoted yet.
+    The latest agent is promoted where it wins, or where none is promoted yet. Nights and promoted agents are put under
+    DVC.
 
     Args:
         date: of the night, such as 2026-11-23; today in UTC when left out.
@@ -163,6 +165,7 @@ def night(
         say_json(found.to_json())
     else:
         say(found.describe())
+    _keep_by_dvc([NIGHTS, KEPT_AGENTS], f"the night of {which} is noted")
 
 
 def _date_of(text: str | None) -> datetime.date:

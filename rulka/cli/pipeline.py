@@ -15,6 +15,7 @@ import tyro
 from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, OnePath, say, say_json
 from rulka.errors import UserError
 from rulka.outputs import check_file, new_file
+from rulka.ports import DASHBOARD_PORT
 from rulka.stage import EXIT_USER_ERROR
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def status(as_json: AsJson = False) -> None:
         say(status_text(found))
 
 
-def dashboard(port: int = 8480) -> None:
+def dashboard(port: int = DASHBOARD_PORT) -> None:
     """Serve pages to this machine's browser: stages, curves, cars of a running training, where results come from.
 
     Args:

@@ -155,6 +155,33 @@ def test_commands_and_their_options_are_there(page: Path) -> None:
     assert {command: problem for command, problem in wrong.items() if problem} == {}
 
 
+SOURCES = [file for room in ("rulka", "flows", "tasks") for file in sorted((ROOT / room).rglob("*.py"))]
+
+
+def texts_of(file: Path) -> Iterator[str]:
+    """Yields the texts in a module, docstrings too; what is put into one at run time stands there as X."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    parts_of_others = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts_of_others:
+            yield node.value
+
+
+def test_commands_that_messages_name_are_there() -> None:
+    """A hint that names a command of another day helps nobody."""
+    commands = [
+        (file.name, program, words)
+        for file in SOURCES
+        for text in texts_of(file)
+        for program, words in commands_in("\n".join(f"`{code}`" for code in CODE.findall(text)))
+    ]
+    wrong = {f"{name}: {program} {' '.join(words)}": wrong_with(program, words) for name, program, words in commands}
+    assert {command: problem for command, problem in wrong.items() if problem} == {}
+    assert len(commands) > 60
+
+
 def test_a_wrong_link_or_command_would_be_found() -> None:
     assert "stages-and-dvc" in anchors_of(ROOT / "docs" / "architecture.md")
     text = "Text `rulka evaluat`.\n\n    rulka evaluate --agnt x   # why\n"

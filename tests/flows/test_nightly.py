@@ -10,9 +10,9 @@ from pydantic import SecretStr
 
 from flows import nightly as module
 from flows.nightly import nightly, notification_block, result_of
-from flows.process import CommandError, run_in_group
+from flows.process import CommandError
 from rulka.errors import UserError
-from rulka.folders import KEPT_AGENTS, NIGHTS
+from tests.flows.test_shown import shown_by
 
 FOUND: dict[str, Any] = {"rows": [{"role": "latest", "pace_mps": 20.5}], "worse": [], "text": "all is well"}
 
@@ -38,16 +38,11 @@ def test_the_result_stands_among_the_lines() -> None:
 
 @pytest.fixture
 def commands(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What the flow ran; `rulka night` writes a small history and says `FOUND`, other commands are real."""
+    """What the flow ran; `rulka night` says `FOUND`."""
     asked: list[list[str]] = []
 
     def run(command: list[str], say: Any, timeout_s: float) -> list[str]:
         asked.append(command)
-        if "night" not in command:
-            return run_in_group(command, say, timeout_s)
-        for folder in (NIGHTS, KEPT_AGENTS):
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "file").write_text(f"of {folder}")
         return [json.dumps(FOUND)]
 
     monkeypatch.setattr(module, "run_in_group", run)
@@ -57,16 +52,16 @@ def commands(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[st
 
 @pytest.mark.usefixtures("prefect_server")
 class TestRuns:
-    def test_it_races_and_puts_what_it_keeps_under_dvc(self, commands: list[list[str]]) -> None:
+    def test_it_races_and_shows_what_came_of_it(self, commands: list[list[str]]) -> None:
         state = nightly(("main",), races=3, return_state=True)
         assert state.is_completed()
         assert (state.name, state.message) == ("Completed", "all is well")
         today = datetime.now(UTC).date().isoformat()
-        assert commands[0][3:] == ["night", "--json", "--date", today, "--tracks", "main", "--races", "3"]
-        assert Path("data/nights.dvc").is_file()
-        assert Path("data/agents.dvc").is_file()
-        assert len([file for file in Path(".dvc/cache").rglob("*") if file.is_file()]) == 4
-        assert not Path("dvc.lock").exists()
+        (command,) = commands
+        assert command[3:] == ["night", "--json", "--date", today, "--tracks", "main", "--races", "3"]
+        shown = shown_by(state.state_details.flow_run_id)
+        assert set(shown) == {"nightly-evaluation", "nights"}
+        assert str(shown["nights"].data).endswith("(http://127.0.0.1:8480/nights)")
 
     def test_a_worse_night_shows_in_the_name_of_the_state(
         self, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch

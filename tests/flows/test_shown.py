@@ -1,5 +1,6 @@
 import base64
 import json
+import re
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -12,9 +13,12 @@ from PIL import Image
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact
+from starlette.testclient import TestClient
 
 from flows.pipeline import pipeline
 from flows.shown import StageProgress, numbers_of, show_results
+from rulka.dashboard.app import make_app
+from rulka.dashboard.stages import Pipeline
 from rulka.progress import Progress
 from rulka.tracks.track import Track
 from rulka.video.race_video import write_mp4
@@ -29,6 +33,7 @@ for done in (0, 25, 50):
 out = Path("data/evaluation")
 (out / "plots").mkdir(parents=True)
 (out / "metrics.json").write_text(json.dumps({"agent": {"finish_rate": 0.5, "laps": [1, 2]}, "seed": 3, "note": "x"}))
+(out / "report.html").write_text("<p>won</p>")
 Image.new("L", (3000, 20), 7).save(out / "plots" / "driven_lines.png")
 """
 
@@ -52,7 +57,14 @@ def test_a_stage_shows_how_far_it_is_and_what_came_of_it(toy_project: Path) -> N
     state = pipeline(return_state=True)
     assert state.is_completed(), state.message
     shown = shown_by(state.state_details.flow_run_id)
-    assert set(shown) == {"evaluate-progress", "evaluate-numbers", "evaluate-driven-lines"}
+    assert set(shown) == {"evaluate-progress", "evaluate-numbers", "evaluate-driven-lines", "evaluate-report"}
+    link = re.fullmatch(
+        r"\[The report of this evaluation\]\(http://127\.0\.0\.1:8480(.*)\)", str(shown["evaluate-report"].data)
+    )
+    assert link is not None
+    assert (shown["evaluate-report"].description or "").endswith(f"in `{toy_project}`.")
+    with TestClient(make_app(Pipeline(dict, dict, dict)), base_url="http://127.0.0.1:8480") as browser:
+        assert browser.get(link[1]).text == "<p>won</p>"
     progress = shown["evaluate-progress"]
     assert progress.data == 100.0
     assert progress.description == "evaluate: 50/50 races (100 %), 5 races/s, done"
@@ -70,7 +82,9 @@ def test_a_stage_shows_how_far_it_is_and_what_came_of_it(toy_project: Path) -> N
 def test_the_progress_of_a_stage_is_what_its_lines_say(capsys: pytest.CaptureFixture[str]) -> None:
     """What `rulka.progress` writes is what is read here."""
     told: list[float] = []
+    links: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flows.shown.create_link_artifact", lambda link, **_: links.append(link))
         patch.setattr("flows.shown.create_progress_artifact", lambda percent, **_: told.append(percent))
         with Progress("train", 8, "steps", stream=sys.stdout) as progress:
             progress.advance(3)
@@ -79,6 +93,7 @@ def test_the_progress_of_a_stage_is_what_its_lines_say(capsys: pytest.CaptureFix
         listener("compiling")
         listener(capsys.readouterr().out.strip())
     assert told == [38.0]
+    assert links == ["http://127.0.0.1:8480/live"], "of a training alone, and once"
     assert said == ["compiling", "train: 3/8 steps (38 %), " + said[1].split("), ")[1]]
 
 

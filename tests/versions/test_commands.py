@@ -3,6 +3,8 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -57,3 +59,27 @@ def test_recordings_say_what_to_commit(capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(capsys.readouterr().out)["num_files"] == 1
     commit("recordings")
     assert Path("data/recordings.dvc").is_file()
+
+
+@pytest.mark.usefixtures("project")
+def test_a_night_puts_what_it_keeps_under_dvc(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By hand and in the flow alike, which calls this command."""
+
+    def race_night(*_: Any, **__: Any) -> Any:
+        write("data/nights/history.csv", "night\n")
+        write("data/agents/promotions.jsonl", "{}\n")
+        return SimpleNamespace(to_json=dict, describe=str)
+
+    monkeypatch.setattr("rulka.registry.nights.race_night", race_night)
+    monkeypatch.setattr("rulka.params.read_params", lambda: None)
+    assert rulka("night --json") == 0
+    said = capsys.readouterr()
+    assert said.out == "{}\n", "what the flow reads"
+    assert "`git add data/agents.dvc data/nights.dvc && git commit` keeps this version" in said.err
+    write("dvc.yaml", "stages: {}}")
+    assert rulka("night --date 2026-11-23") == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: the night of 2026-11-23 is noted, but DVC has not taken in data/nights and ")
+    assert "Then `dvc add data/nights data/agents`." in said
