@@ -38,7 +38,8 @@ from models.iqn_acting import PreparedAdvantages
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.iqn.learner import IqnLearner
 from rulka.agents.iqn.network import fresh_network
-from rulka.agents.iqn.onnx import OnnxAdvantages, has_onnx
+from rulka.agents.iqn.onnx import OnnxAdvantages
+from rulka.agents.onnx_graph import has_onnx
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import load_artifact
 from rulka.buffers.experience import BlockSpec

@@ -124,8 +124,8 @@ class Torso(nn.Module):
         """Returns the layers that end in logits or values; they always compute in float32."""
         raise NotImplementedError
 
-    def to_bfloat16(self) -> None:
-        """Stores and computes everything but the output layers in bfloat16; for acting only, in place."""
+    def store_in(self, dtype: torch.dtype) -> None:
+        """Stores and computes everything but the output layers in bfloat16 or float16; for acting only, in place."""
         torsos = [module for module in self.modules() if isinstance(module, Torso)]  # one may carry another
         layers: list[nn.Module] = [layer for torso in torsos for layer in torso.output_layers()]
         # Batch norms want weights in the precision of their statistics, and take inputs in any.
@@ -133,9 +133,9 @@ class Torso(nn.Module):
         exact = {id(parameter) for layer in layers for parameter in layer.parameters()}
         for parameter in self.parameters():
             if id(parameter) not in exact:
-                parameter.data = parameter.data.to(torch.bfloat16)
+                parameter.data = parameter.data.to(dtype)
         for torso in torsos:
-            torso._stored_dtype = torch.bfloat16
+            torso._stored_dtype = dtype
 
     def _compute_dtype(self) -> torch.dtype:
         device = self.float_mean.device.type

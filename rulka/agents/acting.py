@@ -1,4 +1,4 @@
-"""Forward passes of an actor, in the precision that is faster on this machine.
+"""Forward passes of an actor, in a precision that is named or in the one that is faster on this machine.
 
 Dimensions: N cars.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.torso import Torso
-from rulka.agents.precision import Precision, faster_precision
+from rulka.agents.precision import FloatPrecision, faster_precision
 from rulka.device import device_of
 
 LEAST_CARS_MEASURED = 8
@@ -23,16 +23,16 @@ NetworkT = TypeVar("NetworkT", bound=Torso)
 
 
 class ActingNetwork(Generic[NetworkT]):
-    """A network, and a bfloat16 copy of it that follows its weights.
+    """A network, and a copy of it in bfloat16 or float16 that follows its weights.
 
     Attributes:
         network: the float32 network; its weights change by `load` alone.
         precision: what is used; "measured" until the first batch that is large enough to tell.
     """
 
-    def __init__(self, network: NetworkT, precision: Precision) -> None:
+    def __init__(self, network: NetworkT, precision: FloatPrecision) -> None:
         self.network = network.eval().requires_grad_(False)
-        self.precision: Precision = precision
+        self.precision: FloatPrecision = precision
         self._copy: NetworkT | None = None
         self._is_copy_old = False
 
@@ -56,12 +56,12 @@ class ActingNetwork(Generic[NetworkT]):
             result = forward(self._network(self.precision))
         return result if isinstance(result, tuple) else (result,)
 
-    def _network(self, precision: Precision) -> NetworkT:
-        if precision != "bfloat16":
+    def _network(self, precision: FloatPrecision) -> NetworkT:
+        if precision in ("measured", "float32"):
             return self.network
         if self._copy is None:
             self._copy = copy.deepcopy(self.network)
-            self._copy.to_bfloat16()
+            self._copy.store_in(getattr(torch, precision))
         elif self._is_copy_old:
             for target, source in zip(_tensors(self._copy), _tensors(self.network), strict=True):
                 target.copy_(source)

@@ -13,6 +13,10 @@ import torch
 from rulka.device import wait_for
 
 Precision = Literal["measured", "float32", "bfloat16"]
+FloatPrecision = Literal["measured", "float32", "bfloat16", "float16"]
+"""Those that torch acts in; "measured" is float32 or bfloat16."""
+ActingPrecision = Literal["float32", "bfloat16", "float16", "int8"]
+"""What actors may be told to compute in, on weights that are published in it."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of glibc's mallopt
 _LARGEST_MMAP_THRESHOLD = 32 << 20

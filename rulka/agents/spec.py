@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, Choices
-from rulka.agents.precision import Precision
+from rulka.agents.precision import ActingPrecision, FloatPrecision, Precision
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.pairs import PreferencePairs
 from rulka.errors import UserError
@@ -49,6 +49,8 @@ class AgentSpec(Generic[SettingsT]):
         normalisation: of the floats; becomes part of the network.
         decision_ms: how long a decision lasts.
         precision: in which the body of the networks computes; "measured" times both at start and takes the faster.
+        acting_precision: in which versions of the weights come to an actor, see `rulka.agents.quantisation`, and in
+            which it computes; None takes versions in float32 and computes in `precision`.
     """
 
     algorithm: Algorithm
@@ -60,6 +62,13 @@ class AgentSpec(Generic[SettingsT]):
     normalisation: Normalisation
     decision_ms: int = 50
     precision: Precision = "measured"
+    acting_precision: ActingPrecision | None = None
+
+    @property
+    def float_precision(self) -> FloatPrecision:
+        """In which an actor's torch computes: of one in int8, what does not compute in int8."""
+        named = self.acting_precision
+        return self.precision if named is None or named == "int8" else named
 
     @property
     def choices(self) -> Choices:
@@ -132,7 +141,7 @@ class Actor(Protocol):
         ...
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes weights to act with from the next decision on, all of the network's; copies them."""
+        """Takes weights to act with from the next decision on, all of the network's, as published; copies them."""
         ...
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:

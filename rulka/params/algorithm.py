@@ -37,6 +37,11 @@ class AlgorithmParams(Section):
         """How many races of as many cars begin alike; 1 lets each begin by itself."""
         return 1
 
+    def no_int8(self, network: NetworkParams) -> str:
+        """Says which parameter keeps its network from acting in int8; nothing where it can."""
+        del network
+        return ""
+
     def impossible(
         self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
     ) -> list[tuple[bool, str]]:

@@ -104,6 +104,15 @@ class IqnParams(AlgorithmParams):
     max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
     max_grad_value: Positive | None = Field(description="bound of each number of the gradient after that; or null")
 
+    def no_int8(self, network: NetworkParams) -> str:
+        """Says which parameter keeps its network from acting in int8; see `AlgorithmParams`."""
+        iqn = network.iqn
+        if iqn.embedding_at != "hidden":
+            return f"network.iqn.embedding_at is {iqn.embedding_at}, not hidden"
+        if iqn.layer_norm or iqn.noisy_sigma:
+            return "network.iqn has layer_norm or noisy_sigma"
+        return ""
+
     def impossible(
         self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
     ) -> list[tuple[bool, str]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from models.encoders.config import BackboneConfig, EncoderConfig, PatchConfig
+from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, PatchConfig
+from models.fusion_config import ConcatConfig
 from rulka.actions import TICK_MS
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
 from rulka.params.base import Algorithm, Section, refuse_impossible
@@ -104,6 +105,7 @@ class Params(Section):
                 for problem in self.transfer.of(name).impossible(name, self.network, self.clone.shape)
             ),
             *self.network.impossible(self.encoder, self.observation),
+            *self._impossible_int8(),
             (
                 isinstance(self.encoder, PatchConfig)
                 and bool(self.observation.height % self.encoder.patch or self.observation.width % self.encoder.patch),
@@ -119,6 +121,21 @@ class Params(Section):
                 f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns",
             ),
         ]
+
+    def _impossible_int8(self) -> list[tuple[bool, str]]:
+        """Returns the same for actors in int8, which is known of one kind of network."""
+        seen, encoder = self.observation, self.encoder
+        reasons = [
+            "" if isinstance(encoder, ConvConfig) else f"encoder.kind is {encoder.kind}, not conv",
+            "encoder.adaptive_pool is not 0" if getattr(encoder, "adaptive_pool", 0) else "",
+            "" if isinstance(self.network.fusion, ConcatConfig) else "network.fusion.kind is not concat",
+            "observation.frames is not 1" if seen.frames > 1 else "",
+            "" if seen.shows_image else "observation.withheld has image",
+            *(self.algorithms[name].no_int8(self.network) for name in self.train.algorithms),
+        ]
+        is_wanted = self.train.acting_precision == "int8"
+        remedy = "set train.acting_precision to bfloat16, float16 or float32, or that"
+        return [(is_wanted and bool(why), f"train.acting_precision is int8, but {why}: {remedy}") for why in reasons]
 
     def _impossible_groups(self, algorithm: Algorithm, group_size: int) -> list[tuple[bool, str]]:
         """Returns the same for an algorithm that compares so many races, which begin alike."""

@@ -91,6 +91,9 @@ class TrainParams(RaceStartParams):
     cars_per_collector: Several = Field(description="cars that one collector drives side by side")
     block_steps: Several = Field(description="decisions of every car in one block of experience")
     precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster at start")
+    acting_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = Field(
+        description="of the weights that collectors get, and in which they act; null: float32 and precision"
+    )
     tracks: tuple[TracksParams, ...] = Field(
         strict=False, min_length=1, description="what is raced on; cars of one batch race on different ones"
     )

@@ -22,6 +22,7 @@ from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.networks import decision_table
+from rulka.agents.quantisation import check_acting_precision
 from rulka.agents.spec import AgentSpec
 from rulka.artifacts import (
     META_FILE,
@@ -65,12 +66,14 @@ from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE
 from rulka.runtime.parts import (
+    acting_device,
     agent_config,
     block_spec,
     build_cars,
     build_cars_on_tracks,
     build_game_cars,
     build_learner,
+    collecting_actor,
     num_games,
 )
 from rulka.runtime.preference_pairs import CapturedRaces, given_pairs, pairs_file
@@ -148,8 +151,10 @@ class AgentRun:
         """Finds out which run it is; the device decides where it computes, and nothing else.
 
         Raises:
-            UserError: if the initial agent is missing, damaged or made for other parameters.
+            UserError: if the initial agent is missing, damaged or made for other parameters; or if actors cannot
+                compute here in `train.acting_precision`.
         """
+        check_acting_precision(sections.train.acting_precision, acting_device(sections.train, device))
         self._algorithm: Algorithm = algorithm
         self._device = device
         self._sections, self._folders = sections, folders
@@ -296,6 +301,7 @@ class AgentRun:
         return RunSpec(
             **self._make_cars(),
             make_actor=partial(make_actor, spec),
+            make_collecting_actor=collecting_actor(spec, sections.train),
             make_learner=lambda: build_learner(
                 spec, initial, sections.train.seed, self._demonstrations(), self._device, self._pairs()
             ),

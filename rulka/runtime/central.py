@@ -111,7 +111,7 @@ class CentralInference:
         served = range(worker, train.num_collectors, train.policy_workers)
         places = [place for collector in served for place in self._places(collector)]
         return InferenceSpec(
-            make_actor=self._spec.make_actor,
+            make_actor=self._spec.collecting_actor,
             device=self._spec.device,
             seed=int(np.random.SeedSequence(numbers).generate_state(1)[0]),
             slot=self._slot_spec,

@@ -174,7 +174,7 @@ class CollectorProcesses:
 
         Args:
             spec: of the run; `train.num_collectors` is at least 1.
-            tensors: any weights of the right names and shapes.
+            tensors: any version as it is published, of the right names, shapes and types.
             env_steps: environment steps taken before, by a run that is being resumed.
             num_starts: how often the run was started before.
             silence_limit_s: see `Supervisor`.
@@ -310,6 +310,27 @@ class CollectorProcesses:
         )
 
 
+def driven_block(spec: RunSpec, tensors: Mapping[str, Tensor]) -> ExperienceBlock:
+    """Has the learner's own weights fill a block in this process, which nobody learns from.
+
+    Args:
+        spec: of a run.
+        tensors: the weights.
+    """
+    part = collector_spec(spec, 0, 0, 0)
+    actor = LocalActor(spec.make_actor(part.seed))
+    actor.load(0, tensors)
+    collector = Collector(
+        0, [CarGroup(part.make_cars(part.block.num_cars, at_line=False), actor, part.seed)], part.block
+    )
+    try:
+        block = new_block(part.block)
+        collector.fill(block, Moment(0))
+    finally:
+        collector.close()
+    return block
+
+
 def _shared_bytes(spec: RunSpec, layout: WeightsLayout) -> int:
     """Returns how much shared memory a run takes: slots and weights, and with central inference request slots."""
     slots = SLOTS_PER_COLLECTOR * spec.block.num_bytes
@@ -327,4 +348,4 @@ def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int
         num_restarts: how often this collector was started again since.
     """
     seed = int(np.random.SeedSequence([spec.train.seed, index, num_starts, num_restarts]).generate_state(1)[0])
-    return CollectorSpec(index, seed, spec.cars_of(index), spec.make_actor, spec.block)
+    return CollectorSpec(index, seed, spec.cars_of(index), spec.collecting_actor, spec.block)

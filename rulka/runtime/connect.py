@@ -14,6 +14,7 @@
     |          stops processes)   +=========== SharedWeights ====================== version, tensors          |
     +--------------------------------------------------------------+      +------------------------------------+
 
+A version on its way to `SharedWeights` passes the `Quantiser`, which `train.acting_precision` may have take fewer bits.
 `==` is shared memory, `--` are messages. With `train.inference: central` actors live in processes of their own, the
 policy workers (`rulka.runtime.inference`), which the collectors ask, collector k the worker k mod W; while one group
 of a collector's cars waits for its answer, the next one drives:
@@ -38,13 +39,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from rulka.agents.quantisation import make_quantiser
 from rulka.agents.spec import Experience, Learner
 from rulka.device import weights_on_host
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
 from rulka.params import TrainParams
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
-from rulka.runtime.collectors import CollectorProcesses, SerialCollectors
+from rulka.runtime.collectors import CollectorProcesses, SerialCollectors, driven_block
 from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import Checks, Files, LearnerLoop, Outcome, RunState
@@ -81,9 +83,15 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
     else:
         experience.clear()
     tensors = weights_on_host(learner.network)
+    quantiser = make_quantiser(learner.network, spec.train.acting_precision)
+    if saved:
+        quantiser.load_state_dict(saved["quantiser"])
+    if quantiser.needs_frames:
+        quantiser.observe(driven_block(spec, tensors))
     with ExitStack() as stack:
         if spec.train.num_collectors:
-            collectors = CollectorProcesses(spec, tensors, state.env_steps, state.num_starts)
+            published = quantiser.quantise(learner.version, tensors)
+            collectors = CollectorProcesses(spec, published, state.env_steps, state.num_starts)
             stack.callback(collectors.stop)
             collectors.start()
         else:
@@ -95,7 +103,8 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
         num_bytes = saved["metrics_bytes"] if saved else 0
         metrics = MetricsLog(spec.folder, env_steps=state.env_steps, num_bytes=num_bytes)
         stack.callback(metrics.close)
-        loop = LearnerLoop(spec, learner, collectors, checks, Files(metrics, checkpoints, experience), stop, state)
+        files = Files(metrics, checkpoints, experience)
+        loop = LearnerLoop(spec, learner, quantiser, collectors, checks, files, stop, state)
         if saved:
             loop.load_state(saved)
         else:

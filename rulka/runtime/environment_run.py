@@ -32,6 +32,7 @@ from models.encoders.config import BackboneConfig, ConvConfig
 from rulka.actions import Intervals
 from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
 from rulka.agents.precision import raise_malloc_thresholds
+from rulka.agents.quantisation import check_acting_precision
 from rulka.agents.spec import AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec
 from rulka.device import CPU
@@ -53,6 +54,7 @@ from rulka.runtime.checkpoint import write_file
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import Outcome
+from rulka.runtime.parts import acting_device, collecting_actor
 from rulka.runtime.run_folder import forget_run
 from rulka.runtime.run_lock import LOCK_FILE, PID_FILE, locked
 from rulka.runtime.specs import RunSpec
@@ -127,6 +129,7 @@ def train_in_environment(
     torch.set_num_threads(1)
     raise_malloc_thresholds()
     spec = _agent_spec(facts, params, measure_normalisation(facts, params.train.seed))
+    check_acting_precision(params.train.acting_precision, acting_device(params.train, device))
     make_actor(spec, 0)  # refuses what the algorithm or the encoder cannot do, before there is a folder
     identity = _identity(facts.environment, params)
     if folder is None:
@@ -281,6 +284,7 @@ def _train(
         RunSpec(
             make_cars=partial(build_episodes, facts.environment, params.observation),
             make_actor=partial(make_actor, spec),
+            make_collecting_actor=collecting_actor(spec, train),
             make_learner=partial(_new_learner, spec, train.seed, device),
             block=_block_spec(spec, params, train.cars_per_collector),
             train=train,

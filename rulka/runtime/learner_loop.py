@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from rulka.agents.quantisation import Quantiser
 from rulka.agents.spec import Learner
 from rulka.device import weights_on_host
 from rulka.errors import UserError
@@ -109,6 +110,7 @@ class LearnerLoop:
         self,
         spec: RunSpec,
         learner: Learner,
+        quantiser: Quantiser,
         collectors: Collectors,
         checks: Checks,
         files: Files,
@@ -117,7 +119,7 @@ class LearnerLoop:
     ) -> None:
         self.spec, self.state = spec, state
         self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
-        self._learner, self._collectors, self._checks = learner, collectors, checks
+        self._learner, self._quantiser, self._collectors, self._checks = learner, quantiser, collectors, checks
         self._files, self._stop = files, stop
         self._shares, self._learning = TimeShares(learner.allowed_lag), LearningMeans()
         self._live = LiveCars(spec.folder)
@@ -202,6 +204,7 @@ class LearnerLoop:
         for delivery in deliveries:
             with self._shares.spending("inserting"):
                 self._learner.insert(delivery.block, delivery.collector, delivery.facts.version)
+                self._quantiser.observe(delivery.block)
                 self._collectors.release(delivery)
             self._shares.add_block(delivery.collector, delivery.facts, self.spec.block, self._learner.version)
             self.races.add(delivery.facts.races)
@@ -229,8 +232,9 @@ class LearnerLoop:
         if wrong:
             message = f"training diverged: after update {self._learner.version}, {wrong[0]!r} holds NaN or infinity"
             raise DivergedError(message, hint="Lower the learning rate; the last checkpoint is from before.")
-        self._collectors.publish(self._learner.version, tensors)
-        self._shares.add_weights(tensors)
+        published = self._quantiser.quantise(self._learner.version, tensors)
+        self._collectors.publish(self._learner.version, published)
+        self._shares.add_weights(published)
         self._published = self._learner.version
 
     def _look_for_stall(self, num_taken: int) -> None:
@@ -328,6 +332,7 @@ class LearnerLoop:
         state = {
             "learner": self._learner.state_dict(),
             "experience": self._save_experience(),
+            "quantiser": self._quantiser.state_dict(),
             "collectors": self._collectors.state_dict(),
             "records": self.records.state_dict(),
             "run": asdict(self.state),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rulka.actions import ActionTable
-from rulka.agents.algorithms import make_learner
+from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.spec import AgentSpec, Learner, LearnsFromPairs
 from rulka.artifacts import Artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
@@ -23,6 +25,7 @@ from rulka.game.link import GameLink
 from rulka.observation import num_floats
 from rulka.params import ObservationParams, TrainParams
 from rulka.race_settings import RaceSettings
+from rulka.runtime.specs import MakeActor
 from rulka.tracks.track import load_track
 
 
@@ -82,6 +85,16 @@ def build_learner(
         assert isinstance(learner, LearnsFromPairs)
         learner.insert_pairs(pairs)
     return learner
+
+
+def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:
+    """Returns what builds the actors of collectors and policy workers of an agent."""
+    return partial(make_actor, replace(spec, acting_precision=train.acting_precision))
+
+
+def acting_device(train: TrainParams, device: torch.device) -> torch.device:
+    """Returns where these actors compute, in a run on a device."""
+    return device if train.inference == "central" else CPU
 
 
 def block_spec(observation: ObservationParams, train: TrainParams, table: ActionTable) -> BlockSpec:

@@ -43,7 +43,7 @@ class RunSpec:
 
     Attributes:
         make_cars: builds the environment of a collector, or of a greedy check.
-        make_actor: builds an actor.
+        make_actor: builds an actor that takes the learner's own weights, for greedy checks.
         make_learner: builds the learner, with its initial weights and demonstrations.
         block: shape of the blocks of experience.
         train: how to run.
@@ -55,6 +55,8 @@ class RunSpec:
         is_by_return: whether weights are chosen by the return of their greedy episodes, where there is no finish.
         device: where central inference and the greedy checks run; collectors that choose actions themselves stay on
             the CPU.
+        make_collecting_actor: builds the actor of collectors and policy workers, which takes versions as
+            `train.acting_precision` has them published; None lets `make_actor` build them all.
     """
 
     make_cars: MakeCars
@@ -68,6 +70,12 @@ class RunSpec:
     num_tracks: int = 1
     is_by_return: bool = False
     device: torch.device = CPU
+    make_collecting_actor: MakeActor | None = None
+
+    @property
+    def collecting_actor(self) -> MakeActor:
+        """What builds the actor of collectors and policy workers."""
+        return self.make_collecting_actor or self.make_actor
 
     def cars_of(self, collector: int) -> MakeCars:
         """Returns what builds the environment of a collector."""
@@ -82,7 +90,7 @@ class CollectorSpec:
         index: which one.
         seed: of its environment and of its actor.
         make_cars: see `RunSpec`.
-        make_actor: see `RunSpec`.
+        make_actor: builds its actor.
         block: shape of the blocks it fills.
     """
 

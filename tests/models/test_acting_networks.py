@@ -230,7 +230,7 @@ def test_bfloat16_copy_stays_near_and_keeps_its_outputs_in_float32(build):
         return module(image, floats)
 
     low = copy.deepcopy(network)
-    low.to_bfloat16()
+    low.store_in(torch.bfloat16)
     with torch.inference_mode():
         exact, rounded = run(network), run(low)
         with torch.autocast("cpu", torch.bfloat16):

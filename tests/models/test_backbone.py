@@ -145,7 +145,7 @@ def test_it_acts_in_bfloat16(architecture: dict[str, Any]) -> None:
         exact = network.encode(frames())
         with torch.autocast("cpu", torch.bfloat16):
             cast = network.encode(frames())
-        network.to_bfloat16()
+        network.store_in(torch.bfloat16)
         rounded = network.encode(frames())
         assert network(frames(), floats).outputs.dtype == torch.float32
     assert rounded.dtype == torch.bfloat16

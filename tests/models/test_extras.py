@@ -168,7 +168,7 @@ def test_all_extras_in_bfloat16():
     """The acting copy: close to float32, and its state still loads."""
     network = build(ALL, IMPALA).eval()
     copied = copy.deepcopy(network)
-    copied.to_bfloat16()
+    copied.store_in(torch.bfloat16)
     image, floats = observations(3)
     tau = fixed_fractions(8)
     exact, close = network.advantages(image, floats, tau), copied.advantages(image, floats, tau)

@@ -315,7 +315,7 @@ def test_gradients_reach_every_parameter(kind: str, encoder: EncoderConfig, fusi
 def test_bfloat16_stays_near_and_is_what_the_heads_get(kind: str, encoder: EncoderConfig, fusion: AnyFusion) -> None:
     body, (image, floats) = network(kind, fusion, encoder).eval(), seen(rows=70)
     low = copy.deepcopy(body)
-    low.to_bfloat16()
+    low.store_in(torch.bfloat16)
     exact, rounded = outputs(body)(image, floats), outputs(low)(image, floats)
     with torch.autocast("cpu", torch.bfloat16):
         cast, state = outputs(body)(image, floats), body.state(image, floats)

@@ -11,7 +11,7 @@ from rulka.agents.spec import AgentSpec
 from rulka.observation import reference_normalisation
 from rulka.params import Params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.parts import block_spec, build_cars
+from rulka.runtime.parts import block_spec, build_cars, collecting_actor
 from rulka.runtime.specs import RunSpec
 
 
@@ -35,6 +35,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
     return RunSpec(
         make_cars=partial(build_cars, track, race),
         make_actor=partial(make_actor, spec),
+        make_collecting_actor=collecting_actor(spec, train),
         make_learner=partial(make_learner, spec, 7),
         block=block_spec(params.observation, train, action_table(params.actions.ticks_per_action)),
         train=train,

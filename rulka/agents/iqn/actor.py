@@ -20,6 +20,7 @@ from models.iqn import IqnNetwork, fixed_fractions
 from models.iqn_acting import can_prepare
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
+from rulka.agents.int8 import Int8Network
 from rulka.agents.iqn.action_chunks import by_place
 from rulka.agents.iqn.engines import ActingIqn
 from rulka.agents.iqn.network import fresh_network
@@ -35,14 +36,17 @@ class IqnActor:
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
         params: IqnParams = spec.settings
-        self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
+        network = fresh_network(spec, seed).to(device)
+        self._acting = ActingNetwork(network, spec.float_precision)
         self._floor = 0.0
         self._params = params
         self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
         self._clones = Categoricals(spec.choices)
         self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
-        is_plain = can_prepare(self._acting.network)  # with BTR's extras it acts as it learns
-        self._fast = ActingIqn(self._acting.network, self._tau, spec.precision) if is_plain else None
+        self._int8 = Int8Network(network, self._tau) if spec.acting_precision == "int8" else None
+        self._fast = None
+        if can_prepare(network) and spec.float_precision != "float16":  # with BTR's extras it acts as it learns
+            self._fast = ActingIqn(network, self._tau, spec.float_precision)
         self._device, self._generators = device, Generators(device, seed)
         self._moment = Moment(0)
 
@@ -53,7 +57,7 @@ class IqnActor:
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes weights to act with, from the next decision on."""
-        self._acting.load(tensors)
+        self._acting.load(tensors if self._int8 is None else self._int8.load(tensors))
         self._floor = 0.0 if self.network.guide is None else float(self.network.guide.floor)
         if self._fast is not None:
             self._fast.forget()
@@ -123,6 +127,8 @@ class IqnActor:
         return self._acting.run(log_probs, len(floats))[0]
 
     def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
+        if self._int8 is not None:
+            return self._int8(image, floats)
         if self._fast is not None:
             return self._fast(image, floats)
 

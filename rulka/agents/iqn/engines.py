@@ -14,7 +14,8 @@ from torch import Tensor
 
 from models.iqn import IqnNetwork
 from models.iqn_acting import PreparedAdvantages
-from rulka.agents.iqn.onnx import OnnxAdvantages, has_onnx
+from rulka.agents.iqn.onnx import OnnxAdvantages
+from rulka.agents.onnx_graph import has_onnx
 from rulka.agents.precision import Precision
 
 Engine = Literal["float32", "bfloat16", "onnx"]

@@ -14,6 +14,7 @@ from torch import Tensor
 from models.actor_critic import ActorCritic
 from rulka.actions import Choices
 from rulka.agents.acting import ActingNetwork
+from rulka.agents.int8 import Int8Network
 from rulka.agents.policy_gradient.distributions import distribution_of
 from rulka.agents.policy_gradient.network import fresh_network
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
@@ -25,7 +26,9 @@ class PolicyActor:
     """Samples from the policy, or takes its greedy decision."""
 
     def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
-        self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
+        network = fresh_network(spec, seed).to(device)
+        self._acting = ActingNetwork(network, spec.float_precision)
+        self._int8 = Int8Network(network) if spec.acting_precision == "int8" else None
         self._actions, self._distribution = spec.actions, distribution_of(spec.actions)
         self._device, self._generators = device, Generators(device, seed)
 
@@ -36,7 +39,7 @@ class PolicyActor:
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes weights to act with, from the next decision on."""
-        self._acting.load(tensors)
+        self._acting.load(tensors if self._int8 is None else self._int8.load(tensors))
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`."""
@@ -68,5 +71,8 @@ class PolicyActor:
         self._generators.load_state_dict(state)
 
     def _decide(self, image: Tensor, floats: Tensor) -> tuple[Tensor, ...]:
+        if self._int8 is not None:
+            outputs = self._int8(image, floats)
+            return outputs[:, :-1], outputs[:, -1]
         seen = upload((image, floats), self._device)
         return self._acting.run(lambda network: network(*seen), len(floats))

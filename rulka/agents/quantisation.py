@@ -1,0 +1,171 @@
+"""Versions of the weights in fewer bits, quantised once for all actors; who acts with them computes in them.
+
+The learner, its greedy checks and the saved agent stay in full precision. Sources: QuaRL (Krishnan et al. 2022,
+arXiv:1910.01055), whose actors are quantised and whose learner is not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.int8_acting import activation_scales, int8_layers, quantised
+from models.torso import Torso
+from rulka.agents.onnx_graph import has_onnx
+from rulka.agents.precision import ActingPrecision
+from rulka.buffers.experience import ExperienceBlock
+from rulka.errors import UserError
+
+BLOCKS_KEPT = 4
+FRAMES_OF_BLOCK = 32
+"""Of each of the last blocks, on which activations are calibrated."""
+
+_INSTRUCTIONS = {
+    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "float16": ("avx512_fp16", "amx_fp16", "fp16_arith"),
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "dot"),
+}
+"""Of which a processor needs one: by x86 and by Arm. Without these sums of int8 products would be slow, or saturate."""
+
+
+class ActingPrecisionError(UserError):
+    """Actors cannot compute in a precision here; the message says why, and what they can."""
+
+
+class Quantiser(Protocol):
+    """Makes of each version what is published of it."""
+
+    @property
+    def needs_frames(self) -> bool:
+        """Whether it has to be shown a block before it can quantise."""
+        ...
+
+    def observe(self, block: ExperienceBlock) -> None:
+        """Takes note of what cars have seen; copies it."""
+        ...
+
+    def quantise(self, version: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns what is published of a version; the same again for the same version."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what the next version depends on beside the weights."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        ...
+
+
+def make_quantiser(network: nn.Module, precision: ActingPrecision | None) -> Quantiser:
+    """Returns what publishes versions of a network in a precision; None, as "float32", publishes them as they are."""
+    if precision == "int8":
+        assert isinstance(network, Torso)
+        return _Int8(network)
+    return _Rounded(network, precision)
+
+
+def check_acting_precision(precision: ActingPrecision | None, device: torch.device) -> None:
+    """Makes sure that actors on a device can compute in a precision.
+
+    Raises:
+        ActingPrecisionError: if they cannot; nothing else is taken in its place.
+    """
+    problem = _problem(precision, device)
+    if problem:
+        able = [name for name in ("bfloat16", "float16", "int8") if not _problem(name, device)]
+        can = " or ".join(["float32", *able])
+        message = f"train.acting_precision is {precision}, and {problem}"
+        raise ActingPrecisionError(message, hint=f"Set it to {can}, or to nothing.")
+
+
+def _problem(precision: str | None, device: torch.device) -> str:
+    if precision in (None, "float32"):
+        return ""
+    if device.type != "cpu":
+        return f"int8 runs on processors alone: actors are on {device}" if precision == "int8" else ""
+    wanted = _INSTRUCTIONS[str(precision)]
+    if not any(torch.cpu.get_capabilities().get(name, False) for name in wanted):
+        return f"this processor has none of the instructions {', '.join(wanted)}"
+    if precision == "int8" and not has_onnx():
+        return "ONNX Runtime, which computes it, is not installed: pip install 'rulka[onnx]'"
+    return ""
+
+
+class _Rounded:
+    """Publishes floats of another precision, all but those that stay exact, or the same ones."""
+
+    needs_frames = False
+
+    def __init__(self, network: nn.Module, precision: ActingPrecision | None) -> None:
+        self._dtypes: dict[str, torch.dtype] = {}
+        if precision not in (None, "float32"):
+            assert isinstance(network, Torso)
+            low = copy.deepcopy(network)
+            low.store_in(getattr(torch, str(precision)))
+            self._dtypes = {name: tensor.dtype for name, tensor in low.state_dict().items()}
+
+    def observe(self, block: ExperienceBlock) -> None:
+        """Has no use for it."""
+
+    def quantise(self, version: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the tensors in their new types."""
+        del version
+        return {name: tensor.to(self._dtypes.get(name, tensor.dtype)) for name, tensor in tensors.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Has nothing to take over."""
+
+
+class _Int8:
+    """Publishes int8 weights, and scales of the activations that the newest weights have on recent frames."""
+
+    def __init__(self, network: Torso) -> None:
+        layers = int8_layers(network)
+        assert layers is not None, "actors have refused it"
+        self._layers, self._num_encoded = layers, network.num_encoded
+        self._network = copy.deepcopy(network).cpu().eval().requires_grad_(False)
+        self._frames: list[tuple[Tensor, Tensor]] = []
+        self._version: int | None = None
+        self._scales: dict[str, Tensor] = {}
+
+    @property
+    def needs_frames(self) -> bool:
+        """Whether it has seen nothing yet."""
+        return not self._frames
+
+    def observe(self, block: ExperienceBlock) -> None:
+        """Keeps some frames of a block, evenly over its decisions and cars."""
+        steps, cars = block.spec.num_steps, block.spec.num_cars
+        places = np.linspace(0, steps * cars - 1, min(FRAMES_OF_BLOCK, steps * cars)).astype(np.int64)
+        rows = np.unravel_index(places, (steps, cars))
+        self._frames.append((torch.from_numpy(block.image[rows]), torch.from_numpy(block.floats[rows])))
+        del self._frames[:-BLOCKS_KEPT]
+
+    def quantise(self, version: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns int8 weights and scales; the scales are those of the frames at the first call for a version."""
+        if version != self._version:
+            self._network.load_state_dict(dict(tensors))
+            image, floats = (torch.cat(columns) for columns in zip(*self._frames, strict=True))
+            self._scales = activation_scales(self._network, self._layers, image, floats)
+            self._version = version
+        return quantised(tensors, self._layers, self._num_encoded, self._scales)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the frames, and the scales of the version that is published."""
+        frames = [list(columns) for columns in self._frames]
+        return {"frames": frames, "version": self._version, "scales": self._scales}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._frames = [(image, floats) for image, floats in state["frames"]]
+        self._version, self._scales = state["version"], dict(state["scales"])
