@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rulka.errors import UserError
 from rulka.folders import STAGE_DURATIONS
 from rulka.graph import read_graph, read_lock
 from rulka.report.durations import StageDuration, read_durations
@@ -60,18 +61,27 @@ def recorded_stages() -> list[StageRow]:
 
 
 def stages(pipeline: Pipeline) -> list[StageRow]:
-    """Returns all stages in the order of `dvc.yaml`.
+    """Returns all stages in the order of `dvc.yaml`; while one runs, of the others only whether they ever ran.
 
     Raises:
         UserError: if there is no `dvc.yaml`, or DVC cannot say what has changed.
     """
-    at_work, changes = pipeline.at_work(), pipeline.changes()
+    at_work = pipeline.at_work()
+    try:
+        # DVC compares no outputs that one of its processes is writing.
+        changes = {} if at_work else pipeline.changes()
+    except UserError:
+        at_work, changes = pipeline.at_work(), {}
+        if not at_work:  # a stage that began in between is no fault
+            raise
 
     def stand(name: str, is_recorded: bool) -> tuple[str, tuple[str, ...]]:
         if name in at_work:
             return RUNNING, (at_work[name],)
         if not is_recorded:
             return NEVER, ()
+        if at_work:
+            return RECORDED, ()
         reasons = tuple(changes.get(name, ()))
         more = len(reasons) - MOST_REASONS
         shown = reasons if more <= 0 else (*reasons[:MOST_REASONS], f"{more} more")

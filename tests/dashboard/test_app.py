@@ -42,11 +42,30 @@ def test_stages_stand_as_dvc_and_its_lock_say(client: TestClient, project: Path)
     lock = {"stages": {name: {"cmd": "x"} for name in ("races", "capture", "train")}, "schema": "2.0"}
     (project / "dvc.lock").write_text(json.dumps(lock))
     said = text_of(client.get("/part/stages").text)
-    assert "races up to date" in said
-    assert "capture running process 7, `dvc repro`" in said
+    assert "races has run capture running process 7, `dvc repro`" in said
+    assert "train has run" in said
+    assert "evaluate never ran" in said
+    with TestClient(make_app(PIPELINE._replace(at_work=dict)), base_url="http://localhost") as asking:
+        said = text_of(asking.get("/part/stages").text)
+    assert "races up to date capture up to date" in said
     assert "train changed params.yaml: ppo data/frames modified" in said
     assert "evaluate never ran" in said
     assert "rulka run" in said
+
+
+def test_stages_are_shown_while_one_begins_and_dvc_cannot_compare(project: Path) -> None:
+    """DVC refuses to compare outputs that a stage is writing: what the page is for in the first place."""
+    at_work: list[dict[str, str]] = [{}, {"train": "process 7, `dvc repro`"}]
+
+    def blocked() -> dict[str, list[str]]:
+        message = "`dvc status` failed: 'data/agent' is busy"
+        raise UserError(message)
+
+    pipeline = PIPELINE._replace(at_work=lambda: at_work.pop(0), changes=blocked)
+    with TestClient(make_app(pipeline), base_url="http://localhost") as asking:
+        said = text_of(asking.get("/part/stages").text)
+    assert "train running process 7" in said
+    assert "is busy" not in said
 
 
 def test_what_cannot_be_said_is_said_with_its_hint(project: Path) -> None:
@@ -115,6 +134,8 @@ def test_curves_of_all_trainings(client: TestClient, run: Path, project: Path) -
     assert (refused.status_code, "env_steps" in refused.json()["text"]) == (400, True)
     page = client.get("/runs").text
     assert 'data-label="ppo-1"' in page
+    chosen = re.findall(r'<option value="(\w+)" selected', page)
+    assert chosen == ["loss"], "of numbers that there are, none that only comes first by its letter"
     assert 'data-label="promoted, iqn-2"' in page
     assert "at work" in page
 

@@ -101,6 +101,8 @@ def test_pages_load_offline_without_an_error_and_fit(browser: Chrome, site: tupl
             wait(lambda: browser.find_elements(By.CSS_SELECTOR, ".plot .main-svg"))
         parts = browser.find_elements(By.CSS_SELECTOR, "[data-part]")
         wait(lambda parts=parts: all(part.text for part in parts))
+        names = browser.find_elements(By.CSS_SELECTOR, "table th:first-child")
+        assert [name.text for name in names if name.text and name.size["width"] < 60] == [], "one letter a line"
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width, path
         loaded = browser.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
         assert not [name for name in loaded if not name.startswith((address, "data:", "blob:"))]

@@ -9,7 +9,7 @@ function draw() {
     dot.className = "dot"; item.className = "on";
     link.href = `/live?run=${encodeURIComponent(run.key)}`; link.textContent = run.run;
     const l = run.latest;
-    item.append(dot, link, ` ${show(l.env_steps, 0)} environment steps, ${show(l.env_steps_per_s, 0)} a second, ${show(l.finish_rate, "%")} of races finished, record ${show(l.record_s, 2)} s`);
+    item.append(dot, link, ` ${show(l.env_steps, 0)} environment steps, ${show(l.env_steps_per_s, 0)} a second, ${show(l.finish_rate, "%")} of races finished${l.record_s == null ? "" : `, record ${show(l.record_s, 2)} s`}`);
     return item;
   }));
   document.getElementById("quiet").hidden = known.size > 0;
