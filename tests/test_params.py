@@ -102,14 +102,23 @@ def test_numbers_of_the_other_objective_are_bounded_too(key: str) -> None:
 
 
 def test_the_other_kinds_in_comments_are_valid() -> None:
-    """What stands beside `encoder`, `fusion`, `objective` and `pairs` can be copied into its place."""
+    """What stands beside `encoder`, `fusion`, `objective`, `pairs` and `critic` can be copied into its place."""
     comments = [line for line in (ROOT / "params.yaml").read_text(encoding="utf-8").splitlines() if "#" in line]
     kinds = [yaml.safe_load(found.group()) for line in comments if (found := re.search(r"\{kind: .*\}", line))]
     fusions = ["projected", "fused_vector", "token_sequence"]
     corrections, pairs = ["one_step", "epsilon", "none"], ["file", "demonstrations"]
-    assert [each["kind"] for each in kinds] == ["impala", "patches", *fusions, "vae", "simclr", *corrections, *pairs]
+    assert [each["kind"] for each in kinds] == [
+        "impala",
+        "patches",
+        *fusions,
+        "vae",
+        "simclr",
+        *corrections,
+        *pairs,
+        "c51",
+    ]
     keys = 2 * ["encoder"] + len(fusions) * ["network.fusion"] + 2 * ["pretrain.objective"] + 3 * ["impala.correction"]
-    keys += 2 * ["dpo.pairs"]
+    keys += [*2 * ["dpo.pairs"], "pql.critic"]
     for key, value in zip(keys, kinds, strict=True):
         checked_params(with_keys({key: value}), "wrong")
 
@@ -284,6 +293,26 @@ def test_given_pairs_ask_for_no_equal_starts() -> None:
     given = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
     values = {"train.algorithm": "dpo", "train.compared": [], "train.cars_per_collector": 5, "dpo.pairs": given}
     assert checked_params(with_keys(values), "wrong").dpo.races_per_start == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"network.actions_per_decision": 5}, "pql rates single actions: set network.actions_per_decision to 1"),
+        ({"transfer.pql.heads": "fresh"}, "pql.critic_warmup_updates 1000 spares a cloned policy"),
+        ({"pql.buffer_steps": 100}, "start_steps 8192 is larger than buffer_steps 100"),
+        ({"pql.noise_least": 0.5}, "noise_least 0.5 is larger than noise_most 0.3"),
+        (
+            {"pql.critic": {"kind": "c51", "atoms": 51, "least": 2.0, "most": 2.0}},
+            "least 2 must be smaller than most 2",
+        ),
+        ({"pql.critic": {"kind": "median"}}, "pql.critic.kind: must be 'mean' or 'c51'"),
+        ({"pql.steps_per_critic_update": 0}, "pql.steps_per_critic_update: must be greater than or equal to 1"),
+    ],
+)
+def test_what_parallel_q_learning_cannot_do(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        checked_params(with_keys({"train.algorithm": "pql", "train.compared": []} | values), "wrong")
 
 
 ALL_OF_IQN = {

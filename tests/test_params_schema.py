@@ -60,7 +60,7 @@ def test_parameters_say_type_range_value_and_what_they_are() -> None:
     assert str(found("ppo.gamma")) == "ppo.gamma = 0.985\n    number or schedule, 0 to 1: discount of one decision"
     assert found("train.seed")[2:5] == ("whole number", "0 or more and less than 4,294,967,296", "1")
     assert found("train.max_cpu_minutes")[2:5] == ("number or null", "more than 0", "null")
-    assert found("train.compared")[2:5] == ("list of choice", "ppo, impala, iqn, grpo, dpo", "[iqn]")
+    assert found("train.compared")[2:5] == ("list of choice", "ppo, impala, iqn, grpo, dpo, pql", "[iqn]")
     assert found("grpo.cut_worth")[2:5] == ("number", "", "-4.0")
     assert found("rewards.off_track")[3] == "at most 0"
     assert found("simulator.camera.pitch_deg")[3] == "more than -60 and less than 60"

@@ -29,6 +29,10 @@ from rulka.agents.policy_gradient.network import PARTS as POLICY_PARTS
 from rulka.agents.policy_gradient.network import build_network as build_policy
 from rulka.agents.policy_gradient.network import greedy_choice as choose_as_policy
 from rulka.agents.ppo.learner import PpoLearner
+from rulka.agents.pql.actor import PqlActor
+from rulka.agents.pql.learner import PqlLearner
+from rulka.agents.pql.network import PARTS as PQL_PARTS
+from rulka.agents.pql.network import greedy_choice as choose_as_pql
 from rulka.agents.spec import Actor, AgentSpec, Choose, Learner
 from rulka.artifacts import Artifact
 from rulka.device import CPU
@@ -167,9 +171,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
             "models/iqn*.py",
             "rulka/agents/iqn/*.py",
             "rulka/buffers/held_out.py",
-            "rulka/buffers/mini_race.py",
             "rulka/buffers/prioritised.py",
-            "rulka/buffers/sampler.py",
             "rulka/buffers/sum_tree.py",
             "rulka/buffers/torchrl_parts.py",
             "rulka/losses/munchausen.py",
@@ -190,6 +192,16 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         own_code=("rulka/agents/dpo/*.py", "rulka/losses/dpo.py"),
         given_pairs=_given_pairs_of_dpo,
         given_besides=_given_to_dpo,
+    ),
+    "pql": AlgorithmEntry(
+        label="PQL",
+        build_network=build_clone_policy,
+        make_actor=PqlActor,
+        make_learner=PqlLearner,
+        greedy_choice=choose_as_pql,
+        parts=PQL_PARTS,
+        without_source=(),
+        own_code=("models/critics.py", "rulka/agents/pql/*.py", "rulka/losses/categorical.py"),
     ),
 }
 

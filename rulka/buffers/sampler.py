@@ -32,7 +32,7 @@ class Batch(NamedTuple):
         image: [B, L, H, W] uint8; or features [B, E] of the images, floating point, where the buffers keep `FEATURES`.
             The type tells them apart.
         floats: [B, F] float32, raw, with the clock of the mini-race.
-        action: [B] int64; [B, K] chunks of actions.
+        action: [B] int64; [B, K] chunks of actions, or K numbers, float32.
         reward: [B] float32, discounted over the decisions of the transition, with shaping.
         discount: [B] float32 factor of the value of the next observation; 0 where nothing follows.
         next_image: as `image`.
@@ -93,9 +93,13 @@ class BatchMemory:
         chunk_shape: tuple[int, ...] = (),
         device: torch.device = CPU,
         num_guided: int = 0,
+        *,
+        is_continuous: bool = False,
     ) -> None:
         self.size = batch_size
-        self._host = empty_batch(image_shape, num_floats, batch_size, chunk_shape, device, num_guided)
+        self._host = empty_batch(
+            image_shape, num_floats, batch_size, chunk_shape, device, num_guided, is_continuous=is_continuous
+        )
         self.batch = upload(self._host, device)
         self._copies, self._device = Copies(device), device
 
@@ -142,6 +146,8 @@ def empty_batch(
     chunk_shape: tuple[int, ...] = (),
     device: torch.device = CPU,
     num_guided: int = 0,
+    *,
+    is_continuous: bool = False,
 ) -> Batch:
     """Reserves main memory for a batch.
 
@@ -152,6 +158,7 @@ def empty_batch(
         chunk_shape: [K] where decisions are chunks of K actions.
         device: where the batch will be copied.
         num_guided: K A where the likelihoods of actions are part of it, else 0.
+        is_continuous: whether decisions are K numbers.
     """
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -160,7 +167,7 @@ def empty_batch(
     return Batch(
         image=empty(batch_size, *image_shape, dtype=torch.uint8),
         floats=empty(batch_size, num_floats),
-        action=empty(batch_size, *chunk_shape, dtype=torch.int64),
+        action=empty(batch_size, *chunk_shape, dtype=torch.float32 if is_continuous else torch.int64),
         reward=empty(batch_size),
         discount=empty(batch_size),
         next_image=empty(batch_size, *image_shape, dtype=torch.uint8),
@@ -192,8 +199,10 @@ def collate(
     """
     found = find_transitions(buffer.arrays, rows, max_steps)
     race = place_in_mini_races(found, clock, gamma, horizon)
-    _observe(buffer, found.observation, race.clock, part.image, part.floats)
-    _observe(buffer, found.next_observation, race.next_clock, part.next_image, part.next_floats)
+    observe(buffer, found.observation, part.image, part.floats)
+    observe(buffer, found.next_observation, part.next_image, part.next_floats)
+    _set_clock(part.floats, race.clock)
+    _set_clock(part.next_floats, race.next_clock)
     if part.next_guide.shape[1]:
         buffer.gather(GUIDE, found.next_observation, part.next_guide)
     part.action.numpy()[:] = found.action
@@ -201,12 +210,37 @@ def collate(
     part.discount.numpy()[:] = race.discount
 
 
-def _observe(
-    buffer: BlockBuffer, index: NDArray[np.int64], clock: NDArray[np.float32], image: Tensor, floats: Tensor
-) -> None:
-    """Writes observations [B] and the clocks of their mini-races [B] into a part of a batch."""
+def collate_returns(part: Batch, buffer: BlockBuffer, rows: NDArray[np.int64], max_steps: int, gamma: float) -> None:
+    """Fills all of a batch [B] but its weights, without mini-races: values look ahead as far as `gamma` lets them.
+
+    Transitions go on past decisions that were not greedy. What is paid is discounted, with shaping gamma phi(s') -
+    phi(s); a race that ended for good has no value and no potential, one that a limit has cut has both.
+
+    Args:
+        part: overwritten; its images and floats lie where those of the buffer do, all else in main memory.
+        buffer: where the transitions lie.
+        rows: [B] that are transitions.
+        max_steps: most decisions in a transition.
+        gamma: discount of one decision.
+    """
+    found = find_transitions(buffer.arrays, rows, max_steps, past_exploring=True)
+    observe(buffer, found.observation, part.image, part.floats)
+    observe(buffer, found.next_observation, part.next_image, part.next_floats)
+    discount = np.where(found.is_terminal, 0.0, gamma ** found.num_steps.astype(np.float64))
+    paid = found.reward @ gamma ** np.arange(max_steps, dtype=np.float64)
+    part.action.numpy()[:] = found.action
+    part.reward.numpy()[:] = paid + discount * found.next_potential - found.potential
+    part.discount.numpy()[:] = discount
+
+
+def observe(buffer: BlockBuffer, index: NDArray[np.int64], image: Tensor, floats: Tensor) -> None:
+    """Writes observations [B] into images, or the features that are kept of them, and floats of a batch."""
     buffer.gather(FEATURES if image.is_floating_point() else "image", index, image)
     buffer.gather("floats", index, floats)
+
+
+def _set_clock(floats: Tensor, clock: NDArray[np.float32]) -> None:
+    """Writes the clocks of mini-races [B] into floats [B, F]."""
     if floats.device.type == "cpu":
         floats.numpy()[:, _CLOCK] = clock
     else:

@@ -52,7 +52,7 @@ class Storage(NamedTuple):
     image: NDArray[np.uint8]  # [S, T + L, N, H W]
     floats: NDArray[np.float32]  # [S, T + 1, N, F]
     potential: NDArray[np.float32]  # [S, T + 1, N]
-    action: NDArray[np.uint8]  # [S, T, N], or [S, T, N, K] for chunks of actions
+    action: NDArray  # [S, T, N] uint8, [S, T, N, K] for chunks of actions; float32 where decisions are numbers
     reward: NDArray[np.float32]  # [S, T, N], as all that follow
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]

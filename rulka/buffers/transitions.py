@@ -25,7 +25,7 @@ class Transitions(NamedTuple):
         next_observation: [B] int64 flat index of the observation after the last one.
         potential: [B] float32 of the observation.
         next_potential: [B] float32 of the next observation.
-        action: [B] int64 first action; [B, K] first chunk of actions.
+        action: [B] int64 first action; [B, K] first chunk of actions, or float32 numbers.
     """
 
     reward: NDArray[np.float32]
@@ -35,10 +35,12 @@ class Transitions(NamedTuple):
     next_observation: NDArray[np.int64]
     potential: NDArray[np.float32]
     next_potential: NDArray[np.float32]
-    action: NDArray[np.int64]
+    action: NDArray
 
 
-def find_transitions(storage: Storage, rows: NDArray[np.int64], max_steps: int) -> Transitions:
+def find_transitions(
+    storage: Storage, rows: NDArray[np.int64], max_steps: int, *, past_exploring: bool = False
+) -> Transitions:
     """Follows each row for up to `max_steps` decisions.
 
     A transition ends early with its race, with the newest observation of its stream, and before the first later
@@ -49,8 +51,10 @@ def find_transitions(storage: Storage, rows: NDArray[np.int64], max_steps: int) 
         storage: the blocks.
         rows: [B] flat indices of decisions that are no resets.
         max_steps: L, most decisions in a transition; positive.
+        past_exploring: goes on past decisions that were not greedy, for policies all of whose decisions are noisy.
     """
     batch = len(rows)
+    first = storage.action.reshape(-1, *storage.action.shape[3:])[rows]
     found = Transitions(
         reward=np.zeros((batch, max_steps), np.float32),
         num_steps=np.zeros(batch, np.int64),
@@ -59,14 +63,16 @@ def find_transitions(storage: Storage, rows: NDArray[np.int64], max_steps: int) 
         next_observation=np.zeros(batch, np.int64),
         potential=np.zeros(batch, np.float32),
         next_potential=np.zeros(batch, np.float32),
-        action=storage.action.reshape(-1, *storage.action.shape[3:])[rows].astype(np.int64),
+        action=first if first.dtype == np.float32 else first.astype(np.int64),
     )
-    _follow(storage, rows, max_steps, found)
+    _follow(storage, rows, max_steps, past_exploring, found)
     return found
 
 
 @njit(cache=True, nogil=True)
-def _follow(storage: Storage, rows: NDArray[np.int64], max_steps: int, found: Transitions) -> None:
+def _follow(
+    storage: Storage, rows: NDArray[np.int64], max_steps: int, past_exploring: bool, found: Transitions
+) -> None:
     num_steps, num_cars = storage.reward.shape[1], storage.reward.shape[2]
     for b in range(rows.shape[0]):
         car = rows[b] % num_cars
@@ -87,7 +93,7 @@ def _follow(storage: Storage, rows: NDArray[np.int64], max_steps: int, found: Tr
                 if storage.next_slot[slot] == NO_SLOT:
                     break
                 slot, step = storage.next_slot[slot], 0
-            if storage.is_reset[slot, step, car] or not storage.is_greedy[slot, step, car]:
+            if storage.is_reset[slot, step, car] or not (past_exploring or storage.is_greedy[slot, step, car]):
                 break
         found.num_steps[b] = count
         found.is_terminal[b] = is_terminal

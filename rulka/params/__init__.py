@@ -39,6 +39,7 @@ from rulka.params.iqn import IqnParams, MarginParams, MunchausenParams, Prioriti
 from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
 from rulka.params.policy_gradient import CriticParams, EpochsParams, PolicyGradientParams, PolicyParams
 from rulka.params.ppo import PpoParams
+from rulka.params.pql import C51Params, MeanReturnParams, PqlParams
 from rulka.params.problems import problems_of
 from rulka.params.races import (
     CampaignTracksParams,
@@ -105,6 +106,7 @@ __all__ = [
     "AutoencoderParams",
     "Backend",
     "ByPartParams",
+    "C51Params",
     "CameraParams",
     "CampaignTracksParams",
     "CaptureParams",
@@ -136,6 +138,7 @@ __all__ = [
     "MainTrackParams",
     "MapChoice",
     "MarginParams",
+    "MeanReturnParams",
     "MunchausenParams",
     "NetworkParams",
     "NoCorrectionParams",
@@ -153,6 +156,7 @@ __all__ = [
     "PolicyParams",
     "Positive",
     "PpoParams",
+    "PqlParams",
     "PretrainParams",
     "PrioritisedParams",
     "RaceEndParams",

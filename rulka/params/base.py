@@ -40,7 +40,7 @@ AngleDeg = Annotated[float, Field(ge=0.0, le=180.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 GreyLevels = Annotated[float, Field(ge=0.0, le=255.0)]
 
-Algorithm = Literal["ppo", "impala", "iqn", "grpo", "dpo"]
+Algorithm = Literal["ppo", "impala", "iqn", "grpo", "dpo", "pql"]
 CloneShape = Literal["policy", "iqn"]
 """Whose network the cloned policy has: that of PPO, or of IQN."""
 Backend = Literal["simulator", "game"]

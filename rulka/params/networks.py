@@ -133,6 +133,7 @@ class TransferParams(Section):
     iqn: IqnPartsParams = Field(description="the network of IQN")
     grpo: PartsParams = Field(description="the policy of GRPO")
     dpo: PartsParams = Field(description="the policy of DPO")
+    pql: PartsParams = Field(description="the policy of parallel Q-learning")
     agent: str | None = Field(min_length=1, description="folder of a trained agent that parts are taken from; or null")
     seed: Seed = Field(description="of the weights that start fresh")
 

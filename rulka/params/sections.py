@@ -15,6 +15,7 @@ from rulka.params.impala import ImpalaParams
 from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
 from rulka.params.ppo import PpoParams
+from rulka.params.pql import PqlParams
 from rulka.params.races import CaptureParams, EvaluateParams, RaceEndParams, RaceParams, TrackParams
 from rulka.params.simulator import ActionParams, ObservationParams, SimulatorParams
 from rulka.params.supervised import CloneParams, PretrainParams, ViewsParams
@@ -43,6 +44,7 @@ class Params(Section):
     iqn: IqnParams = Field(description="implicit quantile networks")
     grpo: GrpoParams = Field(description="group relative policy optimisation")
     dpo: DpoParams = Field(description="direct preference optimisation")
+    pql: PqlParams = Field(description="parallel Q-learning")
     evaluate: EvaluateParams = Field(description="stage evaluate: greedy races")
 
     @property

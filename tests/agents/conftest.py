@@ -16,6 +16,7 @@ import torch
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.pql.learner import PqlLearner
 from rulka.agents.spec import Actor, AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.envs.equal_starts import EqualStarts
@@ -28,9 +29,11 @@ from rulka.params import (
     ImpalaParams,
     IqnNetworkParams,
     IqnParams,
+    MeanReturnParams,
     NetworkParams,
     OnlinePairsParams,
     PpoParams,
+    PqlParams,
     VtraceParams,
 )
 from rulka.schedule import Moment, Schedule
@@ -157,6 +160,29 @@ IQN = IqnParams(
     max_grad_norm=30.0,
     max_grad_value=None,
 )
+PQL = PqlParams(
+    critic=MeanReturnParams(kind="mean"),
+    steps_per_critic_update=16,
+    critic_updates_per_policy_update=2,
+    critic_updates_per_version=16,
+    critic_warmup_updates=0,
+    max_steps_ahead=0,
+    batch_size=64,
+    n_steps=1,
+    gamma=constant(0.5),
+    learning_rate=constant(0.002),
+    policy_learning_rate=constant(0.002),
+    rate_of=ALL_ALIKE,
+    pull_of=NO_PULL,
+    max_grad_norm=constant(10.0),
+    target_tau=0.1,
+    noise_least=constant(0.05),
+    noise_most=constant(0.5),
+    entropy_weight=constant(0.01),
+    racer_tau=1.0,
+    buffer_steps=4096,
+    start_steps=256,
+)
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PLAIN = IqnNetworkParams(
     tau_embedding=16,
@@ -240,6 +266,8 @@ class Trained(NamedTuple):
         with torch.no_grad():
             if hasattr(network, "advantages"):
                 return network(image, floats, tau.expand(len(states), -1)).value.mean(dim=1).amax(dim=1).tolist()
+            if isinstance(self.learner, PqlLearner):
+                return self.learner.values(image, floats).tolist()
             return network(image, floats).value.tolist()
 
     def actions(self, *states: int) -> list[int]:
@@ -251,7 +279,7 @@ class Trained(NamedTuple):
 
 def small_spec(algorithm: Algorithm, extras: dict[str, object] | None = None, **changes: object) -> AgentSpec:
     """A tiny agent in float32; `changes` are of its algorithm, `extras` of IQN's network, or `encoder` and `fusion`."""
-    settings = {"ppo": PPO, "impala": IMPALA, "iqn": IQN, "grpo": GRPO, "dpo": DPO}[algorithm]
+    settings = {"ppo": PPO, "impala": IMPALA, "iqn": IQN, "grpo": GRPO, "dpo": DPO, "pql": PQL}[algorithm]
     settings = settings.model_validate(settings.model_dump() | changes)
     normalisation = Normalisation(np.zeros(NUM_FLOATS, np.float32), np.array([70, 1, 1, 1], np.float32))
     extras = {"encoder": CONV, "fusion": {"kind": "concat"}} | (extras or {})

@@ -35,7 +35,7 @@ def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("algorithm", "extras"),
-    [("ppo", {}), ("impala", {}), ("grpo", {}), ("dpo", {}), ("iqn", {}), ("iqn", {"layer_norm": True})],
+    [("ppo", {}), ("impala", {}), ("grpo", {}), ("dpo", {}), ("pql", {}), ("iqn", {}), ("iqn", {"layer_norm": True})],
 )
 def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, algorithm, extras, precision):
     """PPO's network, IQN's snapshot of it, and networks with extras, which act through a copy: none may lag."""
@@ -94,7 +94,7 @@ def test_keeping_freed_memory_is_offered_on_linux():
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [*((policy, "probability") for policy in ("ppo", "impala", "grpo", "dpo")), ("iqn", "q_value")],
+    [*((policy, "probability") for policy in ("ppo", "impala", "grpo", "dpo", "pql")), ("iqn", "q_value")],
 )
 def test_action_values_agree_with_decisions(lab, precision, algorithm, name):
     """The largest number is always that of the greedy action, also where two differ by next to nothing."""

@@ -40,7 +40,7 @@ def test_it_never_goes_beyond() -> None:
     assert weight.item() == 1.0
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "impala", "iqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "iqn", "pql"])
 def test_a_part_that_is_held_stays_and_the_others_learn(lab, races, algorithm: Algorithm) -> None:
     """And the same weights come back after a checkpoint, though the new process begins at others."""
     spec = lab.spec(algorithm, pull_of=NONE | {"encoder": 1e6})

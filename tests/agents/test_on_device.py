@@ -32,6 +32,7 @@ FEW_STEPS = {"gradient_steps_per_update": 2}
 # Without spectral norm, whose power iteration the stand-in cannot run.
 IMPALA = {"kind": "impala", "width": 1, "adaptive_pool": 2, "spectral_norm": False}
 PATCHES = {"kind": "patches", "patch": 17, "width": 8, "depth": 1, "heads": 2}
+C51 = {"kind": "c51", "atoms": 11, "least": -1.0, "most": 3.0}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ppo": ("ppo", {}, {}),
     "ppo, encoder standing still": ("ppo", {}, {"epochs": 2, "encoder_epochs": 0}),
@@ -41,6 +42,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "grpo": ("grpo", {}, {"epochs": 2}),
     "dpo": ("dpo", {}, {"epochs": 2}),
     "iqn": ("iqn", {}, FEW_STEPS),
+    "pql": ("pql", {}, {"critic_updates_per_version": 4}),
+    "pql, c51": ("pql", {}, {"critic_updates_per_version": 2, "critic": C51}),
     "iqn, prioritised and held out": ("iqn", {}, {"prioritised": PRIORITISED, "held_out_share": 0.3} | FEW_STEPS),
     "iqn, noisy, munchausen": (
         "iqn",

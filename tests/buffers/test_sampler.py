@@ -12,7 +12,7 @@ from torchrl.data import ReplayBuffer
 from rulka.buffers.demonstrations import as_block, demonstration_buffer
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.mini_race import ClockRule
-from rulka.buffers.sampler import Batch, BatchMemory, draw_rows
+from rulka.buffers.sampler import Batch, BatchMemory, collate_returns, draw_rows, empty_batch
 from rulka.buffers.storage import BlockBuffer
 from rulka.buffers.torchrl_parts import BlockStorage, BlockWriter, MiniRaceCollate, UniformRows
 from rulka.buffers.transitions import find_transitions
@@ -153,3 +153,36 @@ def test_plain_arrays_become_a_block():
     assert block.terminated[:, 0].tolist() == [False, False, True]
     assert block.is_greedy.all()
     assert not block.truncated.any()
+
+
+@pytest.mark.parametrize("max_steps", [1, 3])
+def test_returns_without_mini_races_agree_with_a_naive_loop(make_stream: MakeStream, max_steps: int) -> None:
+    """They go on past decisions that were not greedy, end with their race, and see the clock as it was stored."""
+    spec, gamma = BlockSpec(6, 2, 2, 2, 4), 0.9
+    buffer, blocks = BlockBuffer(spec, 8), make_stream(spec, 5)
+    for block in blocks:
+        buffer.insert(block, 0)
+    joined = {
+        name: np.concatenate([getattr(block, name) for block in blocks])
+        for name in ("reward", "terminated", "truncated", "is_reset", "action")
+    }
+    potential = np.concatenate([block.potential[:-1] for block in blocks] + [blocks[-1].potential[-1:]])
+    rows = np.flatnonzero(~joined["is_reset"].reshape(-1))
+    batch = empty_batch((1, 2, 2), 4, len(rows))
+    collate_returns(batch, buffer, rows, max_steps, gamma)
+    for place, row in enumerate(rows):
+        step, car = divmod(int(row), 2)
+        paid, count, has_ended = 0.0, 0, False
+        while count < max_steps and step + count < 30 and not (count and joined["is_reset"][step + count, car]):
+            paid += gamma**count * joined["reward"][step + count, car]
+            count += 1
+            has_ended = bool(joined["terminated"][step + count - 1, car])
+            if has_ended or joined["truncated"][step + count - 1, car]:
+                break
+        discount = 0.0 if has_ended else gamma**count
+        paid += discount * potential[step + count, car] - potential[step, car]
+        assert batch.reward[place].item() == pytest.approx(paid, abs=1e-5)
+        assert batch.discount[place].item() == pytest.approx(discount, abs=1e-6)
+        assert batch.action[place].item() == joined["action"][step, car]
+        assert batch.floats[place, :2].tolist() == pytest.approx([0.0, step + car / 100])
+        assert batch.next_floats[place, :2].tolist() == pytest.approx([0.0, step + count + car / 100])

@@ -70,6 +70,15 @@ def small_params(algorithm: str, extras: Mapping[str, Any]) -> Params:
     params["dpo"] |= alike | {
         "pairs": {"kind": "online", "group_size": 3, "gamma": 1.0, "cut_worth": -4.0, "min_gap": 0.0}
     }
+    params["pql"] |= {
+        "start_steps": 96,
+        "buffer_steps": 288,
+        "batch_size": 16,
+        "steps_per_critic_update": 9,
+        "critic_updates_per_version": 3,
+        "critic_warmup_updates": 8,
+        "max_steps_ahead": 20,
+    }
     params["network"]["iqn"] |= extras.get("network", {})
     params[algorithm] |= {name: value for name, value in extras.items() if name != "network"}
     return Params.model_validate(params)
@@ -119,6 +128,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "impala, lagging": ("impala", {"forced_lag": 2, "correction": {"kind": "one_step", "rho_bar": 2.0}}),
     "grpo": ("grpo", {}),
     "dpo": ("dpo", {}),
+    "pql": ("pql", {}),
+    "pql, c51, encoder learning": (
+        "pql",
+        {
+            "critic": {"kind": "c51", "atoms": 11, "least": -5.0, "most": 5.0},
+            "rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0},
+            "racer_tau": 1.0,
+        },
+    ),
     "iqn": ("iqn", {"epsilon": {"interpolation": "linear", "points": [[0, 0.5]]}}),
     "iqn with everything": (
         "iqn",

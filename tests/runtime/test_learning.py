@@ -32,8 +32,16 @@ CHANGES: dict[str, dict[str, Any]] = {
         "batch_size": 128,
         "samples_per_insert": 4.0,
     },
+    "pql": {
+        "critic_warmup_updates": 0,
+        "rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0},
+        "start_steps": 2048,
+        "buffer_steps": 50_000,
+        "batch_size": 128,
+        "policy_learning_rate": 0.0003,
+    },
 }
-ENV_STEPS = {"ppo": 60_000, "impala": 100_000, "grpo": 100_000, "dpo": 150_000, "iqn": 40_000}
+ENV_STEPS = {"ppo": 60_000, "impala": 100_000, "grpo": 100_000, "dpo": 150_000, "iqn": 40_000, "pql": 40_000}
 
 
 @pytest.mark.slow

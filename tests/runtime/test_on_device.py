@@ -46,6 +46,8 @@ def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_step
     ppo = {"steps_per_update": 24, "batch_size": 24, "epochs": 1, "value_warmup_steps": 0}
     iqn = {"start_steps": 24, "buffer_steps": 96, "batch_size": 8, "warmup_steps": 0, "demonstration_share": 0.0}
     iqn |= {"gradient_steps_per_update": 1, "samples_per_insert": 1.0}  # the stand-in is slow
+    pql = {"start_steps": 24, "buffer_steps": 96, "batch_size": 8, "critic_warmup_updates": 1, "max_steps_ahead": 0}
+    pql |= {"steps_per_critic_update": 24, "critic_updates_per_version": 1}
     groups = {"steps_per_update": 24, "batch_size": 24}
     pairs = params.dpo.pairs.model_copy(update={"group_size": 3})
     params = params.model_copy(
@@ -58,6 +60,7 @@ def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_step
             "grpo": params.grpo.model_copy(update=groups | {"group_size": 3}),
             "dpo": params.dpo.model_copy(update=groups | {"pairs": pairs}),
             "iqn": params.iqn.model_copy(update=iqn),
+            "pql": params.pql.model_copy(update=pql),
         }
     )
     spec = run_spec(params, track, tmp_path / "run")

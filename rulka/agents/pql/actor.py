@@ -1,0 +1,82 @@
+"""How a policy of parallel Q-learning acts: as it decides, or with noise, of which each car has another measure.
+
+The paper spreads the measure over the environments, sigma_i = least + (most - least) i / (N - 1), so that nobody has to
+find the right one. Dimensions: N cars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.actor_critic import ClonePolicy
+from rulka.actions import Choices
+from rulka.agents.acting import ActingNetwork
+from rulka.agents.pql.decisions import decisions_of
+from rulka.agents.pql.network import fresh_network
+from rulka.agents.spec import ActionValues, AgentSpec, Decision
+from rulka.device import CPU, Generators, on_host, upload
+from rulka.params import PqlParams
+from rulka.schedule import Moment
+
+
+class PqlActor:
+    """Takes the decision of the policy, with noise while it explores."""
+
+    def __init__(self, spec: AgentSpec[PqlParams], seed: int, device: torch.device = CPU) -> None:
+        self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
+        self._params: PqlParams = spec.settings
+        self._is_chosen, self._decisions = isinstance(spec.actions, Choices), decisions_of(spec.actions)
+        self._device, self._generators = device, Generators(device, seed)
+        self._moment = Moment(0)
+
+    @property
+    def network(self) -> ClonePolicy:
+        """The weights it acts with."""
+        return self._acting.network
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes weights to act with, from the next decision on."""
+        self._acting.load(tensors)
+
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        """Decides for N cars; see `rulka.agents.spec.Actor`."""
+        outputs = self._decide(image, floats)
+        greedy = action = self._decisions.greedy(outputs)
+        if explore:
+            action = self._decisions.explore(outputs, self.noise(len(floats)), self._generators.device)
+        taken, best = (column.numpy() for column in on_host(action, greedy))
+        nothing = np.zeros(len(taken), np.float32)
+        return Decision(taken, nothing, nothing, (taken == best).reshape(len(taken), -1).all(axis=1))
+
+    def noise(self, num_cars: int) -> Tensor:
+        """Returns the measure of noise of each car [N] at this moment: it grows from the first to the last."""
+        params, now = self._params, self._moment
+        least, most = params.noise_least.at(now), params.noise_most.at(now)
+        return torch.linspace(least, most, num_cars, device=self._device)
+
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
+        """Returns the probabilities [N, A] of the policy without noise; see `rulka.agents.spec.Actor`."""
+        if not self._is_chosen:
+            return None
+        return ActionValues("probability", self._decide(image, floats).softmax(dim=1).cpu().numpy())
+
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come, for the schedules of the noise."""
+        self._moment = moment
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its random numbers."""
+        return self._generators.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` returned."""
+        self._generators.load_state_dict(state)
+
+    def _decide(self, image: Tensor, floats: Tensor) -> Tensor:
+        seen = upload((image, floats), self._device)
+        return self._acting.run(lambda network: network(*seen), len(floats))[0]

@@ -1,0 +1,134 @@
+"""What a policy decides of its outputs, how it explores, and how critics rate that: for numbers, and for choices.
+
+Numbers, as in the paper: tanh of the first half of the outputs, which are those of the cloned policy; its deviations,
+the other half, have no part in it. The gradient of a critic goes through the decision.
+Choices: softmax of the outputs. Critics rate all of them at once, and the gradient goes through the probabilities.
+Dimensions: N cars, B batch, P outputs, D numbers of the state, K numbers of a decision, A choices, Z as in `returns`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from models.critics import Critics
+from rulka.actions import ActionSpace, Choices, Intervals
+from rulka.agents.policy_gradient.distributions import Categoricals, SquashedGaussian
+
+
+class Rated(NamedTuple):
+    """What critics think of what a policy would do.
+
+    Attributes:
+        numbers: [2, B, A, Z] of the critics; A is 1 where a decision is numbers.
+        probability: [B, A] of each choice; 1 where a decision is numbers.
+        entropy: [B] nats; 0 where a decision is numbers.
+    """
+
+    numbers: Tensor
+    probability: Tensor
+    entropy: Tensor
+
+
+class Decisions(Protocol):
+    """A kind of decisions; it holds no weights, so one serves on every device."""
+
+    def make_critics(self, num_state: int, dense_hidden: int, num_atoms: int) -> Critics:
+        """Returns critics of such decisions with fresh weights from torch's global generator."""
+        ...
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Returns the decisions [N, ...] that are taken without exploring."""
+        ...
+
+    def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns decisions [N, ...] with noise, of which each car has its own measure [N]."""
+        ...
+
+    def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
+        """Has critics rate what a policy with outputs [B, P] would do in states [B, D]."""
+        ...
+
+    def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
+        """Has critics rate decisions [B, ...] that were taken; returns [2, B, Z]."""
+        ...
+
+
+def decisions_of(actions: ActionSpace) -> Decisions:
+    """Returns the kind of decisions of a space of actions."""
+    return ChosenActions(actions) if isinstance(actions, Choices) else NumberActions(actions)
+
+
+class ChosenActions:
+    """One of A choices, drawn from the policy, and with a probability of `noise` any of them alike."""
+
+    def __init__(self, actions: Choices) -> None:
+        self._num_choices, self._distribution = actions.num_choices, Categoricals(actions)
+
+    def make_critics(self, num_state: int, dense_hidden: int, num_atoms: int) -> Critics:
+        """Returns critics that rate all choices of a state."""
+        return Critics(num_state, dense_hidden, num_numbers=0, num_choices=self._num_choices, num_atoms=num_atoms)
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Returns the likeliest choices [N] int64."""
+        return self._distribution.greedy(outputs)
+
+    def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws choices [N]."""
+        drawn = self._distribution.sample(outputs, generator)
+        uniform = torch.rand(noise.shape, generator=generator, device=noise.device)
+        random = torch.randint(self._num_choices, drawn.shape, generator=generator, device=noise.device)
+        return torch.where(uniform < noise, random, drawn)
+
+    def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
+        """Rates all choices."""
+        log_probs = outputs.log_softmax(dim=1)
+        probability = log_probs.exp()
+        return Rated(critics(state), probability, -(probability * log_probs).sum(dim=1))
+
+    def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
+        """Picks what was chosen [B] out of what all choices are worth."""
+        return critics(state)[:, torch.arange(len(action), device=action.device), action]
+
+
+class NumberActions:
+    """K numbers, each within an interval, which critics see as [-1, 1]; `noise` is a deviation in that measure."""
+
+    def __init__(self, actions: Intervals) -> None:
+        self._low, self._high = actions.low, actions.high
+        self._distribution = SquashedGaussian(actions)
+
+    def make_critics(self, num_state: int, dense_hidden: int, num_atoms: int) -> Critics:
+        """Returns critics that rate one decision."""
+        return Critics(num_state, dense_hidden, num_numbers=len(self._low), num_choices=1, num_atoms=num_atoms)
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Returns the decisions [N, K] float32."""
+        return self._distribution.greedy(outputs)
+
+    def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+        """Adds Gaussian noise, and stays within the intervals; returns [N, K]."""
+        decided = self._squashed(outputs)
+        drawn = torch.randn(decided.shape, generator=generator, device=decided.device)
+        middle, half = self._middle_and_half(decided)
+        return middle + half * (decided + noise[:, None] * drawn).clamp(-1.0, 1.0)
+
+    def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
+        """Rates the one decision."""
+        numbers = critics(state, self._squashed(outputs))
+        ones = torch.ones(len(state), 1, device=state.device)
+        return Rated(numbers, ones, torch.zeros_like(ones[:, 0]))
+
+    def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
+        """Rates decisions [B, K] as they were taken."""
+        middle, half = self._middle_and_half(action)
+        return critics(state, (action - middle) / half)[:, :, 0]
+
+    def _squashed(self, outputs: Tensor) -> Tensor:
+        return torch.tanh(outputs[:, : len(self._low)])
+
+    def _middle_and_half(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = like.new_tensor(self._low), like.new_tensor(self._high)
+        return (high + low) / 2.0, (high - low) / 2.0

@@ -1,0 +1,243 @@
+"""Parallel Q-learning: its ratios, what critics are to say, how it decides and explores, and who owns which weights."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.actions import Choices, Intervals
+from rulka.agents.metrics import MetricMeans
+from rulka.agents.pql.actor import PqlActor
+from rulka.agents.pql.decisions import ChosenActions, NumberActions
+from rulka.agents.pql.halves import CriticHalf
+from rulka.agents.pql.learner import PqlLearner
+from rulka.agents.pql.ratios import Ratios
+from rulka.agents.pql.returns import CategoricalReturns, MeanReturns
+from rulka.agents.spec import AgentError
+from rulka.device import CPU
+from rulka.params import C51Params
+from rulka.schedule import Moment
+
+NUMBERS = Intervals((-1.0, 0.0), (1.0, 2.0))
+C51 = {"kind": "c51", "atoms": 21, "least": -1.0, "most": 3.0}
+
+
+@pytest.mark.parametrize("ratios", [Ratios(32, 2, 0), Ratios(7, 3, 10), Ratios(1, 1, 0), Ratios(500, 5, 2)])
+def test_whoever_goes_on_as_it_may_holds_the_ratios(ratios: Ratios) -> None:
+    """Three who take turns by chance, one a third as often as another, and look at nothing but permissions."""
+    rng, ahead = random.Random(0), 40
+    steps = critic = policy = 0
+    for _ in range(40_000):
+        who = rng.choices(["cars", "critics", "policy"], [9, 3, 1])[0]
+        if who == "cars" and steps < ratios.steps_of(critic + 1) + ahead:
+            steps += 8  # decisions of a block
+        elif who == "critics" and critic < ratios.critic_updates_due(steps):
+            critic += ratios.policy_updates_due(critic + 1) <= policy + 1  # a pending update of the policy at most
+        elif who == "policy" and policy < ratios.policy_updates_due(critic):
+            policy += 1
+        assert critic * ratios.steps <= steps <= (critic + 1) * ratios.steps + ahead + 8
+        assert policy * ratios.critic_updates <= max(0, critic - ratios.warmup) < (policy + 2) * ratios.critic_updates
+    assert critic > 5
+
+
+@pytest.mark.parametrize(("updates", "warmup"), [(2, 0), (3, 5)])
+def test_one_process_holds_the_ratios_exactly(lab, races, updates: int, warmup: int) -> None:
+    changes = {"critic_updates_per_policy_update": updates, "critic_warmup_updates": warmup, "n_steps": 3}
+    spec = lab.spec("pql", steps_per_critic_update=24, critic_updates_per_version=4, start_steps=512, **changes)
+    trained = lab.train(spec, races, 9)
+    metrics = trained.metrics
+    assert metrics["critic_updates"] == 36
+    assert metrics["policy_updates"] == (36 - warmup) // updates
+    inserted = trained.learner.num_env_steps - 512
+    assert 36 * 24 <= inserted < 40 * 24 + races.spec.num_env_steps
+    assert trained.learner.update() is None or inserted >= 40 * 24
+
+
+def test_learning_waits_for_the_first_decisions_and_collectors_for_learning(lab, races) -> None:
+    spec = lab.spec("pql", start_steps=300, max_steps_ahead=100, steps_per_critic_update=16)
+    learner, actor = PqlLearner(spec), PqlActor(spec, 1)
+    assert learner.num_allowed_env_steps() == 300 + 16 * 16 + 100
+    while learner.num_env_steps < learner.num_allowed_env_steps():
+        learner.insert(races.drive(actor), 0, 0)
+    assert learner.num_env_steps == 768  # the first number of whole blocks that reaches 656
+    assert learner.update() is not None
+    assert learner.update() is None, "468 decisions are worth 29 updates, and a version has 16"
+    with pytest.raises(AgentError, match="2 blocks of demonstrations"):
+        learner.insert_demonstrations([races.drive(actor)] * 2)
+
+
+def test_targets_by_hand() -> None:
+    """Critics think 1 and 3 of the first choice, 5 and 0 of the second."""
+    rated = torch.tensor([[[[1.0], [5.0]]], [[[3.0], [0.0]]]])
+    probability, reward, discount = torch.tensor([[0.75, 0.25]]), torch.tensor([1.0]), torch.tensor([0.5])
+    target = MeanReturns().target(rated, probability, reward, discount)
+    torch.testing.assert_close(target, torch.tensor([[1.0 + 0.5 * 2.0]]))  # 0.75 * 1 + 0.25 * 5 = 2, and 2.25
+    loss = MeanReturns().loss(torch.tensor([[[1.0]], [[4.0]]]), torch.tensor([[2.0]]))
+    torch.testing.assert_close(loss, torch.tensor([0.5 * 1.0 + 0.5 * 4.0]))
+
+
+def test_targets_of_distributions_by_hand() -> None:
+    """Atoms 0, 1 and 2. The first critic is sure of 2 and of 0, the second of 1: with 1/2 each, 1.0 against 1.0."""
+    returns = CategoricalReturns(C51Params(kind="c51", atoms=3, least=0.0, most=2.0), CPU)
+    sure = torch.eye(3) * 100.0
+    rated = torch.stack([torch.stack([sure[2], sure[0]]), torch.stack([sure[1], sure[1]])])[:, None]
+    args = torch.tensor([0.5]), torch.tensor([0.5])
+    less = returns.target(rated, torch.tensor([[0.25, 0.75]]), *args)  # means 0.5 and 1: that of the first critic
+    torch.testing.assert_close(less, torch.tensor([[0.375, 0.5, 0.125]]))  # 0.5 and 1.5, with 0.75 and 0.25
+    more = returns.target(rated, torch.tensor([[0.75, 0.25]]), *args)  # means 1.5 and 1: that of the second
+    torch.testing.assert_close(more, torch.tensor([[0.0, 1.0, 0.0]]))
+    torch.testing.assert_close(returns.mean(rated)[:, 0], torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
+
+
+def test_choices_are_rated_all_at_once() -> None:
+    decisions = ChosenActions(Choices(3))
+    torch.manual_seed(0)
+    critics = decisions.make_critics(5, 8, 1)
+    state, outputs = torch.randn(4, 5), torch.log(torch.tensor([[0.2, 0.3, 0.5]])).repeat(4, 1)
+    rated = decisions.rate(critics, state, outputs)
+    assert rated.numbers.shape == (2, 4, 3, 1)
+    torch.testing.assert_close(rated.probability, torch.tensor([[0.2, 0.3, 0.5]]).repeat(4, 1))
+    assert rated.entropy.tolist() == pytest.approx([1.0297] * 4, abs=1e-4)
+    taken = decisions.rate_taken(critics, state, torch.tensor([2, 0, 1, 2]))
+    for row, choice in enumerate([2, 0, 1, 2]):
+        torch.testing.assert_close(taken[:, row], rated.numbers[:, row, choice])
+    assert not torch.allclose(rated.numbers[0], rated.numbers[1]), "critics that begin alike know no doubt"
+
+
+def test_numbers_reach_the_critics_in_half_intervals() -> None:
+    decisions = NumberActions(NUMBERS)
+    torch.manual_seed(0)
+    critics = decisions.make_critics(5, 8, 1)
+    state, outputs = torch.randn(3, 5), torch.tensor([[0.0, 0.0, 9.0, 9.0], [0.5, -0.5, 0.0, 0.0], [9.0, -9.0, 0, 0]])
+    greedy = decisions.greedy(outputs)
+    expected = [[0.0, 1.0], [np.tanh(0.5), 1.0 - np.tanh(0.5)], [1.0, 0.0]]
+    torch.testing.assert_close(greedy, torch.tensor(expected, dtype=torch.float32), rtol=0, atol=1e-5)
+    rated = decisions.rate(critics, state, outputs)
+    torch.testing.assert_close(rated.numbers[:, :, 0], decisions.rate_taken(critics, state, greedy), atol=1e-5, rtol=0)
+    torch.testing.assert_close(rated.numbers[:, :, 0], critics(state, torch.tanh(outputs[:, :2]))[:, :, 0])
+
+
+@pytest.mark.parametrize("actions", [NUMBERS, Choices(3)], ids=["numbers", "choices"])
+def test_noise_is_spread_over_the_cars(lab, actions) -> None:
+    """From the least of the first car to the most of the last one, in equal steps, as the paper says."""
+    spec = replace(lab.spec("pql", noise_least=lab.constant(0.05), noise_most=lab.constant(0.25)), actions=actions)
+    actor = PqlActor(spec, 3)
+    noise = torch.tensor([0.05, 0.1, 0.15, 0.2, 0.25])
+    torch.testing.assert_close(actor.noise(5), noise)
+    torch.testing.assert_close(actor.noise(1), noise[:1])
+    many = 4000
+    outputs = torch.zeros(5 * many, actions.num_outputs)
+    if isinstance(actions, Choices):
+        outputs[:, 1] = 100.0  # of which chance leaves two thirds
+    drawn = actor._decisions.explore(outputs, noise.repeat(many), torch.Generator().manual_seed(0))
+    by_car = drawn.view(many, 5, -1).float()
+    if isinstance(actions, Choices):
+        found = (by_car[..., 0] != 1.0).float().mean(dim=0) * 1.5
+    else:
+        found = ((by_car - torch.tensor([0.0, 1.0])) / 1.0).std(dim=(0, 2))
+        assert drawn.amin(dim=0).tolist() >= [-1.0, 0.0]
+        assert drawn.amax(dim=0).tolist() <= [1.0, 2.0]
+    torch.testing.assert_close(found, noise, rtol=0.12, atol=0.0)
+
+
+def test_without_exploring_it_is_greedy_and_with_it_not(lab) -> None:
+    spec = replace(lab.spec("pql"), actions=NUMBERS)
+    actor = PqlActor(spec, 0)
+    image, floats = torch.zeros(6, 1, 34, 34, dtype=torch.uint8), torch.randn(6, 4)
+    sure = actor.act(image, floats, explore=False)
+    assert sure.is_greedy.all()
+    np.testing.assert_array_equal(sure.action, actor.act(image, floats, explore=False).action)
+    assert not actor.act(image, floats, explore=True).is_greedy.any()
+    assert actor.action_values(image, floats) is None
+    kept = actor.state_dict()["generator"].clone()
+    noisy = actor.act(image, floats, explore=True).action
+    actor.load_state_dict({"generator": kept})
+    np.testing.assert_array_equal(noisy, actor.act(image, floats, explore=True).action)
+
+
+def test_while_critics_warm_up_all_else_stays(lab, races) -> None:
+    spec = lab.spec("pql", critic_warmup_updates=20, critic_updates_per_version=10)
+    learner, actor = PqlLearner(spec), PqlActor(spec, 1)
+    before = {name: tensor.clone() for name, tensor in learner.network.state_dict().items()}
+    critics = {name: tensor.clone() for name, tensor in learner.critics.state_dict().items()}
+    while learner.version < 3:
+        learner.insert(races.drive(actor), 0, 0)
+        if learner.update() is not None:
+            is_same = all(torch.equal(before[name], tensor) for name, tensor in learner.network.state_dict().items())
+            assert is_same == (learner.version <= 2)
+            assert not any(
+                torch.equal(critics[name], tensor)
+                for name, tensor in learner.critics.state_dict().items()
+                if "weight" in name
+            )
+
+
+def test_each_half_moves_what_it_owns(lab, races) -> None:
+    spec = lab.spec("pql", pull_of=lab.spec("pql").settings.pull_of.model_dump())
+    learner, actor = PqlLearner(spec), PqlActor(spec, 1)
+    for _ in range(3):
+        learner.insert(races.drive(actor), 0, 0)
+    moment, seeing = Moment(768), ("encoder.", "float_head.", "fusion.")
+    for half, owned in ((learner._policy_half, ("trunk.", "policy_head.")), (learner._critic_half, seeing)):
+        before = {name: tensor.clone() for name, tensor in learner.network.named_parameters()}
+        critics = [tensor.clone() for tensor in learner.critics.parameters()]
+        half.set_rates(moment)
+        if isinstance(half, CriticHalf):
+            half.learn(learner.replay.draw(0.9), moment, MetricMeans())
+        else:
+            half.learn(learner.replay.draw_states(), moment, MetricMeans())
+        moved = {name for name, now in learner.network.named_parameters() if not torch.equal(now, before[name])}
+        assert moved <= {name for name in before if name.startswith(owned)}
+        assert any("weight" in name for name in moved)
+        same = [torch.equal(one, other) for one, other in zip(critics, learner.critics.parameters(), strict=True)]
+        assert all(same) == (owned != seeing)
+
+
+def test_features_are_kept_while_the_encoder_stands_still_and_change_nothing(lab, races) -> None:
+    """The same weights as with images, as far as sums in another order are the same."""
+    frozen = lab.spec("pql").settings.rate_of.model_dump() | {"encoder": lab.constant(0.0)}
+    thaws = frozen | {"encoder": {"interpolation": "staircase", "points": [[0, 0.0], [700, 1.0]]}}
+    learners = [PqlLearner(lab.spec("pql", rate_of=rates)) for rates in (frozen, thaws)]
+    actor, rng = PqlActor(lab.spec("pql"), 1), np.random.default_rng(0)
+    for _ in range(2):
+        block = races.drive(actor)
+        block.image[...] = rng.integers(0, 256, block.image.shape)
+        for learner in learners:
+            learner.insert(block, 0, 0)
+    assert all(learner.replay.has_features for learner in learners)
+    learners[1].replay.drop_features()
+    learners[1]._is_encoder_as_given = False
+    for learner in learners:
+        assert learner.update() is not None
+    assert [learner.replay.has_features for learner in learners] == [True, False]
+    for name, tensor in learners[0].network.state_dict().items():
+        torch.testing.assert_close(tensor, learners[1].network.state_dict()[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("critic", [{"kind": "mean"}, C51], ids=["mean", "c51"])
+def test_numbers_are_learned(lab, step, critic) -> None:
+    """Two states, in each another decision is best. Fails when the gradient does not get through the decision."""
+    wanted = {0: np.array([-0.5, 1.5]), 1: np.array([0.5, 0.5])}
+
+    def probe(state: int, action: np.ndarray):
+        return step(1.0 - float(np.square(action - wanted[state]).sum()), 0, "terminated")
+
+    races = lab.races(probe, starts=(0, 1))
+    races.spec = replace(races.spec, decision_shape=(2,), continuous=True)
+    spec = replace(lab.spec("pql", critic=critic, steps_per_critic_update=8), actions=NUMBERS)
+    trained = lab.train(spec, races, 25)
+    found = np.array(trained.actions(0, 1))
+    np.testing.assert_allclose(found, [wanted[0], wanted[1]], atol=0.2)
+    assert trained.values(0, 1) == pytest.approx([1.0, 1.0], abs=0.2)
+
+
+def test_discount_and_choice_with_distributions(lab, step) -> None:
+    """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
+    races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))
+    trained = lab.train(lab.spec("pql", critic=C51, n_steps=2, entropy_weight=lab.constant(0.002)), races, 25)
+    assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
+    assert trained.actions(1) == [2]
