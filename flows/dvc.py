@@ -17,7 +17,7 @@ from typing import Any
 
 from flows.process import CommandError, child_environment, run_in_group
 from rulka.doctor.finding import Finding, State
-from rulka.graph import read_graph
+from rulka.graph import read_graph, read_lock
 from rulka.versions.busy import DvcError, holders, is_dvc, writers
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
@@ -139,6 +139,7 @@ def _status(stages: list[str]) -> dict[str, Any]:
         env=child_environment(),
     )
     if answer.returncode != 0:
+        read_lock()  # where that is damaged, its error says what to do
         message = f"`dvc status` failed: {(answer.stderr or answer.stdout).strip()}"
         raise DvcError(message)
     return json.loads(answer.stdout)

@@ -8,6 +8,7 @@ import pytest
 
 from flows.dvc import Outcome, reproduce_stage, stale_upstream, wait_for_dvc
 from flows.process import CommandError
+from rulka.graph import LockFileError
 from rulka.versions.busy import PATHS_LOCK_FILE, DvcError
 from tests.flows.conftest import DVC, change_command, dvc
 
@@ -44,6 +45,13 @@ def test_stages_that_feed_others_and_are_out_of_date_are_found(toy_project: Path
     assert stale_upstream(["capture"]) == ["races"]
     assert stale_upstream(["races", "evaluate"]) == []
     assert stale_upstream(["races"]) == []
+
+
+def test_a_damaged_lock_file_is_named_with_what_to_do(toy_project: Path) -> None:
+    Path("dvc.lock").write_text("stages: {x: [")
+    with pytest.raises(LockFileError, match=r"dvc\.lock is damaged") as caught:
+        stale_upstream(["evaluate"])
+    assert "Take it back from git" in caught.value.hint
 
 
 def test_a_stage_waits_for_a_dvc_in_a_terminal(toy_project: Path) -> None:
