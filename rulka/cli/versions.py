@@ -110,7 +110,8 @@ def gc(keep: Literal["commits", "promoted"] = "commits", yes: Flag = False, as_j
     if as_json:
         say_json(asdict(found))
     elif found.num_files:
-        say("removed" if found.is_removed else "nothing is removed; `rulka gc --yes` removes without asking")
+        same = "" if keep == "commits" else f" --keep {keep}"
+        say("removed" if found.is_removed else f"nothing is removed; `rulka gc{same} --yes` removes without asking")
 
 
 def recordings(

@@ -137,6 +137,8 @@ class TestTheCommand:
             "not needed: 4 files, 0.0 MB of DVC's cache",
             "nothing is removed; `rulka gc --yes` removes without asking",
         ]
+        assert rulka("gc --keep promoted") == 0
+        assert "; `rulka gc --keep promoted --yes` removes without asking\n" in capsys.readouterr().out
         assert rulka("gc --json") == 0
         assert json.loads(capsys.readouterr().out)["is_removed"] is False
         assert collect("commits", remove=False).num_files == 4
