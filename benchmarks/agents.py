@@ -49,12 +49,13 @@ def random_block(spec: BlockSpec, seed: int) -> ExperienceBlock:
 
 def agent_spec(params: Params, algorithm: Algorithm, precision: Precision, **changes: object) -> AgentSpec:
     """Returns the spec of an agent with some settings of its algorithm changed."""
+    settings = params.algorithms[algorithm]
     return AgentSpec(
         algorithm,
         params.observation,
         params.encoder,
         params.network,
-        params.algorithms[algorithm].model_copy(update=changes),
+        type(settings).model_validate(settings.model_dump() | changes),
         Choices(NUM_ACTIONS),
         reference_normalisation(),
         precision=precision,

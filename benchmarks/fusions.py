@@ -76,7 +76,7 @@ def updates(params: Params, encoder: dict[str, Any], fusion: dict[str, Any]) -> 
     def step(decide: Callable[[Tensor, Tensor], Any], seen: Tensor, floats: Tensor) -> None:
         decided = decide(seen, floats)
         optimizer.zero_grad(set_to_none=True)
-        (decided.logits.sum() + decided.value.sum()).backward()
+        (decided.outputs.sum() + decided.value.sum()).backward()
         optimizer.step()
 
     def run_layers() -> int:
