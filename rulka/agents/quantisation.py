@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.int8_acting import activation_scales, int8_layers, quantised
+from models.int8_acting import activation_scales, quantised
 from models.torso import Torso
+from rulka.agents.int8 import layers_of
 from rulka.agents.onnx_graph import has_onnx
 from rulka.agents.precision import ActingPrecision
 from rulka.buffers.experience import ExperienceBlock
@@ -63,7 +64,11 @@ class Quantiser(Protocol):
 
 
 def make_quantiser(network: nn.Module, precision: ActingPrecision | None) -> Quantiser:
-    """Returns what publishes versions of a network in a precision; None, as "float32", publishes them as they are."""
+    """Returns what publishes versions of a network in a precision; None, as "float32", publishes them as they are.
+
+    Raises:
+        AgentError: if the network cannot act in int8.
+    """
     if precision == "int8":
         assert isinstance(network, Torso)
         return _Int8(network)
@@ -130,9 +135,7 @@ class _Int8:
     """Publishes int8 weights, and scales of the activations that the newest weights have on recent frames."""
 
     def __init__(self, network: Torso) -> None:
-        layers = int8_layers(network)
-        assert layers is not None, "actors have refused it"
-        self._layers, self._num_encoded = layers, network.num_encoded
+        self._layers, self._num_encoded = layers_of(network), network.num_encoded
         self._network = copy.deepcopy(network).cpu().eval().requires_grad_(False)
         self._frames: list[tuple[Tensor, Tensor]] = []
         self._version: int | None = None

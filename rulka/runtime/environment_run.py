@@ -130,7 +130,9 @@ def train_in_environment(
     raise_malloc_thresholds()
     spec = _agent_spec(facts, params, measure_normalisation(facts, params.train.seed))
     check_acting_precision(params.train.acting_precision, acting_device(params.train, device))
-    make_actor(spec, 0)  # refuses what the algorithm or the encoder cannot do, before there is a folder
+    collecting_actor(spec, params.train)(
+        0
+    )  # refuses what the algorithm or the encoder cannot do, before there is a folder
     identity = _identity(facts.environment, params)
     if folder is None:
         name = re.sub(r"[^\w.-]+", "-", facts.environment)

@@ -14,9 +14,14 @@ from real_run import run_spec
 from test_exact_resume import assert_equal, drive, small_params, went_on_alike
 
 from models.int8_acting import quantised_weight
-from rulka.agents.quantisation import make_quantiser
+from rulka.agents.quantisation import ActingPrecisionError, make_quantiser
+from rulka.agents.spec import AgentError
+from rulka.envs.episodes import read_facts
 from rulka.params import Params, read_params
+from rulka.presets import environment_params
+from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.connect import connect
+from rulka.runtime.environment_run import train_in_environment
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
@@ -148,6 +153,33 @@ def test_processes_load_what_was_published(tmp_path: Path, track: Path, train: d
     for image, floats, action, stored in blocks:
         values = actor.action_values(torch.from_numpy(image), torch.from_numpy(floats)).value
         np.testing.assert_allclose(stored, np.log(values[np.arange(len(action)), action]), atol=1e-5)
+
+
+@pytest.fixture
+def _old_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+
+
+@pytest.mark.usefixtures("_old_processor")
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
+def test_a_training_is_refused_before_it_reads_or_writes_anything(tmp_path: Path, precision: str) -> None:
+    sections = Sections.of_params(params_of("ppo", precision))
+    folders = Folders(*(tmp_path / name for name in ("init", "races", "frames", "runs", "out")))
+    with pytest.raises(ActingPrecisionError, match=precision):
+        AgentRun("ppo", sections, folders)
+    facts, folder = read_facts("CartPole-v1"), tmp_path / "run"
+    params = environment_params(facts.environment, {"train": {"acting_precision": precision}})
+    with pytest.raises(ActingPrecisionError, match=precision):
+        train_in_environment(facts, params, folder)
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_environment_without_images_has_nothing_to_see_in_int8(tmp_path: Path) -> None:
+    facts, folder = read_facts("CartPole-v1"), tmp_path / "run"
+    params = environment_params(facts.environment, {"train": {"acting_precision": "int8"}})
+    with pytest.raises(AgentError, match="cannot act in int8"):
+        train_in_environment(facts, params, folder)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
