@@ -325,6 +325,11 @@ class Generators:
         self.host = make_generator(CPU, seed)
         self.device = self.host if device.type == "cpu" else make_generator(device, seed)
 
+    def seed(self, seed: int) -> None:
+        """Begins anew, from another seed."""
+        self.host.manual_seed(seed)
+        self.device.manual_seed(seed)
+
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the states of both."""
         own = {} if self.device is self.host else {"device_generator": self.device.get_state()}

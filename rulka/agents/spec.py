@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, Choices
 from rulka.agents.precision import ActingPrecision, FloatPrecision, Precision
+from rulka.agents.ranks import Ranks
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.pairs import PreferencePairs
 from rulka.errors import UserError
@@ -214,8 +215,13 @@ class Learner(Protocol):
         """Takes in demonstrations; an error where the algorithm has no use for them."""
         ...
 
-    def set_budget_share(self, share: float) -> None:
-        """Tells which share of the run's budget is used, 0 to 1, for schedules; none is before the first call."""
+    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
+        """Tells how far the run is, for schedules; not at all before the first call.
+
+        Args:
+            share: of its budget that is used, 0 to 1.
+            env_steps_elsewhere: decisions that other ranks have inserted.
+        """
         ...
 
     def num_allowed_env_steps(self) -> int:
@@ -252,6 +258,15 @@ class Learner(Protocol):
 
     def forget_experience(self) -> None:
         """Goes on without experience, which is gathered anew."""
+        ...
+
+
+@runtime_checkable
+class LearnsInRanks(Protocol):
+    """A learner that can learn as one with others, each from experience of its own, all making the same updates."""
+
+    def join(self, ranks: Ranks) -> None:
+        """Learns with others from now on, drawing random numbers of its own; before any experience is inserted."""
         ...
 
 

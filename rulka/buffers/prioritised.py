@@ -24,10 +24,17 @@ FIRST_PRIORITY = 1.0
 
 
 class DrawnRows(NamedTuple):
-    """Rows [B] of a buffer, and the importance weight [B] float32 of each, at most 1."""
+    """Rows of a buffer, and how much each counts.
+
+    Attributes:
+        row: [B].
+        weight: [B] float32 importance, over the largest of the batch: at most 1.
+        largest: P^-beta where that is largest: what batches of several buffers are compared by.
+    """
 
     row: NDArray[np.int64]
     weight: NDArray[np.float32]
+    largest: float
 
 
 class Priorities:
@@ -72,7 +79,8 @@ class Priorities:
         uniform = torch.rand(num_rows, generator=generator, dtype=torch.float64).numpy()
         row = self.tree.draw(uniform)
         weight = self.tree.weights[row] ** -beta  # the rest of (n P)^-beta is the same for all and falls out
-        return DrawnRows(row, (weight / weight.max()).astype(np.float32))
+        largest = float(weight.max())
+        return DrawnRows(row, (weight / largest).astype(np.float32), largest * self.tree.total**beta)
 
     def clear(self) -> None:
         """Forgets all priorities, for a buffer that was cleared."""

@@ -194,11 +194,13 @@ class PrioritisedRows(UniformRows):
     Attributes:
         priorities: of every row.
         beta: how far the importance weights undo the preference; 1 wholly.
+        largest_importance: see `DrawnRows.largest`, of the rows drawn last.
     """
 
     def __init__(self, storage: BlockStorage, priorities: Priorities, beta: float = 1.0) -> None:
         super().__init__()
         self._storage, self.priorities, self.beta = storage, priorities, beta
+        self.largest_importance = 1.0
 
     @property
     def default_priority(self) -> float:
@@ -218,6 +220,7 @@ class PrioritisedRows(UniformRows):
         """Draws rows [batch_size]; `_weight` of the second value are their importance weights."""
         del storage
         drawn = self.priorities.draw(batch_size, self.beta, self._rng or torch.default_generator)
+        self.largest_importance = drawn.largest
         return torch.from_numpy(drawn.row), {"_weight": torch.from_numpy(drawn.weight)}
 
     def update_priority(self, index: int | Tensor, priority: float | Tensor, *, storage: Storage | None = None) -> None:

@@ -7,6 +7,7 @@ Dimensions: T decisions, N cars, W features, C columns (W features and a 1), M d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,13 @@ class LinearValue(NamedTuple):
 
 
 def solve_linear_value(
-    feature: Tensor, reward: Tensor, endings: Endings, discount: float, trace_decay: float, ridge: float
+    feature: Tensor,
+    reward: Tensor,
+    endings: Endings,
+    discount: float,
+    trace_decay: float,
+    ridge: float,
+    total: Callable[[Tensor], Tensor] | None = None,
 ) -> LinearValue:
     """Finds the linear value nearest, in squares, to the lambda-returns that it predicts itself.
 
@@ -40,8 +47,13 @@ def solve_linear_value(
         discount: gamma in [0, 1].
         trace_decay: lambda in [0, 1].
         ridge: pull of the weights toward 0, as a share of the mean variance of the features; not negative.
+        total: adds tensors up over all that solve for one value, each from decisions of its own; None: there is one.
     """
-    mean = feature[:-1][~endings.is_reset].mean(dim=0, dtype=torch.float64)
+    seen = feature[:-1][~endings.is_reset]
+    mean = seen.mean(dim=0, dtype=torch.float64)
+    if total is not None:
+        sums = total(torch.cat([mean * len(seen), mean.new_tensor([len(seen)])]))
+        mean = sums[:-1] / sums[-1]
     width = len(mean)
     matrix, paid = torch.zeros(width + 1, width + 1, dtype=torch.float64), torch.zeros(width + 1, dtype=torch.float64)
     squares = torch.zeros(width + 1, dtype=torch.float64)
@@ -56,6 +68,9 @@ def solve_linear_value(
         returns = estimate_advantages(reward[:, cars].double(), nothing, flags, discount, trace_decay).returns
         paid += here.T @ returns[~flags.is_reset]
         squares += here.square().sum(dim=0)
+    if total is not None:
+        matrix, paid, squares = total(torch.cat([matrix, paid[None], squares[None]])).split([width + 1, 1, 1])
+        paid, squares = paid[0], squares[0]
     matrix.diagonal()[:-1] += ridge * squares[:-1].mean()
     # A feature that is always 0 makes the matrix singular without a ridge: this driver then takes the smallest weights.
     solution = torch.linalg.lstsq(matrix, paid[:, None], driver="gelsd").solution[:, 0]

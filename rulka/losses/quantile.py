@@ -7,6 +7,7 @@ kappa, and the normalisation by the target's self-loss is Linesight's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -49,7 +50,9 @@ def initial_self_loss() -> SelfLoss:
     return SelfLoss(0.01, 0.01)
 
 
-def self_loss_weights(self_loss: Tensor, running: SelfLoss, clamp_ratio: float) -> tuple[Tensor, SelfLoss]:
+def self_loss_weights(
+    self_loss: Tensor, running: SelfLoss, clamp_ratio: float, mean: Callable[[Tensor], Tensor] = torch.mean
+) -> tuple[Tensor, SelfLoss]:
     """Weighs transitions so that those with a wide target distribution do not dominate.
 
     The root of the loss of a target against itself measures its width. Each loss is divided by it, at least by the
@@ -59,12 +62,13 @@ def self_loss_weights(self_loss: Tensor, running: SelfLoss, clamp_ratio: float) 
         self_loss: [B] `quantile_huber_loss(target, target_tau, target)`.
         running: the averages so far.
         clamp_ratio: how much narrower than typical a target may count.
+        mean: of values [B] over all batches that are learned from as one.
 
     Returns:
         [B] weights without gradient, and the averages that follow.
     """
     width = self_loss.detach().sqrt()
-    typical = 0.99 * running.typical + 0.01 * float(width.mean())
+    typical = 0.99 * running.typical + 0.01 * float(mean(width))
     clamped = width.clamp(min=max(typical / clamp_ratio, SMALLEST_WIDTH))
-    typical_clamped = 0.99 * running.typical_clamped + 0.01 * float(clamped.mean())
+    typical_clamped = 0.99 * running.typical_clamped + 0.01 * float(mean(clamped))
     return typical_clamped / clamped, SelfLoss(typical, typical_clamped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import ClassVar, Self, get_args
 
 from pydantic import Field
 
@@ -31,6 +31,13 @@ class AlgorithmParams(Section):
 
     rate_of: ByPartParams = Field(description="factors of the learning rate, by part of the network; 0 freezes one")
     pull_of: ByPartParams = Field(description="pull back to the first weights, beside the gradient, by part; 0 is none")
+
+    SPLIT: ClassVar[tuple[str, ...]] = ()
+    """Counts of which each of several learners has its share; nothing where only one can learn."""
+
+    def share_of_learner(self, num_learners: int) -> Self:
+        """Returns what each of so many learners goes by, that together do what these parameters say."""
+        return self.model_copy(update={name: getattr(self, name) // num_learners for name in self.SPLIT})
 
     @property
     def races_per_start(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 from pydantic import Field, model_validator
 
 from rulka.params.algorithm import AlgorithmParams
@@ -59,6 +61,8 @@ class MarginParams(Section):
 
 class IqnParams(AlgorithmParams):
     """IQN; see `rulka.agents.iqn.learner`."""
+
+    SPLIT: ClassVar[tuple[str, ...]] = ("batch_size", "buffer_steps", "start_steps")
 
     explore_whole_chunks: bool = Field(description="chance is drawn for a whole chunk of actions, not for each")
     num_quantiles: Several = Field(description="fractions for each state while training; even")
@@ -143,6 +147,14 @@ class IqnParams(AlgorithmParams):
                 "or both to 0",
             ),
         ]
+
+    def share_of_learner(self, num_learners: int) -> Self:
+        """Returns what each of so many learners goes by; see `AlgorithmParams`."""
+        share = super().share_of_learner(num_learners)
+        if share.resets is None:
+            return share
+        samples = share.resets.further_samples // num_learners
+        return share.model_copy(update={"resets": share.resets.model_copy(update={"further_samples": samples})})
 
     def mini_race_decisions(self, decision_ms: int) -> int:
         """Returns how many decisions of so many ms a mini-race has."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field, model_validator
 
 from rulka.params.algorithm import AlgorithmParams
@@ -64,6 +66,8 @@ class PolicyGradientParams(PolicyParams):
 
 class CriticParams(PolicyGradientParams):
     """Base of those whose policy learns with a value."""
+
+    SPLIT: ClassVar[tuple[str, ...]] = ("steps_per_update", "batch_size", "value_warmup_steps")
 
     value_weight: NotNegativeSchedule = Field(description="of the value loss, beside the policy loss")
     value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")

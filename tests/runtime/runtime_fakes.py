@@ -198,7 +198,7 @@ class FakeLearner:
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
         raise AssertionError
 
-    def set_budget_share(self, share: float) -> None:
+    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
         self.budget_shares.append(share)
 
     @property

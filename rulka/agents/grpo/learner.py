@@ -111,7 +111,7 @@ class GrpoLearner(BasePolicyLearner[GrpoParams, WaitingRaces]):
             approx_kl=policy.approx_kl,
             clip_fraction=policy.clip_fraction,
             update_kl=moved,
-            grad_norm=self._step(loss),
+            grad_norm=self._step(loss, len(part.action)),
         )
         return float(moved) > params.max_kl.at(now)
 

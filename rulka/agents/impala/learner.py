@@ -24,6 +24,7 @@ from rulka.agents.metrics import MetricMeans
 from rulka.agents.policy_gradient.critic import CriticLearner, return_scale
 from rulka.agents.policy_gradient.segments import Segment
 from rulka.agents.precision import autocast
+from rulka.agents.ranks import fewest
 from rulka.losses.ppo import explained_variance
 from rulka.params import ImpalaParams
 
@@ -70,7 +71,7 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
         order = torch.randperm(num_cars, generator=self._generators.device, device=self._device)
         for cars in order.tensor_split(min(max(1, num_batches), num_cars)):
             part = Segment(*(column[:, cars] for column in segment))
-            if not part.is_reset.all():
+            if fewest(int((~part.is_reset).sum()), self._ranks):  # or the step has nothing to be made from, on a rank
                 yield part
 
     def _learn_from(self, part: Segment, means: MetricMeans) -> Experienced:
@@ -79,7 +80,7 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
         with autocast(self.precision, self._device):
             decided = self.network(part.image.flatten(0, 1), part.floats.flatten(0, 1))
         seen = self._experienced(part, decided)
-        scale = return_scale(seen.target)
+        scale = return_scale(seen.target, self._ranks)
         policy_loss = -(seen.advantage / scale * log_prob_in_loss(params.correction, seen.log_prob)).mean()
         value_loss = 0.5 * ((seen.value - seen.target) / scale).square().mean()
         entropy = distribution.entropy(seen.outputs).mean()
@@ -91,7 +92,11 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
             loss = loss + self._clone_weight() * clone_kl
             means.add(clone_kl=clone_kl)
         means.add(
-            loss=loss, policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=self._step(loss)
+            loss=loss,
+            policy_loss=policy_loss,
+            value_loss=value_loss,
+            entropy=entropy,
+            grad_norm=self._step(loss, len(seen.value)),
         )
         return Experienced(*(column.detach() for column in seen))
 

@@ -31,6 +31,7 @@ from rulka.agents.iqn.targets import Networks, quantiles_of, sampled_returns
 from rulka.agents.metrics import MetricMeans, inspect_training
 from rulka.agents.part_rates import PartRates
 from rulka.agents.precision import Precision, autocast, faster_precision
+from rulka.agents.ranks import ALONE, Ranks, fewest, mean_of, seed_of_rank, sum_gradients
 from rulka.agents.spec import AgentSpec, Experience
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.sampler import GUIDE, Batch
@@ -60,7 +61,8 @@ class IqnLearner:
         self.target = copy.deepcopy(self.network).requires_grad_(False)
         self.version = 0
         self.num_env_steps = 0
-        self._budget_share = 0.0
+        self._budget_share, self._env_steps_elsewhere = 0.0, 0
+        self._ranks: Ranks = ALONE
         self._spec, self._seed = spec, seed
         params: IqnParams = spec.settings
         self._params = params
@@ -124,14 +126,19 @@ class IqnLearner:
         self._keep_features_while_frozen()
         self.replay.insert_demonstrations(blocks)
 
-    def set_budget_share(self, share: float) -> None:
-        """Tells which share of the run's budget is used, for schedules."""
-        self._budget_share = share
+    def join(self, ranks: Ranks) -> None:
+        """Learns as one with others from now on; see `rulka.agents.spec.LearnsInRanks`."""
+        self._ranks = ranks
+        self._generators.seed(seed_of_rank(self._seed, ranks.rank))
+
+    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
+        """Tells which share of the run's budget is used, and what other ranks have inserted, for schedules."""
+        self._budget_share, self._env_steps_elsewhere = share, env_steps_elsewhere
 
     @property
     def moment(self) -> Moment:
         """How far learning has come."""
-        return Moment(self.num_env_steps, self._budget_share)
+        return Moment(self.num_env_steps + self._env_steps_elsewhere, self._budget_share)
 
     @property
     def allowed_lag(self) -> None:
@@ -142,11 +149,19 @@ class IqnLearner:
         learned = int((self._num_learned - self._num_reset_samples) / self._params.samples_per_insert)
         return self._num_start_steps + learned + self._params.start_steps
 
+    def is_ready(self) -> bool:
+        """Whether there is enough experience, and it was not learned from enough."""
+        num_samples_due = self._num_inserts * self._params.samples_per_insert + self._num_reset_samples
+        return self.replay.num_rows >= self._params.start_steps and self._num_learned <= num_samples_due
+
+    @property
+    def _num_inserts(self) -> int:
+        """Decisions inserted that count for `samples_per_insert`."""
+        return self.num_env_steps - self._num_start_steps
+
     def update(self) -> dict[str, float] | None:
         """Makes some gradient steps, or returns None while the experience is too little or learned from enough."""
-        num_inserts = self.num_env_steps - self._num_start_steps
-        num_samples_due = num_inserts * self._params.samples_per_insert + self._num_reset_samples
-        if self.replay.num_rows < self._params.start_steps or self._num_learned > num_samples_due:
+        if not self.is_ready():
             return None
         self._keep_features_while_frozen()
         learning_rate = self._params.learning_rate.at(self.moment)
@@ -165,7 +180,7 @@ class IqnLearner:
             "boltzmann_epsilon": self._params.boltzmann_epsilon.at(self.moment),
             "gamma": self._params.gamma.at(self.moment),
             "buffer_decisions": float(self.replay.num_rows),
-            "samples_per_insert": self._num_learned / max(1, num_inserts),
+            "samples_per_insert": self._num_learned / max(1, self._num_inserts),
             "typical_self_loss": self._self_loss.typical,
             "num_resets": float(self._num_resets),
             "num_samples": float(self._params.batch_size * self._params.gradient_steps_per_update),
@@ -205,6 +220,10 @@ class IqnLearner:
 
     def _draw(self) -> Batch:
         batch = self.replay.draw(self.moment)
+        if self._ranks.size > 1 and self._params.prioritised is not None:
+            # Importance is relative to the largest of the batch, which is that of all ranks.
+            own = self.replay.largest_importance
+            batch.weight[: self.replay.num_own] *= own / self._ranks.largest(own)
         self._num_learned += self.replay.num_own
         return batch
 
@@ -220,10 +239,13 @@ class IqnLearner:
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bt, params.kappa)
         # A wide target costs even the network that predicts it exactly: its loss against itself says how much.
         self_loss_b = quantile_huber_loss(target_bt, target_tau, target_bt, params.kappa)
-        weight_b, self._self_loss = self_loss_weights(self_loss_b, self._self_loss, params.self_loss_clamp_ratio)
+        weight_b, self._self_loss = self_loss_weights(
+            self_loss_b, self._self_loss, params.self_loss_clamp_ratio, lambda values: mean_of(values, self._ranks)
+        )
         self._optimizer.zero_grad(set_to_none=True)
         # The sum over the batch, not its mean: learning rate and clip are those of Linesight, which sums.
         (loss_b * weight_b * batch.weight).sum().add(self._margin_loss(batch, means)).backward()
+        sum_gradients(self.network, self._ranks)
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm)
         if params.max_grad_value is not None:
             nn.utils.clip_grad_value_(self.network.parameters(), params.max_grad_value)
@@ -279,9 +301,9 @@ class IqnLearner:
     def _reset_when_due(self) -> None:
         """Mixes fresh weights in once for each `every_env_steps`; the target follows by itself."""
         resets = self._params.resets
-        if resets is None or self.num_env_steps // resets.every_env_steps <= self._num_resets:
+        if resets is None or self.moment.env_steps // resets.every_env_steps <= self._num_resets:
             return
-        self._num_resets = self.num_env_steps // resets.every_env_steps
+        self._num_resets = self.moment.env_steps // resets.every_env_steps
         fresh = fresh_network(self._spec, self._seed + self._num_resets).to(self._device)
         reset_weights(self.network, fresh, resets)
         self._num_reset_samples += resets.further_samples
@@ -290,7 +312,9 @@ class IqnLearner:
     def _test_when_due(self, means: MetricMeans) -> None:
         """Measures the loss on races that are held out, in `held_out_share` of all batches."""
         share, count = self._params.held_out_share, self._num_gradient_steps
-        if int(share * count) == int(share * (count - 1)) or not self.replay.has_held_out():
+        if int(share * count) == int(share * (count - 1)):
+            return
+        if not fewest(self.replay.has_held_out(), self._ranks):  # spectral norms move with it, so all do it or none
             return
         batch = self.replay.draw_held_out(self.moment)
         for network in (self.network, self.target):

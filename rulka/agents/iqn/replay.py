@@ -105,6 +105,16 @@ class IqnReplay:
         return self._memory.batch
 
     @property
+    def largest_importance(self) -> float:
+        """(n P)^-beta of the transition of the last batch for which it was largest, n that of the own buffer left out.
+
+        Prioritised replay alone.
+        """
+        sampler = self._filled(self._own).sampler
+        assert isinstance(sampler, PrioritisedRows)
+        return sampler.largest_importance
+
+    @property
     def num_rows(self) -> int:
         """Decisions in the ring, resets and held-out races included."""
         return 0 if self._own is None else len(self._own.buffer)

@@ -15,6 +15,7 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.policy_gradient.learner import PolicyLearner
 from rulka.agents.policy_gradient.segments import Segment
+from rulka.agents.ranks import ALONE, Ranks, mean_of
 from rulka.device import on_host
 from rulka.losses.gae import Endings
 from rulka.losses.least_squares import solve_linear_value
@@ -50,14 +51,22 @@ class CriticLearner(PolicyLearner[CriticT]):
         )
         # In main memory: the sums are float64, which is slow on many GPUs and unknown to others.
         feature, reward, *ends = on_host(hidden, segment.shaped_reward(discount), *segment.endings)
-        ridge = params.value_warmup_ridge
-        solved = solve_linear_value(feature, reward, Endings(*ends), discount, trace_decay, ridge)
+        ridge, ranks = params.value_warmup_ridge, self._ranks
+        total = None if ranks.size == 1 else self._total_on_host
+        solved = solve_linear_value(feature, reward, Endings(*ends), discount, trace_decay, ridge, total)
         with torch.no_grad():
             network.value_head.weight.copy_(solved.weight[None].float())
             network.value_head.bias.copy_(solved.bias.float())
+            if total is not None:  # machines may solve the same equations with different last bits
+                for tensor in (network.value_head.weight, network.value_head.bias):
+                    tensor.copy_(ranks.total(tensor if ranks.rank == 0 else torch.zeros_like(tensor)))
             return network.read_out(hidden.flatten(0, 1))
 
+    def _total_on_host(self, numbers: Tensor) -> Tensor:
+        """Returns the sum over all ranks of tensors in main memory."""
+        return on_host(self._ranks.total(numbers.to(self._device)))[0]
 
-def return_scale(returns: Tensor) -> float:
-    """Returns the root mean square of returns [M], the unit that values are clipped and weighed in."""
-    return max(float(returns.square().mean().sqrt()), SMALLEST_RETURN)
+
+def return_scale(returns: Tensor, ranks: Ranks = ALONE) -> float:
+    """Returns the root mean square of the returns [M] of all ranks: the unit values are clipped and weighed in."""
+    return max(float(mean_of(returns.square(), ranks).sqrt()), SMALLEST_RETURN)

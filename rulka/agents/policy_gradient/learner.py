@@ -22,6 +22,7 @@ from rulka.agents.policy_gradient.distributions import distribution_of
 from rulka.agents.policy_gradient.network import PARTS, fresh_network
 from rulka.agents.policy_gradient.segments import Segment, WaitingBlocks
 from rulka.agents.precision import Precision, autocast, faster_precision
+from rulka.agents.ranks import ALONE, Ranks, average_gradients, fewest, seed_of_rank
 from rulka.agents.spec import AgentError, AgentSpec, Experience
 from rulka.buffers.experience import ExperienceBlock
 from rulka.device import CPU, Generators, state_on_host, weights_on_host
@@ -97,7 +98,9 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         self.network = fresh_network(spec, seed).to(device)
         self.version = 0
         self.num_env_steps = 0
-        self._budget_share = 0.0
+        self._budget_share, self._env_steps_elsewhere = 0.0, 0
+        self._ranks: Ranks = ALONE
+        self._seed = seed
         params = spec.settings
         self._params = params
         self._device, self._generators = device, Generators(device, seed)
@@ -142,14 +145,19 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         message = f"a policy cannot learn from {len(blocks)} blocks of demonstrations; clone them instead"
         raise AgentError(message)
 
-    def set_budget_share(self, share: float) -> None:
-        """Tells which share of the run's budget is used, for schedules."""
-        self._budget_share = share
+    def join(self, ranks: Ranks) -> None:
+        """Learns as one with others from now on; see `rulka.agents.spec.LearnsInRanks`."""
+        self._ranks = ranks
+        self._generators.seed(seed_of_rank(self._seed, ranks.rank))
+
+    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
+        """Tells which share of the run's budget is used, and what other ranks have inserted, for schedules."""
+        self._budget_share, self._env_steps_elsewhere = share, env_steps_elsewhere
 
     @property
     def moment(self) -> Moment:
         """How far learning has come."""
-        return Moment(self.num_env_steps, self._budget_share)
+        return Moment(self.num_env_steps + self._env_steps_elsewhere, self._budget_share)
 
     @property
     def allowed_lag(self) -> int:
@@ -161,9 +169,13 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         num_used = self.num_env_steps - self._waiting.num_decisions
         return num_used + self._num_needed() + self._params.max_versions_behind * self._params.steps_per_update
 
+    def is_ready(self) -> bool:
+        """Whether enough waits for an update."""
+        return self._waiting.num_decisions >= self._num_needed()
+
     def update(self) -> dict[str, float] | None:
         """Learns from what waits, or returns None while that is too little."""
-        if self._waiting.num_decisions < self._num_needed():
+        if not self.is_ready():
             return None
         means = MetricMeans()
         rate = self._params.learning_rate.at(self.moment)
@@ -226,10 +238,11 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         """Decisions that the next update waits for."""
         return self._params.steps_per_update
 
-    def _step(self, loss: Tensor) -> Tensor:
-        """Makes a gradient step and returns the norm of the gradient."""
+    def _step(self, loss: Tensor, num_rows: int) -> Tensor:
+        """Makes a gradient step and returns the norm of the gradient; the loss is a mean over so many rows."""
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        average_gradients(self.network, num_rows, self._ranks)
         return self._apply_gradient()
 
     def _apply_gradient(self) -> Tensor:
@@ -274,10 +287,15 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         return 0 if self._rates.factor("encoder", self.moment) == 0.0 else passes.encoder_epochs
 
     def _minibatches(self, num_rows: int, size: int, num_epochs: int) -> Iterator[Tensor]:
-        """Yields shuffled indices of nearly equal minibatches of about a size, epoch after epoch."""
+        """Yields shuffled indices of nearly equal minibatches of about a size, epoch after epoch.
+
+        Ranks, which have different numbers of rows, have equally many minibatches.
+        """
+        mean_rows = float(self._ranks.total(torch.tensor(float(num_rows), device=self._device))) / self._ranks.size
+        num_batches = max(1, min(round(mean_rows / size), fewest(num_rows, self._ranks)))
         for _ in range(num_epochs):
             order = torch.randperm(num_rows, generator=self._generators.device, device=self._device)
-            yield from order.tensor_split(max(1, round(num_rows / size)))
+            yield from order.tensor_split(num_batches)
 
     def _encode(self, image: Tensor, floats: Tensor) -> Tensor:
         """Returns image features [..., E] of images [..., L, H, W]; there are as many floats [..., F]."""

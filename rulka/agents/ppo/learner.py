@@ -19,6 +19,7 @@ from rulka.agents.policy_gradient.critic import CriticLearner, return_scale
 from rulka.agents.policy_gradient.segments import Segment
 from rulka.agents.ppo.rollout import Rollout, rollout_with_gae
 from rulka.agents.precision import autocast
+from rulka.agents.ranks import mean_of, standardised
 from rulka.losses.ppo import PolicyLoss, clipped_policy_loss, clipped_value_loss, explained_variance
 from rulka.params import PpoParams
 
@@ -46,12 +47,11 @@ class PpoLearner(CriticLearner[PpoParams]):
         with torch.no_grad(), autocast(self.precision, self._device):
             decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
         rollout = self._evaluate(segment, decided)
-        advantage = rollout.advantage
-        standard = rollout._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
+        standard = rollout._replace(advantage=standardised(rollout.advantage, self._ranks))
         if self._clone_weight() > 0.0:
             standard = standard._replace(clone_outputs=self._first_outputs(rollout.image, rollout.floats))
         features = standard._replace(image=encoded[:-1][~segment.is_reset])
-        scale = return_scale(rollout.returns)
+        scale = return_scale(rollout.returns, self._ranks)
         self._num_samples += self._run_epochs(
             features, standard, self._params, lambda decided, part: self._learn_from(decided, part, scale, means)
         )
@@ -71,7 +71,7 @@ class PpoLearner(CriticLearner[PpoParams]):
         value_clip = None if params.value_clip is None else params.value_clip.at(now)
         value = clipped_value_loss(decided.value / scale, part.value / scale, part.returns / scale, value_clip)
         entropy = distribution.entropy(decided.outputs).mean()
-        moved = distribution.divergence(part.first_outputs, decided.outputs.detach()).mean()
+        moved = mean_of(distribution.divergence(part.first_outputs, decided.outputs.detach()), self._ranks)
         loss = policy.loss + params.value_weight.at(now) * value.loss - params.entropy_weight.at(now) * entropy
         if len(part.clone_outputs):
             clone_kl = distribution.divergence(part.clone_outputs, decided.outputs).mean()
@@ -86,7 +86,7 @@ class PpoLearner(CriticLearner[PpoParams]):
             clip_fraction=policy.clip_fraction,
             value_clip_fraction=value.clip_fraction,
             update_kl=moved,
-            grad_norm=self._step(loss),
+            grad_norm=self._step(loss, len(part.action)),
         )
         return float(moved) > params.max_kl.at(now)
 

@@ -1,0 +1,201 @@
+"""Two learners that learn as one, against one learner with the union of their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.ranks import ALONE, average_gradients, fewest, mean_of, standardised, sum_gradients
+from rulka.agents.spec import LearnsInRanks
+from rulka.buffers.experience import ExperienceBlock
+from rulka.buffers.sampler import Batch
+from rulka.runtime.ranks import RanksApartError, meet
+from tests.agents import rank_main
+
+NUM_UPDATES = 100
+PATIENCE_S = 400.0
+FALLING = {"interpolation": "linear", "points": [[0, 0.0001], [30000, 0.00001]]}
+"""A rate over environment steps: ranks must count those of all."""
+CHANGES: dict[str, dict[str, Any]] = {
+    # Two epochs of whole batches, as their order is the ranks' own; the second is left out when max_kl says so.
+    "ppo": {
+        "steps_per_update": 512,
+        "batch_size": 512,
+        "epochs": 2,
+        "max_kl": 0.002,
+        "value_warmup_steps": 512,
+        "value_warmup_ridge": 0.001,
+        "learning_rate": FALLING,
+    },
+    "impala": {
+        "steps_per_update": 512,
+        "batch_size": 512,
+        "value_warmup_steps": 512,
+        "value_warmup_ridge": 0.001,
+        "learning_rate": FALLING,
+    },
+    "iqn": {
+        "batch_size": 32,
+        "start_steps": 512,
+        "buffer_steps": 2048,
+        "samples_per_insert": 1.0,
+        "gradient_steps_per_update": 1,
+        "demonstration_share": 0.0,
+        "learning_rate": FALLING,
+        "max_grad_norm": 1.0,
+        "prioritised": {"alpha": 0.6, "beta": 0.5, "epsilon": 0.002, "min_actions_left": 40},
+        "resets": {"every_env_steps": 1500, "fresh_share": 0.1, "last_layer_kept": 0.5, "further_samples": 64},
+    },
+}
+
+
+class TwoRanks:
+    """What the first of two ranks sees, where the numbers of the other one are given."""
+
+    rank, size = 0, 2
+
+    def __init__(self, *others: torch.Tensor) -> None:
+        self._others: Iterator[torch.Tensor] = iter(others)
+
+    def total(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers + next(self._others)
+
+    def largest(self, number: float) -> float:
+        return max(number, float(next(self._others)))
+
+
+def blocks_of(lab: Any, step: Any, spec: Any, seed: int) -> list[ExperienceBlock]:
+    """Four blocks of races whose lengths are chance: the numbers of resets differ between blocks, and ranks."""
+    rng = np.random.default_rng(seed)
+    races = lab.races(
+        lambda state, action: step(
+            float(action == state) - 0.5 * seed, int(rng.integers(3)), "terminated" if rng.random() < 0.1 * seed else ""
+        )
+    )
+    races.rng = rng
+    actor = make_actor(spec, seed=seed)
+    actor.load_network(make_learner(spec, seed=0).network.state_dict())
+    return [races.drive(actor) for _ in range(4)]
+
+
+@pytest.mark.parametrize("algorithm", sorted(CHANGES))
+def test_two_learners_equal_one_with_the_union_of_their_batches(lab, step, tmp_path: Path, algorithm: str) -> None:
+    """After 100 updates in float32 all weights are the same, relative 1e-5; those of the ranks are, to the last bit."""
+    spec = lab.spec(algorithm, **CHANGES[algorithm])
+    share = replace(spec, settings=spec.settings.share_of_learner(2))
+    blocks = [blocks_of(lab, step, spec, seed) for seed in (1, 2)]
+    assert blocks[0][0].is_reset.sum() != blocks[1][0].is_reset.sum(), "the ranks learn from unequal numbers of rows"
+    context = get_context("spawn")
+    processes = [
+        context.Process(target=rank_main.learn, args=(rank, tmp_path, share, blocks[rank], NUM_UPDATES))
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(PATIENCE_S)
+    assert [process.exitcode for process in processes] == [0, 0]
+    (first, one), (second, other) = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))
+    union: Any = make_learner(spec, seed=0)
+    if algorithm == "iqn":
+        draw_as(union, one, other)
+    rank_main.feed(union, blocks, NUM_UPDATES, num_ranks=1)
+    for name, mine in first["network"].items():
+        assert torch.equal(mine, second["network"][name]), f"{name} of both ranks"
+    expected, begun = vector(union.network), vector(make_learner(spec, seed=0).network)
+    found = make_learner(spec, seed=0)
+    found.load_network(first["network"])
+    assert (vector(found.network) - expected).norm() <= 1e-5 * expected.norm()
+    assert (begun - expected).norm() >= 1e-3 * expected.norm(), "it has learned"
+    assert isinstance(union, LearnsInRanks)
+    assert not torch.equal(first["generator"], second["generator"]), "each draws its own random numbers"
+
+
+def vector(network: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
+
+
+def draw_as(union: Any, *ranks: dict[str, list[Any]]) -> None:
+    """Lets a learner draw what ranks have drawn, side by side."""
+    batches = (
+        Batch(*map(torch.cat, zip(*each, strict=True))) for each in zip(*(r["_draw"] for r in ranks), strict=True)
+    )
+    fractions = (torch.cat(each) for each in zip(*(r["_draw_fractions"] for r in ranks), strict=True))
+
+    def draw() -> Batch:
+        batch = next(batches)
+        union._num_learned += len(batch.action)
+        return batch
+
+    union._draw, union._draw_fractions = draw, lambda: next(fractions)
+    union.replay.note_errors = lambda _errors: None
+
+
+def test_reductions_by_hand() -> None:
+    """Rows 1, 3 here and 5 there: mean 3, squares about it 8, deviation 2."""
+    here, count = torch.tensor([1.0, 3.0]), torch.tensor(1.0, dtype=torch.float64)
+    assert float(mean_of(here, TwoRanks(torch.tensor([5.0, 1.0], dtype=torch.float64)))) == 3.0
+    others = (count, torch.tensor([5.0, 1.0], dtype=torch.float64), torch.tensor(4.0, dtype=torch.float64))
+    assert standardised(here, TwoRanks(*others)).tolist() == pytest.approx([-1.0, 0.0])
+    assert fewest(7, TwoRanks(torch.tensor(-3.0))) == 3
+
+
+def test_gradients_by_hand() -> None:
+    """Gradients 2 of 3 rows and 6 of 1: sums are 8, means weighed by rows 3; what learns nothing stays without."""
+    for reduce, other, expected in (
+        (sum_gradients, torch.tensor([6.0]), 8.0),
+        (lambda network, ranks: average_gradients(network, 3, ranks), torch.tensor([6.0, 1.0]), 3.0),
+    ):
+        network = torch.nn.Linear(1, 1)
+        network.weight.grad = torch.tensor([[2.0]])
+        reduce(network, TwoRanks(other))
+        assert network.weight.grad.tolist() == [[expected]]
+        assert network.bias.grad is None
+
+
+def test_alone_nothing_is_changed() -> None:
+    values = torch.randn(9, generator=torch.Generator().manual_seed(0))
+    assert mean_of(values, ALONE).equal(values.mean())
+    assert standardised(values, ALONE).equal((values - values.mean()) / (values.std() + 1e-8))
+
+
+def test_shares_add_up(lab) -> None:
+    """Counts over the experience of all are split; rates, epochs and numbers of updates are not."""
+    for algorithm, changes in CHANGES.items():
+        whole = lab.spec(algorithm, **changes).settings
+        share = whole.share_of_learner(2)
+        for name, value in whole.model_dump().items():
+            expected = value / 2 if name in whole.SPLIT else value
+            if name == "resets":
+                expected = value and value | {"further_samples": 32}
+            assert share.model_dump()[name] == expected, name
+
+
+def test_a_rank_that_ends_is_noticed_by_the_other(tmp_path: Path) -> None:
+    """At once, not when the limit is over: the connection breaks."""
+    context = get_context("spawn")
+    processes = [context.Process(target=rank_main.lose, args=(rank, tmp_path)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(PATIENCE_S)
+    assert [process.exitcode for process in processes] == [0, 7]
+    told = (tmp_path / "told").read_text(encoding="utf-8")
+    assert told.startswith("learner 0 of 2 lost the others: ")
+    assert "timed out" not in told.lower()
+
+
+def test_a_rank_that_does_not_come_is_not_waited_for_in_vain(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RanksApartError, match="learner 0 of 2 waited in vain"),
+        meet(tmp_path / "meeting", 0, 2, limit_s=1.0),
+    ):
+        pytest.fail("nobody else is there")
