@@ -55,7 +55,7 @@ class PqlLearner:
         self.critics = critics.to(device)
         self.version = 0
         self.num_env_steps = 0
-        self._budget_share = 0.0
+        self._budget_share, self._env_steps_elsewhere = 0.0, 0
         self._device, self._generators = device, Generators(device, seed)
         self.replay = PqlReplay(spec, device, self._generators.host)
         self._average = RunningAverage(self.network, params.racer_tau)
@@ -75,7 +75,7 @@ class PqlLearner:
     @property
     def moment(self) -> Moment:
         """How far learning has come."""
-        return Moment(self.num_env_steps, self._budget_share)
+        return Moment(self.num_env_steps + self._env_steps_elsewhere, self._budget_share)
 
     @property
     def allowed_lag(self) -> None:
@@ -100,9 +100,9 @@ class PqlLearner:
         message = f"parallel Q-learning cannot learn from {len(blocks)} blocks of demonstrations; clone them instead"
         raise AgentError(message)
 
-    def set_budget_share(self, share: float) -> None:
-        """Tells which share of the run's budget is used, for schedules."""
-        self._budget_share = share
+    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
+        """Tells which share of the run's budget is used, and what other ranks have inserted, for schedules."""
+        self._budget_share, self._env_steps_elsewhere = share, env_steps_elsewhere
 
     def num_allowed_env_steps(self) -> int:
         """Decisions to start with, those that belong to the next version, and as many ahead as the parameters say."""
