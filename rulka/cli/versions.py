@@ -110,8 +110,8 @@ def gc(keep: Literal["commits", "promoted"] = "commits", yes: Flag = False, as_j
     if as_json:
         say_json(asdict(found))
     elif found.num_files:
-        same = "" if keep == "commits" else f" --keep {keep}"
-        say("removed" if found.is_removed else f"nothing is removed; `rulka gc{same} --yes` removes without asking")
+        again = f"nothing is removed; `rulka gc --keep {keep} --yes` removes without asking"
+        say("removed" if found.is_removed else again)
 
 
 def recordings(

@@ -250,11 +250,18 @@ def test_up_works_for_a_server_of_another_machine(used_project: Path, monkeypatc
                 next(up.stdout)
                 == f"ready: this machine works for {url}; {url.removesuffix('/api')} shows runs and schedules\n"
             )
-            found = json.loads(call(*RULKA, "status", "--json").stdout)
-            assert found["server"]["url"] == url
-            assert [row["deployment"] for row in found["next"]] == ["nightly-evaluation"]
-            assert call(*RULKA, "down").returncode == 0
-            assert up.wait(timeout=60) == 0
+            try:
+                found = json.loads(call(*RULKA, "status", "--json").stdout)
+                assert found["server"]["url"] == url
+                until_s = time.monotonic() + 60.0
+                while not found["next"]:  # the server plans every few seconds
+                    assert time.monotonic() < until_s, "nothing is planned"
+                    found = json.loads(call(*RULKA, "status", "--json").stdout)
+                assert [row["deployment"] for row in found["next"]] == ["nightly-evaluation"]
+                assert call(*RULKA, "down").returncode == 0
+                assert up.wait(timeout=60) == 0
+            finally:
+                up.terminate()
         assert is_ready(url), "that server is not ours to end"
 
 

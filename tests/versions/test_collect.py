@@ -135,7 +135,7 @@ class TestTheCommand:
         assert capsys.readouterr().out.splitlines() == [
             "kept: data in use, and of 1 commits; the remote is not touched",
             "not needed: 4 files, 0.0 MB of DVC's cache",
-            "nothing is removed; `rulka gc --yes` removes without asking",
+            "nothing is removed; `rulka gc --keep commits --yes` removes without asking",
         ]
         assert rulka("gc --keep promoted") == 0
         assert "; `rulka gc --keep promoted --yes` removes without asking\n" in capsys.readouterr().out

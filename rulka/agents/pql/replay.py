@@ -40,7 +40,8 @@ class PqlReplay:
     """The ring, and the batch that is drawn from it."""
 
     def __init__(self, spec: AgentSpec[PqlParams], device: torch.device, generator: torch.Generator) -> None:
-        self._params: PqlParams = spec.settings
+        params: PqlParams = spec.settings
+        self._params = params
         self._device, self._generator = device, generator
         self._image_shape = spec.observation.image_shape
         self._memory = BatchMemory(
