@@ -15,7 +15,7 @@ from torch.nn import functional
 from models.encoders.config import EncoderConfig
 from models.fusion_config import CONCAT, FusionConfig
 from models.layers import LAST_GAIN, POLICY_GAIN, RELU_GAIN, initialise, initialise_all, output
-from models.torso import InputShape, Torso
+from models.torso import InputShape, Int8Heads, Torso
 
 
 class _Policy(Torso):
@@ -132,6 +132,10 @@ class ActorCritic(_Policy):
     def read_out(self, hidden: Tensor) -> PolicyAndValue:
         """Maps the trunk's output [B, W] to a policy and a value."""
         return PolicyAndValue(output(self.policy_head, hidden), output(self.value_head, hidden)[:, 0])
+
+    def int8_heads(self) -> Int8Heads:
+        """Returns the hidden layers of the trunk."""
+        return Int8Heads(("trunk.0", "trunk.2"))
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the policy head and the value head."""

@@ -15,11 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.actor_critic import ActorCritic
 from models.encoders.base import normalise_image
 from models.encoders.conv import ConvEncoder
 from models.fusion import Concat
-from models.iqn import IqnNetwork
 from models.layers import conv_leaky, hidden_layers
 from models.noisy import NoisyLinear
 from models.torso import Torso
@@ -65,22 +63,15 @@ def int8_layers(network: nn.Module) -> Int8Layers | None:
 
     Plain are four convolutions of one frame, side by side with the floats; of IQN with fractions at the hidden units.
     """
-    if not isinstance(network, ActorCritic | IqnNetwork) or any(
-        isinstance(layer, _EXTRAS) for layer in network.modules()
-    ):
+    if not isinstance(network, Torso) or any(isinstance(layer, _EXTRAS) for layer in network.modules()):
         return None
     sees_one_frame = network.inputs.frames == 1 and network.inputs.shows_image
     if not (sees_one_frame and isinstance(network.encoder, ConvEncoder) and isinstance(network.fusion, Concat)):
         return None
+    if (heads := network.int8_heads()) is None:
+        return None
     names = {id(layer): name for name, layer in network.named_modules()}
-    convolutions = tuple(names[id(layer)] for layer in network.encoder.convolutions())
-    if isinstance(network, ActorCritic):
-        return Int8Layers(convolutions, ("trunk.0", "trunk.2"))
-    return Int8Layers(convolutions, ("advantage_head.0",), ("value_head.0",)) if _is_at_hidden(network) else None
-
-
-def _is_at_hidden(network: IqnNetwork) -> bool:
-    return network.embedding_at == "hidden"
+    return Int8Layers(tuple(names[id(layer)] for layer in network.encoder.convolutions()), *heads)
 
 
 def quantised_weight(weight: Tensor) -> Int8Weight:

@@ -32,7 +32,7 @@ from models.layers import (
     output,
 )
 from models.noisy import NoisyLinear
-from models.torso import InputShape, Torso
+from models.torso import InputShape, Int8Heads, Torso
 
 EmbeddingPlace = Literal["state", "hidden"]
 
@@ -162,6 +162,10 @@ class IqnNetwork(Torso):
             out_bias,
         )
         return quantiles_of_action(state, self._cosines(tau.expand(len(action), -1)), weights)
+
+    def int8_heads(self) -> Int8Heads | None:
+        """Returns the hidden layers of both heads, where fractions meet their outputs; acting needs one of them."""
+        return Int8Heads(("advantage_head.0",), ("value_head.0",)) if self.embedding_at == "hidden" else None
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the last layers of the advantage head and of the value head."""

@@ -49,6 +49,18 @@ class InputShape(NamedTuple):
         return self.frames if self.frames_as == "channels" else 1
 
 
+class Int8Heads(NamedTuple):
+    """Layers behind the fusion that can compute in int8, by name.
+
+    Attributes:
+        hidden: the first one sees image features and floats; each but the last is followed by a ReLU.
+        stored: layers that acting does not need, and that are stored so to save bytes.
+    """
+
+    hidden: tuple[str, ...]
+    stored: tuple[str, ...] = ()
+
+
 class Torso(nn.Module):
     """Base of the acting networks: `encoder`, `float_head` and `fusion`, and the normalisation as buffers.
 
@@ -99,6 +111,10 @@ class Torso(nn.Module):
         self.num_encoded = num_images * num_tokens * num_numbers
         self.num_state = self.fusion.num_state
         self._stored_dtype = torch.float32
+
+    def int8_heads(self) -> Int8Heads | None:
+        """Returns the layers behind the fusion that can compute in int8; None where nobody knows how."""
+        return None
 
     def encode(self, image: Tensor) -> Tensor:
         """Maps raw images [B, L, H, W] uint8 to image features, or tokens one after another, [B, E]."""

@@ -168,9 +168,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         parts=IQN_PARTS,
         without_source=("guide.floor",),
         own_code=(
-            # Not models/iqn.py and what it imports: int8, which all may act in, knows its layers.
-            "models/iqn_acting.py",
-            "models/iqn_cloned.py",
+            "models/iqn*.py",
             "rulka/agents/iqn/*.py",
             "rulka/buffers/held_out.py",
             "rulka/buffers/prioritised.py",

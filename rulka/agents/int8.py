@@ -5,14 +5,13 @@ Dimensions: N observations, H x W pixels, F floats, O output channels, I inputs,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.actor_critic import ActorCritic
 from models.int8_acting import (
     FLOATS_SCALE,
     IMAGE_SCALE,
@@ -23,7 +22,7 @@ from models.int8_acting import (
     int8_layers,
     scale_name,
 )
-from models.iqn import IqnNetwork
+from models.torso import Torso
 from rulka.agents.onnx_graph import CONTRIBUTED, Nodes
 from rulka.agents.spec import AgentError
 
@@ -46,22 +45,28 @@ def layers_of(network: nn.Module) -> Int8Layers:
     return layers
 
 
+AddOutputs = Callable[[Nodes, str], tuple[str, int]]
+"""Given the name of the last hidden layer's outputs, in float32 without activation, adds what follows them to a graph.
+
+It returns the name of what it puts out, and how many numbers that are.
+"""
+
+
 class Int8Network:
     """The outputs of a network in int8; its output layers, and those that see floats, are computed in float32."""
 
-    def __init__(self, network: nn.Module, tau: Tensor | None = None) -> None:
+    def __init__(self, network: Torso, add_outputs: AddOutputs) -> None:
         """Finds the layers of a network; `load` has to follow.
 
         Args:
-            network: an `ActorCritic` or an `IqnNetwork`, into which `load` puts the float32 network that is nearest.
-            tau: [T] fractions, of an IQN network.
+            network: into which `load` puts the float32 network that is nearest.
+            add_outputs: adds what follows the last hidden layer, with the weights that the network then has.
 
         Raises:
             AgentError: if the network is not of the plain kind.
         """
         self._layers = layers_of(network)
-        assert isinstance(network, ActorCritic | IqnNetwork)
-        self._network, self._tau = network, tau
+        self._network, self._add_outputs = network, add_outputs
         self._image_shape: tuple[int, ...] = ()
         self._session: Any = None
 
@@ -78,7 +83,7 @@ class Int8Network:
         seen = _Activations(nodes.float_head(self._network), float(published[FLOATS_SCALE]))
         state = nodes.node("Concat", features, nodes.node("QuantizeLinear", seen.name, *_scale(nodes, seen)), axis=1)
         hidden = _hidden(nodes, self._layers, published, state)
-        output, num_outputs = _outputs(nodes, self._network, hidden, self._tau)
+        output, num_outputs = self._add_outputs(nodes, hidden)
         num_floats = len(self._network.float_mean)
         self._session = nodes.session(self._image_shape, num_floats, output, num_outputs)
         return tensors
@@ -86,8 +91,7 @@ class Int8Network:
     def __call__(self, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images [N, 1, H, W] uint8 and raw floats [N, F] to what the network puts out, float32.
 
-        Of an `ActorCritic` that is [N, P + 1], the outputs of the policy and the value; of an `IqnNetwork` the mean
-        advantages [N, A].
+        What these are, `add_outputs` says.
         """
         seen = image.numpy().reshape(len(image), *self._image_shape)
         return torch.from_numpy(self._session.run(None, {"image": seen, "floats": floats.numpy()})[0])
@@ -161,20 +165,6 @@ def _hidden(nodes: Nodes, layers: Int8Layers, published: Mapping[str, Tensor], s
         inputs = _quantised(nodes, here, _weight(published, layer), published[f"{layer}.bias"], out, is_gemm=True)
         name = nodes.node("QGemm", *inputs, transB=1, domain=CONTRIBUTED)
     return name
-
-
-def _outputs(nodes: Nodes, network: ActorCritic | IqnNetwork, hidden: str, tau: Tensor | None) -> tuple[str, int]:
-    """Adds what follows the last hidden layer; returns its name and how many numbers it has."""
-    heads: tuple[nn.Linear, ...]
-    if isinstance(network, ActorCritic):
-        rows, heads = nodes.node("Relu", hidden), (network.policy_head, network.value_head)
-    else:
-        assert tau is not None
-        with torch.inference_mode():
-            factors = network.of_advantage(network.embed(tau)).mean(dim=0)
-        rows, heads = nodes.node("Mul", nodes.leaky(hidden), nodes.constant(factors)), network.output_layers()[:1]
-    weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
-    return nodes.linear(weight, bias, rows), len(bias)
 
 
 def _quantised(

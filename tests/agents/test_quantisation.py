@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,7 +26,9 @@ from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape
 from rulka.agents import quantisation
 from rulka.agents.algorithms import make_actor
-from rulka.agents.int8 import Int8Network
+from rulka.agents.int8 import AddOutputs, Int8Network
+from rulka.agents.iqn import actor as iqn_actor
+from rulka.agents.policy_gradient import actor as policy_actor
 from rulka.agents.quantisation import ActingPrecisionError, check_acting_precision, make_quantiser
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
@@ -163,11 +166,17 @@ def test_onnx_runtime_sums_the_same_integers(kind: str, width: int, num_cars: in
     pytest.importorskip("onnxruntime")
     network, seen = network_for(kind, width), views(num_cars, width)
     published = published_of(network, views(16, width))
-    int8 = Int8Network(network, TAU)
+    int8 = Int8Network(network, outputs_of(network))
     int8.load(published)
     expected = naive_int8(network, published, seen)
     # A sum in the middle between two integers may go either way, which is a step of one activation.
     torch.testing.assert_close(int8(*seen), expected, rtol=0, atol=0.02 * float(expected.std()) + 1e-4)
+
+
+def outputs_of(network: ActorCritic | IqnNetwork) -> AddOutputs:
+    if isinstance(network, ActorCritic):
+        return partial(policy_actor.int8_outputs, network)
+    return partial(iqn_actor.int8_outputs, network, TAU)
 
 
 def block_of(num_cars: int, seed: int = 0) -> ExperienceBlock:
@@ -249,7 +258,7 @@ def test_the_log_probability_is_that_of_the_quantised_policy(lab) -> None:
     quantiser = make_quantiser(network, "int8")
     quantiser.observe(block_of(20))
     published = quantiser.quantise(0, network.state_dict())
-    acting = Int8Network(other.network)
+    acting = Int8Network(other.network, outputs_of(other.network))
     acting.load(published)
     block = block_of(50, 1)
     seen = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])

@@ -313,8 +313,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("rulka/agents/ppo/learner.py", {"ppo"}),
         ("models/actor_critic.py", {"ppo", "iqn"}),
         ("rulka/agents/iqn/learner.py", {"iqn"}),
-        ("models/iqn_acting.py", {"iqn"}),
-        ("models/iqn.py", {"ppo", "iqn"}),  # int8, in which all may act, knows its layers
+        ("models/iqn.py", {"iqn"}),
         ("rulka/runtime/learner_loop.py", {"ppo", "iqn"}),
         ("rulka/envs/rewards.py", {"ppo", "iqn"}),
         ("rulka/simulator/physics.py", {"ppo", "iqn"}),

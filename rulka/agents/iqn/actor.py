@@ -10,6 +10,7 @@ Dimensions: N cars, K actions of a decision, A actions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,20 @@ from rulka.agents.int8 import Int8Network
 from rulka.agents.iqn.action_chunks import by_place
 from rulka.agents.iqn.engines import ActingIqn
 from rulka.agents.iqn.network import fresh_network
+from rulka.agents.onnx_graph import Nodes
 from rulka.agents.policy_gradient.distributions import Categoricals
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import IqnParams
 from rulka.schedule import Moment
+
+
+def int8_outputs(network: IqnNetwork, tau: Tensor, nodes: Nodes, hidden: str) -> tuple[str, int]:
+    """Adds the mean advantages over fractions [T], A numbers; see `rulka.agents.int8.AddOutputs`."""
+    with torch.inference_mode():
+        factors = network.of_advantage(network.embed(tau)).mean(dim=0)
+    head, rows = network.output_layers()[0], nodes.node("Mul", nodes.leaky(hidden), nodes.constant(factors))
+    return nodes.linear(head.weight, head.bias, rows), len(head.bias)
 
 
 class IqnActor:
@@ -43,7 +53,9 @@ class IqnActor:
         self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
         self._clones = Categoricals(spec.choices)
         self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
-        self._int8 = Int8Network(network, self._tau) if spec.acting_precision == "int8" else None
+        self._int8 = None
+        if spec.acting_precision == "int8":
+            self._int8 = Int8Network(network, partial(int8_outputs, network, self._tau))
         self._fast = None
         if can_prepare(network) and spec.float_precision != "float16":  # with BTR's extras it acts as it learns
             self._fast = ActingIqn(network, self._tau, spec.float_precision)

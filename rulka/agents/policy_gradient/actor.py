@@ -6,6 +6,7 @@ Dimensions: N cars, A actions, K places of a chunk.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +16,19 @@ from models.actor_critic import ActorCritic
 from rulka.actions import Choices
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.int8 import Int8Network
+from rulka.agents.onnx_graph import Nodes
 from rulka.agents.policy_gradient.distributions import distribution_of
 from rulka.agents.policy_gradient.network import fresh_network
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.schedule import Moment
+
+
+def int8_outputs(network: ActorCritic, nodes: Nodes, hidden: str) -> tuple[str, int]:
+    """Adds the outputs of the policy and the value, P + 1 numbers; see `rulka.agents.int8.AddOutputs`."""
+    heads = network.policy_head, network.value_head
+    weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
+    return nodes.linear(weight, bias, nodes.node("Relu", hidden)), len(bias)
 
 
 class PolicyActor:
@@ -28,7 +37,7 @@ class PolicyActor:
     def __init__(self, spec: AgentSpec, seed: int, device: torch.device = CPU) -> None:
         network = fresh_network(spec, seed).to(device)
         self._acting = ActingNetwork(network, spec.float_precision)
-        self._int8 = Int8Network(network) if spec.acting_precision == "int8" else None
+        self._int8 = Int8Network(network, partial(int8_outputs, network)) if spec.acting_precision == "int8" else None
         self._actions, self._distribution = spec.actions, distribution_of(spec.actions)
         self._device, self._generators = device, Generators(device, seed)
 
