@@ -25,6 +25,7 @@ from flows.server import (
 )
 from flows.stack import READY_TIMEOUT_S, server_part, stack_environment
 from flows.supervisor import Supervisor
+from rulka.params import read_params
 from rulka.ports import LOOPBACK
 from rulka.stage import interrupt_on_signals
 
@@ -71,9 +72,10 @@ def preview(stages: Sequence[str] | None, force: bool) -> dict[str, list[str]]:
         `stale_upstream`, stages that are not chosen, feed them, and are out of date.
 
     Raises:
-        UserError: if a name is no stage, or DVC cannot say what has changed.
+        UserError: if a name is no stage, a parameter cannot be what it is, or DVC cannot say what has changed.
     """
     chosen = chosen_stages(stages)
+    read_params()
     runs = chosen if force else out_of_date(chosen)
     may_follow = [stage for stage in chosen if stage not in runs and set(upstream([stage])) & set(runs)]
     unchanged = [stage for stage in chosen if stage not in (*runs, *may_follow)]

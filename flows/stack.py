@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from flows.access import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, client_settings
 from flows.process import CommandError, child_environment, run_in_group
@@ -42,6 +43,7 @@ DOWN_TIMEOUT_S = 120.0
 """How long cancelled runs, worker and server may take to end."""
 PREFECT = [sys.executable, "-m", "prefect"]
 SERVER_LOG = HOME / "server.log"
+DEPLOYMENTS = Path("prefect.yaml")
 
 
 def up(say: Callable[[str], None]) -> None:
@@ -109,11 +111,12 @@ def _run_stack(url: str, secret: str, say: Callable[[str], None]) -> None:
         close_abandoned_runs()
         if num_missed := close_missed_runs():
             say(f"{num_missed} scheduled run{'s' if num_missed > 1 else ''} whose time had passed: now `Missed`")
+        deployed = DEPLOYMENTS.read_bytes()
         _deploy(environment, say)
         try:
             supervisor.start(_worker(url, environment))
             _announce(url, say)
-            _watch(supervisor)
+            _watch(supervisor, deployed, lambda: _deploy(environment, say), say)
         finally:
             _cancel(url, say)
     say("stopped")
@@ -206,9 +209,26 @@ def _announce(url: str, say: Callable[[str], None]) -> None:
     say("Ctrl-C stops everything, and so does `rulka down` from another terminal; `rulka status` says what runs")
 
 
-def _watch(supervisor: Supervisor) -> None:
+def _watch(supervisor: Supervisor, deployed: bytes, deploy: Callable[[], None], say: Callable[[str], None]) -> NoReturn:
+    """Looks after server and worker without an end, and makes the deployments again when their file changes.
+
+    Args:
+        supervisor: of both.
+        deployed: the file of deployments as they were made.
+        deploy: makes them as the file says now; raises CommandError where it cannot be used.
+        say: gets each line for people.
+    """
     while True:
         supervisor.check()
+        with suppress(FileNotFoundError):  # an editor may be replacing it
+            found = DEPLOYMENTS.read_bytes()
+            if found != deployed:
+                deployed = found
+                try:
+                    deploy()
+                    say(f"{DEPLOYMENTS} has changed: deployments and schedules are as it says now")
+                except CommandError as error:
+                    say(f"{DEPLOYMENTS} has changed and cannot be used; what was planned before stays: {error}")
         time.sleep(CHECK_PERIOD_S)
 
 

@@ -264,7 +264,7 @@ def read_meta(folder: Path, *, kind: str = "") -> dict[str, Any]:
         _refuse(folder, "the set of fields", sorted(meta), sorted(_META_KEYS), hint)
     if meta["meta_sha256"] != _meta_hash(meta):
         message = f"{path.as_posix()} was changed or damaged after it was written: its checksum does not match"
-        raise ArtifactError(message, hint=hint)
+        raise ArtifactError(message, hint=_damage_hint(folder, kind))
     return meta
 
 
@@ -303,7 +303,7 @@ def _check_encoder(folder: Path, meta: dict[str, Any], encoder: EncoderConfig) -
 
 def _read_weights(folder: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
     path = folder / WEIGHTS_FILE
-    hint = _hint(meta["kind"])
+    hint = _damage_hint(folder, meta["kind"])
     try:
         weights = path.read_bytes()
     except OSError as error:
@@ -338,6 +338,14 @@ def _meta_hash(meta: Mapping[str, Any]) -> str:
 def _hint(kind: str) -> str:
     stage = STAGE_OF_KIND.get(kind)
     return f"Run `dvc repro {stage}` to make it." if stage else "Take it from where it came from, or make it again."
+
+
+def _damage_hint(folder: Path, kind: str) -> str:
+    """Says how to get back what was whole once; kind: as far as it is known."""
+    stage = STAGE_OF_KIND.get(kind or folder.name)
+    if stage is None or (kind or folder.name) not in folder.parts:  # a copy elsewhere, of which DVC may know nothing
+        return _hint("")
+    return f"`dvc checkout --force {stage}` brings back what DVC has of it; `dvc repro {stage}` makes it anew."
 
 
 def _refuse(folder: Path, name: str, found: object, expected: object, hint: str) -> None:

@@ -100,8 +100,25 @@ def test_a_missing_file_is_named_with_what_to_run(folder: Path, name: str) -> No
 def test_a_truncated_weights_file_is_noticed(folder: Path) -> None:
     content = (folder / WEIGHTS_FILE).read_bytes()
     (folder / WEIGHTS_FILE).write_bytes(content[:-1])
-    with pytest.raises(ArtifactError, match="SHA-256"):
+    with pytest.raises(ArtifactError, match="SHA-256") as refused:
         load_artifact(folder, "encoder")
+    assert refused.value.hint == _get_back(folder)
+
+
+@pytest.mark.parametrize("name", ["encoder", "mine"])
+def test_what_was_damaged_in_its_place_is_got_back_from_dvc(folder: Path, name: str) -> None:
+    moved = folder.rename(folder.with_name(name))
+    meta = json.loads((moved / META_FILE).read_text())
+    (moved / META_FILE).write_text(json.dumps(meta | {"config": {}}))
+    with pytest.raises(ArtifactError, match="changed or damaged after it was written") as refused:
+        read_meta(moved)
+    assert refused.value.hint == _get_back(moved)
+
+
+def _get_back(folder: Path) -> str:
+    if folder.name == "encoder":
+        return "`dvc checkout --force pretrain` brings back what DVC has of it; `dvc repro pretrain` makes it anew."
+    return "Take it from where it came from, or make it again."
 
 
 def test_another_kind_is_refused(folder: Path) -> None:

@@ -143,7 +143,7 @@ def analog(
     mean = known.mean(axis=0, dtype=np.float64)
     error, constant_error = (np.abs(told - wanted).mean(axis=0) for told in (controls.cpu().numpy(), mean))
     return {
-        name: {"error": float(error[place]), "constant_error": float(constant_error[place])}
+        name: {"clone_error": float(error[place]), "constant_error": float(constant_error[place])}
         for place, name in enumerate(("steer", "gas", "brake"))
     }
 

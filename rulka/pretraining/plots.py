@@ -81,7 +81,10 @@ def plot_probes(path: Path, probes: Probes | None) -> None:
         figure.savefig(path, dpi=100)
         return
     action = probes.action
-    rows = {name: (each.error, each.random_error, each.constant_error) for name, each in probes.quantities.items()}
+    rows = {
+        name: (each.pretrained_error, each.random_error, each.constant_error)
+        for name, each in probes.quantities.items()
+    }
     rows["action"] = (1.0 - action.accuracy, 1.0 - action.random_accuracy, 1.0 - action.constant_accuracy)
     places = np.arange(len(rows))
     for which, (label, colour) in enumerate((("pretrained", "#4477aa"), ("random weights", "#bbbbbb"))):

@@ -37,12 +37,12 @@ class Probe:
     """How well one quantity is told from features; errors are root mean squares, in the unit of its name.
 
     Attributes:
-        error: with the pretrained encoder.
+        pretrained_error: with the pretrained encoder.
         random_error: with random weights in the same encoder.
         constant_error: of the mean of the training frames, which looks at nothing.
     """
 
-    error: float
+    pretrained_error: float
     random_error: float
     constant_error: float
 

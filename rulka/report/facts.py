@@ -149,7 +149,7 @@ def _probes(probes: Json | None) -> str:
         return ""
     told, random = (
         f"{probes['lateral_m'][which]:.2f} m and the speed to {probes['speed_mps'][which]:.1f} m/s"
-        for which in ("error", "random_error")
+        for which in ("pretrained_error", "random_error")
     )
     return f"Its features tell the place across the road to {told} on held-out races (random weights: to {random})."
 

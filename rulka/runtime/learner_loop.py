@@ -155,13 +155,14 @@ class LearnerLoop:
         with Progress(self.spec.label, total, "env steps", done=self.state.env_steps) as bar:
             try:
                 ended_by = self._train(bar)
+                if self._has_begun:
+                    self._report()  # now, for rates of training would count the time of the choice
             except (StopRequestedError, WorkerCrashError):  # the learner is not in the middle of anything
                 self._save()
                 raise
             self._save()
             self._collectors.stop()  # the last races need the processor more
             best = self.best.choose(self._checks.last, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
-        self._report()
         return Outcome(best, ended_by, self.state, self.records.time_s, self._learner.precision)
 
     def _train(self, bar: Progress) -> EndedBy:

@@ -56,7 +56,7 @@ import json, yaml
 from pathlib import Path
 seed = yaml.safe_load(open("params.yaml"))["pretrain"]["seed"]
 Path("data/encoder").mkdir()
-metrics = {"probes": {"speed_mps": {"error": seed + 0.5}}, "loss": "low"}
+metrics = {"probes": {"speed_mps": {"pretrained_error": seed + 0.5}}, "loss": "low"}
 Path("data/encoder/metrics.json").write_text(json.dumps(metrics))
 """
 TRANSFER = """
@@ -179,15 +179,15 @@ def test_what_came_before_counts_for_those_who_take_it_over() -> None:
 @pytest.mark.usefixtures("project")
 def test_an_experiment_may_end_before_anything_races() -> None:
     measured: dict[str, Any] = {"last_stage": "pretrain", "seeded": ["pretrain.seed"], "seeds": [1, 2]}
-    measured |= {"variants": {"plain": {}}, "measures": ["probes.speed_mps.error"]}
+    measured |= {"variants": {"plain": {}}, "measures": ["probes.speed_mps.pretrained_error"]}
     table, rows = run_experiment(write(**measured), (), 2, Path("page.md"), lambda _: None)
-    assert [row["probes.speed_mps.error"] for row in rows] == [1.5, 2.5]
+    assert [row["probes.speed_mps.pretrained_error"] for row in rows] == [1.5, 2.5]
     assert table.splitlines()[2:] == ["| plain | 2 | 2 (1.5 to 2.5) |"]
     page = Path("page.md").read_text()
     assert table in page
     assert "| plain | 2 | 2.5 |" in page
     for name, message in (
-        ("probes.speed.error", "where speed is looked for there is speed_mps"),
+        ("probes.speed.pretrained_error", "where speed is looked for there is speed_mps"),
         ("loss", "no number"),
     ):
         with pytest.raises(UnknownMeasureError, match=message):

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -16,6 +17,7 @@ import yaml
 from flows.local import preview, preview_text
 from rulka.errors import UserError
 from rulka.graph import read_graph
+from rulka.params import ParamsError
 from tests.flows.conftest import ROOT, RULKA, change_command, dvc, make_project
 
 
@@ -51,6 +53,7 @@ def test_every_stage_of_this_project_through_the_flow(tmp_path: Path, monkeypatc
 
 
 def test_a_dry_run_says_what_would_run(toy_project: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", "params.yaml")
     everything = ["races", "capture", "evaluate"]
     nothing: dict[str, list[str]] = {"runs": [], "may_follow": [], "unchanged": [], "stale_upstream": []}
     assert preview(None, force=False) == nothing | {"runs": everything}
@@ -69,6 +72,11 @@ def test_a_dry_run_says_what_would_run(toy_project: Path) -> None:
     ]
     with pytest.raises(UserError, match="no stage is called rases"):
         preview(["rases"], force=False)
+    Path("params.yaml").write_text(
+        Path("params.yaml").read_text().replace("cars_per_collector: 32", "cars_per_collector: 0")
+    )
+    with pytest.raises(ParamsError, match=r"train\.cars_per_collector"):
+        preview(None, force=False)
 
 
 def test_json_is_for_the_dry_run(toy_project: Path) -> None:

@@ -130,6 +130,23 @@ class TestUp:
         planned = wait_for(lambda: call(*PREFECT, "flow-run", "ls", "--state", "Scheduled", "--output", "json").stdout)
         assert "auto-scheduled" in planned
 
+    def test_deployments_follow_their_file(self, stack: Stack) -> None:
+        file = Path("prefect.yaml")
+        before = file.read_text()
+        file.write_text(before.replace("- name: training", "- name: further-training"))
+        said = stack.process.stdout
+        assert said is not None
+        assert next(line for line in said if line.startswith("prefect.yaml ")) == (
+            "prefect.yaml has changed: deployments and schedules are as it says now\n"
+        )
+        listed = call(*PREFECT, "deployment", "ls", "--output", "json")
+        assert "further-training" in {each["name"] for each in json.loads(listed.stdout)}
+        file.write_text("deployments: [")
+        assert "has changed and cannot be used" in next(line for line in said if line.startswith("prefect.yaml "))
+        file.write_text(before)
+        assert "has changed: deployments" in next(line for line in said if line.startswith("prefect.yaml "))
+        assert call(*PREFECT, "deployment", "delete", "rulka/further-training").returncode == 0
+
     def test_a_second_one_finds_it_up(self, stack: Stack) -> None:
         answer = call(*RULKA, "up")
         assert answer.returncode == 0, answer.stderr

@@ -308,8 +308,8 @@ def test_the_slow_twin_of_the_whole_loss(write_frames: Callable[..., tuple[Path,
 def test_errors_of_controls_by_hand() -> None:
     known, wanted = (np.array(rows, np.float32) for rows in ([[0.5, 1, 0], [-0.5, 0, 0]], [[1, 1, 0], [-1, 1, 0.5]]))
     assert analog(torch.tensor([[0.5, 1, 0], [-1, 0, 0]]), known, wanted) == {
-        "steer": {"error": 0.25, "constant_error": 1.0},
-        "gas": {"error": 0.5, "constant_error": 0.5},
-        "brake": {"error": 0.25, "constant_error": 0.25},
+        "steer": {"clone_error": 0.25, "constant_error": 1.0},
+        "gas": {"clone_error": 0.5, "constant_error": 0.5},
+        "brake": {"clone_error": 0.25, "constant_error": 0.25},
     }
     assert analog(None, known, wanted) is None

@@ -112,15 +112,15 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> Probes:
 
 def test_what_features_hold_is_told(probes: Probes) -> None:
     lateral, speed = probes.quantities["lateral_m"], probes.quantities["speed_mps"]
-    assert lateral.error < 0.001 * lateral.constant_error
-    assert speed.error < 0.001 * speed.constant_error
+    assert lateral.pretrained_error < 0.001 * lateral.constant_error
+    assert speed.pretrained_error < 0.001 * speed.constant_error
     assert probes.action.accuracy == 1.0
 
 
 def test_what_they_do_not_hold_is_told_as_by_a_constant(probes: Probes) -> None:
     """Progress was drawn by itself; with four features it costs next to nothing to see that."""
     progress = probes.quantities["progress_m"]
-    assert progress.error == pytest.approx(progress.constant_error, rel=0.05)
+    assert progress.pretrained_error == pytest.approx(progress.constant_error, rel=0.05)
     for quantity in probes.quantities.values():
         assert quantity.random_error == pytest.approx(quantity.constant_error)
     assert probes.action.random_accuracy == probes.action.constant_accuracy < 0.6

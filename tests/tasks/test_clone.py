@@ -449,7 +449,7 @@ def test_analog_controls_are_learned_beside_the_policy(write_frames: Write, enco
     assert run(frames_dir, encoder_dir, tmp_path / "plain", epochs=1)["analog"] is None
     assert not any("controls_head" in name for name in load_artifact(tmp_path / "plain", "policy").tensors)
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", analog_weight=1.0)
-    assert metrics["analog"]["steer"]["error"] < 0.5 * metrics["analog"]["steer"]["constant_error"]
+    assert metrics["analog"]["steer"]["clone_error"] < 0.5 * metrics["analog"]["steer"]["constant_error"]
     assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
     assert load_artifact(tmp_path / "policy", "policy").tensors["controls_head.weight"].shape == (3, 64)
     assert load_policy(tmp_path / "policy").algorithm == "cloning"

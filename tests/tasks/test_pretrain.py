@@ -83,6 +83,7 @@ def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: 
     }
     assert artifact.provenance["probes"] == metrics["probes"]
     assert metrics["probes"]["speed_mps"]["constant_error"] > 0
+    assert '"error"' not in json.dumps(metrics)  # `dvc plots diff` would take it for an error of its own
 
 
 def test_a_residual_encoder_with_spectral_norm_is_pretrained_and_loaded(write_frames: Write, tmp_path: Path) -> None:
