@@ -277,3 +277,84 @@ class LearnsFromPairs(Protocol):
     def insert_pairs(self, pairs: PreferencePairs) -> None:
         """Takes all pairs to learn from; copies nothing."""
         ...
+
+
+class Half(Protocol):
+    """The half of a learner that learns in a process of its own, from observations and what the other half owns."""
+
+    @property
+    def num_updates(self) -> int:
+        """How often it has learned so far, altogether."""
+        ...
+
+    def insert(self, block: ExperienceBlock) -> None:
+        """Takes in what was seen, and which decisions were resets; copies it. The rest of the block is empty."""
+        ...
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes what the other half owns; copies it."""
+        ...
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether it has seen anything."""
+        ...
+
+    def learn(self, moment: Moment) -> dict[str, float]:
+        """Makes one update and returns metrics by name."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns what it owns, weights and the state of their optimizer; always the same names and shapes."""
+        ...
+
+
+class OtherHalf(Protocol):
+    """The way to a half that learns elsewhere."""
+
+    @property
+    def num_restarts(self) -> int:
+        """How often its process was started again."""
+        ...
+
+    def show(self, numbers: range, copy: Callable[[int, ExperienceBlock], None]) -> None:
+        """Has it see blocks, as far as there is room now.
+
+        Args:
+            numbers: of all that there are; it is shown those that it has not seen.
+            copy: writes what was seen in the block of a number into another block.
+        """
+        ...
+
+    def permit(self, num_updates: int, moment: Moment) -> None:
+        """Gives it what this half owns now, and lets it learn until it has made so many updates altogether."""
+        ...
+
+    def hear(self, timeout_s: float) -> None:
+        """Waits until it says something, and has `LearnsInHalves.take_half` know what it has learned."""
+        ...
+
+
+@runtime_checkable
+class LearnsInHalves(Protocol):
+    """A learner one half of which can learn in a process of its own, at a ratio that permissions hold."""
+
+    def make_half(self) -> Callable[[], Half] | None:
+        """Returns what builds that half as it is now, picklable; None where one process is to do all."""
+        ...
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Returns what this half owns, and the other one reads; always the same names and shapes."""
+        ...
+
+    def half_tensors(self) -> dict[str, Tensor]:
+        """Returns what the other half owns, as it is known here."""
+        ...
+
+    def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
+        """Takes what the other half has learned with so many updates; copies it."""
+        ...
+
+    def part_with(self, other: OtherHalf) -> None:
+        """Leaves that half to another process from now on."""
+        ...

@@ -52,6 +52,7 @@ class PqlParams(AlgorithmParams):
     )
     steps_per_critic_update: Count = Field(description="decisions for one update of the critics: beta_a:v, exactly")
     critic_updates_per_policy_update: Count = Field(description="of these for one of the policy: beta_p:v, exactly")
+    policy_process: bool = Field(description="the policy learns in a process of its own, where collectors have theirs")
     critic_updates_per_version: Count = Field(description="of these between two versions of the weights")
     critic_warmup_updates: Whole = Field(
         description="first updates of the critics, in which all else stays as it is: a cloned policy waits for them"

@@ -23,6 +23,7 @@ from rulka.runtime.acting import LocalActor
 from rulka.runtime.central import CentralInference, request_bytes
 from rulka.runtime.collector import CarGroup, Collector
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
+from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
 from rulka.runtime.shared_memory import check_room, note_memory, remove_left_memory
 from rulka.runtime.specs import CollectorSpec, RunSpec
@@ -169,6 +170,7 @@ class CollectorProcesses:
         env_steps: int,
         num_starts: int,
         silence_limit_s: float = SILENCE_LIMIT_S,
+        other_half: OtherHalfProcess | None = None,
     ) -> None:
         """Reserves the memory; `start` starts the processes, and `stop` frees it again.
 
@@ -178,6 +180,7 @@ class CollectorProcesses:
             env_steps: environment steps taken before, by a run that is being resumed.
             num_starts: how often the run was started before.
             silence_limit_s: see `Supervisor`.
+            other_half: of the learner, whose process begins and ends with these.
 
         Raises:
             SharedMemoryError: if there is too little shared memory.
@@ -197,20 +200,21 @@ class CollectorProcesses:
         self._inference = None
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
+        self._beside = [part for part in (self._inference, other_half) if part is not None]
         names = [self._weights.name, *(blocks.name for blocks in self._blocks)]
-        note_memory(spec.folder, names + ([] if self._inference is None else self._inference.memory_names))
+        note_memory(spec.folder, names + [name for part in self._beside for name in part.memory_names])
         self._supervisor = Supervisor("collector", run_worker, self._worker_spec, self._forget, silence_limit_s)
 
     def start(self) -> None:
         """Starts the processes; whoever calls this has to call `stop`, whatever happens."""
-        if self._inference is not None:
-            self._inference.start()
+        for part in self._beside:
+            part.start()
         self._supervisor.start(len(self._blocks))
 
     @property
     def num_restarts(self) -> int:
         """How often a process was started again."""
-        return self._supervisor.num_restarts + (self._inference.num_restarts if self._inference is not None else 0)
+        return self._supervisor.num_restarts + sum(part.num_restarts for part in self._beside)
 
     @property
     def num_under_way(self) -> int:
@@ -262,8 +266,8 @@ class CollectorProcesses:
         try:
             self._supervisor.stop()
         finally:
-            if self._inference is not None:
-                self._inference.stop()
+            for part in self._beside:
+                part.stop()
             for blocks in self._blocks:
                 blocks.close()
             self._weights.close()

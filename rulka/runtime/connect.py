@@ -27,6 +27,17 @@ of a collector's cars waits for its answer, the next one drives:
     |                                    |             |               SharedWeights ==+      |
     +------------------------------------+             +--------------------------------------+
 
+A learner of two halves (PQL with `pql.policy_process`) has the other one in a process of its own, which is shown what
+collectors saw and learns as far as it is permitted to:
+
+    +------ process of the stage ------+            +---- process of the other half ----+
+    |                                  |    pipe    |                                   |
+    |  Learner --- OtherHalfProcess --- Show, Permit, Stop ---->  Half                  |
+    |                  |       ^ ^   <--- Seen, Taught, Heartbeat, Failed               |
+    |       Supervisor +       | +====== SharedBlocks =========== frames, floats        |
+    |                          +==== SharedWeights, one each way =====                  |
+    +----------------------------------+            +-----------------------------------+
+
 With `train.num_collectors: 0` the `SerialCollectors` take the place of the right-hand side, in this process, and a run
 repeats bit by bit.
 """
@@ -40,7 +51,7 @@ from dataclasses import replace
 from typing import Any
 
 from rulka.agents.quantisation import make_quantiser
-from rulka.agents.spec import Experience, Learner
+from rulka.agents.spec import Experience, Learner, LearnsInHalves
 from rulka.device import weights_on_host
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
@@ -51,6 +62,7 @@ from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFil
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import Checks, Files, LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
+from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 
@@ -90,8 +102,9 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
         quantiser.observe(driven_block(spec, tensors))
     with ExitStack() as stack:
         if spec.train.num_collectors:
+            half = _other_half(spec, learner, stack)
             published = quantiser.quantise(learner.version, tensors)
-            collectors = CollectorProcesses(spec, published, state.env_steps, state.num_starts)
+            collectors = CollectorProcesses(spec, published, state.env_steps, state.num_starts, other_half=half)
             stack.callback(collectors.stop)
             collectors.start()
         else:
@@ -110,6 +123,16 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
         else:
             loop.records.clear()
         yield loop
+
+
+def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:
+    """Returns the way to the other half of a learner that has one elsewhere; its process is not started yet."""
+    if not isinstance(learner, LearnsInHalves) or learner.make_half() is None:
+        return None
+    half = OtherHalfProcess(learner, spec.block)
+    stack.callback(half.stop)
+    learner.part_with(half)
+    return half
 
 
 def _check_sizes(train: TrainParams) -> tuple[int, int]:

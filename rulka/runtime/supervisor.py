@@ -18,7 +18,17 @@ from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
 from rulka.processes import STOP_GRACE_S, RestartBudget, interrupts_blocked
-from rulka.runtime.messages import BlockFilled, Failed, FromWorker, Heartbeat, InferenceTimes, Stop, ToWorker
+from rulka.runtime.messages import (
+    BlockFilled,
+    Failed,
+    FromWorker,
+    Heartbeat,
+    InferenceTimes,
+    Seen,
+    Stop,
+    Taught,
+    ToWorker,
+)
 
 MAX_RESTARTS = 2
 """Of one process, within `RESTART_WINDOW_S`."""
@@ -30,7 +40,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _LOGGER = logging.getLogger(__name__)
 
 
-Facts = BlockFilled | InferenceTimes
+Facts = BlockFilled | InferenceTimes | Seen | Taught
 """What processes say beside that they are alive or about to end."""
 
 

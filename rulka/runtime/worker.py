@@ -109,6 +109,7 @@ class _Worker:
         while not self._connection.poll(HEARTBEAT_S):
             self._beat("waiting for permission to fill a block")
         message: ToWorker = self._connection.recv()
+        assert isinstance(message, Fill | Stop)
         return message
 
     def _wait_for_decision(self) -> None:

@@ -164,6 +164,7 @@ PQL = PqlParams(
     critic=MeanReturnParams(kind="mean"),
     steps_per_critic_update=16,
     critic_updates_per_policy_update=2,
+    policy_process=False,
     critic_updates_per_version=16,
     critic_warmup_updates=0,
     max_steps_ahead=0,

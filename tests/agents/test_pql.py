@@ -210,7 +210,7 @@ def test_features_are_kept_while_the_encoder_stands_still_and_change_nothing(lab
             learner.insert(block, 0, 0)
     assert all(learner.replay.has_features for learner in learners)
     learners[1].replay.drop_features()
-    learners[1]._is_encoder_as_given = False
+    learners[1]._features.is_as_given = False
     for learner in learners:
         assert learner.update() is not None
     assert [learner.replay.has_features for learner in learners] == [True, False]

@@ -33,6 +33,8 @@ from rulka.schedule import Moment
 ADAM_EPSILON = 1e-5
 SEEING, DECIDING = ("encoder", "float_head"), ("trunk", "heads")
 """Parts of the network that the critics teach, and those that the policy learns."""
+MOMENTS = "exp_avg", "exp_avg_sq"
+"""What Adam keeps of each weight, beside the number of its steps."""
 
 
 class _Part:
@@ -228,6 +230,32 @@ class PolicyHalf:
     def optimizer(self) -> torch.optim.Optimizer:
         """That of trunk and heads."""
         return self._part.optimizer
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns trunk and heads and the state of their optimizer, which is zeros before its first step."""
+        found: dict[str, Tensor] = {}
+        for name, weight in self._named():
+            state = self._part.optimizer.state.get(weight, {})
+            found[f"weight.{name}"] = weight.detach()
+            found[f"step.{name}"] = torch.as_tensor(state.get("step", 0.0), dtype=torch.float32)
+            for moment in MOMENTS:
+                found[f"{moment}.{name}"] = state[moment] if moment in state else torch.zeros_like(weight)
+        return found
+
+    @torch.no_grad()
+    def take(self, num_updates: int, tensors: Mapping[str, Tensor]) -> None:
+        """Goes on from the `tensors` of another one that has made so many updates; copies them."""
+        self.num_updates = num_updates
+        for name, weight in self._named():
+            weight.copy_(tensors[f"weight.{name}"])
+            step = tensors[f"step.{name}"]
+            if float(step) > 0.0:
+                state = {moment: tensors[f"{moment}.{name}"].to(weight, copy=True) for moment in MOMENTS}
+                self._part.optimizer.state[weight] = {"step": step.clone(), **state}
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        beginnings = tuple(beginning for part in DECIDING for beginning in PARTS[part])
+        return [(name, weight) for name, weight in self._network.named_parameters() if name.startswith(beginnings)]
 
     def state_dict(self) -> dict[str, Any]:
         """All but the weights of network and critics."""

@@ -1,13 +1,16 @@
 """The learner of parallel Q-learning, Li et al. 2023, arXiv:2307.12983; begin with `update`.
 
-This learner does in one process what the paper's V-learner and P-learner do, one update after another, at the ratios of
-`rulka.agents.pql.ratios`. With large batches and many cars that is also the synchronous shape of FastTD3 (Seo et al.
-2025, arXiv:2505.22642). docs/algorithms/pql.md compares both with what is here.
+This learner does what the paper's V-learner and P-learner do, at the ratios of `rulka.agents.pql.ratios`: one update
+after another, or, with `policy_process`, the policy in a process of its own (`rulka.agents.pql.elsewhere`). With large
+batches and many cars the former is also the synchronous shape of FastTD3 (Seo et al. 2025, arXiv:2505.22642).
+docs/algorithms/pql.md compares both with what is here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,19 +19,21 @@ from torch import Tensor
 from models.actor_critic import ClonePolicy
 from rulka.agents.averaging import RunningAverage
 from rulka.agents.metrics import MetricMeans, inspect_training
-from rulka.agents.networks import seeded
-from rulka.agents.pql.decisions import decisions_of
+from rulka.agents.pql.elsewhere import DECIDING_NAMES, PolicyElsewhere, copied_to_host
+from rulka.agents.pql.features import FeatureKeeper
 from rulka.agents.pql.halves import CriticHalf, PolicyHalf
-from rulka.agents.pql.network import fresh_network
+from rulka.agents.pql.network import fresh_parts
 from rulka.agents.pql.ratios import Ratios
 from rulka.agents.pql.replay import PqlReplay
-from rulka.agents.pql.returns import returns_of
 from rulka.agents.precision import Precision, autocast, faster_precision
-from rulka.agents.spec import AgentError, AgentSpec, Experience
+from rulka.agents.spec import AgentError, AgentSpec, Experience, Half, OtherHalf
 from rulka.buffers.experience import ExperienceBlock
 from rulka.device import CPU, Generators, weights_on_host
 from rulka.params import PqlParams
 from rulka.schedule import Moment
+
+WAIT_S = 0.5
+"""Longest wait for a policy that learns elsewhere, before the runtime looks at signals and clocks again."""
 
 
 class PqlLearner:
@@ -46,13 +51,9 @@ class PqlLearner:
     def __init__(self, spec: AgentSpec[PqlParams], seed: int = 0, device: torch.device = CPU) -> None:
         params: PqlParams = spec.settings
         self._params, self._ratios = params, Ratios.of(params)
-        self.network = fresh_network(spec, seed).to(device)
-        self._decisions, self._returns = decisions_of(spec.actions), returns_of(params.critic, device)
-        with seeded(seed + 1):
-            critics = self._decisions.make_critics(
-                self.network.num_state, spec.network.dense_hidden, self._returns.num_atoms
-            )
-        self.critics = critics.to(device)
+        self._spec, self._seed = spec, seed
+        parts = fresh_parts(spec, seed, device)
+        self.network, self.critics, self._decisions, self._returns = parts
         self.version = 0
         self.num_env_steps = 0
         self._budget_share, self._env_steps_elsewhere = 0.0, 0
@@ -62,10 +63,12 @@ class PqlLearner:
         self.precision: Precision = spec.precision
         if self.precision == "measured":
             self.precision = self._measure()
-        parts = self.network, self.critics, self._decisions, self._returns, params, self.precision
-        self._critic_half, self._policy_half = CriticHalf(*parts), PolicyHalf(*parts)
+        self._critic_half = CriticHalf(*parts, params, self.precision)
+        self._policy_half = PolicyHalf(*parts, params, self.precision)
+        self._features = FeatureKeeper(self.network, self.replay, params, self.precision)
+        self._other: OtherHalf | None = None
+        self._taught: Mapping[str, float] = {}
         self._num_start_steps = params.start_steps
-        self._is_encoder_as_given = True
 
     @property
     def racer(self) -> ClonePolicy:
@@ -91,9 +94,10 @@ class PqlLearner:
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
         del version
-        self._keep_features_while_frozen()
+        self._features.look(self.moment)
         self.replay.insert(block, collector)
         self.num_env_steps += block.is_reset.size
+        self._keep_in_touch(0.0)
 
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
         """Refuses: the critics learn from what the policy did itself."""
@@ -115,19 +119,37 @@ class PqlLearner:
         params, critics, policy = self._params, self._critic_half, self._policy_half
         wanted = critics.num_updates + params.critic_updates_per_version
         num_counted = self.num_env_steps - self._num_start_steps
+        self._keep_in_touch(0.0)
         if self._ratios.critic_updates_due(num_counted) < wanted:
             return None
-        self._keep_features_while_frozen()
+        if self._is_policy_behind():
+            self._keep_in_touch(WAIT_S)
+            if self._is_policy_behind():
+                return {"waited_for_policy": 1.0}
+        self._features.look(self.moment)
         moment, means = self.moment, MetricMeans()
         critics.set_rates(moment)
         policy.set_rates(moment)
         while critics.num_updates < wanted:
             critics.learn(self.replay.draw(params.gamma.at(moment)), moment, means)
-            while policy.num_updates < self._ratios.policy_updates_due(critics.num_updates):
+            while self._other is None and policy.num_updates < self._ratios.policy_updates_due(critics.num_updates):
                 policy.learn(self.replay.draw_states(), moment, means)
         self._average.move()
         self.version += 1
+        if self._other is not None:
+            self._other.permit(self._ratios.policy_updates_due(critics.num_updates), moment)
         return means.result() | self._facts(num_counted, moment)
+
+    def _is_policy_behind(self) -> bool:
+        """Whether the policy has not made the updates of the version before the last one."""
+        before = self._critic_half.num_updates - self._params.critic_updates_per_version
+        return self._policy_half.num_updates < self._ratios.policy_updates_due(before)
+
+    def _keep_in_touch(self, timeout_s: float) -> None:
+        """Hears what the policy has learned elsewhere, and shows what it has not seen."""
+        if self._other is not None:
+            self._other.hear(timeout_s)
+            self._other.show(self.replay.numbers(), self.replay.copy_states)
 
     def _facts(self, num_counted: int, moment: Moment) -> dict[str, float]:
         params, num_critic, num_policy = self._params, self._critic_half.num_updates, self._policy_half.num_updates
@@ -143,7 +165,13 @@ class PqlLearner:
             "steps_per_critic_update": num_counted / num_critic,
             "critic_updates_per_policy_update": max(0, num_critic - params.critic_warmup_updates) / max(1, num_policy),
             "num_samples": float(params.batch_size * params.critic_updates_per_version),
+            **self._facts_of_other(),
         }
+
+    def _facts_of_other(self) -> dict[str, float]:
+        if self._other is None:
+            return {}
+        return {"waited_for_policy": 0.0, "policy_restarts": float(self._other.num_restarts), **self._taught}
 
     @torch.no_grad()
     def values(self, image: Tensor, floats: Tensor) -> Tensor:
@@ -158,25 +186,6 @@ class PqlLearner:
             return {}
         torso, _ = self._critic_half.optimizers
         return inspect_training(self.network, torso) | inspect_training(self.network, self._policy_half.optimizer)
-
-    def _keep_features_while_frozen(self) -> None:
-        """Has the ring keep image features until the encoder learns for the first time."""
-        self._is_encoder_as_given &= self._params.rate_of.encoder.at(self.moment) == 0.0
-        if self._is_encoder_as_given == self.replay.has_features:
-            return
-        if self._is_encoder_as_given:
-            dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
-            self.replay.keep_features(self._encode, self.network.num_encoded, dtype)
-        else:
-            self.replay.drop_features()
-
-    def _encode(self, image: Tensor, _floats: Tensor) -> Tensor:
-        """Maps images [B, L, H, W] uint8 to features [B, E], as collectors see them."""
-        self.network.eval()  # spectral norms must not move on
-        with torch.no_grad(), autocast(self.precision, self._device):
-            parts = [self.network.encode(part.to(self._device)) for part in image.split(self._params.batch_size)]
-        self.network.train()
-        return torch.cat(parts)
 
     def _measure(self) -> Precision:
         batch = self.replay.batch
@@ -193,6 +202,39 @@ class PqlLearner:
 
         return faster_precision(run, self._device)
 
+    def make_half(self) -> Callable[[], Half] | None:
+        """Returns what builds the policy's half as it is now; see `rulka.agents.spec.LearnsInHalves`."""
+        if not self._params.policy_process:
+            return None
+        state = {
+            "network": self.network.state_dict(),
+            "critics": self.critics.state_dict(),
+            "policy_half": self._policy_half.state_dict(),
+            "is_encoder_as_given": self._features.is_as_given,
+        }
+        seed = self._seed + self._policy_half.num_updates
+        spec = replace(self._spec, precision=self.precision)
+        return partial(PolicyElsewhere, spec, seed, self._device, copied_to_host(state))
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Returns torso and critics."""
+        network = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        seeing = {name: tensor for name, tensor in network.items() if not name.startswith(DECIDING_NAMES)}
+        return seeing | {f"critics.{name}": tensor for name, tensor in self.critics.state_dict().items()}
+
+    def half_tensors(self) -> dict[str, Tensor]:
+        """Returns trunk and heads of the policy, and the state of their optimizer."""
+        return self._policy_half.tensors()
+
+    def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
+        """Takes what the policy has learned elsewhere."""
+        self._policy_half.take(num_updates, tensors)
+        self._taught = metrics or self._taught
+
+    def part_with(self, other: OtherHalf) -> None:
+        """Has the policy learn elsewhere from now on."""
+        self._other = other
+
     def state_dict(self) -> dict[str, Any]:
         """Weights, slow copies, optimizers, counters and random state; not the experience."""
         return {
@@ -205,7 +247,7 @@ class PqlLearner:
             "version": self.version,
             "num_env_steps": self.num_env_steps,
             "num_start_steps": self._num_start_steps,
-            "is_encoder_as_given": self._is_encoder_as_given,
+            "is_encoder_as_given": self._features.is_as_given,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -218,7 +260,7 @@ class PqlLearner:
         self._generators.load_state_dict(state)
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
         self._num_start_steps = int(state["num_start_steps"])
-        self._is_encoder_as_given = bool(state["is_encoder_as_given"])
+        self._features.is_as_given = bool(state["is_encoder_as_given"])
 
     def experience(self) -> Experience:
         """What the ring holds; see `rulka.agents.spec.Learner`."""
@@ -226,7 +268,7 @@ class PqlLearner:
 
     def load_experience(self, experience: Experience) -> None:
         """Goes on with what `experience` returned."""
-        self._keep_features_while_frozen()
+        self._features.look(self.moment)
         self.replay.load_experience(experience)
 
     def forget_experience(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,6 +66,10 @@ class PqlReplay:
         """Decisions in the ring, resets included."""
         return 0 if self._ring is None else self._ring.num_rows
 
+    def numbers(self) -> range:
+        """Returns the numbers of the stored blocks, in order of insertion."""
+        return range(0) if self._ring is None else self._ring.numbers()
+
     @property
     def has_features(self) -> bool:
         """Whether batches hold features of the images."""
@@ -117,6 +122,26 @@ class PqlReplay:
         observe(ring, index.numpy(), part.image, part.floats)
         self._memory.send(rows, is_on_device=bool(ring.on_device))
         return States(self.batch.image, self.batch.floats)
+
+    def has_states(self) -> bool:
+        """Whether there is anything to draw."""
+        ring = self._ring
+        return ring is not None and not ring.arrays.is_reset[: ring.num_blocks].all()
+
+    def copy_states(self, number: int, block: ExperienceBlock) -> None:
+        """Writes what was seen in the block of a number, and which decisions were resets, into another block."""
+        ring = self._filled()
+        slot, count = number % ring.num_slots, (ring.spec.num_steps + 1) * ring.spec.num_cars
+        index = np.arange(slot * count, (slot + 1) * count)
+        for name in ("image", "floats"):
+            target = torch.from_numpy(getattr(block, name)).flatten(0, 1)
+            if ring.on_device:
+                drawn = torch.empty_like(target, device=self._device)
+                ring.gather(name, index, drawn)
+                target.copy_(drawn)
+            else:
+                ring.gather(name, index, target)
+        block.is_reset[...] = ring.arrays.is_reset[slot]
 
     def clear(self) -> None:
         """Forgets everything."""
