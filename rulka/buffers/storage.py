@@ -6,7 +6,7 @@ they are put together when an observation is drawn, the first frame of a race in
 one stream are linked, so that transitions of several decisions run across them. Written in arrival order, the oldest
 block is the next to be overwritten.
 What a network that stands still makes of an observation can be kept beside it (`derived`), so that it is computed once
-and not whenever the observation is drawn.
+and not whenever the observation is drawn; or in the place of its image, which is several times as large.
 Dimensions: S slots, T decisions, N cars, L frames seen at once, H x W pixels, F floats, E image features, A actions, B
 of a batch. A *row* is the flat index of a decision, (slot T + step) N + car.
 """
@@ -66,19 +66,22 @@ LARGEST_SHARE = 0.5
 """Of a device's free memory that a ring may take: networks, batches and what cuDNN asks for need the rest."""
 
 
-def place_of_ring(spec: BlockSpec, num_slots: int, device: torch.device) -> tuple[torch.device, str]:
+def place_of_ring(
+    spec: BlockSpec, num_slots: int, device: torch.device, *, with_images: bool = True
+) -> tuple[torch.device, str]:
     """Returns where the images and floats of a ring shall lie, and one line about it, empty if there is no choice.
 
     Args:
         spec: shape of every block.
         num_slots: blocks kept.
         device: of the network that learns from them; it is taken where they fit into `LARGEST_SHARE` of what is free.
+        with_images: whether the ring has images.
     """
     if device.type == "cpu":
         return CPU, ""
     num_frames = num_slots * (spec.num_steps + spec.frames) * spec.num_cars
     num_rows = num_slots * (spec.num_steps + 1) * spec.num_cars
-    needed = num_frames * spec.height * spec.width + 4 * num_rows * spec.num_floats
+    needed = with_images * num_frames * spec.height * spec.width + 4 * num_rows * spec.num_floats
     free = free_bytes(device)
     if needed <= LARGEST_SHARE * free:
         return device, f"experience lies on {device}: {needed / 1e9:.1f} GB of {free / 1e9:.1f} GB that were free"
@@ -97,17 +100,21 @@ class BlockBuffer:
         spec: shape of every block.
         arrays: what is stored in main memory.
         on_device: images [S, T + L, N, H W] and floats [S, T + 1, N, F] by name, where they lie on a device.
-        derived: [S, T + 1, N, ...] what is kept of every observation beside it, by name; lies where the images do.
+        derived: [S, T + 1, N, ...] what is kept of every observation beside it, by name; lies where the floats do.
+        with_images: whether images are stored; without, `keep` has to come before the first block.
         num_inserted: blocks inserted so far, overwritten ones included.
     """
 
-    def __init__(self, spec: BlockSpec, num_slots: int, device: torch.device = CPU) -> None:
+    def __init__(
+        self, spec: BlockSpec, num_slots: int, device: torch.device = CPU, *, with_images: bool = True
+    ) -> None:
         """Reserves memory, which the system hands out only as it is written; a device hands it out at once.
 
         Args:
             spec: shape of every block.
             num_slots: blocks kept; at least two, so that one can continue another.
             device: where images and floats lie.
+            with_images: whether images are stored.
 
         Raises:
             ValueError: if `num_slots` is less than two.
@@ -117,15 +124,16 @@ class BlockBuffer:
             raise ValueError(message)
         self.spec = spec
         self.num_slots = num_slots
+        self.with_images = with_images
         self.num_inserted = 0
         layout = spec.layout()
         layout["image"] = ((spec.num_steps + spec.frames, spec.num_cars, spec.height * spec.width), np.uint8)
-        slots = dict.fromkeys(_FIELDS, num_slots)
+        slots = dict.fromkeys(_FIELDS, num_slots) | {"image": num_slots * with_images}
         self.on_device: dict[str, Tensor] = {}
         if device.type != "cpu":
             for name, dtype in zip(_SEEN, (torch.uint8, torch.float32), strict=True):
+                self.on_device[name] = torch.empty((slots[name], *layout[name][0]), dtype=dtype, device=device)
                 slots[name] = 0
-                self.on_device[name] = torch.empty((num_slots, *layout[name][0]), dtype=dtype, device=device)
         arrays = {name: np.empty((slots[name], *layout[name][0]), layout[name][1]) for name in _FIELDS}
         is_held_out = np.zeros((num_slots, *layout["is_reset"][0]), np.bool_)
         self.arrays = Storage(**arrays, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
@@ -176,9 +184,9 @@ class BlockBuffer:
         before = self._newest.get(stream)
         if before is not None and np.array_equal(self._last_floats(before), block.floats[0]):
             self.arrays.next_slot[before] = slot
-        for name in _FIELDS:
+        for name in self._stored:
             self._write(name, slot, _each_once(block.image) if name == "image" else getattr(block, name))
-        self._derive_slot(slot)
+        self._derive_slot(slot, None if self.with_images else torch.from_numpy(block.image).flatten(0, 1))
         self.arrays.is_held_out[slot] = False if is_held_out is None else is_held_out
         self.arrays.next_slot[slot] = NO_SLOT
         self._newest[stream] = slot
@@ -191,6 +199,9 @@ class BlockBuffer:
         Args:
             name: of what is kept.
             derive: maps images [B, L, H, W] uint8 and raw floats [B, F] to [B, ...]; has to stay the same function.
+
+        Raises:
+            ValueError: if images of stored blocks would be needed, and there are none.
         """
         self.drop(name)
         self._derive[name] = derive
@@ -210,6 +221,7 @@ class BlockBuffer:
         """Returns all that is stored, as tensors that share its memory if they can, and where the ring stands."""
         stored = {name: torch.from_numpy(array[: self.num_blocks]) for name, array in self.arrays._asdict().items()}
         stored |= {name: on_host(tensor[: self.num_blocks])[0] for name, tensor in self.on_device.items()}
+        stored |= {} if self.with_images else {name: tensor[: self.num_blocks] for name, tensor in self.derived.items()}
         return {"arrays": stored, "num_inserted": self.num_inserted, "newest": dict(self._newest)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -229,12 +241,16 @@ class BlockBuffer:
                 array[: len(stored)] = stored
         self.num_inserted = int(state["num_inserted"])
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
-        self._derive_all()
+        if self.with_images:
+            self._derive_all()
+        for name, target in ({} if self.with_images else self._reserve_derived()).items():
+            target[: self.num_blocks] = state["arrays"][name]
 
     def ring_state(self) -> dict[str, Any]:
         """Returns where the ring stands: all but what blocks hold."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
-        return {"num_inserted": self.num_inserted, "newest": dict(self._newest), "next_slot": links}
+        kept = {} if self.with_images else {name: _name_of(tensor.dtype) for name, tensor in self.derived.items()}
+        return {"num_inserted": self.num_inserted, "newest": dict(self._newest), "next_slot": links, "kept": kept}
 
     def numbers(self) -> range:
         """Returns the numbers of the stored blocks, in order of insertion; the first block ever has number 0."""
@@ -243,29 +259,38 @@ class BlockBuffer:
     def block_arrays(self, number: int) -> dict[str, NDArray]:
         """Returns what the block of a number holds, as views that the ring may overwrite later, or as copies."""
         slot = number % self.num_slots
-        return {name: self._read(name, slot) for name in Storage._fields if name != "next_slot"}
+        read = {name: self._read(name, slot) for name in (*self._stored, "is_held_out")}
+        # In the place of the images; numpy knows no bfloat16.
+        kept = {} if self.with_images else {name: _bits(tensor[slot]) for name, tensor in self.derived.items()}
+        return read | kept
 
     def load_ring(self, state: Mapping[str, Any], blocks: Mapping[int, Mapping[str, NDArray]]) -> None:
         """Goes on from what `ring_state` and `block_arrays` returned, of a buffer of the same shape; copies it.
 
         Raises:
-            ValueError: if that buffer had another shape, or a block is missing.
+            ValueError: if that buffer had another shape or kept something else, or a block is missing.
         """
         self.num_inserted = int(state["num_inserted"])
+        derived = {} if self.with_images else self._reserve_derived()
+        if set(state["kept"]) != set(derived):
+            message = f"stored are {sorted(state['kept']) or 'images'}, wanted are {sorted(derived) or 'images'}"
+            raise ValueError(message)
         if set(blocks) != set(self.numbers()):
             message = f"{len(blocks)} stored blocks are not the last {self.num_blocks} of {self.num_inserted}"
             raise ValueError(message)
         for number, arrays in blocks.items():
-            for name, array in self.arrays._asdict().items():
-                if name == "next_slot":
-                    continue
+            for name, target in derived.items():
+                target[number % self.num_slots] = torch.from_numpy(arrays[name]).view(_DTYPES[state["kept"][name]])
+            for name in (*self._stored, "is_held_out"):
+                array = getattr(self.arrays, name)
                 if arrays[name].shape != array.shape[1:] or arrays[name].dtype != array.dtype:
                     message = f"stored {name!r} of shape {arrays[name].shape} does not fit blocks of {self.spec}"
                     raise ValueError(message)
                 self._write(name, number % self.num_slots, arrays[name])
         self.arrays.next_slot[: self.num_blocks] = state["next_slot"].numpy()
         self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
-        self._derive_all()
+        if self.with_images:
+            self._derive_all()
 
     def gather(self, name: str, index: NDArray[np.int64], out: Tensor) -> None:
         """Copies a part of observations out of the blocks.
@@ -300,27 +325,56 @@ class BlockBuffer:
             seen[:, -1 - back] = np.where(is_same_race, newest - back * num_cars, seen[:, -back])
         return seen.reshape(-1)
 
-    def _derive_all(self) -> None:
-        for slot in range(self.num_blocks):
-            self._derive_slot(slot)
+    @property
+    def _stored(self) -> tuple[str, ...]:
+        """Which parts of a block are stored."""
+        return _FIELDS if self.with_images else tuple(name for name in _FIELDS if name != "image")
 
-    def _derive_slot(self, slot: int) -> None:
+    def _derive_all(self) -> None:
+        if self._derive and self.num_blocks and not self.with_images:
+            message = "the images of what is stored are not"
+            raise ValueError(message)
+        for slot in range(self.num_blocks):
+            self._derive_slot(slot, None)
+
+    def _derive_slot(self, slot: int, image: Tensor | None) -> None:
+        """Makes what is kept of a block; of its images [(T + 1) N, L, H, W], or of those that are stored."""
         if not self._derive:
             return
-        stored = self.on_device or {name: torch.from_numpy(getattr(self.arrays, name)) for name in _SEEN}
-        floats = stored["floats"][slot]
-        if self.spec.frames == 1:
-            image = stored["image"][slot].view(-1, *self.spec.image_shape)
-        else:
-            rows = floats.shape[0] * floats.shape[1]
-            image = torch.empty(rows, *self.spec.image_shape, dtype=torch.uint8, device=floats.device)
-            self.gather("image", np.arange(slot * rows, (slot + 1) * rows), image)
+        floats = self._floats[slot]
+        image = self._images(slot) if image is None else image.to(floats.device)
         for name, derive in self._derive.items():
             made = derive(image, floats.flatten(0, 1)).to(floats.device)
             if name not in self.derived:
-                shape = (self.num_slots, *floats.shape[:2], *made.shape[1:])
-                self.derived[name] = torch.empty(shape, dtype=made.dtype, device=made.device)
+                self.derived[name] = self._empty_derived(made)
             self.derived[name][slot] = made.unflatten(0, floats.shape[:2])
+
+    def _images(self, slot: int) -> Tensor:
+        """Returns the images [(T + 1) N, L, H, W] of a slot, where they are stored."""
+        if self.spec.frames == 1:
+            stored = self.on_device["image"] if self.on_device else torch.from_numpy(self.arrays.image)
+            return stored[slot].view(-1, *self.spec.image_shape)
+        rows = (self.spec.num_steps + 1) * self.spec.num_cars
+        image = torch.empty(rows, *self.spec.image_shape, dtype=torch.uint8, device=self._floats.device)
+        self.gather("image", np.arange(slot * rows, (slot + 1) * rows), image)
+        return image
+
+    @property
+    def _floats(self) -> Tensor:
+        return self.on_device["floats"] if self.on_device else torch.from_numpy(self.arrays.floats)
+
+    def _empty_derived(self, made: Tensor) -> Tensor:
+        """Reserves memory for what was made of some observations, and will be of all."""
+        shape = (self.num_slots, self.spec.num_steps + 1, self.spec.num_cars, *made.shape[1:])
+        return torch.empty(shape, dtype=made.dtype, device=made.device)
+
+    def _reserve_derived(self) -> dict[str, Tensor]:
+        """Returns memory for all that is kept, whose shapes and types one observation of nothing tells."""
+        floats = torch.zeros(1, self.spec.num_floats, device=self._floats.device)
+        image = torch.zeros(1, *self.spec.image_shape, dtype=torch.uint8, device=floats.device)
+        made = {name: derive(image, floats).to(floats.device) for name, derive in self._derive.items()}
+        self.derived = {name: self._empty_derived(one) for name, one in made.items()}
+        return self.derived
 
     def _write(self, name: str, slot: int, values: NDArray) -> None:
         """Writes one field of a slot."""
@@ -353,6 +407,19 @@ class BlockBuffer:
 
     def _age(self, slot: int) -> int:
         return (self.num_inserted - 1 - slot) % self.num_slots
+
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return next(name for name, each in _DTYPES.items() if each == dtype)
+
+
+def _bits(tensor: Tensor) -> NDArray:
+    """Returns numbers as numpy can hold them, which for bfloat16 are their bits as int16."""
+    (copied,) = on_host(tensor)
+    return (copied.view(torch.int16) if tensor.dtype == torch.bfloat16 else copied).numpy()
 
 
 def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -277,3 +277,48 @@ def test_several_frames_are_stored_once_and_seen_as_they_were(make_stream: MakeS
     other = BlockBuffer(buffer.spec, 6)
     other.load_ring(buffer.ring_state(), {number: buffer.block_arrays(number) for number in buffer.numbers()})
     assert np.array_equal(other.arrays.image, buffer.arrays.image)
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_kept_in_the_place_of_images_is_what_was_made_of_them(
+    make_stream: MakeStream, frames: int, dtype: torch.dtype
+) -> None:
+    """Beside a ring that has the images; it goes on to the bit, and its images take no memory."""
+    blocks = make_stream(SPEC, 7, end_share=0.15)
+    blocks = blocks if frames == 1 else with_frames(blocks, frames)
+
+    def derive(image: torch.Tensor, floats: torch.Tensor) -> torch.Tensor:
+        return torch.stack([image.float().mean(dim=(1, 2, 3)), floats[:, 1]], dim=1).to(dtype)
+
+    full, lean = BlockBuffer(blocks[0].spec, 4), BlockBuffer(blocks[0].spec, 4, with_images=False)
+    for ring in (full, lean):
+        ring.keep("made", derive)
+        for block in blocks:
+            ring.insert(block, 0)
+    assert full.arrays.image.nbytes > 0 == lean.arrays.image.nbytes
+    assert torch.equal(lean.derived["made"], full.derived["made"])
+    assert len(lean.derived["made"].unique()) > 2
+
+    resumed = BlockBuffer(lean.spec, 4, with_images=False)
+    resumed.keep("made", derive)
+    resumed.load_ring(lean.ring_state(), {number: lean.block_arrays(number) for number in lean.numbers()})
+    assert torch.equal(resumed.derived["made"], lean.derived["made"])
+    np.testing.assert_array_equal(resumed.arrays.action, lean.arrays.action)
+    copied = BlockBuffer(lean.spec, 4, with_images=False)
+    copied.keep("made", derive)
+    copied.load_state_dict(lean.state_dict())
+    assert torch.equal(copied.derived["made"], lean.derived["made"])
+
+
+def test_images_that_are_not_stored_are_not_asked_for(make_stream: MakeStream) -> None:
+    full, lean = BlockBuffer(SPEC, 4), BlockBuffer(SPEC, 4, with_images=False)
+    for ring in (full, lean):
+        ring.insert(make_stream(SPEC, 1)[0], 0)
+    with pytest.raises(ValueError, match="images of what is stored are not"):
+        lean.keep("mean", lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None])
+    pieces = {number: full.block_arrays(number) for number in full.numbers()}
+    other = BlockBuffer(SPEC, 4, with_images=False)
+    other.keep("mean", lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None])
+    with pytest.raises(ValueError, match=r"stored are images, wanted are \['mean'\]"):
+        other.load_ring(full.ring_state(), pieces)

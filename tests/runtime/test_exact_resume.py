@@ -138,6 +138,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "iqn": ("iqn", {"epsilon": {"interpolation": "linear", "points": [[0, 0.5]]}}),
+    "iqn, encoder learning": (
+        "iqn",
+        {"rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0}},
+    ),
     "iqn with everything": (
         "iqn",
         {

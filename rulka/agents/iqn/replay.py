@@ -252,10 +252,12 @@ class IqnReplay:
         """Makes the ring, and its priorities where there are any."""
         rows = spec.num_steps * spec.num_cars
         num_slots = max(2, -(-self._params.buffer_steps // rows))
-        place, remark = place_of_ring(spec, num_slots, self._device)
+        # An encoder that never learns makes the same of every image, whenever it is asked.
+        with_images = not self.has_features or any(self._params.rate_of.encoder.values)
+        place, remark = place_of_ring(spec, num_slots, self._device, with_images=with_images)
         if remark:
             _LOGGER.warning(remark)
-        storage = BlockStorage(BlockBuffer(spec, num_slots, place))
+        storage = BlockStorage(BlockBuffer(spec, num_slots, place, with_images=with_images))
         for name, derive in self._kept.items():
             storage.blocks.keep(name, derive)
         sampler = UniformRows()
