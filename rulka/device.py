@@ -107,6 +107,34 @@ def use_device(name: str | None = None) -> torch.device:
     return chosen.device
 
 
+def devices_of_learners(first: torch.device, count: int) -> list[torch.device]:
+    """Returns where several learners compute that begin on a device: each on a GPU, or all of them on the processor.
+
+    Raises:
+        DeviceError: if there are fewer GPUs, or processor cores, than learners.
+    """
+    if first.type == "cuda":
+        place, there = first.index or 0, torch.cuda.device_count()
+        devices = [torch.device("cuda", index) for index in range(place, there)]
+        what = f"{there} GPUs, of which they would take those from {first} on"
+    elif first.type == "cpu":
+        devices = [CPU] * _num_cores()
+        what = f"{len(devices)} processor cores"
+    else:
+        devices = [first]
+        what = f"one device, {first}"
+    if count > len(devices):
+        message = f"train.learners is {count}, and there are {what} here: each learner needs one of its own"
+        raise DeviceError(message, hint=f"Set train.learners to {len(devices)} or less, or name another device.")
+    return devices[:count]
+
+
+def _num_cores() -> int:
+    """Returns how many cores of the processor this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+
+
 def _automatic() -> ChosenDevice:
     problems = []
     for device in _present():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,10 +263,20 @@ class Learner(Protocol):
 
 @runtime_checkable
 class LearnsInRanks(Protocol):
-    """A learner that can learn as one with others, each from experience of its own, all making the same updates."""
+    """A learner that can learn as one with others, each from experience of its own, all making the same updates.
+
+    Attributes:
+        OWN_STATE: the names in its `state_dict` of what may differ between ranks; everything else is the same for all.
+    """
+
+    OWN_STATE: ClassVar[tuple[str, ...]]
 
     def join(self, ranks: Ranks) -> None:
         """Learns with others from now on, drawing random numbers of its own; before any experience is inserted."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether `update` would learn now; several update when all of them would."""
         ...
 
 

@@ -39,6 +39,20 @@ class AlgorithmParams(Section):
         """Returns what each of so many learners goes by, that together do what these parameters say."""
         return self.model_copy(update={name: getattr(self, name) // num_learners for name in self.SPLIT})
 
+    def indivisible(self, name: Algorithm, num_learners: int) -> list[tuple[bool, str]]:
+        """Returns what keeps so many learners from learning as one; see `impossible`."""
+        return [
+            (
+                num_learners > 1 and not self.SPLIT,
+                f"train.learners is {num_learners}, and {name} learns with one: set it to 1",
+            ),
+            *(self._indivisible(f"{name}.{count}", getattr(self, count), num_learners) for count in self.SPLIT),
+        ]
+
+    @staticmethod
+    def _indivisible(key: str, count: int, num_learners: int) -> tuple[bool, str]:
+        return count % num_learners > 0, f"{key} {count} cannot be split over {num_learners} train.learners"
+
     @property
     def races_per_start(self) -> int:
         """How many races of as many cars begin alike; 1 lets each begin by itself."""

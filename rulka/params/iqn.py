@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from rulka.params.algorithm import AlgorithmParams
 from rulka.params.base import (
     MOST,
+    Algorithm,
     BatchSize,
     Count,
     LearningRateSchedule,
@@ -155,6 +156,12 @@ class IqnParams(AlgorithmParams):
             return share
         samples = share.resets.further_samples // num_learners
         return share.model_copy(update={"resets": share.resets.model_copy(update={"further_samples": samples})})
+
+    def indivisible(self, name: Algorithm, num_learners: int) -> list[tuple[bool, str]]:
+        """Returns what keeps so many learners from learning as one; see `AlgorithmParams`."""
+        samples = 0 if self.resets is None else self.resets.further_samples
+        further = self._indivisible(f"{name}.resets.further_samples", samples, num_learners)
+        return [*super().indivisible(name, num_learners), further]
 
     def mini_race_decisions(self, decision_ms: int) -> int:
         """Returns how many decisions of so many ms a mini-race has."""

@@ -104,6 +104,11 @@ class Params(Section):
             *(
                 problem
                 for name in self.train.algorithms
+                for problem in self.algorithms[name].indivisible(name, self.train.learners)
+            ),
+            *(
+                problem
+                for name in self.train.algorithms
                 for problem in self.transfer.of(name).impossible(name, self.network, self.clone.shape)
             ),
             *self.network.impossible(self.encoder, self.observation),

@@ -82,7 +82,10 @@ class TrainParams(RaceStartParams):
         description="wall minutes after which training ends, if that comes first; null: none"
     )
     max_cpu_minutes: Positive | None = Field(description="the same of all processes together on processors; null: none")
-    num_collectors: Processes = Field(description="collector processes; 0 runs everything in this process")
+    learners: Several = Field(
+        description="that learn as one, each a process with its share of batches and collectors; the first is this one"
+    )
+    num_collectors: Processes = Field(description="collector processes; 0 runs them in those of the learners")
     inference: Literal["local", "central"] = Field(description="central lets policy workers act for the collectors")
     policy_workers: Count = Field(description="processes that act for the collectors, of central inference")
     car_groups: Count = Field(
@@ -121,6 +124,7 @@ class TrainParams(RaceStartParams):
             message = "central inference acts for collector processes, and num_collectors 0 has none"
             raise ValueError(message)
         self._check_policy_workers()
+        self._check_learners()
         if self.environment == "game":
             self._check_game()
         if self.num_tracks > self.num_cars // self.car_groups:
@@ -140,19 +144,38 @@ class TrainParams(RaceStartParams):
             message = f"{self.cars_per_collector} cars_per_collector cannot be parted into {self.car_groups} car_groups"
             raise ValueError(message)
 
+    def _check_learners(self) -> None:
+        """Refuses what several learners cannot have equal shares of."""
+        for name in ("num_collectors", *(("policy_workers",) if self.inference == "central" else ())):
+            if getattr(self, name) % self.learners:
+                message = f"{name} {getattr(self, name)} cannot be split over {self.learners} learners"
+                raise ValueError(message)
+
     @property
     def num_tracks(self) -> int:
         """How many tracks are raced on."""
         return sum(some.count for some in self.tracks)
 
     @property
+    def num_batches(self) -> int:
+        """Batches of cars: one for each collector, in a process of its own or in that of its learner."""
+        return max(self.learners, self.num_collectors)
+
+    @property
     def num_cars(self) -> int:
         """Cars of all collectors together."""
-        return max(1, self.num_collectors) * self.cars_per_collector
+        return self.num_batches * self.cars_per_collector
+
+    @property
+    def share_of_learner(self) -> TrainParams:
+        """What each of the learners goes by; the budget stays that of all."""
+        workers = max(1, self.policy_workers // self.learners)
+        collectors = self.num_collectors // self.learners
+        return self.model_copy(update={"learners": 1, "num_collectors": collectors, "policy_workers": workers})
 
     def _check_game(self) -> None:
         """Refuses what one car in a real game cannot do."""
-        one = {"cars_per_collector": 1, "check_races": 1}
+        one = {"cars_per_collector": 1, "check_races": 1, "learners": 1}
         nought = {"start_anywhere": 0.0, "start_from_earlier": 0.0, "start_lateral_m": 0.0, "start_heading_deg": 0.0}
         wrong = [f"{name} must be {value}" for name, value in (one | nought).items() if getattr(self, name) != value]
         if [some.kind for some in self.tracks] != ["main"]:

@@ -37,8 +37,9 @@ from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint, write_file
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck, RaceOutcomes
-from rulka.runtime.learner_loop import DivergedError
+from rulka.runtime.rank import DivergedError
 from rulka.runtime.run_lock import RunInUseError, locked
+from rulka.runtime.specs import rank_folder
 from rulka.stage import output_folder, run_stage
 
 ORDER_FILE, RESULT_FILE = "order.json", "result.json"
@@ -174,12 +175,14 @@ def take_over(checkpoint: Path, folder: Path, *, is_copied: bool) -> None:
             a turn.
     """
     state = load_checkpoint(checkpoint)
-    if state["experience"] is not None:
-        _copy_experience(checkpoint.parent, folder, state["experience"]["names"])
+    for rank, own in enumerate((state, *state["others"])):
+        if own["experience"] is not None:
+            theirs, ours = (rank_folder(each, rank) for each in (checkpoint.parent, folder))
+            _copy_experience(theirs, ours, own["experience"]["names"])
+        if is_copied:
+            own["collectors"] = None
     state |= {"best": [], "metrics_bytes": 0}
     state["run"] |= {"checked_version": -1}
-    if is_copied:
-        state["collectors"] = None
     Checkpoints(folder).save(state["run"]["env_steps"], state)
 
 

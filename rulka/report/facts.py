@@ -169,9 +169,11 @@ def _training(meta: Json) -> str:
     if not train or not training:
         return ""
     num_collectors, cars = training.get("num_collectors", train["num_collectors"]), train["cars_per_collector"]
-    who = f"{_count(num_collectors, 'collector process', 'collector processes')} with {cars} cars each and one learner"
+    learners = training.get("learners", 1)
+    learner = "one learner" if learners == 1 else f"{learners} learners"
+    who = f"{_count(num_collectors, 'collector process', 'collector processes')} with {cars} cars each and {learner}"
     if not num_collectors:
-        who = f"one process with {cars} cars"
+        who = f"one process with {cars} cars" if learners == 1 else f"{learners} learners with {cars} cars each"
     parts = [
         f"{label_of(str(meta.get('config', {}).get('algorithm', train['algorithm'])))}, {who}: "
         f"{training['env_steps']:,} env steps (decisions of one car) and {training['gradient_steps']:,} gradient steps "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.networks import decision_table
 from rulka.agents.quantisation import check_acting_precision
-from rulka.agents.spec import AgentSpec
+from rulka.agents.spec import AgentSpec, Learner
 from rulka.artifacts import (
     META_FILE,
     Artifact,
@@ -61,6 +61,7 @@ from rulka.params import (
 )
 from rulka.provenance import hash_json, hash_path, provenance
 from rulka.race_settings import RaceSettings
+from rulka.runtime.collector import CarBatch
 from rulka.runtime.connect import train_run
 from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.runtime.learner_loop import Outcome
@@ -75,11 +76,12 @@ from rulka.runtime.parts import (
     build_learner,
     collecting_actor,
     num_games,
+    share_of_agent,
 )
 from rulka.runtime.preference_pairs import CapturedRaces, given_pairs, pairs_file
 from rulka.runtime.records import RECORD_FILE
 from rulka.runtime.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
-from rulka.runtime.specs import RunSpec
+from rulka.runtime.specs import LearnerShare, MakeCars, RunSpec
 from rulka.stage import require
 from rulka.tracks.chosen import chosen_tracks
 from rulka.tracks.track import Track, load_track
@@ -264,7 +266,7 @@ class AgentRun:
         return replace(
             spec,
             make_cars=partial(make_cars, first.instance(last)),
-            make_collector_cars=lambda index: partial(make_cars, first.instance(index)),
+            make_collector_cars=partial(_in_game, make_cars, first),
         )
 
     def _lay_tracks(self) -> list[Path]:
@@ -287,24 +289,24 @@ class AgentRun:
         if len(files) == 1:
             return {"make_cars": partial(build_cars, files[0], settings)}
         # Every collector races on tracks of its own where there are enough.
-        num_shares = min(max(1, train.num_collectors), len(files))
+        num_shares = min(train.num_batches, len(files))
         make_cars = [partial(build_cars_on_tracks, files[share::num_shares], settings) for share in range(num_shares)]
         return {
             "make_cars": partial(build_cars_on_tracks, files, settings),
-            "make_collector_cars": lambda index: make_cars[index % num_shares],
+            "make_collector_cars": partial(_in_turn, make_cars),
             "num_tracks": len(files),
         }
 
     def _run_spec(self, initial: Artifact) -> RunSpec:
         sections = self._sections
         spec = self._agent_spec(initial)
+        build = partial(_build_learner, spec, sections, self._folders, self._init_dir, self._table)
         return RunSpec(
             **self._make_cars(),
             make_actor=partial(make_actor, spec),
             make_collecting_actor=collecting_actor(spec, sections.train),
-            make_learner=lambda: build_learner(
-                spec, initial, sections.train.seed, self._demonstrations(), self._device, self._pairs()
-            ),
+            make_learner=partial(build, LearnerShare(1, self._device)),
+            make_share=build,
             block=block_spec(sections.observation, sections.train, self._table),
             train=sections.train,
             folder=self.folder,
@@ -333,24 +335,6 @@ class AgentRun:
             precision=sections.train.precision,
         )
 
-    def _demonstrations(self) -> list[ExperienceBlock]:
-        """Returns what the agent is shown; nothing where its algorithm learns from its own experience alone."""
-        if not self._needs_demonstrations:
-            return []
-        require(self._folders.frames, "capture")
-        sections, races = self._sections, load_races(self._folders.races)
-        seen, places = sections.observation.frames, self._table.actions_per_decision
-        return demonstration_blocks(self._folders.frames, races, sections.rewards, seen, places)
-
-    def _pairs(self) -> PreferencePairs | None:
-        """Returns what it prefers to what; None where its algorithm asks for nothing or compares its own races."""
-        if self._given_pairs is None:
-            return None
-        require(self._folders.frames, "capture")
-        seen, places = self._sections.observation.frames, self._table.actions_per_decision
-        captured = CapturedRaces(self._folders.frames, load_races(self._folders.races), seen, places)
-        return given_pairs(self._given_pairs, captured, self._sections.train.seed)
-
     def _trained(self, initial: Artifact, outcome: Outcome) -> Artifact:
         inputs = {"agent_init": self._init_dir / META_FILE, "track": self._track}
         origin = provenance("train", self._sections.of(self._algorithm), inputs)
@@ -378,10 +362,50 @@ class AgentRun:
             "weights_of_env_steps": outcome.best.env_steps,
             "last_check": asdict(outcome.best.result),
             "precision": {"bfloat16": "bf16"}.get(outcome.precision, outcome.precision),
+            "learners": train.learners,
             "num_collectors": train.num_collectors,
             "cars": train.num_cars,
             "tracks": [track.uid for track in self._tracks],
         }
+
+
+def _in_turn(make_cars: Sequence[MakeCars], collector: int) -> MakeCars:
+    """Returns what builds the environment of a collector, of some that collectors have in turn."""
+    return make_cars[collector % len(make_cars)]
+
+
+def _in_game(make_cars: Callable[..., CarBatch], first: GameLink, collector: int) -> MakeCars:
+    """Returns what connects a collector to a game of its own."""
+    return partial(make_cars, first.instance(collector))
+
+
+def _build_learner(
+    spec: AgentSpec, sections: Sections, folders: Folders, init_dir: Path, table: ActionTable, share: LearnerShare
+) -> Learner:
+    """Builds the learner of a run, or one of several, in whatever process; see `rulka.runtime.specs.MakeShare`.
+
+    Args:
+        spec: of the agent.
+        sections: all that training reads.
+        folders: where it reads.
+        init_dir: of the initial agent, which was found to fit.
+        table: its actions.
+        share: what this learner has of the run.
+    """
+    initial = load_artifact(
+        init_dir, "agent_init", observation=sections.observation, actions=table, encoder=sections.encoder
+    )
+    entry, settings, seed = ALGORITHMS[spec.algorithm], sections.algorithms[spec.algorithm], sections.train.seed
+    seen, places = sections.observation.frames, table.actions_per_decision
+    demonstrations: list[ExperienceBlock] = []
+    if entry.needs_demonstrations(settings):
+        frames, races = require(folders.frames, "capture"), load_races(folders.races)
+        demonstrations = demonstration_blocks(frames, races, sections.rewards, seen, places)
+    pairs: PreferencePairs | None = None
+    if (wanted := entry.given_pairs(settings)) is not None:
+        captured = CapturedRaces(require(folders.frames, "capture"), load_races(folders.races), seen, places)
+        pairs = given_pairs(wanted, captured, seed)
+    return build_learner(share_of_agent(spec, share), initial, seed, demonstrations, share.device, pairs)
 
 
 def _without(values: dict[str, Any], beginnings: tuple[str, ...], inside: str = "") -> dict[str, Any]:

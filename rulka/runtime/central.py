@@ -107,7 +107,8 @@ class CentralInference:
 
     def _make_spec(self, worker: int, num_restarts: int) -> InferenceSpec:
         train = self._spec.train
-        numbers = [train.seed, _SEED_PURPOSE + worker, self._num_starts, num_restarts]
+        number = self._spec.first_collector + worker  # workers of other learners have others: there are no more of them
+        numbers = [train.seed, _SEED_PURPOSE + number, self._num_starts, num_restarts]
         served = range(worker, train.num_collectors, train.policy_workers)
         places = [place for collector in served for place in self._places(collector)]
         return InferenceSpec(

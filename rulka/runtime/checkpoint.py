@@ -112,10 +112,20 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(message) from error
 
 
-def _encode(state: Mapping[str, Any]) -> bytes:
+def packed(state: Mapping[str, Any]) -> bytes:
+    """Returns nested dictionaries, lists and tuples of tensors, numbers and texts as bytes."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    content = buffer.getvalue()
+    return buffer.getvalue()
+
+
+def unpacked(content: bytes) -> dict[str, Any]:
+    """Returns what `packed` made bytes of."""
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def _encode(state: Mapping[str, Any]) -> bytes:
+    content = packed(state)
     digest = hashlib.sha256(content).hexdigest()
     header = {"schema_version": SCHEMA_VERSION, "num_bytes": len(content), "sha256": digest}
     return json.dumps(header).encode() + b"\n" + content
@@ -131,7 +141,7 @@ def _decode(data: bytes) -> dict[str, Any]:
     if header.get("num_bytes") != len(content) or header.get("sha256") != hashlib.sha256(content).hexdigest():
         message = "its checksum does not match"
         raise ValueError(message)
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return unpacked(content)
 
 
 @contextmanager

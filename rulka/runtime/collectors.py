@@ -67,13 +67,16 @@ class Collectors(Protocol):
         """Gives weights to all collectors; they take them at the beginning of their next block."""
         ...
 
-    def collect(self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0) -> list[Delivery]:
+    def collect(
+        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
+    ) -> list[Delivery]:
         """Gives out permission for blocks and returns those that have been filled.
 
         Args:
             num_allowed_env_steps: a block may be begun while fewer environment steps have been given out.
             timeout_s: how long to wait for a block; 0 takes only what is there.
             budget_share: how much of the run's budget is used, for the schedules of blocks that are begun now.
+            env_steps_elsewhere: those taken by the collectors of other learners, for the same.
         """
         ...
 
@@ -120,18 +123,20 @@ class SerialCollectors:
         part = collector_spec(spec, 0, num_starts, 0)
         environment = part.make_cars(part.block.num_cars, at_line=False)
         self._actor = LocalActor(part.make_actor(part.seed))
-        self._collector = Collector(0, [CarGroup(environment, self._actor, part.seed)], part.block)
+        self._collector = Collector(part.index, [CarGroup(environment, self._actor, part.seed)], part.block)
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the collector's actor."""
         self._actor.load(version, tensors)
 
-    def collect(self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0) -> list[Delivery]:
+    def collect(
+        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
+    ) -> list[Delivery]:
         """Fills one block if it is allowed; never waits."""
         del timeout_s
         if self._env_steps >= num_allowed_env_steps:
             return []
-        races = self._collector.fill(self._block, Moment(self._env_steps, budget_share))
+        races = self._collector.fill(self._block, Moment(self._env_steps + env_steps_elsewhere, budget_share))
         self._env_steps += self._block.spec.num_env_steps
         cars = self._collector.cars.copy()
         spent = CollectorTimes(0.0, 0.0, self._collector.acting_s, self._collector.simulating_s)
@@ -189,7 +194,8 @@ class CollectorProcesses:
         self._spec, self._num_starts, self._env_steps = spec, num_starts, env_steps
         remove_left_memory(spec.folder)
         layout = layout_of(tensors)
-        check_room(_shared_bytes(spec, layout))
+        # The first learner looks before any other has begun.
+        check_room(_shared_bytes(spec, layout) * (spec.num_ranks if spec.rank == 0 else 1))
         self._weights = SharedWeights.create(layout)
         self._blocks = [SharedBlocks.create(spec.block, SLOTS_PER_COLLECTOR) for _ in range(count)]
         self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
@@ -230,9 +236,11 @@ class CollectorProcesses:
         """Writes weights into shared memory."""
         self._weights.publish(version, tensors)
 
-    def collect(self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0) -> list[Delivery]:
+    def collect(
+        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
+    ) -> list[Delivery]:
         """Gives out blocks, waits for a filled one, and returns those whose turn it is."""
-        self._give_out(num_allowed_env_steps, budget_share)
+        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
         if self._inference is not None:
             self._inference.look_after()
         for index, facts in self._supervisor.receive(timeout_s):
@@ -241,7 +249,7 @@ class CollectorProcesses:
             self._filled[index, facts.slot] = facts
         self._supervisor.replace_dead()  # after noting what they had finished
         deliveries = list(self._in_turn())
-        self._give_out(num_allowed_env_steps, budget_share)
+        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
         return deliveries
 
     def release(self, delivery: Delivery) -> None:
@@ -273,7 +281,7 @@ class CollectorProcesses:
             self._weights.close()
             remove_left_memory(self._spec.folder)
 
-    def _give_out(self, num_allowed_env_steps: int, budget_share: float) -> None:
+    def _give_out(self, num_allowed_env_steps: int, budget_share: float, env_steps_elsewhere: int) -> None:
         while self._env_steps < num_allowed_env_steps:
             able = [index for index, free in enumerate(self._free) if free]
             if not able:
@@ -284,7 +292,7 @@ class CollectorProcesses:
             self._free[index].remove(slot)
             self._under_way[index].add(slot)
             self._given_out.append((index, slot))
-            self._supervisor.send(index, Fill(slot, Moment(self._env_steps, budget_share)))
+            self._supervisor.send(index, Fill(slot, Moment(self._env_steps + env_steps_elsewhere, budget_share)))
             self._env_steps += self._spec.block.num_env_steps
 
     def _in_turn(self) -> Iterator[Delivery]:
@@ -347,9 +355,10 @@ def collector_spec(spec: RunSpec, index: int, num_starts: int, num_restarts: int
 
     Args:
         spec: of the run.
-        index: which collector.
+        index: which collector of the learner's.
         num_starts: how often the run was started before.
         num_restarts: how often this collector was started again since.
     """
+    index += spec.first_collector
     seed = int(np.random.SeedSequence([spec.train.seed, index, num_starts, num_restarts]).generate_state(1)[0])
     return CollectorSpec(index, seed, spec.cars_of(index), spec.collecting_actor, spec.block)

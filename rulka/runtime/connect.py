@@ -40,31 +40,46 @@ collectors saw and learns as far as it is permitted to:
 
 With `train.num_collectors: 0` the `SerialCollectors` take the place of the right-hand side, in this process, and a run
 repeats bit by bit.
+
+With `train.learners: N` there are as many learners, which learn as one: each has collectors of its own and all of the
+right-hand side, and the loop tells every rank what it tells its own (`rulka.runtime.rank`). When one is gone, all of
+them begin again at the last checkpoint:
+
+    +---------- process of the stage ----------+                +------ process of learner k, from 1 on ------+
+    |                                          |      pipe      |                                             |
+    |   LearnerLoop -- Rank 0      RankProcesses --- TakeTurn, Learn, Save, Stop ---> Rank k = Learner, and   |
+    |                   |                  <-------- Taken, Learned, Saved            |   CollectorProcesses  |
+    |                Learner ================== torch.distributed ===================+|                       |
+    +------------------------------------------+    gradients   +---------------------------------------------+
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
-from rulka.agents.quantisation import make_quantiser
-from rulka.agents.spec import Experience, Learner, LearnsInHalves
-from rulka.device import weights_on_host
+from rulka.agents.precision import Precision
+from rulka.agents.ranks import ALONE
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
 from rulka.params import TrainParams
+from rulka.processes import RestartBudget
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
-from rulka.runtime.collectors import CollectorProcesses, SerialCollectors, driven_block
-from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import Checks, Files, LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
-from rulka.runtime.other_half import OtherHalfProcess
+from rulka.runtime.other_ranks import NoOtherRanks, OtherRanks, RankProcesses
+from rulka.runtime.rank import build_rank, saved_of
+from rulka.runtime.ranks import ConnectedRanks, RanksApartError, meet
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
+from rulka.runtime.supervisor import MAX_RESTARTS
+
+REGROUPING_WINDOW_S = 600.0
+"""Within it learners may come apart `MAX_RESTARTS` times: to build them anew takes longer than a collector does."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -73,51 +88,43 @@ class DiskFullError(UserError):
     """There is no room for what a run writes beside its checkpoints."""
 
 
+class RanksKeepPartingError(RuntimeError):
+    """Learners came apart again and again."""
+
+
 @contextmanager
-def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
+def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator[LearnerLoop]:
     """Builds all parts of a run, goes on from its last checkpoint if there is one, and takes everything down again.
 
     Args:
         spec: what the run is made of.
         stop: tells the loop when somebody wants it to end.
+        num_restarts: how often all learners had to begin again.
 
     Nobody else may be working in the run's folder, see `rulka.runtime.run_folder`.
+
+    Raises:
+        RanksApartError, RankError: if there are several learners and one of them ends before it is ready.
     """
     remove_unfinished(spec.folder)
     checkpoints = Checkpoints(spec.folder)
     saved = checkpoints.load_newest()
     state = RunState(**saved["run"]) if saved else RunState()
-    learner = spec.make_learner()
-    experience = ExperienceFiles(spec.folder, state.num_starts)
-    if saved:
-        learner.load_state_dict(saved["learner"])
-        restore_experience(learner, experience, saved["experience"])
-    else:
-        experience.clear()
-    tensors = weights_on_host(learner.network)
-    quantiser = make_quantiser(learner.network, spec.train.acting_precision)
-    if saved:
-        quantiser.load_state_dict(saved["quantiser"])
-    if quantiser.needs_frames:
-        quantiser.observe(driven_block(spec, tensors))
     with ExitStack() as stack:
-        if spec.train.num_collectors:
-            half = _other_half(spec, learner, stack)
-            published = quantiser.quantise(learner.version, tensors)
-            collectors = CollectorProcesses(spec, published, state.env_steps, state.num_starts, other_half=half)
-            stack.callback(collectors.stop)
-            collectors.start()
-        else:
-            collectors = SerialCollectors(spec, state.env_steps, state.num_starts)
-            stack.callback(collectors.stop)
+        own, size = spec.of_rank(0), spec.train.learners
+        ranks = ALONE if size == 1 else ConnectedRanks(0, size, own.device)
+        rank = build_rank(own, saved and saved_of(saved, 0), state.num_starts, stack, ranks)
+        others: OtherRanks = NoOtherRanks()
+        if size > 1:
+            newest = checkpoints.files()[0] if saved else None
+            others = _other_ranks(spec, rank.learner.precision, newest, state.num_starts, stop, stack)
         checks = Checks(*(_greedy_check(spec, num_cars, stop) for num_cars in _check_sizes(spec.train)))
         for check in checks:
             stack.callback(check.close)
         num_bytes = saved["metrics_bytes"] if saved else 0
         metrics = MetricsLog(spec.folder, env_steps=state.env_steps, num_bytes=num_bytes)
         stack.callback(metrics.close)
-        files = Files(metrics, checkpoints, experience)
-        loop = LearnerLoop(spec, learner, quantiser, collectors, checks, files, stop, state)
+        loop = LearnerLoop(spec, rank, others, checks, Files(metrics, checkpoints), stop, state, num_restarts)
         if saved:
             loop.load_state(saved)
         else:
@@ -125,14 +132,17 @@ def connect(spec: RunSpec, stop: StopSignals) -> Iterator[LearnerLoop]:
         yield loop
 
 
-def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:
-    """Returns the way to the other half of a learner that has one elsewhere; its process is not started yet."""
-    if not isinstance(learner, LearnsInHalves) or learner.make_half() is None:
-        return None
-    half = OtherHalfProcess(learner, spec.block)
-    stack.callback(half.stop)
-    learner.part_with(half)
-    return half
+def _other_ranks(
+    spec: RunSpec, precision: Precision, newest: Path | None, num_starts: int, stop: StopSignals, stack: ExitStack
+) -> RankProcesses:
+    """Starts all learners but the first, which meets them; they go on from the newest checkpoint."""
+    parts = [spec.of_rank(rank, precision) for rank in range(1, spec.train.learners)]
+    others = RankProcesses(parts, spec.folder, newest, num_starts)
+    stack.callback(others.stop)
+    others.start()
+    others.gather(stop.check)
+    stack.enter_context(meet(others.meeting, 0, spec.train.learners, spec.of_rank(0).device))
+    return others
 
 
 def _check_sizes(train: TrainParams) -> tuple[int, int]:
@@ -147,28 +157,32 @@ def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals) -> GreedyChec
     return GreedyCheck(cars, actor, block, stop.check, is_by_return=spec.is_by_return)
 
 
-def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> None:
-    """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew."""
-    try:
-        if saved is not None:
-            learner.load_experience(Experience(saved["state"], files.pieces(saved["names"])))
-            files.go_on_from(saved["names"])
-            return
-    except DamagedExperienceError as error:
-        _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)
-    learner.forget_experience()
-
-
 def train_run(spec: RunSpec) -> Outcome:
     """Runs a whole training run; Ctrl-C and SIGTERM leave a checkpoint, no process and no shared memory.
 
+    Where one of several learners dies or falls silent, all of them begin again at the last checkpoint.
+
     Raises:
         DiskFullError: if there is no room for what the run writes beside its checkpoints.
+        RanksKeepPartingError: if learners come apart again and again.
         UserError: see `LearnerLoop.run`.
     """
+    budget = RestartBudget(MAX_RESTARTS, REGROUPING_WINDOW_S)
     try:
-        with StopSignals() as stop, connect(spec, stop) as loop:
-            return loop.run()
+        with StopSignals() as stop:
+            num_restarts = 0
+            while True:
+                try:
+                    with connect(spec, stop, num_restarts) as loop:
+                        return loop.run()
+                except RanksApartError as error:
+                    stop.check()
+                    if not budget.take():
+                        span = f"{budget.num_restarts + 1} times within {budget.window_s:.0f} s"
+                        message = f"learners came apart {span}; the last time {error}"
+                        raise RanksKeepPartingError(message) from error
+                    _LOGGER.warning("%s; all learners begin again at the last checkpoint", error)
+                    num_restarts += 1
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise

@@ -54,10 +54,10 @@ from rulka.runtime.checkpoint import write_file
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import Outcome
-from rulka.runtime.parts import acting_device, collecting_actor
+from rulka.runtime.parts import acting_device, collecting_actor, share_of_agent
 from rulka.runtime.run_folder import forget_run
 from rulka.runtime.run_lock import LOCK_FILE, PID_FILE, locked
-from rulka.runtime.specs import RunSpec
+from rulka.runtime.specs import LearnerShare, RunSpec
 
 ENVIRONMENT_RUNS = RUNS / "environments"
 RUN_FILE, AGENT_FILE, WEIGHTS_FILE = "run.json", "agent.json", "weights.safetensors"
@@ -282,12 +282,14 @@ def _train(
     facts: EnvironmentFacts, spec: AgentSpec, params: Params, folder: Path, device: torch.device
 ) -> EnvironmentAgent:
     train = params.train
+    build = partial(_new_learner, spec, train.seed)
     outcome = train_run(
         RunSpec(
             make_cars=partial(build_episodes, facts.environment, params.observation),
             make_actor=partial(make_actor, spec),
             make_collecting_actor=collecting_actor(spec, train),
-            make_learner=partial(_new_learner, spec, train.seed, device),
+            make_learner=partial(build, LearnerShare(1, device)),
+            make_share=build,
             block=_block_spec(spec, params, train.cars_per_collector),
             train=train,
             folder=folder,
@@ -310,9 +312,9 @@ def _train(
     return replace(agent, returns=race_in_environment(agent, train.final_check_races, seed, device))
 
 
-def _new_learner(spec: AgentSpec, seed: int, device: torch.device) -> Learner:
+def _new_learner(spec: AgentSpec, seed: int, share: LearnerShare) -> Learner:
     """Returns a learner that begins with fresh weights, as it would with those of an initial agent."""
-    learner = make_learner(spec, seed, device)
+    learner = make_learner(share_of_agent(spec, share), seed, share.device)
     learner.load_network(learner.network.state_dict())
     return learner
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-import torch
-
-from rulka.agents.quantisation import Quantiser
-from rulka.agents.spec import Learner
 from rulka.device import weights_on_host
 from rulka.errors import UserError
 from rulka.processes import cpu_seconds
 from rulka.progress import Progress
-from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import Collectors
-from rulka.runtime.experience_files import ExperienceFiles
+from rulka.runtime.checkpoint import Checkpoints, unpacked
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck
 from rulka.runtime.live import LiveCars
+from rulka.runtime.messages import Compare, Compared, Learn, Learned, Save, Saved, Standing, Taken, TakeTurn, Written
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
 from rulka.runtime.metrics_log import MetricsLog
+from rulka.runtime.other_ranks import OtherRanks
+from rulka.runtime.rank import Rank, permitted
 from rulka.runtime.records import Records
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
@@ -31,14 +28,16 @@ from rulka.runtime.supervisor import WorkerCrashError
 WAIT_S = 0.5
 """Longest wait for experience before looking at signals and clocks again."""
 REPORT_S = 2.0
+COMPARE_S = 30.0
+"""How often the weights of several learners are compared, beside at each checkpoint."""
 CHECK_SEED, CHOICE_SEED = 1, 2
 """Added to the run's seed, shifted: starts of the greedy checks and of the last choice."""
 
 EndedBy = Literal["max_env_steps", "max_minutes", "max_cpu_minutes"]
 
 
-class DivergedError(UserError):
-    """Weights are not numbers any more."""
+class RanksDifferError(UserError):
+    """Learners that learn as one have different weights."""
 
 
 class StalledError(RuntimeError):
@@ -96,39 +95,55 @@ class Checks(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Where a run writes."""
+    """Where a run writes, beside what is a rank's own."""
 
     metrics: MetricsLog
     checkpoints: Checkpoints
-    experience: ExperienceFiles
 
 
 class LearnerLoop:
-    """One training run in the process of the learner; all parts are handed in, see `rulka.runtime.connect`."""
+    """One training run in the process of the learner, the first one where there are several.
+
+    All parts are handed in, see `rulka.runtime.connect`. Several learners take turns at the same time: each inserts
+    what its collectors have, and when all of them have enough, all make an update together.
+    """
 
     def __init__(
         self,
         spec: RunSpec,
-        learner: Learner,
-        quantiser: Quantiser,
-        collectors: Collectors,
+        rank: Rank,
+        others: OtherRanks,
         checks: Checks,
         files: Files,
         stop: StopSignals,
         state: RunState,
+        num_restarts: int = 0,
     ) -> None:
+        """Takes the parts.
+
+        Args:
+            spec: of all of the run.
+            rank: the learner of this process and what is its own.
+            others: all other learners.
+            checks: greedy races.
+            files: where it writes.
+            stop: tells when somebody wants it to end.
+            state: where it begins.
+            num_restarts: how often all learners had to begin again.
+        """
         self.spec, self.state = spec, state
         self.races, self.best = RaceStatistics(), BestWeights(spec.train.check_candidates)
-        self._learner, self._quantiser, self._collectors, self._checks = learner, quantiser, collectors, checks
-        self._files, self._stop = files, stop
-        self._shares, self._learning = TimeShares(learner.allowed_lag), LearningMeans()
+        self._rank, self._others, self._checks, self._files, self._stop = rank, others, checks, files, stop
+        self._learner, self._quantiser, self._collectors = rank.learner, rank.quantiser, rank.collectors
+        self._shares, self._learning = TimeShares(self._learner.allowed_lag), LearningMeans()
         self._live = LiveCars(spec.folder)
         self.records = Records(spec.folder)
-        self._published = -1
+        self._standings: list[Standing] = [rank.standing(), *others.standings]
+        self._num_restarts = num_restarts
         self._has_work = False
         self._has_begun = False
         self._last_check: dict[str, float | None] = {}
-        self._clock_s = self._reported_s = self._saved_s = time.monotonic()
+        self._clock_s = self._reported_s = self._saved_s = self._compared_s = time.monotonic()
         self._cpu_s = 0.0
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -136,8 +151,6 @@ class LearnerLoop:
         self.races.load_state_dict(state["races"])
         self.best.load_state_dict(state["best"])
         self.records.load_state_dict(state["records"])
-        if state["collectors"] is not None:
-            self._collectors.load_state_dict(state["collectors"])
 
     def run(self) -> Outcome:
         """Trains until a limit is reached.
@@ -148,6 +161,9 @@ class LearnerLoop:
             CheckpointError: if a checkpoint cannot be written.
             DivergedError: if the weights are not finite; the last checkpoint is from before.
             StalledError: if learner and collectors wait for each other.
+            RanksApartError: if another learner is gone; nothing was saved.
+            RankError: if another learner ended by an error of its own; nothing was saved.
+            RanksDifferError: if learners have different weights; nothing was saved.
         """
         self.state.num_starts += 1
         self._clock_s = self._reported_s = self._saved_s = time.monotonic()
@@ -161,7 +177,8 @@ class LearnerLoop:
                 self._save()
                 raise
             self._save()
-            self._collectors.stop()  # the last races need the processor more
+            self._others.stop()  # the last races need the processor more
+            self._collectors.stop()
             best = self.best.choose(self._checks.last, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
         return Outcome(best, ended_by, self.state, self.records.time_s, self._learner.precision)
 
@@ -197,52 +214,88 @@ class LearnerLoop:
 
     def _take_experience(self) -> int:
         """Inserts all blocks that are there, waiting a moment if there is nothing else to do; returns env steps."""
-        allowed = min(self._learner.num_allowed_env_steps(), self.spec.train.max_env_steps)
         env_steps_before = self.state.env_steps
+        turn, *turns = self._turns()
+        self._others.tell(turns)
+        own = self._rank.take(turn, self._shares.spending)
         with self._shares.spending("waiting"):
-            deliveries = self._collectors.collect(allowed, 0.0 if self._has_work else WAIT_S, self._budget_share())
-        self._shares.add_deliveries(len(deliveries))
-        for delivery in deliveries:
-            with self._shares.spending("inserting"):
-                self._learner.insert(delivery.block, delivery.collector, delivery.facts.version)
-                self._quantiser.observe(delivery.block)
-                self._collectors.release(delivery)
-            self._shares.add_block(delivery.collector, delivery.facts, self.spec.block, self._learner.version)
-            self.races.add(delivery.facts.races)
-            self._live.add(delivery.collector, delivery.facts.cars)
-            self.state.env_steps += self.spec.block.num_env_steps
+            taken = [own, *self._others.hear(Taken)]
+        self._standings = [each.standing for each in taken]
+        self._shares.add_deliveries(sum(len(each.blocks) for each in taken))
+        for rank, each in enumerate(taken):
+            for block in each.blocks:
+                self._shares.add_block(block.collector, block.facts, self.spec.block, block.version)
+                self.races.add(block.facts.races)
+                self._live.add(block.collector, block.facts.cars)
+                self.state.env_steps += self.spec.block.num_env_steps
+            self._shares.add_inference(each.inference)
+            self._shares.add_learner(rank, each.spent_s)
         return self.state.env_steps - env_steps_before
 
+    def _turns(self) -> list[TakeTurn]:
+        """Returns what each rank may take now; one that has enough to learn does not make the others wait for more."""
+        most, share = [self.spec.train.max_env_steps], self._budget_share()
+        if len(self._standings) > 1:
+            most = permitted(most[0], self.spec.block.num_env_steps, self._standings)
+        return [
+            TakeTurn(
+                most[rank],
+                0.0 if self._has_work or (standing.is_ready and len(most) > 1) else WAIT_S,
+                share,
+                self.state.env_steps - standing.num_env_steps,
+            )
+            for rank, standing in enumerate(self._standings)
+        ]
+
     def _learn(self) -> None:
-        self._learner.set_budget_share(self._budget_share())
-        with self._shares.spending("updating"):
-            values = self._learner.update()
+        self._has_work = all(standing.is_ready for standing in self._standings)
+        if not self._has_work:
+            return
+        share, total = self._budget_share(), self.state.env_steps
+        order, *orders = (Learn(share, total - standing.num_env_steps) for standing in self._standings)
+        self._others.tell(orders)
+        with self._others.learning():
+            values = self._rank.learn(order, self._shares.spending)
         self._has_work = values is not None
         if values is not None:
-            self._shares.add_update(values.get("num_samples", 0.0))
-            self._learning.add(values)
-            self.state.gradient_steps += int(values.get("gradient_steps", 0))
             with self._shares.spending("publishing"):
                 self._publish()
+            with self._shares.spending("waiting"):
+                learned = self._others.hear(Learned)
+            num_samples = values.get("num_samples", 0.0) + sum(each.num_samples for each in learned)
+            self._shares.add_update(num_samples)
+            self._learning.add(values | {"num_samples": num_samples})
+            self.state.gradient_steps += int(values.get("gradient_steps", 0))
+            self._compare_when_due()
 
     def _publish(self) -> None:
-        if self._learner.version == self._published:
-            return
-        tensors = weights_on_host(self._learner.network)
-        wrong = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+        self._shares.add_weights(self._rank.publish())
+
+    def _compare_when_due(self) -> None:
+        if time.monotonic() - self._compared_s >= COMPARE_S:
+            self._others.tell_all(Compare())
+            self._compare([each.checksum for each in self._others.hear(Compared)])
+
+    def _compare(self, checksums: Sequence[int]) -> None:
+        """Makes sure that all learners have the same weights."""
+        self._compared_s = time.monotonic()
+        own = self._rank.checksum() if checksums else 0
+        wrong = [rank for rank, found in enumerate(checksums, 1) if found != own]
         if wrong:
-            message = f"training diverged: after update {self._learner.version}, {wrong[0]!r} holds NaN or infinity"
-            raise DivergedError(message, hint="Lower the learning rate; the last checkpoint is from before.")
-        published = self._quantiser.quantise(self._learner.version, tensors)
-        self._collectors.publish(self._learner.version, published)
-        self._shares.add_weights(published)
-        self._published = self._learner.version
+            count, version = len(self._standings), self._learner.version
+            message = f"after update {version}, learner {wrong[0]} of {count} has other weights than learner 0"
+            hint = "All of them make the same updates: this is a fault of Rulka, of a library or of the machine. Start "
+            raise RanksDifferError(
+                message, hint=f"{hint}again to go on from the last checkpoint, when they were equal."
+            )
 
     def _look_for_stall(self, num_taken: int) -> None:
-        if num_taken or self._has_work or self._collectors.num_under_way:
+        if num_taken or self._has_work or any(standing.num_under_way for standing in self._standings):
             return
-        allowed = self._learner.num_allowed_env_steps()
-        if allowed <= self.state.env_steps < self.spec.train.max_env_steps:
+        if self.state.env_steps >= self.spec.train.max_env_steps:
+            return
+        if all(standing.num_allowed_env_steps <= standing.num_env_steps for standing in self._standings):
+            allowed = sum(standing.num_allowed_env_steps for standing in self._standings)
             message = (
                 f"the learner waits for experience, but allows {allowed} environment steps, "
                 f"and {self.state.env_steps} were taken"
@@ -292,13 +345,12 @@ class LearnerLoop:
             "minutes": self.state.seconds / 60.0,
             "cpu_minutes": self.state.cpu_seconds / 60.0,
             "version": self._learner.version,
-            "blocks_under_way": self._collectors.num_under_way,
-            "num_restarts": self._collectors.num_restarts,
+            "blocks_under_way": sum(standing.num_under_way for standing in self._standings),
+            "num_restarts": self._num_restarts + sum(standing.num_restarts for standing in self._standings),
             "record_s": self.records.time_s,
         }
         learned = {name: value for name, value in self._learning.take().items() if name not in values}
         checked, self._last_check = self._last_check, {}
-        self._shares.add_inference(self._collectors.take_inference_times())
         shares, collectors = self._shares.take()
         with self._shares.spending("reporting"):
             values |= self.races.values() | shares | learned | checked
@@ -329,12 +381,14 @@ class LearnerLoop:
         self._last_check = _named_check(result)
 
     def _save(self) -> None:
+        """Writes a checkpoint; what it names of other learners' experience they have written before."""
         self._saved_s = time.monotonic()
-        state = {
-            "learner": self._learner.state_dict(),
-            "experience": self._save_experience(),
-            "quantiser": self._quantiser.state_dict(),
-            "collectors": self._collectors.state_dict(),
+        self._others.tell_all(Save())
+        own = self._rank.save()
+        saved = self._others.hear(Saved)
+        self._compare([each.checksum for each in saved])
+        state = own | {
+            "others": [unpacked(each.state) for each in saved],
             "records": self.records.state_dict(),
             "run": asdict(self.state),
             "races": self.races.state_dict(),
@@ -342,14 +396,8 @@ class LearnerLoop:
             "metrics_bytes": self._files.metrics.num_bytes,
         }
         self._files.checkpoints.save(self.state.env_steps, state)
-        self._files.experience.forget_others()
-
-    def _save_experience(self) -> dict[str, Any] | None:
-        """Writes what is new of the experience, and returns what a checkpoint says of all of it."""
-        if self.spec.train.experience == "rebuilt":
-            return None
-        experience = self._learner.experience()
-        return {"state": experience.state, "names": self._files.experience.write(experience.pieces)}
+        self._rank.experience.forget_others()
+        self._others.tell_all(Written())
 
     def _seed(self, purpose: int) -> int:
         return (self.spec.train.seed << 8) + purpose

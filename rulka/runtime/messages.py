@@ -1,11 +1,13 @@
-"""What collectors and the learner say to each other: small frozen objects through one pipe for each collector.
+"""What processes of a run say to each other: small frozen objects through pipes, one for each process.
 
-Bulk data never travels here: frames and floats lie in `shared_blocks`, weights in `weights`.
+Collectors talk with their learner, and where there are several, these with the first of them. Bulk data never travels
+here: frames and floats lie in `shared_blocks`, weights in `weights`, and gradients go from learner to learner.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,5 +184,167 @@ class InferenceTimes:
     num_decisions: int = 0
 
 
-ToWorker = Fill | Show | Permit | Stop
-FromWorker = BlockFilled | InferenceTimes | Seen | Taught | Heartbeat | Failed
+@dataclass(frozen=True)
+class Meet:
+    """To another learner: all are ready, and meet now."""
+
+
+@dataclass(frozen=True)
+class TakeTurn:
+    """To a learner: take experience in from its collectors, and give these permission for more.
+
+    Attributes:
+        most_env_steps: as many its collectors may have begun in all, however many more it would allow.
+        wait_s: longest wait for a block.
+        budget_share: of the run that is used.
+        env_steps_elsewhere: that the other learners have taken in.
+    """
+
+    most_env_steps: int
+    wait_s: float
+    budget_share: float
+    env_steps_elsewhere: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a learner is.
+
+    Attributes:
+        num_env_steps: that it has taken in.
+        num_allowed_env_steps: that it allows.
+        num_under_way: blocks that its collectors may fill and have not filled yet.
+        is_ready: whether it could learn now.
+        num_restarts: how often a process of its collectors was started again.
+    """
+
+    num_env_steps: int
+    num_allowed_env_steps: int
+    num_under_way: int
+    is_ready: bool
+    num_restarts: int
+
+
+@dataclass(frozen=True)
+class TakenBlock:
+    """A block that a learner has taken in.
+
+    Attributes:
+        collector: who filled it, by its number in all of the run.
+        facts: of the block.
+        version: of the learner's weights when it came.
+    """
+
+    collector: int
+    facts: BlockFilled
+    version: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """From a learner, after its turn.
+
+    Attributes:
+        blocks: that it has taken in.
+        standing: how far it is now.
+        inference: what central inference said of its time.
+        spent_s: seconds that it spent since it last said so, by activity.
+    """
+
+    blocks: tuple[TakenBlock, ...]
+    standing: Standing
+    inference: tuple[InferenceTimes, ...] = ()
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Learn:
+    """To a learner: make an update, together with all others.
+
+    Attributes:
+        budget_share: of the run that is used.
+        env_steps_elsewhere: that the other learners have taken in.
+    """
+
+    budget_share: float
+    env_steps_elsewhere: int
+
+
+@dataclass(frozen=True)
+class Learned:
+    """From a learner: it has made the update, and its collectors have the new weights.
+
+    Attributes:
+        num_samples: that it learned from.
+    """
+
+    num_samples: float
+
+
+@dataclass(frozen=True)
+class Compare:
+    """To a learner: tell what your weights are."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """From a learner.
+
+    Attributes:
+        checksum: of its weights.
+    """
+
+    checksum: int
+
+
+@dataclass(frozen=True)
+class Save:
+    """To a learner: write your experience, and tell what a checkpoint has to hold of you."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """From a learner.
+
+    Attributes:
+        state: what a checkpoint holds of it, as `rulka.runtime.checkpoint.packed` makes of it.
+        checksum: of its weights.
+    """
+
+    state: bytes
+    checksum: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """To a learner: the checkpoint with what it saved last is on the disk."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """From a learner that has built all of its parts.
+
+    Attributes:
+        standing: where it begins.
+    """
+
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class Refused:
+    """From a learner, just before it ends: an error that a person can act on.
+
+    Attributes:
+        message: of the error.
+        hint: what to do.
+    """
+
+    message: str
+    hint: str
+
+
+ToRank = Meet | TakeTurn | Learn | Compare | Save | Written | Stop
+FromRank = Ready | Taken | Learned | Compared | Saved | Refused
+ToWorker = Fill | Show | Permit | ToRank
+FromWorker = BlockFilled | InferenceTimes | Seen | Taught | FromRank | Heartbeat | Failed

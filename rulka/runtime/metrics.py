@@ -139,6 +139,11 @@ class TimeShares:
         """Adds weights that were just given to the collectors."""
         self._num_weight_bytes += sum(tensor.nbytes for tensor in tensors.values())
 
+    def add_learner(self, rank: int, spent_s: Mapping[str, float]) -> None:
+        """Adds the seconds that a further learner spent, by activity."""
+        for activity, seconds in spent_s.items():
+            self._further_s[rank][activity] += seconds
+
     def add_update(self, num_samples: float) -> None:
         """Adds an update that learned from so many transitions or decisions, each counted as often as it was used."""
         self._num_samples += num_samples
@@ -148,7 +153,7 @@ class TimeShares:
 
         Returns:
             The learner's shares of the wall clock and the collectors' shares of their own time, all of them together;
-            and the same for each collector, under tags of its own.
+            and the same for each further learner and each collector, under tags of their own.
         """
         wall_s = max(1e-9, time.monotonic() - self._started_s)
         behind, learner_s = self._versions_behind, self._learner_s
@@ -177,6 +182,11 @@ class TimeShares:
             for name, share in _shares(spent_s).items()
             if share is not None
         }
+        each |= {
+            f"Learners/{rank}/{activity}_share": seconds / wall_s
+            for rank, spent_s in sorted(self._further_s.items())
+            for activity, seconds in spent_s.items()
+        }
         self._start()
         return values, each
 
@@ -186,6 +196,7 @@ class TimeShares:
         self._num_block_bytes = self._num_weight_bytes = 0
         self._learner_s = dict.fromkeys(get_args(Activity), 0.0)
         self._collector_s: dict[int, NDArray[np.float64]] = defaultdict(_NO_TIME.copy)
+        self._further_s: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._versions_behind: list[int] = []
         self._num_ready: list[int] = []
         self._inference: list[InferenceTimes] = []

@@ -25,7 +25,7 @@ from rulka.game.link import GameLink
 from rulka.observation import num_floats
 from rulka.params import ObservationParams, TrainParams
 from rulka.race_settings import RaceSettings
-from rulka.runtime.specs import MakeActor
+from rulka.runtime.specs import LearnerShare, MakeActor
 from rulka.tracks.track import load_track
 
 
@@ -56,7 +56,7 @@ def build_game_cars(track: Path, settings: RaceSettings, link: GameLink, num_car
 
 def num_games(train: TrainParams) -> int:
     """Returns how many games a run needs: one for each collector, and a last one for the greedy checks."""
-    return max(1, train.num_collectors) + 1
+    return train.num_batches + 1
 
 
 def build_learner(
@@ -85,6 +85,12 @@ def build_learner(
         assert isinstance(learner, LearnsFromPairs)
         learner.insert_pairs(pairs)
     return learner
+
+
+def share_of_agent(spec: AgentSpec, share: LearnerShare) -> AgentSpec:
+    """Returns what one of several learners goes by; the only one goes by all."""
+    settings = spec.settings.share_of_learner(share.num_learners)
+    return replace(spec, settings=settings, precision=share.precision or spec.precision)
 
 
 def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:

@@ -22,6 +22,7 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.live import LIVE_FILE
 from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.shared_memory import remove_left_memory
+from rulka.runtime.specs import rank_folders
 
 FINAL_FOLDER = "final"
 DELIVERY_FILE = "delivered.json"
@@ -78,7 +79,7 @@ def forget_run(folder: Path) -> int:
     """
     num_bytes = _size_of_state(folder)
     Checkpoints(folder).clear()
-    ExperienceFiles(folder, 0).clear()
+    drop_experience(folder)
     if (folder / FINAL_FOLDER).exists():
         shutil.rmtree(folder / FINAL_FOLDER)
     for name in (LIVE_FILE, DELIVERY_FILE):
@@ -91,7 +92,8 @@ def drop_experience(folder: Path) -> None:
 
     Its checkpoints stay: should the trained agent be damaged before DVC has it, it is chosen again from them.
     """
-    ExperienceFiles(folder, 0).clear()
+    for each in rank_folders(folder):
+        ExperienceFiles(each, 0).clear()
 
 
 def clean_up(runs: Path, current: Collection[Path]) -> None:
@@ -118,7 +120,7 @@ def clean_up(runs: Path, current: Collection[Path]) -> None:
 
 def _clean(folder: Path, *, may_stay: bool) -> bool:
     """Cleans the folder of one run; returns whether it can be gone on with."""
-    if memory_bytes := remove_left_memory(folder):
+    if memory_bytes := sum(map(remove_left_memory, rank_folders(folder))):
         _LOGGER.warning("%s: removed %s of shared memory of a killed run", folder.as_posix(), _megabytes(memory_bytes))
     remove_unfinished(folder)
     if not _size_of_state(folder):
@@ -135,7 +137,7 @@ def _clean(folder: Path, *, may_stay: bool) -> bool:
 
 
 def _state_files(folder: Path) -> list[Path]:
-    inside = (ExperienceFiles(folder, 0).folder, folder / FINAL_FOLDER)
+    inside = (*(ExperienceFiles(each, 0).folder for each in rank_folders(folder)), folder / FINAL_FOLDER)
     return [*Checkpoints(folder).files(), *(file for part in inside for file in part.rglob("*") if file.is_file())]
 
 

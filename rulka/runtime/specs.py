@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from rulka.agents.precision import Precision
 from rulka.agents.spec import Actor, Learner
 from rulka.buffers.experience import BlockSpec
-from rulka.device import CPU
+from rulka.device import CPU, devices_of_learners
 from rulka.params import TrainParams
 from rulka.runtime.collector import CarBatch
+
+RANKS_FOLDER = "ranks"
+"""What is a further learner's own, in the folder of a run: `1`, `2` and so on."""
 
 
 class MakeCars(Protocol):
@@ -38,8 +43,31 @@ class MakeActor(Protocol):
 
 
 @dataclass(frozen=True)
+class LearnerShare:
+    """What one of several learners is built by.
+
+    Attributes:
+        num_learners: how many there are.
+        device: where this one learns.
+        precision: in which all of them learn, as the first one has measured; None for the first one.
+    """
+
+    num_learners: int
+    device: torch.device
+    precision: Precision | None = None
+
+
+class MakeShare(Protocol):
+    """Builds one of several learners; picklable, as `MakeCars` is."""
+
+    def __call__(self, share: LearnerShare) -> Learner:
+        """Builds it."""
+        ...
+
+
+@dataclass(frozen=True)
 class RunSpec:
-    """One training run.
+    """One training run, or what one of its learners has of it.
 
     Attributes:
         make_cars: builds the environment of a collector, or of a greedy check.
@@ -57,6 +85,10 @@ class RunSpec:
             the CPU.
         make_collecting_actor: builds the actor of collectors and policy workers, which takes versions as
             `train.acting_precision` has them published; None lets `make_actor` build them all.
+        make_share: builds one of several learners; None where a run has one.
+        rank: which of the learners this is.
+        num_ranks: how many share the run.
+        first_collector: the number, in all of the run, of the first collector here.
     """
 
     make_cars: MakeCars
@@ -71,6 +103,10 @@ class RunSpec:
     is_by_return: bool = False
     device: torch.device = CPU
     make_collecting_actor: MakeActor | None = None
+    make_share: MakeShare | None = None
+    rank: int = 0
+    num_ranks: int = 1
+    first_collector: int = 0
 
     @property
     def collecting_actor(self) -> MakeActor:
@@ -78,8 +114,45 @@ class RunSpec:
         return self.make_collecting_actor or self.make_actor
 
     def cars_of(self, collector: int) -> MakeCars:
-        """Returns what builds the environment of a collector."""
+        """Returns what builds the environment of a collector, by its number in all of the run."""
         return self.make_cars if self.make_collector_cars is None else self.make_collector_cars(collector)
+
+    def of_rank(self, rank: int, precision: Precision | None = None) -> RunSpec:
+        """Returns what one of several learners has of the run: a share, a folder and a device of its own.
+
+        Args:
+            rank: which one.
+            precision: see `LearnerShare`.
+
+        Raises:
+            DeviceError: if there are more learners than devices.
+        """
+        count = self.train.learners
+        if count == 1:
+            return self
+        assert self.make_share is not None
+        device = devices_of_learners(self.device, count)[rank]
+        return replace(
+            self,
+            make_learner=partial(self.make_share, LearnerShare(count, device, precision)),
+            make_share=None,
+            train=self.train.share_of_learner,
+            folder=rank_folder(self.folder, rank),
+            device=device,
+            rank=rank,
+            num_ranks=count,
+            first_collector=rank * (self.train.num_batches // count),
+        )
+
+
+def rank_folder(folder: Path, rank: int) -> Path:
+    """Returns where experience and shared memory of one of several learners are noted, in the folder of a run."""
+    return folder / RANKS_FOLDER / str(rank) if rank else folder
+
+
+def rank_folders(folder: Path) -> list[Path]:
+    """Returns those of all learners that ever were."""
+    return [folder, *sorted(path for path in (folder / RANKS_FOLDER).glob("*") if path.is_dir())]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import logging
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -21,6 +21,7 @@ from rulka.processes import STOP_GRACE_S, RestartBudget, interrupts_blocked
 from rulka.runtime.messages import (
     BlockFilled,
     Failed,
+    FromRank,
     FromWorker,
     Heartbeat,
     InferenceTimes,
@@ -40,7 +41,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _LOGGER = logging.getLogger(__name__)
 
 
-Facts = BlockFilled | InferenceTimes | Seen | Taught
+Facts = BlockFilled | InferenceTimes | Seen | Taught | FromRank
 """What processes say beside that they are alive or about to end."""
 
 
@@ -75,6 +76,21 @@ class Worker:
     is_connected: bool = True
 
 
+@dataclass(frozen=True)
+class Lost:
+    """A process that is gone.
+
+    Attributes:
+        index: which one.
+        reason: how it ended, in words.
+        traceback: that it sent before, or an empty text.
+    """
+
+    index: int
+    reason: str
+    traceback: str
+
+
 class Supervisor:
     """The processes of a run that do the same work.
 
@@ -89,6 +105,8 @@ class Supervisor:
         make_spec: Callable[[int, int], object],
         on_restart: Callable[[int], None],
         silence_limit_s: float = SILENCE_LIMIT_S,
+        *,
+        are_parents: bool = False,
     ) -> None:
         """Prepares; `start` starts.
 
@@ -98,9 +116,10 @@ class Supervisor:
             make_spec: returns the spec of a process from its index and the number of its starts before; picklable.
             on_restart: told the index of a process that is gone, before its successor starts.
             silence_limit_s: a process that says nothing for so long counts as crashed.
+            are_parents: whether they start processes of their own, which they have to end themselves.
         """
         self._title, self._run, self._make_spec = title, run, make_spec
-        self._on_restart, self._silence_limit_s = on_restart, silence_limit_s
+        self._on_restart, self._silence_limit_s, self._are_parents = on_restart, silence_limit_s, are_parents
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
         self.num_restarts = 0
@@ -137,14 +156,33 @@ class Supervisor:
         for worker in self._workers:
             is_silent = time.monotonic() - worker.heard_s > self._silence_limit_s
             if is_silent or not worker.is_connected:
-                self._replace(worker, is_silent=is_silent)
+                self._replace(worker, self._silence_limit_s if is_silent else None)
 
-    def stop(self) -> None:
-        """Ends all processes: asks, then terminates, then kills. Returns when none is left."""
+    def lost(self, silent: Collection[int] = (), limit_s: float = SILENCE_LIMIT_S) -> list[Lost]:
+        """Returns which processes have ended, and ends those that are silent; none of them is started again.
+
+        Args:
+            silent: who has said nothing for too long, by index.
+            limit_s: how long that is.
+        """
+        return [
+            Lost(worker.index, self._reap(worker, limit_s if worker.index in silent else None), worker.traceback)
+            for worker in self._workers
+            if worker.index in silent or not worker.is_connected
+        ]
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Ends all processes: asks, then terminates, then kills. Returns when none is left.
+
+        Args:
+            grace_s: how long they may take when they are asked.
+        """
         for worker in self._workers:
             self.send(worker.index, Stop())
-        for end in (None, BaseProcess.terminate, BaseProcess.kill):
-            _end([worker.process for worker in self._workers], end)
+        processes = [worker.process for worker in self._workers]
+        _end(processes, None, grace_s)
+        for end in (BaseProcess.terminate, BaseProcess.kill):
+            _end(processes, end, STOP_GRACE_S)
         for worker in self._workers:
             worker.connection.close()
         self._workers.clear()
@@ -158,14 +196,14 @@ class Supervisor:
         ours, theirs = cast(tuple[Connection, Connection], self._context.Pipe())
         spec = self._make_spec(index, num_starts)
         name = f"rulka-{self._title}-{index}"
-        process = self._context.Process(target=self._run, args=(spec, theirs), name=name, daemon=True)
+        process = self._context.Process(target=self._run, args=(spec, theirs), name=name, daemon=not self._are_parents)
         with _one_thread_each(), interrupts_blocked():
             process.start()
         theirs.close()  # or the pipe would stay open when the process is gone
         return process, ours
 
-    def _replace(self, worker: Worker, *, is_silent: bool) -> None:
-        reason = self._reap(worker, is_silent=is_silent)
+    def _replace(self, worker: Worker, silent_s: float | None) -> None:
+        reason = self._reap(worker, silent_s)
         if not worker.budget.take():
             budget = worker.budget
             message = (
@@ -181,17 +219,17 @@ class Supervisor:
         worker.heard_s, worker.activity, worker.traceback = time.monotonic(), "starting", ""
         self.num_restarts += 1
 
-    def _reap(self, worker: Worker, *, is_silent: bool) -> str:
-        """Makes sure that a process is gone and returns in words how it ended."""
-        if is_silent:
+    def _reap(self, worker: Worker, silent_s: float | None) -> str:
+        """Makes sure that a process is gone, which may be silent, and returns in words how it ended."""
+        if silent_s is not None:
             worker.process.kill()
         worker.process.join(STOP_GRACE_S)
         if worker.process.is_alive():  # its pipe is broken, so it is of no use any more
             worker.process.kill()
             worker.process.join()
         worker.connection.close()
-        if is_silent:
-            return f"said nothing for {self._silence_limit_s:.0f} s while {worker.activity}"
+        if silent_s is not None:
+            return f"said nothing for {silent_s:.0f} s while {worker.activity}"
         code = worker.process.exitcode or 0
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
@@ -220,12 +258,12 @@ def _take_notes(worker: Worker, messages: Sequence[FromWorker]) -> Iterator[Fact
             yield message
 
 
-def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | None) -> None:
+def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | None, patience_s: float) -> None:
     """Tells those still alive to end and waits for them for a while."""
     for process in processes:
         if how and process.is_alive():
             how(process)
-    give_up_s = time.monotonic() + STOP_GRACE_S
+    give_up_s = time.monotonic() + patience_s
     for process in processes:
         process.join(max(0.0, give_up_s - time.monotonic()))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rulka.runtime.acting import InferenceClient, InferencePlace, SyncedActor
 from rulka.runtime.collector import CarGroup, Collector
-from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop, ToWorker
+from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop
 from rulka.runtime.process import HEARTBEAT_S, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import CollectorSpec
@@ -108,8 +108,7 @@ class _Worker:
         """Waits for the next message, with a heartbeat every `HEARTBEAT_S`; blocks in the system, never spins."""
         while not self._connection.poll(HEARTBEAT_S):
             self._beat("waiting for permission to fill a block")
-        message: ToWorker = self._connection.recv()
-        assert isinstance(message, Fill | Stop)
+        message: Fill | Stop = self._connection.recv()
         return message
 
     def _wait_for_decision(self) -> None:

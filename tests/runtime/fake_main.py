@@ -1,4 +1,4 @@
-"""A stage made of fakes, started as a process of its own: `python fake_main.py FOLDER NUM_COLLECTORS [MOMENT]`.
+"""A stage made of fakes, started as a process of its own: `fake_main.py FOLDER NUM_COLLECTORS [MOMENT [LEARNERS]]`.
 
 At a moment that is named, the process kills itself as `kill -9` would: nothing can be saved any more.
 """
@@ -50,11 +50,12 @@ def die_at(moment: str) -> None:
     setattr(owner, name, deadly)
 
 
-def main(folder: str, num_collectors: str, moment: str = "") -> None:
+def main(folder: str, num_collectors: str, moment: str = "", learners: str = "1") -> None:
     if moment:
         die_at(moment)
     spec = fake_run(
         Path(folder),
+        learners=int(learners),
         num_collectors=int(num_collectors),
         max_env_steps=10**9,
         max_minutes=60.0,

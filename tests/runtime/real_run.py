@@ -7,12 +7,17 @@ from pathlib import Path
 
 from rulka.actions import Choices, action_table
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.spec import AgentSpec
+from rulka.agents.spec import AgentSpec, Learner
 from rulka.observation import reference_normalisation
 from rulka.params import Params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.parts import block_spec, build_cars, collecting_actor
-from rulka.runtime.specs import RunSpec
+from rulka.runtime.parts import block_spec, build_cars, collecting_actor, share_of_agent
+from rulka.runtime.specs import LearnerShare, RunSpec
+
+
+def learner_of(spec: AgentSpec, share: LearnerShare) -> Learner:
+    """Returns one of several learners."""
+    return make_learner(share_of_agent(spec, share), 7, share.device)
 
 
 def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
@@ -37,6 +42,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
         make_actor=partial(make_actor, spec),
         make_collecting_actor=collecting_actor(spec, train),
         make_learner=partial(make_learner, spec, 7),
+        make_share=partial(learner_of, spec),
         block=block_spec(params.observation, train, action_table(params.actions.ticks_per_action)),
         train=train,
         folder=folder,

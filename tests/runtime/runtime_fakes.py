@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rulka.agents.ranks import ALONE, Ranks
 from rulka.agents.spec import ActionValues, Decision, Experience
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import CPU
 from rulka.envs.results import StepResult
 from rulka.params import TrainParams, read_params
 from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER
-from rulka.runtime.specs import RunSpec
+from rulka.runtime.specs import LearnerShare, RunSpec, rank_folders
 from rulka.schedule import Moment
 
 HEIGHT, WIDTH, NUM_FLOATS, NUM_ACTIONS = 6, 10, 4, 5
@@ -153,8 +154,12 @@ class FakeActor:
 
 
 class FakeLearner:
-    """Every `blocks_per_update` blocks its weight becomes the new version number; `seen` digests all it was given."""
+    """Every `blocks_per_update` blocks its weight becomes the new version number; `seen` digests all it was given.
 
+    One of several learners adds up with the others what it was given, and `together` is the sum of all of that.
+    """
+
+    OWN_STATE = ("num_env_steps",)
     precision = "float32"
 
     def __init__(
@@ -175,6 +180,12 @@ class FakeLearner:
         self.collectors: list[int] = []
         self.staleness: list[int] = []
         self.budget_shares: list[float] = []
+        self.totals: list[int] = []
+        self.together = 0.0
+        self.ranks: Ranks = ALONE
+
+    def join(self, ranks: Ranks) -> None:
+        self.ranks = ranks
 
     @property
     def racer(self) -> FakeNetwork:
@@ -200,6 +211,7 @@ class FakeLearner:
 
     def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
         self.budget_shares.append(share)
+        self.totals.append(self.num_env_steps + env_steps_elsewhere)
 
     @property
     def allowed_lag(self) -> int:
@@ -210,10 +222,15 @@ class FakeLearner:
             return 2 * BLOCK_STEPS
         return self.num_env_steps - self._pending * BLOCK_STEPS + self._ahead * BLOCK_STEPS
 
+    def is_ready(self) -> bool:
+        return self._pending >= self._blocks_per_update and self._fault != "stall"
+
     def update(self) -> dict[str, float] | None:
-        if self._pending < self._blocks_per_update or self._fault == "stall":
+        if not self.is_ready():
             return None
         time.sleep(self._update_s)
+        self._misbehave()
+        self.together += float(self.ranks.total(torch.tensor(sum(self.seen[-self._pending :]), dtype=torch.float64)))
         self._pending = 0
         self.version += 1
         value = float("nan") if self._fault == "diverge" and self.version == 2 else float(self.version)
@@ -221,17 +238,39 @@ class FakeLearner:
             self.network.weight.fill_(value)
         if self._fault == "interrupt" and self.version == 2:
             os.kill(os.getpid(), signal.SIGTERM)
+        if self._fault in ("drift", "nan") and self.version == 4 and self.ranks.rank == 1:
+            with torch.no_grad():
+                self.network.weight.fill_(5.0 if self._fault == "drift" else float("nan"))
         return {"loss": 1.0 / self.version, "gradient_steps": 3.0, "num_samples": 6.0}
+
+    def _misbehave(self) -> None:
+        """Does what is to happen once, in the second of several learners."""
+        if self.ranks.rank != 1 or self.version != 4 or ":" not in self._fault:
+            return
+        fault, _, flag = self._fault.partition(":")
+        if Path(flag).exists() and fault != "raise":
+            return
+        Path(flag).touch()
+        if fault == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        message = "the second learner broke down"
+        raise RuntimeError(message)
 
     def inspect(self) -> dict[str, float]:
         return {"Network/weight": float(self.network.weight.detach()[0])}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"network": self.network.state_dict(), "version": self.version, "num_env_steps": self.num_env_steps}
+        return {
+            "network": self.network.state_dict(),
+            "version": self.version,
+            "num_env_steps": self.num_env_steps,
+            "together": self.together,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.network.load_state_dict(state["network"])
         self.version, self.num_env_steps = state["version"], state["num_env_steps"]
+        self.together = state["together"]
 
     def experience(self) -> Experience:
         """Everything seen so far, a piece for each block."""
@@ -302,6 +341,12 @@ def fake_train(**changes: object) -> TrainParams:
     return TrainParams.model_validate(read_params().train.model_dump() | small | changes)
 
 
+def fake_share(share: LearnerShare, **arguments: Any) -> FakeLearner:
+    """Returns one of several fake learners."""
+    assert share.num_learners > 1
+    return FakeLearner(**arguments)
+
+
 def fake_run(
     folder: Path, *, cars: Mapping[str, Any] | None = None, learner: Mapping[str, Any] | None = None, **train: object
 ) -> RunSpec:
@@ -310,6 +355,7 @@ def fake_run(
         make_cars=partial(FakeCars, **(cars or {})),
         make_actor=FakeActor,
         make_learner=partial(FakeLearner, **(learner or {})),
+        make_share=partial(fake_share, **(learner or {})),
         block=SPEC,
         train=fake_train(**train),
         folder=folder,
@@ -318,5 +364,6 @@ def fake_run(
 
 
 def memory_of(folder: Path) -> list[Path]:
-    """The shared memory that a run has noted."""
-    return [MEMORY_FOLDER / name.lstrip("/") for name in json.loads((folder / LIST_FILE).read_text())]
+    """The shared memory that a run has noted, that of all its learners."""
+    lists = [own / LIST_FILE for own in rank_folders(folder)]
+    return [MEMORY_FOLDER / name.lstrip("/") for noted in lists for name in json.loads(noted.read_text())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from runtime_fakes import BLOCK_STEPS, fake_run
@@ -108,11 +109,11 @@ def test_time_until_the_first_experience_is_no_training(tmp_path: Path, monkeypa
     with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:
         collect, num_calls = loop._collectors.collect, 0
 
-        def late(num_allowed_env_steps: int, timeout_s: float, budget_share: float) -> list[Delivery]:
+        def late(*turn: Any) -> list[Delivery]:
             nonlocal now_s, num_calls
             num_calls += 1
             now_s += 60.0 if num_calls <= 10 else 1.0
-            return collect(num_allowed_env_steps, timeout_s, budget_share) if num_calls > 10 else []
+            return collect(*turn) if num_calls > 10 else []
 
         loop._collectors.collect = late  # type: ignore[method-assign]
         outcome = loop.run()

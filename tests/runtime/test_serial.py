@@ -27,8 +27,9 @@ from rulka.buffers.experience import new_block
 from rulka.runtime.acting import LocalActor
 from rulka.runtime.collector import CarGroup, Collector
 from rulka.runtime.connect import connect
-from rulka.runtime.learner_loop import DivergedError, StalledError
+from rulka.runtime.learner_loop import StalledError
 from rulka.runtime.metrics_log import read_metrics
+from rulka.runtime.rank import DivergedError
 from rulka.runtime.records import RECORD_FILE, read_record
 from rulka.runtime.stop import StopSignals
 from rulka.schedule import Moment

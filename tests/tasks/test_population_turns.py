@@ -19,7 +19,7 @@ from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import RaceOutcomes
-from rulka.runtime.learner_loop import DivergedError
+from rulka.runtime.rank import DivergedError
 from rulka.runtime.run_lock import locked
 
 TURN_STEPS = 256

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,15 @@ class IqnLearner:
         num_env_steps: decisions inserted so far, resets included.
         precision: in which the body of the networks learns.
     """
+
+    OWN_STATE: ClassVar[tuple[str, ...]] = (
+        "generator",
+        "device_generator",
+        "num_env_steps",
+        "num_learned",
+        "num_start_steps",
+        "num_reset_samples",
+    )
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int = 0, device: torch.device = CPU) -> None:
         self.network = fresh_network(spec, seed).to(device)

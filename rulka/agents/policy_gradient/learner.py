@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,8 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         num_env_steps: decisions inserted so far, resets included.
         precision: in which the network's body learns.
     """
+
+    OWN_STATE: ClassVar[tuple[str, ...]] = ("generator", "device_generator", "num_env_steps")
 
     _params: LearnedT
 

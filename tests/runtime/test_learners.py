@@ -1,0 +1,372 @@
+"""Trainings of several learners: what they do together, and what happens when one of them dies.
+
+What they add up in an update is tested in `tests/agents/test_ranks.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from real_run import run_spec
+from runtime_fakes import BLOCK_STEPS, fake_run, memory_of
+from test_exact_resume import ROOT, assert_equal, drive, small_params
+
+from rulka import device
+from rulka.device import CPU, DeviceError, devices_of_learners
+from rulka.params import Params, read_params
+from rulka.processes import end_group
+from rulka.runtime import connect as connecting
+from rulka.runtime import other_ranks
+from rulka.runtime.checkpoint import Checkpoints
+from rulka.runtime.collectors import SerialCollectors
+from rulka.runtime.connect import RanksKeepPartingError, connect, train_run
+from rulka.runtime.learner_loop import LearnerLoop, RanksDifferError
+from rulka.runtime.messages import Standing
+from rulka.runtime.metrics_log import read_metrics
+from rulka.runtime.other_ranks import RankError, RankProcesses
+from rulka.runtime.rank import permitted
+from rulka.runtime.specs import RunSpec, rank_folders
+from rulka.runtime.stop import StopRequestedError, StopSignals
+from rulka.tracks.generate import generate_track
+
+PATIENCE_S = 120.0
+MAIN = Path(__file__).parent / "fake_main.py"
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    saved = Checkpoints(folder).load_newest()
+    assert saved is not None
+    return saved
+
+
+def seen_by(folder: Path) -> list[list[float]]:
+    """What each rank was given, block by block, as its newest checkpoint names it."""
+    saved = newest(folder)
+    return [
+        [float(np.load(own / "experience" / name)["seen"]) for _, name in sorted(part["experience"]["names"].items())]
+        for own, part in zip(rank_folders(folder), [saved, *saved["others"]], strict=True)
+    ]
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def family() -> set[int]:
+    """What this process has started, and what that has; not Python's own helpers."""
+    found = psutil.Process().children(recursive=True)
+    return {child.pid for child in found if not {"resource_tracker", "forkserver"} & set(words_of(child))}
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    try:
+        return re.findall(r"\w+", " ".join(process.cmdline()))
+    except psutil.NoSuchProcess:
+        return ["resource_tracker"]
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left():
+    """No process may be left behind."""
+    before = family()
+    yield
+    assert family() == before
+
+
+def test_they_share_budget_and_schedules_and_learn_from_what_all_were_given(tmp_path: Path) -> None:
+    """20 blocks and 2 of each learner for an update: 5 updates, made of 20 blocks that are all different."""
+    spec = fake_run(tmp_path, learners=2, checkpoint_s=1e-9)
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        outcome = loop.run()
+        learner: Any = loop._learner
+    one, other = seen_by(tmp_path)
+    assert outcome.state.env_steps == 20 * BLOCK_STEPS
+    assert (len(one), len(other), len({*one, *other})) == (10, 10, 20)
+    assert one == learner.seen
+    assert learner.version == newest(tmp_path)["learner"]["version"] == 5
+    assert learner.together == pytest.approx(sum(one) + sum(other))
+    assert learner.totals[-1] == 20 * BLOCK_STEPS, "schedules go by the environment steps of all"
+    last = read_metrics(tmp_path / "metrics.jsonl")[-1]
+    assert last["env_steps"] == 20 * BLOCK_STEPS
+    assert last["num_races"] == 2 * 3 * (10 * 16 // 8), "the races of all cars"
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    """In the middle of update 2 every learner gets a SIGTERM: the first one asks all to save."""
+    train_run(fake_run(tmp_path / "whole", learners=2))
+    with pytest.raises(StopRequestedError):
+        train_run(fake_run(tmp_path / "stopped", learners=2, learner={"fault": "interrupt"}))
+    assert newest(tmp_path / "stopped")["learner"]["version"] == 2
+    train_run(fake_run(tmp_path / "stopped", learners=2))
+    whole, resumed = newest(tmp_path / "whole"), newest(tmp_path / "stopped")
+    assert_equal(resumed["learner"], whole["learner"])
+    for one, other in zip(resumed["others"], whole["others"], strict=True):
+        assert_equal(one["learner"], other["learner"])
+        assert_equal(one["collectors"], other["collectors"])
+    assert seen_by(tmp_path / "stopped") == seen_by(tmp_path / "whole")
+
+
+def act_once(loop: LearnerLoop, at_version: int, act: Callable[[], object]) -> threading.Thread:
+    """Does something beside the run as soon as it has come so far."""
+
+    def run() -> None:
+        wait_for(lambda: loop._learner.version >= at_version, f"version {at_version}")
+        act()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def running(spec: RunSpec, monkeypatch: pytest.MonkeyPatch, act: Callable[[RankProcesses], object]) -> Any:
+    """Runs all of a training and does something to the other learners once, when it has made some updates."""
+    is_done = False
+    run = LearnerLoop.run
+
+    def run_and_act(loop: LearnerLoop) -> Any:
+        nonlocal is_done
+        others = loop._others
+        if not is_done:
+            assert isinstance(others, RankProcesses)
+            act_once(loop, 6, lambda: act(others))
+        is_done = True
+        return run(loop)
+
+    monkeypatch.setattr(LearnerLoop, "run", run_and_act)
+    return train_run(spec)
+
+
+def test_with_collectors_of_their_own_and_one_killed_the_run_ends_with_the_planned_experience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cars, memory = {"step_s": 0.002}, []
+    spec = fake_run(tmp_path, learners=2, num_collectors=2, max_env_steps=60 * BLOCK_STEPS, checkpoint_s=0.1, cars=cars)
+
+    def kill(others: RankProcesses) -> None:
+        memory.extend(memory_of(tmp_path))
+        os.kill(others.pids[0], signal.SIGKILL)
+
+    outcome = running(spec, monkeypatch, kill)
+    assert "learner 1 of 2 was ended by signal 9; all learners begin again at the last checkpoint" in caplog.text
+    assert "going on from" in caplog.text, "or nothing was saved before, and this proves nothing"
+    saved = newest(tmp_path)
+    assert outcome.state.env_steps == 60 * BLOCK_STEPS
+    counts = [part["learner"]["num_env_steps"] for part in (saved, *saved["others"])]
+    assert sum(counts) == 60 * BLOCK_STEPS
+    assert [len(seen) * BLOCK_STEPS for seen in seen_by(tmp_path)] == counts, "every block that counts is there once"
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["num_restarts"] == 1
+    assert len(memory) == 4, "weights and blocks of each"
+    assert not any(path.exists() for path in memory)
+
+
+def test_one_that_says_nothing_is_ended_and_all_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(other_ranks, "SILENCE_LIMIT_S", 3.0)
+    spec = fake_run(tmp_path, learners=2, max_env_steps=60 * BLOCK_STEPS, checkpoint_s=0.05, cars={"step_s": 0.002})
+    running(spec, monkeypatch, lambda others: os.kill(others.pids[0], signal.SIGSTOP))
+    assert re.search(r"learner 1 of 2 said nothing for 3 s while .*; all learners begin again", caplog.text)
+    assert newest(tmp_path)["run"]["env_steps"] == 60 * BLOCK_STEPS
+
+
+def test_one_that_dies_in_an_update_ends_it_and_all_begin_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = fake_run(tmp_path, learners=2, checkpoint_s=1e-9, learner={"fault": f"die:{tmp_path / 'died'}"})
+    assert train_run(spec).state.env_steps == 20 * BLOCK_STEPS
+    assert "learner 1 of 2 was ended by signal 9" in caplog.text
+    one, other = seen_by(tmp_path)
+    assert (len(one), len(other), len({*one, *other})) == (10, 10, 20)
+    assert newest(tmp_path)["learner"]["together"] == pytest.approx(sum(one) + sum(other)), "nothing counts twice"
+
+
+def test_learners_that_keep_parting_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "MAX_RESTARTS", 0)
+    spec = fake_run(tmp_path, learners=2, learner={"fault": f"die:{tmp_path / 'died'}"})
+    with pytest.raises(RanksKeepPartingError, match="came apart 1 times within 600 s; the last time learner 1 of 2"):
+        train_run(spec)
+
+
+def test_an_error_of_one_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    spec = fake_run(tmp_path, learners=2, learner={"fault": f"raise:{tmp_path / 'raised'}"})
+    with pytest.raises(RankError, match=r"(?s)learner 1 of 2 ended .*RuntimeError: the second learner broke down"):
+        train_run(spec)
+
+
+def test_an_error_that_a_person_can_act_on_keeps_its_words(tmp_path: Path) -> None:
+    spec = fake_run(tmp_path, learners=2, learner={"fault": "nan"})
+    with pytest.raises(RankError, match="learner 1 of 2: training diverged: after update 4, 'weight' holds NaN"):
+        train_run(spec)
+
+
+def test_weights_that_differ_are_noticed_and_not_saved(tmp_path: Path) -> None:
+    spec = fake_run(tmp_path, learners=2, checkpoint_s=1e-9, learner={"fault": "drift"})
+    with pytest.raises(RanksDifferError, match="after update 4, learner 1 of 2 has other weights than learner 0"):
+        train_run(spec)
+    assert newest(tmp_path)["learner"]["version"] == 3
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of two learners with a collector each, after its first checkpoint."""
+    stage = subprocess.Popen(
+        [sys.executable, str(MAIN), str(tmp_path), "2", "", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(lambda: any(tmp_path.glob("checkpoint-*[1-9]*.ckpt")) or stage.poll() is not None, "a checkpoint")
+    assert stage.poll() is None, stage.communicate()[0]
+    yield stage
+    end_group(stage)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_signals_take_all_processes_with_them_and_the_next_start_goes_on(
+    tmp_path: Path, stage: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    """Ctrl-C and SIGTERM reach all processes of a group; `kill -9` the first alone."""
+    process = psutil.Process(stage.pid)
+    everybody = [process, *process.children(recursive=True)]
+    assert len(everybody) == 5, "the stage, the resource tracker, a learner, and a collector of each"
+    memory = memory_of(tmp_path)
+    assert len(memory) == 4, "weights and blocks of each"
+    if number == signal.SIGKILL:
+        stage.kill()
+    else:
+        os.killpg(stage.pid, number)
+    text, _ = stage.communicate(timeout=PATIENCE_S)
+    assert stage.returncode == (-9 if number == signal.SIGKILL else 130), text
+    assert "Traceback" not in text, text
+    wait_for(lambda: not any(one.is_running() for one in everybody), "all processes to end")
+    assert not any(path.exists() for path in memory)
+    saved = newest(tmp_path)
+    env_steps = saved["run"]["env_steps"]
+    assert env_steps == sum(part["learner"]["num_env_steps"] for part in (saved, *saved["others"])) > 0
+    spec = fake_run(tmp_path, learners=2, num_collectors=2, max_env_steps=env_steps + 4 * BLOCK_STEPS)
+    assert train_run(spec).state.env_steps == env_steps + 4 * BLOCK_STEPS
+
+
+def standing(num_env_steps: int, num_under_way: int = 0, *, is_ready: bool = False) -> Standing:
+    return Standing(num_env_steps, 0, num_under_way, is_ready, 0)
+
+
+def test_permission_by_hand() -> None:
+    """Blocks of 10. 100 steps, of which 30 and 20 are taken and 10 under way: 4 blocks are left, 2 for each."""
+    assert permitted(100, 10, [standing(30, 1), standing(20)]) == [60, 40]
+    assert permitted(91, 10, [standing(30, 1), standing(20)]) == [60, 40], "a block too many, as one learner takes"
+    assert permitted(90, 10, [standing(30, 1), standing(20)]) == [50, 40], "the odd one goes to who has fewer"
+    last = [standing(40, is_ready=True), standing(50)]
+    assert permitted(100, 10, last) == [40, 60], "the last one to who cannot learn without it"
+    assert permitted(90, 10, last) == [40, 50]
+    assert permitted(50, 10, last) == [40, 50], "never less than there is"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_collectors": 3}, "num_collectors 3 cannot be split over 2 learners"),
+        (
+            {"num_collectors": 4, "inference": "central", "policy_workers": 3},
+            "policy_workers 3 cannot be split over 2 learners",
+        ),
+    ],
+)
+def test_what_cannot_be_split_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fake_run(tmp_path, learners=2, **changes)
+
+
+def test_more_learners_than_devices_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_num_cores", lambda: 2)
+    assert devices_of_learners(CPU, 2) == [CPU, CPU]
+    with pytest.raises(DeviceError, match=r"train\.learners is 3, and there are 2 processor cores here"):
+        train_run(fake_run(tmp_path, learners=3))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("track") / "track.npz"
+    generate_track(**read_params(ROOT / "params.yaml").track.model_dump() | {"length_m": 150.0}).save(path)
+    return path
+
+
+def real_params(algorithm: str, extras: dict[str, Any], **train: Any) -> Params:
+    params = small_params(algorithm, extras)
+    changes = {"learners": 2, "checkpoint_s": 60.0} | train
+    return params.model_copy(update={"train": params.train.model_copy(update=changes)})
+
+
+WHOLE_BATCHES = {
+    "ppo": {"steps_per_update": 48, "batch_size": 48, "epochs": 2, "value_warmup_steps": 96, "max_kl": 0.01},
+    "impala": {"steps_per_update": 48, "batch_size": 48, "value_warmup_steps": 96},
+}
+"""The order of minibatches is a rank's own."""
+
+
+@pytest.mark.parametrize("algorithm", sorted(WHOLE_BATCHES))
+def test_a_serial_training_equals_one_learner_with_the_blocks_of_both_collectors(
+    tmp_path: Path, track: Path, algorithm: str
+) -> None:
+    """15 updates of real agents and cars, schedules over the environment steps of all."""
+    params = real_params(algorithm, WHOLE_BATCHES[algorithm])
+    spec = run_spec(params, track, tmp_path / "ranks")
+    train_run(spec)
+    saved = newest(spec.folder)["learner"]
+    learner: Any = spec.make_learner()
+    begun = vector(learner)
+    sources = [SerialCollectors(spec.of_rank(rank), 0, 0) for rank in range(2)]
+    while learner.num_env_steps < params.train.max_env_steps:
+        share = learner.num_env_steps / params.train.max_env_steps
+        for source in sources:
+            source.publish(learner.version, learner.network.state_dict())
+        deliveries = [source.collect(10**9, 0.0, share, learner.num_env_steps // 2)[0] for source in sources]
+        for source, delivery in enumerate(deliveries):
+            learner.insert(delivery.block, source, delivery.facts.version)
+        learner.set_budget_share(learner.num_env_steps / params.train.max_env_steps)
+        learner.update()
+    for source in sources:
+        source.stop()
+    assert learner.version == saved["version"] > 10
+    expected = vector(learner)
+    learner.load_network(saved["network"])
+    assert (vector(learner) - expected).norm() <= 1e-5 * expected.norm()
+    assert (begun - expected).norm() >= 1e-3 * expected.norm(), "it has learned"
+
+
+def vector(learner: Any) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1).clone() for parameter in learner.network.parameters()])
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+def test_real_learners_that_were_killed_go_on_bit_for_bit(tmp_path: Path, track: Path, algorithm: str) -> None:
+    train_run(run_spec(real_params(algorithm, {}), track, tmp_path / "whole"))
+    spec = run_spec(real_params(algorithm, {}, checkpoint_s=1e-9), track, tmp_path / "killed")
+    drive(spec, killed_at=newest(tmp_path / "whole")["learner"]["version"] // 2)
+    train_run(spec)
+    resumed, whole = newest(spec.folder), newest(tmp_path / "whole")
+    assert resumed["run"]["num_starts"] == 2
+    for part in ("learner", "collectors", "best"):
+        assert_equal(resumed[part], whole[part], part)
+    for one, other in zip(resumed["others"], whole["others"], strict=True):
+        assert_equal(one["learner"], other["learner"], "learner 1")
+        assert_equal(one["collectors"], other["collectors"], "collectors 1")
+        assert_equal(one["experience"]["state"], other["experience"]["state"], "experience 1")
