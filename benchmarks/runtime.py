@@ -49,9 +49,9 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.inference import Inference, InferenceSpec
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
-from rulka.runtime.parts import block_spec, build_cars
+from rulka.runtime.parts import block_spec, build_cars, share_of_agent
 from rulka.runtime.shared_blocks import SharedBlocks
-from rulka.runtime.specs import RunSpec
+from rulka.runtime.specs import LearnerShare, RunSpec
 from rulka.runtime.weights import SharedWeights, layout_of
 from rulka.schedule import Moment
 from rulka.tracks.generate import generate_track
@@ -260,6 +260,10 @@ def sustained(params: Params, track: Path, seconds: float) -> dict[str, float | 
     }
 
 
+def _learner_of(spec: AgentSpec, share: LearnerShare) -> Learner:
+    return make_learner(share_of_agent(spec, share), 0, share.device)
+
+
 def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, device: torch.device = CPU) -> RunSpec:
     """Returns a run as `params.train` says."""
     spec = agent_spec(params, algorithm)
@@ -267,6 +271,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
         make_cars=partial(build_cars, track, race_settings(params)),
         make_actor=partial(make_actor, spec),
         make_learner=partial(make_learner, spec, 0, device),
+        make_share=partial(_learner_of, spec),
         block=_block_spec(params),
         train=params.train,
         folder=folder,

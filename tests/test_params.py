@@ -18,6 +18,7 @@ from rulka.tracks.campaign import CAMPAIGN
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE: dict[str, Any] = read_sections(ROOT / "params.yaml")
+RESETS = {"every_env_steps": 1000, "fresh_share": 0.1, "last_layer_kept": 0.5}
 PRIORITISED = {
     "alpha": 0.6,
     "beta": {"interpolation": "linear", "points": [[0, 0.4]]},
@@ -236,6 +237,19 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
             "correction.epsilon: must be greater than 0",
         ),
         ({"impala.correction": {"kind": "one_step", "rho_bar": 0.0}}, "correction.rho_bar: must be greater than 0"),
+        (
+            {"train.learners": 2, "ppo.batch_size": 511},
+            "ppo.batch_size 511 cannot be split over 2 train.learners",
+        ),
+        ({"train.learners": 2, "train.num_collectors": 3}, "num_collectors 3 cannot be split over 2 learners"),
+        (
+            {"train.learners": 2, "train.algorithm": "grpo"},
+            "train.learners is 2, and grpo learns with one: set it to 1",
+        ),
+        (
+            {"train.learners": 2, "iqn.resets": RESETS | {"further_samples": 33}},
+            "iqn.resets.further_samples 33 cannot be split over 2 train.learners",
+        ),
         ({"impala.batch_size": 4096}, "batch_size 4096 is larger than steps_per_update 2048"),
         ({"iqn.mini_race_ms": 49.0}, "iqn.mini_race_ms 49 has 0 decisions of 50 ms: set at least 50"),
         ({"iqn.mini_race_ms": 100.0}, "100 has 2 decisions of 50 ms, fewer than iqn.n_steps 3"),

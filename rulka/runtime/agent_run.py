@@ -37,7 +37,7 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.pairs import PreferencePairs
 from rulka.datasets.races import load_races, track_path
 from rulka.datasets.races import read_meta as read_races_meta
-from rulka.device import CPU
+from rulka.device import CPU, devices_of_learners
 from rulka.errors import UserError
 from rulka.folders import COMPARED, TRAINING_LOG
 from rulka.game.link import GameLink
@@ -154,8 +154,9 @@ class AgentRun:
 
         Raises:
             UserError: if the initial agent is missing, damaged or made for other parameters; or if actors cannot
-                compute here in `train.acting_precision`.
+                compute here in `train.acting_precision`, or there are more learners than devices.
         """
+        devices_of_learners(device, sections.train.learners)
         check_acting_precision(sections.train.acting_precision, acting_device(sections.train, device))
         self._algorithm: Algorithm = algorithm
         self._device = device

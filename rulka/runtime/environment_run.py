@@ -35,7 +35,7 @@ from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.quantisation import check_acting_precision
 from rulka.agents.spec import AgentSpec, Learner
 from rulka.buffers.experience import BlockSpec
-from rulka.device import CPU
+from rulka.device import CPU, devices_of_learners
 from rulka.envs.episodes import (
     EnvironmentFacts,
     Episodes,
@@ -129,6 +129,7 @@ def train_in_environment(
     torch.set_num_threads(1)
     raise_malloc_thresholds()
     spec = _agent_spec(facts, params, measure_normalisation(facts, params.train.seed))
+    devices_of_learners(device, params.train.learners)
     check_acting_precision(params.train.acting_precision, acting_device(params.train, device))
     collecting_actor(spec, params.train)(
         0

@@ -1,7 +1,7 @@
 """The process of a further learner: does what the first one tells it, and makes every update together with all others.
 
-It builds its learner and starts its own collectors, which end with it as it does with its parent. It leaves Ctrl-C and
-SIGTERM to its parent, which has to save a checkpoint first.
+It builds its learner and starts its own collectors, which end with it as it does with its parent. It leaves Ctrl-C,
+SIGTERM and a closed terminal to its parent, which has to save a checkpoint first.
 """
 
 from __future__ import annotations
@@ -67,8 +67,11 @@ def run_rank(spec: RankSpec, connection: Connection) -> None:
         spec: what to build.
         connection: to the first learner; when it breaks, that is gone and this process ends.
     """
-    # A handler of Python's, not SIG_IGN, which collectors would inherit: their learner ends them by this signal.
-    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None:
+            # A handler of Python's, not SIG_IGN, which collectors would inherit: their learner ends them by SIGTERM.
+            signal.signal(number, lambda _number, _frame: None)
     raise_malloc_thresholds()
     work_for_learner(connection, lambda: _RankWork(spec, connection))
 

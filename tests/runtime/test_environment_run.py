@@ -126,6 +126,12 @@ def test_pictures_and_numbers_with_collector_processes(tmp_path: Path) -> None:
     assert all(-5.0 <= each <= 5.0 for each in agent.returns)
 
 
+def test_two_learners_learn_in_an_environment(tmp_path: Path) -> None:
+    agent = train("CartPole-v1", tmp_path / "run", small_updates(), max_env_steps=768, learners=2)
+    assert agent.training["env_steps"] == 768
+    assert agent.training["gradient_steps"] > 0
+
+
 def test_it_acts_again_as_it_did(tmp_path: Path) -> None:
     agent = train("CartPole-v1", tmp_path / "run", max_env_steps=512)
     again = load_environment_agent(tmp_path / "run")

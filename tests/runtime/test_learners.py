@@ -302,6 +302,14 @@ def test_more_learners_than_devices_are_refused(tmp_path: Path, monkeypatch: pyt
     assert not list(tmp_path.iterdir())
 
 
+def test_each_learner_has_a_gpu_from_the_named_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    second = torch.device("cuda", 1)
+    assert [str(place) for place in devices_of_learners(second, 2)] == ["cuda:1", "cuda:2"]
+    with pytest.raises(DeviceError, match="is 3, and there are 3 GPUs, of which they would take those from cuda:1 on"):
+        devices_of_learners(second, 3)
+
+
 @pytest.fixture(scope="module")
 def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("track") / "track.npz"

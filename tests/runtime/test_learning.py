@@ -45,8 +45,8 @@ ENV_STEPS = {"ppo": 60_000, "impala": 100_000, "grpo": 100_000, "dpo": 150_000, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", CHANGES)
-def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm: str) -> None:
+@pytest.mark.parametrize(("algorithm", "learners"), [*((name, 1) for name in CHANGES), ("ppo", 2)])
+def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm: str, learners: int) -> None:
     """Greedy races from starts that were not trained on: none finishes with the first weights, all with the last.
 
     40 s of CPU for PPO, 50 s for IMPALA and 110 s for IQN, after which the 150 m take 4.75, 4.76 and 4.84 s on average.
@@ -60,8 +60,9 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
     params["train"] |= {
         "algorithm": algorithm,
         "compared": [],
+        "learners": learners,
         "num_collectors": 0,
-        "cars_per_collector": 16,
+        "cars_per_collector": 16 // learners,
         "block_steps": 32,
         "max_env_steps": ENV_STEPS[algorithm],
         "max_minutes": 30.0,

@@ -9,15 +9,18 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from runtime_fakes import memory_of
 
 from rulka.errors import UserError
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.run_folder import clean_up, dvc_record
+from rulka.runtime.experience_files import ExperienceFiles
+from rulka.runtime.run_folder import clean_up, dvc_record, forget_run
 from rulka.runtime.run_lock import RunInUseError, locked
-from rulka.runtime.shared_memory import LIST_FILE
+from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER, new_memory, note_memory
+from rulka.runtime.specs import rank_folder
 
 PATIENCE_S = 120.0
 MAIN = Path(__file__).parent / "fake_main.py"
@@ -59,6 +62,20 @@ def test_memory_of_a_killed_run_is_removed_by_the_start_of_another(
     assert not (folder / LIST_FILE).exists()
     assert "of shared memory of a killed run" in caplog.text
     assert Checkpoints(folder).load_newest() is not None, "the newest unfinished run may be gone back to"
+
+
+def test_what_is_another_learners_own_is_removed_too(tmp_path: Path) -> None:
+    folder = tmp_path / f"ppo-{1:016x}"
+    for rank in range(2):
+        ExperienceFiles(rank_folder(folder, rank), 0).write({0: {"seen": np.zeros(100)}})
+    memory = new_memory(64)
+    memory.close()
+    note_memory(rank_folder(folder, 1), [memory.name])
+    clean_up(tmp_path, [])
+    assert not (MEMORY_FOLDER / memory.name).exists()
+    assert len(list(folder.rglob("*.npz"))) == 2, "the newest unfinished run may be gone back to"
+    assert forget_run(folder) > 2 * 800
+    assert not list(folder.rglob("*.npz"))
 
 
 @pytest.fixture

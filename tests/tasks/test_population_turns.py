@@ -57,11 +57,12 @@ def assert_equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tens
         assert torch.equal(tensor, other[name]), name
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
+@pytest.mark.parametrize(("algorithm", "learners"), [("ppo", 1), ("iqn", 1), ("iqn", 2)])
 def test_turns_one_after_another_learn_what_one_run_learns(
-    algorithm: str, small_params: Params, folders: Folders, tmp_path: Path
+    algorithm: str, learners: int, small_params: Params, folders: Folders, tmp_path: Path
 ) -> None:
-    params = small_params.model_copy(update={"train": small_params.train.model_copy(update={"algorithm": algorithm})})
+    changes = {"algorithm": algorithm, "learners": learners}
+    params = small_params.model_copy(update={"train": small_params.train.model_copy(update=changes)})
     init = folders.agent_init if algorithm == "ppo" else folders.agent_init / "compared" / algorithm
     folders = replace(folders, agent_init=init)
     first = turn(0, sections(params, 1, algorithm), folders, tmp_path / "a")

@@ -21,6 +21,7 @@ from rulka.errors import UserError
 from rulka.observation import FLOATS
 from rulka.params import Params, RewardParams
 from rulka.runtime.agent_run import AgentRun, Folders, Sections
+from rulka.runtime.checkpoint import load_checkpoint
 from rulka.runtime.demonstrations import TrackEnd, demonstration_blocks, race_block
 from rulka.stage import StageInputError
 from tasks.train import train
@@ -72,6 +73,23 @@ def test_an_agent_is_trained_on_several_tracks(small_params: Params, folders: Fo
     assert sorted(path.name for path in (run_folder / "tracks").iterdir()) == ["0.npz", "1.npz", "2.npz"]
     assert not (run_folder / "track.npz").exists()
     assert not list(folders.runs.rglob("record.npz"))
+
+
+def test_several_learners_train_an_agent(small_params: Params, folders: Folders) -> None:
+    """Both algorithms, each learner with a batch of cars of its own and a track more or less."""
+    shape = small_params.track.model_dump() | {"seed": 90}
+    values = small_params.model_dump()
+    sets = ({"kind": "main"}, {"kind": "generated", "count": 2, **shape})
+    values["train"] |= {"tracks": sets, "learners": 2, "max_env_steps": 384}
+    run(Params.model_validate(values), folders)
+    for algorithm, folder in {"ppo": folders.out, "iqn": folders.out / "compared" / "iqn"}.items():
+        training = load_artifact(folder, "agent").provenance["training"]
+        assert (training["env_steps"], training["learners"], training["cars"]) == (384, 2, 8)
+        assert training["gradient_steps"] > 0
+        run_folder = next(folders.runs.glob(f"{algorithm}-*"))
+        state = load_checkpoint(sorted(run_folder.glob("*.ckpt"))[-1])
+        assert [own["learner"]["num_env_steps"] for own in (state, *state["others"])] == [192, 192]
+        assert not list(run_folder.rglob("experience")), "nor that of the other learner"
 
 
 def test_serial_training_repeats_bit_by_bit(small_params: Params, folders: Folders, tmp_path: Path) -> None:

@@ -1,0 +1,145 @@
+"""What a second learner costs and gains: `python -m benchmarks.learners [--env-steps N] [--rounds R] [--json]`.
+
+The same training by one learner and by two that learn as one (`train.learners`), by turns, each with its collectors in
+its own process or in two others; sizes are those of params.yaml, weights begin fresh, nothing is saved. Counted are
+environment steps, and decisions learned from, per second of CPU of all processes together, which other work on the
+machine hardly changes, and environment steps per second of wall time, which it does. Starts are left out; medians over
+the rounds, after the first update.
+
+What the exchange costs is measured apart: two processes add up a gradient of the agent's size again and again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import redirect_stdout
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from benchmarks.runtime import agent_spec, run_spec
+from rulka.agents.algorithms import make_learner
+from rulka.agents.precision import raise_malloc_thresholds
+from rulka.params import Algorithm, Params, read_params
+from rulka.runtime.connect import train_run
+from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
+from rulka.runtime.ranks import meet
+from rulka.tracks.generate import generate_track
+
+PLANS = ((1, 0), (2, 0), (1, 2), (2, 2))
+"""Learners, and collector processes of all together."""
+NUM_EXCHANGES = 50
+
+
+def rates(
+    params: Params, track: Path, algorithm: Algorithm, num_learners: int, num_collectors: int
+) -> dict[str, float]:
+    """Trains once and returns what it did per second."""
+    changes = {"learners": num_learners, "num_collectors": num_collectors, "algorithm": algorithm}
+    params = params.model_copy(update={"train": params.train.model_copy(update=changes)})
+    with tempfile.TemporaryDirectory() as folder:
+        with redirect_stdout(sys.stderr):  # progress is no result
+            train_run(run_spec(params, track, algorithm, Path(folder)))
+        lines = [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["version"]]
+    first, last = lines[0], lines[-2]  # the last one counts the last choice too
+    done = {name: last[name] - first[name] for name in ("env_steps", "gradient_steps", "minutes", "cpu_minutes")}
+    num_samples = done["gradient_steps"] * getattr(params, algorithm).batch_size
+    return {
+        "env_steps_per_cpu_s": done["env_steps"] / (60.0 * done["cpu_minutes"]),
+        "samples_per_cpu_s": num_samples / (60.0 * done["cpu_minutes"]),
+        "env_steps_per_s": done["env_steps"] / (60.0 * done["minutes"]),
+    }
+
+
+def exchange(size: int) -> dict[str, float]:
+    """Has two processes add up so many float32; returns the median seconds of wall time, and CPU seconds of both."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(2)]
+        processes = [
+            context.Process(target=add_up, args=(rank, Path(folder) / "meeting", size, pipes[rank][1]), daemon=True)
+            for rank in range(2)
+        ]
+        for process in processes:
+            process.start()
+        found = [ours.recv() for ours, _ in pipes]
+        for process in processes:
+            process.join()
+    return {"s": found[0][0], "cpu_s": found[0][1] + found[1][1], "mb": 4e-6 * size}
+
+
+def add_up(rank: int, meeting: Path, size: int, connection: Connection) -> None:
+    """Adds up with the other process, and tells the median wall time and the mean CPU time of once."""
+    torch.set_num_threads(1)
+    with meet(meeting, rank, 2) as ranks:
+        gradient = torch.ones(size)
+        ranks.total(gradient)
+        times_s, started_s = [], time.process_time()
+        for _ in range(NUM_EXCHANGES):
+            begun_s = time.perf_counter()
+            ranks.total(gradient)
+            times_s.append(time.perf_counter() - begun_s)
+        connection.send((statistics.median(times_s), (time.process_time() - started_s) / NUM_EXCHANGES))
+
+
+def main() -> None:
+    """Prints a table, or one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--algorithm", default="ppo", choices=("ppo", "impala", "iqn"), help="what learns")
+    parser.add_argument("--env-steps", type=int, default=40_960, help="of each training")
+    parser.add_argument("--rounds", type=int, default=3, help="trainings of each kind")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    raise_malloc_thresholds()
+    logging.disable(logging.WARNING)
+    params, algorithm = read_params(), arguments.algorithm
+    few = {"num_checks": 1, "check_races": 1, "final_check_races": 1, "checkpoint_s": 1e9, "experience": "rebuilt"}
+    train = params.train.model_copy(
+        update={"max_env_steps": arguments.env_steps, "max_minutes": None, "precision": "float32", **few}
+    )
+    section = getattr(params, algorithm)
+    warm = {name: 0 for name in ("value_warmup_steps", "warmup_steps") if hasattr(section, name)}
+    params = params.model_copy(update={"train": train, algorithm: section.model_copy(update=warm)})
+    measured: dict[tuple[int, int], list[dict[str, float]]] = {plan: [] for plan in PLANS}
+    with tempfile.TemporaryDirectory() as folder:
+        track = Path(folder) / "track.npz"
+        generate_track(**params.track.model_dump()).save(track)
+        for _ in range(arguments.rounds):
+            for plan in PLANS:
+                measured[plan].append(rates(params, track, algorithm, *plan))
+    network = make_learner(agent_spec(params, algorithm), 0).network
+    result: dict[str, Any] = {
+        "trainings": [
+            {"learners": learners, "collectors": collectors}
+            | {name: statistics.median(each[name] for each in found) for name in found[0]}
+            for (learners, collectors), found in measured.items()
+        ],
+        "exchange": exchange(sum(parameter.numel() for parameter in network.parameters())),
+    }
+    print(json.dumps(result) if arguments.json else _table(algorithm, result))
+
+
+def _table(algorithm: str, result: dict[str, Any]) -> str:
+    lines = [f"{algorithm:24s} {'env steps/CPU s':>16s} {'learned/CPU s':>14s} {'env steps/s':>12s}"]
+    for row in result["trainings"]:
+        plan = f"learners {row['learners']}, collectors {row['collectors']}"
+        numbers = (row["env_steps_per_cpu_s"], row["samples_per_cpu_s"], row["env_steps_per_s"])
+        lines.append(f"{plan:24s} {numbers[0]:16,.0f} {numbers[1]:14,.0f} {numbers[2]:12,.0f}")
+    cost = result["exchange"]
+    once = f"{1e3 * cost['s']:.1f} ms, {1e3 * cost['cpu_s']:.1f} ms of CPU of both"
+    lines.append(f"two processes add up {cost['mb']:.1f} MB in {once}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
