@@ -22,7 +22,7 @@ from models.fusion_config import CONCAT, FusionConfig
 from models.guide import Guide
 from models.iqn_fused import HeadWeights, quantiles_of_action
 from models.layers import (
-    HAS_KERNELS,
+    KERNEL_DTYPES,
     LAST_GAIN,
     LEAKY_GAIN,
     LEAKY_SLOPE,
@@ -202,7 +202,8 @@ class IqnNetwork(Torso):
 
     def _has_fused_heads(self, state: Tensor) -> bool:
         has_plain_heads = len(self.value_head) == 3
-        return has_plain_heads and HAS_KERNELS and state.device.type == "cpu" and state.dtype == torch.bfloat16
+        is_on_cpu = state.device.type == "cpu"
+        return has_plain_heads and is_on_cpu and state.dtype == torch.bfloat16 and torch.bfloat16 in KERNEL_DTYPES
 
 
 def draw_fractions(batch: int, num_fractions: int, generator: torch.Generator) -> Tensor:

@@ -40,13 +40,16 @@ POLICY_GAIN = 0.01
 HAS_KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 """Whether this torch has oneDNN's fused kernels; they compute on CPUs only."""
 
+# Without AVX-512, as many processors are, these kernels refuse bfloat16, which torch's own layers emulate.
+_KNOWS_BFLOAT16 = HAS_KERNELS and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+KERNEL_DTYPES = (torch.float32, torch.bfloat16) if _KNOWS_BFLOAT16 else (torch.float32,)
+"""Types of numbers that these kernels know on this processor."""
+
 POST_OP: tuple[str, list[float], None] = ("leaky_relu", [LEAKY_SLOPE], None)
 """Arguments of the kernels that follow those of the layer."""
 
 LEAST_ROWS = 64
 """With fewer rows or images torch's own layers cost less: these kernels lay the weights out anew in every call."""
-
-_DTYPES = (torch.float32, torch.bfloat16)
 
 
 def initialise(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
@@ -161,7 +164,7 @@ def _cast(inputs: Tensor, layer: nn.Conv2d | nn.Linear) -> tuple[Tensor, Tensor,
 
 
 def _has_kernel(inputs: Tensor, num_rows: int) -> bool:
-    return num_rows >= LEAST_ROWS and HAS_KERNELS and inputs.device.type == "cpu" and inputs.dtype in _DTYPES
+    return num_rows >= LEAST_ROWS and HAS_KERNELS and inputs.device.type == "cpu" and inputs.dtype in KERNEL_DTYPES
 
 
 def can_fold(channels: int, width: int, weight: Tensor, stride: list[int]) -> bool:

@@ -141,7 +141,8 @@ def _other_ranks(
     stack.callback(others.stop)
     others.start()
     others.gather(stop.check)
-    stack.enter_context(meet(others.meeting, 0, spec.train.learners, spec.of_rank(0).device))
+    with others.learning():
+        stack.enter_context(meet(others.meeting, 0, spec.train.learners, spec.of_rank(0).device))
     return others
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import torch
+
 from rulka.errors import UserError
 from rulka.processes import STOP_GRACE_S
 from rulka.runtime.messages import FromRank, Meet, Ready, Refused, Standing, ToRank
@@ -115,7 +117,8 @@ class RankProcesses:
         self._folder, self._count = folder, len(specs)
         self.meeting = folder / RANKS_FOLDER / MEETING_FILE
         self.standings: Sequence[Standing] = ()
-        parts = [RankSpec(spec, self.meeting, checkpoint, num_starts) for spec in specs]
+        num_threads = torch.get_num_threads()
+        parts = [RankSpec(spec, self.meeting, checkpoint, num_starts, num_threads) for spec in specs]
         self._supervisor = Supervisor(
             "learner", run_rank, lambda index, _num_starts: parts[index], lambda _index: None, are_parents=True
         )

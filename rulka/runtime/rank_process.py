@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import assert_never
 
+import torch
+
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.device import choose_device
 from rulka.errors import UserError
@@ -52,12 +54,14 @@ class RankSpec:
         meeting: the file where all ranks find each other.
         checkpoint: that the run goes on from; None begins anew.
         num_starts: how often the run was started before.
+        num_threads: with which the learner computes, as the first one does.
     """
 
     run: RunSpec
     meeting: Path
     checkpoint: Path | None
     num_starts: int
+    num_threads: int
 
 
 def run_rank(spec: RankSpec, connection: Connection) -> None:
@@ -106,6 +110,7 @@ class _RankWork:
         try:
             with ExitStack() as stack:
                 self._connection.send(Heartbeat("building its learner"))
+                torch.set_num_threads(self._spec.num_threads)
                 if spec.device.type == "cuda":
                     choose_device(str(spec.device))  # what it sets is of a process
                 state = None if self._spec.checkpoint is None else load_checkpoint(self._spec.checkpoint)

@@ -71,6 +71,8 @@ def meet(
         device: where it learns; GPUs are each a rank's own.
         limit_s: longest wait for the others, now and in every exchange.
 
+    All of them compute with as many threads (`torch.get_num_threads`), or the last bits of their sums differ.
+
     Raises:
         RanksApartError: if they do not all come.
     """
@@ -87,6 +89,7 @@ def meet(
             timeout=timedelta(seconds=limit_s),
         )
     except RuntimeError as error:
+        _forget_group()
         message = f"learner {rank} of {size} waited in vain for the others: {error}"
         raise RanksApartError(message) from error
     finally:
@@ -98,6 +101,16 @@ def meet(
         yield ConnectedRanks(rank, size, device)
     finally:
         dist.destroy_process_group()
+
+
+def _forget_group() -> None:
+    """Lets this process meet others again after a meeting in vain.
+
+    torch.distributed counts the groups of a process, names them by that count, and looks for the others under that name.
+    A meeting in vain counts, so processes that are new would look elsewhere; the end of a group begins the count anew.
+    """
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
 
 
 def _loopback() -> str:

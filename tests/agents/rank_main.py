@@ -68,3 +68,9 @@ def lose(rank: int, folder: Path) -> None:
             ranks.total(torch.ones(3))
     except RanksApartError as error:
         (folder / "told").write_text(str(error), encoding="utf-8")
+
+
+def add_one(rank: int, meeting: Path) -> None:
+    """Meets the other rank and adds 1 to the sum of both."""
+    with meet(meeting, rank, 2) as ranks:
+        ranks.total(torch.ones(()))

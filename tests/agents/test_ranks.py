@@ -199,3 +199,16 @@ def test_a_rank_that_does_not_come_is_not_waited_for_in_vain(tmp_path: Path) -> 
         meet(tmp_path / "meeting", 0, 2, limit_s=1.0),
     ):
         pytest.fail("nobody else is there")
+
+
+def test_after_a_meeting_in_vain_a_process_can_meet_new_ones(tmp_path: Path) -> None:
+    """As when a learner dies before the meeting: the first one goes on in its process, all others are new."""
+    for number in range(2):
+        with pytest.raises(RanksApartError), meet(tmp_path / f"vain-{number}", 0, 2, limit_s=0.5):
+            pytest.fail("nobody else is there")
+    other = get_context("spawn").Process(target=rank_main.add_one, args=(1, tmp_path / "meeting"))
+    other.start()
+    with meet(tmp_path / "meeting", 0, 2) as ranks:
+        assert float(ranks.total(torch.ones(()))) == 2.0
+    other.join(PATIENCE_S)
+    assert other.exitcode == 0

@@ -23,7 +23,7 @@ from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.int8 import Int8Network
 from rulka.agents.iqn.action_chunks import by_place
-from rulka.agents.iqn.engines import ActingIqn
+from rulka.agents.iqn.engines import TORCH_ENGINES, ActingIqn
 from rulka.agents.iqn.network import fresh_network
 from rulka.agents.onnx_graph import Nodes
 from rulka.agents.policy_gradient.distributions import Categoricals
@@ -57,7 +57,8 @@ class IqnActor:
         if spec.acting_precision == "int8":
             self._int8 = Int8Network(network, partial(int8_outputs, network, self._tau))
         self._fast = None
-        if can_prepare(network) and spec.float_precision != "float16":  # with BTR's extras it acts as it learns
+        # With BTR's extras, and in what the kernels do not know, it acts as it learns.
+        if can_prepare(network) and spec.float_precision in ("measured", *TORCH_ENGINES):
             self._fast = ActingIqn(network, self._tau, spec.float_precision)
         self._device, self._generators = device, Generators(device, seed)
         self._moment = Moment(0)

@@ -14,12 +14,16 @@ from torch import Tensor
 
 from models.iqn import IqnNetwork
 from models.iqn_acting import PreparedAdvantages
+from models.layers import KERNEL_DTYPES
 from rulka.agents.iqn.onnx import OnnxAdvantages
 from rulka.agents.onnx_graph import has_onnx
 from rulka.agents.precision import Precision
 
 Engine = Literal["float32", "bfloat16", "onnx"]
 Advantages = Callable[[Tensor, Tensor], Tensor]
+
+TORCH_ENGINES: tuple[Engine, ...] = ("float32", "bfloat16") if torch.bfloat16 in KERNEL_DTYPES else ("float32",)
+"""Those of torch that this processor has."""
 
 NUM_TRIES = 5
 INEXACT_GAIN = 0.9
@@ -29,7 +33,8 @@ INEXACT_GAIN = 0.9
 class ActingIqn:
     """Advantages of a network at fixed fractions, in one of several ways that differ in speed.
 
-    "float32" and "bfloat16" are torch; "onnx" is ONNX Runtime in float32, which is tried where it is installed.
+    "float32" and "bfloat16" are torch, see `TORCH_ENGINES`; "onnx" is ONNX Runtime in float32, which is tried where it is
+    installed.
 
     Attributes:
         engines: what is used for batches of 1, of 2 or 3, of 4 to 7 and so on, by the number of bits of N; filled as
@@ -42,7 +47,7 @@ class ActingIqn:
         Args:
             network: one that `can_prepare`; call `forget` after its weights have changed.
             tau: [T] fractions.
-            precision: of torch; "measured" takes the fastest engine for each size of batch.
+            precision: of torch, one of `TORCH_ENGINES`; "measured" takes the fastest engine for each size of batch.
         """
         self.engines: dict[int, Engine] = {}
         self._network, self._tau, self._precision = network, tau, precision
@@ -71,7 +76,7 @@ class ActingIqn:
         return self._prepared[engine]
 
     def _fastest(self, image: Tensor, floats: Tensor) -> Engine:
-        engines: list[Engine] = ["float32", "bfloat16", "onnx"] if has_onnx() else ["float32", "bfloat16"]
+        engines: list[Engine] = [*TORCH_ENGINES, "onnx"] if has_onnx() else [*TORCH_ENGINES]
         best_s: dict[Engine, float] = dict.fromkeys(engines, float("inf"))
         for attempt in range(NUM_TRIES + 1):
             for engine in engines:
@@ -81,4 +86,4 @@ class ActingIqn:
                 if attempt:
                     best_s[engine] = min(best_s[engine], time.perf_counter() - start_s)
         exact: Engine = "onnx" if "onnx" in best_s and best_s["onnx"] < best_s["float32"] else "float32"
-        return "bfloat16" if best_s["bfloat16"] < INEXACT_GAIN * best_s[exact] else exact
+        return "bfloat16" if best_s.get("bfloat16", float("inf")) < INEXACT_GAIN * best_s[exact] else exact
