@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from models.layers import KERNEL_DTYPES
 from rulka.device import wait_for
 
 Precision = Literal["measured", "float32", "bfloat16"]
@@ -50,8 +51,11 @@ def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
 def faster_precision(run: Callable[[Precision], object], device: torch.device, num_tries: int = 3) -> Precision:
     """Times `run("float32")` against `run("bfloat16")`, alternating, and returns the faster of the two.
 
-    Both are run once before. bfloat16 must be a tenth faster to be chosen, as it costs accuracy.
+    Both are run once before. bfloat16 must be a tenth faster to be chosen, as it costs accuracy. Where a processor has no
+    instructions for it nothing is run: what torch does in their place takes many times as long as float32.
     """
+    if device.type == "cpu" and torch.bfloat16 not in KERNEL_DTYPES:
+        return "float32"
     best_s: dict[Precision, float] = {"float32": float("inf"), "bfloat16": float("inf")}
     for attempt in range(num_tries + 1):
         for precision in best_s:

@@ -11,6 +11,7 @@ import torch
 
 from models.iqn import fixed_fractions
 from rulka.agents.algorithms import make_actor
+from rulka.agents import precision
 from rulka.agents.precision import faster_precision, raise_malloc_thresholds
 from rulka.device import CPU
 
@@ -80,10 +81,16 @@ def test_measured_precision_works_from_the_first_batch(lab):
     np.testing.assert_allclose(few.value, many.value[:2], atol=0.1)
 
 
-def test_faster_precision_is_the_faster_one():
+def test_faster_precision_is_the_faster_one(monkeypatch):
+    monkeypatch.setattr(precision, "KERNEL_DTYPES", (torch.float32, torch.bfloat16))
     for slow, expected in (("float32", "bfloat16"), ("bfloat16", "float32")):
-        found = faster_precision(lambda precision, slow=slow: time.sleep(0.02 * (precision == slow)), CPU)
+        found = faster_precision(lambda name, slow=slow: time.sleep(0.02 * (name == slow)), CPU)
         assert found == expected
+
+
+def test_on_processors_without_bfloat16_it_is_not_tried(monkeypatch):
+    monkeypatch.setattr(precision, "KERNEL_DTYPES", (torch.float32,))
+    assert faster_precision(lambda name: pytest.fail(name), CPU) == "float32"
 
 
 def test_keeping_freed_memory_is_offered_on_linux():
