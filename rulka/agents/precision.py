@@ -51,8 +51,8 @@ def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
 def faster_precision(run: Callable[[Precision], object], device: torch.device, num_tries: int = 3) -> Precision:
     """Times `run("float32")` against `run("bfloat16")`, alternating, and returns the faster of the two.
 
-    Both are run once before. bfloat16 must be a tenth faster to be chosen, as it costs accuracy. Where a processor has no
-    instructions for it nothing is run: what torch does in their place takes many times as long as float32.
+    Both are run once before. bfloat16 must be a tenth faster to be chosen, as it costs accuracy. Where a processor has
+    no instructions for it nothing is run: what torch does in their place takes many times as long as float32.
     """
     if device.type == "cpu" and torch.bfloat16 not in KERNEL_DTYPES:
         return "float32"

@@ -106,8 +106,8 @@ def meet(
 def _forget_group() -> None:
     """Lets this process meet others again after a meeting in vain.
 
-    torch.distributed counts the groups of a process, names them by that count, and looks for the others under that name.
-    A meeting in vain counts, so processes that are new would look elsewhere; the end of a group begins the count anew.
+    torch.distributed counts the groups of a process, names them by that count, and looks for the others under that
+    name. A meeting in vain counts too, so new processes would look elsewhere; the end of a group begins the count anew.
     """
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     dist.destroy_process_group()

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from models.iqn import fixed_fractions
-from rulka.agents.algorithms import make_actor
 from rulka.agents import precision
+from rulka.agents.algorithms import make_actor
 from rulka.agents.precision import faster_precision, raise_malloc_thresholds
 from rulka.device import CPU
 

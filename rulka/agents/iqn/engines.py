@@ -33,8 +33,8 @@ INEXACT_GAIN = 0.9
 class ActingIqn:
     """Advantages of a network at fixed fractions, in one of several ways that differ in speed.
 
-    "float32" and "bfloat16" are torch, see `TORCH_ENGINES`; "onnx" is ONNX Runtime in float32, which is tried where it is
-    installed.
+    "float32" and "bfloat16" are torch, as far as they are `TORCH_ENGINES`; "onnx" is ONNX Runtime in float32, which is
+    tried where it is installed.
 
     Attributes:
         engines: what is used for batches of 1, of 2 or 3, of 4 to 7 and so on, by the number of bits of N; filled as
