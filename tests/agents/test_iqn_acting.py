@@ -11,6 +11,7 @@ import torch
 from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
+from models.layers import KERNEL_DTYPES
 from models.torso import InputShape
 from rulka.agents.algorithms import make_actor
 from rulka.agents.iqn import engines
@@ -47,6 +48,8 @@ def test_prepared_advantages_are_the_networks(width: int, num_cars: int, sizes: 
     torch.testing.assert_close(
         PreparedAdvantages(network, TAU, torch.float32)(*observed), expected, rtol=1e-5, atol=1e-6
     )
+    if torch.bfloat16 not in KERNEL_DTYPES:
+        return
     rounded = PreparedAdvantages(network, TAU, torch.bfloat16)(*observed)
     assert rounded.dtype == torch.float32
     torch.testing.assert_close(rounded, expected, rtol=0, atol=0.02 * float(expected.std()) + 0.01)
@@ -54,11 +57,12 @@ def test_prepared_advantages_are_the_networks(width: int, num_cars: int, sizes: 
 
 @pytest.mark.parametrize("sizes", [PLAIN, PLAIN._replace(embedding_at="hidden")])
 @pytest.mark.parametrize("num_cars", [1, 40])
-def test_onnx_runtime_agrees(num_cars: int, sizes: IqnSizes):
+def test_onnx_runtime_agrees(num_cars: int, sizes: IqnSizes, capfd: pytest.CaptureFixture[str]):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     network, observed = network_for(sizes=sizes), views(num_cars)
     advantage = OnnxAdvantages(network, TAU)(*observed)
+    assert not capfd.readouterr().err, "it would warn at every new version of the weights"
     torch.testing.assert_close(advantage, network.advantages(*observed, TAU), rtol=1e-5, atol=1e-6)
 
 

@@ -30,7 +30,7 @@ from models.fusion import FloatTokens, TokenSequence
 from models.fusion_config import AnyFusion, FusionConfig
 from models.iqn import EmbeddingPlace, IqnNetwork, IqnSizes, fixed_fractions
 from models.iqn_acting import can_prepare
-from models.layers import HAS_KERNELS
+from models.layers import KERNEL_DTYPES
 from models.torso import InputShape, Torso
 
 READ: TypeAdapter[AnyFusion] = TypeAdapter(FusionConfig)
@@ -344,7 +344,7 @@ def test_learning_of_iqn_is_the_part_of_all_its_values(embedding_at: EmbeddingPl
                 body.of_action(body.encode(image), floats, TAU, action), value, rtol=rtol, atol=atol
             )
             if embedding_at == "state":
-                assert body._has_fused_heads(body.state(image, floats)) == (is_cast and HAS_KERNELS)
+                assert body._has_fused_heads(body.state(image, floats)) == (is_cast and torch.bfloat16 in KERNEL_DTYPES)
 
 
 @FUSIONS

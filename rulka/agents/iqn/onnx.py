@@ -43,12 +43,13 @@ def _session(network: IqnNetwork, tau: Tensor) -> Any:
         )
         features = nodes.leaky(features)
     state = nodes.node("Concat", nodes.node("Flatten", features), nodes.float_head(network), axis=1)
-    axis, factors = nodes.constant(np.array([1])), network.embed(tau)
+    factors = network.embed(tau)
     first, last = (_parameters(network.advantage_head[index]) for index in (0, 2))
     if network.embedding_at == "hidden":
         mean_factor = nodes.constant(network.of_advantage(factors).mean(dim=0))
         mean = nodes.node("Mul", nodes.leaky(nodes.linear(*first, state)), mean_factor)
     else:
+        axis = nodes.constant(np.array([1]))
         mixed = nodes.node("Mul", nodes.node("Unsqueeze", state, axis), nodes.constant(factors[None]))
         mean = nodes.node("ReduceMean", nodes.leaky(nodes.linear(*first, mixed)), axis, keepdims=0)
     advantage = nodes.linear(*last, mean)
