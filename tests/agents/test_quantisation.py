@@ -163,7 +163,10 @@ def naive_int8(
 @pytest.mark.parametrize(("width", "num_cars"), [(34, 1), (35, 3), (36, 1), (36, 40), (64, 5), (128, 2)])
 def test_onnx_runtime_sums_the_same_integers(kind: str, width: int, num_cars: int) -> None:
     """Widths of four times a number take four pixels at once, others do not."""
-    pytest.importorskip("onnxruntime")
+    try:
+        check_acting_precision("int8", CPU)
+    except ActingPrecisionError as error:
+        pytest.skip(str(error))  # sums would saturate
     network, seen = network_for(kind, width), views(num_cars, width)
     published = published_of(network, views(16, width))
     int8 = Int8Network(network, outputs_of(network))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from rulka.agents import precision as agents_precision
 from rulka.agents.precision import Precision
 from rulka.datasets.frames import Batch
 from rulka.params import FitParams
@@ -239,7 +240,8 @@ def test_learning_rate_by_hand() -> None:
     assert factor(99) < 0.001
 
 
-def test_precision_is_measured_only_when_asked_for() -> None:
+def test_precision_is_measured_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents_precision, "KERNEL_DTYPES", (torch.float32, torch.bfloat16))
     network = nn.Linear(8, 8)
     calls = []
 
