@@ -22,6 +22,8 @@ from rulka.versions.busy import DvcError, holders, is_dvc, writers
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 BLOCKED = "it is being blocked by:"
+RUNNING = "Running stage '{}':"
+"""What DVC says as a stage begins, with its name."""
 POLL_S = 1.0
 
 
@@ -60,7 +62,7 @@ def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], time
 
 def _outcome(stage: str, lines: list[str]) -> Outcome:
     said = {
-        f"Running stage '{stage}':": Outcome.RAN,
+        RUNNING.format(stage): Outcome.RAN,
         f"Stage '{stage}' is cached - skipping run, checking out outputs": Outcome.RESTORED,
         f"Stage '{stage}' didn't change, skipping": Outcome.UNCHANGED,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 from prefect.logging.handlers import APILogHandler
 
@@ -34,13 +34,16 @@ FEW_SERVICES = ("--no-scheduler", "--no-late-runs")
 """A server that lives as long as one run shows that run, and plans no others."""
 
 
-def run(stages: Sequence[str] | None, force: bool, say: Callable[[str], None]) -> None:
+def run(stages: Sequence[str] | None, force: bool, say: Callable[[str], None]) -> dict[str, Any]:
     """Runs the flow to its end.
 
     Args:
         stages: names of the stages to run; all when None.
         force: run them even if nothing they read has changed.
         say: gets each line for people.
+
+    Returns:
+        `stages`, what came of each that was asked for (`flows.dvc.Outcome`), and `stale_upstream` as of `preview`.
 
     Raises:
         UserError: if a name is no stage, or a stage failed.
@@ -57,6 +60,7 @@ def run(stages: Sequence[str] | None, force: bool, say: Callable[[str], None]) -
     if not state.is_completed():
         raise CommandError(state.message or f"the flow ended as {state.name}")
     say(state.message or "")
+    return cast(dict[str, Any], state.result())
 
 
 def preview(stages: Sequence[str] | None, force: bool) -> dict[str, list[str]]:

@@ -63,6 +63,7 @@ def reproduce(stage: str, force: bool, timeout_h: float, is_unchanged: bool) -> 
     except UserError as error:
         return Failed(message=error.for_people())
     if outcome is Outcome.RAN:
+        say.end()
         show_results(stage, log.warning)
     return Completed(message=f"{stage}: {outcome}", data=outcome)
 
@@ -111,7 +112,7 @@ def pipeline(stages: list[Stage] | None = None, force: bool = False, timeout_h: 
                 outcomes[stage] = cast(Outcome, state.result())
     except UserError as error:
         return Failed(message=error.for_people())
-    return Completed(message=summary(outcomes, stale))
+    return Completed(message=summary(outcomes, stale), data={"stages": outcomes, "stale_upstream": stale})
 
 
 def summary(outcomes: Mapping[str, Outcome], stale: Sequence[str] = ()) -> str:

@@ -85,8 +85,8 @@ def run_in_group(
         message = f"`{' '.join(command)}` took longer than {timeout_s:.0f} s and was ended"
         raise CommandError(message, lines)
     if process.returncode != 0:
-        message = f"`{' '.join(command)}` failed with exit code {process.returncode}; see its output above"
-        raise CommandError(message, lines)
+        message = f"`{' '.join(command)}` failed with exit code {process.returncode}"
+        raise CommandError(message, lines, hint="Its output above says why.")
     return lines
 
 

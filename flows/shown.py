@@ -24,6 +24,7 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
+from flows.dvc import RUNNING
 from rulka.folders import REPORT_PAGE
 from rulka.graph import read_graph
 from rulka.ports import DASHBOARD_PORT, LOOPBACK
@@ -41,7 +42,9 @@ WATCHED = "train"
 
 
 class StageProgress:
-    """Tells Prefect how far a stage is, by the lines that it writes; call it with each line.
+    """Tells Prefect how far a stage is, from its beginning, by the lines that DVC and it write; call it with each.
+
+    A stage may show the progress of several pieces of work, one after another, or of none.
 
     Args:
         stage: its name.
@@ -51,24 +54,34 @@ class StageProgress:
     def __init__(self, stage: str, say: Callable[[str], None]) -> None:
         self._stage, self._key, self._say = stage, f"{stage}-progress", say
         self._artifact: UUID | None = None
-        self._told_s = -PERIOD_S
+        self._told_s, self._percent = -PERIOD_S, 0.0
 
     def __call__(self, line: str) -> None:
         """Hands a line on, and tells Prefect what it says of the work."""
         self._say(line)
         found = PERCENT.search(line)
         is_end = line.endswith((", done", ", stopped"))
-        if found is None or (time.monotonic() - self._told_s < PERIOD_S and not is_end):
-            return
+        if line == RUNNING.format(self._stage):
+            self._tell(0.0, f"{self._stage}: it has begun")
+        elif found is not None and (is_end or time.monotonic() - self._told_s >= PERIOD_S):
+            self._told_s = time.monotonic()
+            self._tell(float(found[1]), line)
+
+    def end(self) -> None:
+        """Tells Prefect that the stage is complete, where its last line has not said so."""
+        if self._percent < 100.0:
+            self._tell(100.0, f"{self._stage}: done")
+
+    def _tell(self, percent: float, text: str) -> None:
+        self._percent = percent
         with _which_may_fail(self._say):
             if self._artifact is None:
-                made = create_progress_artifact(float(found[1]), key=self._key, description=line)
+                made = create_progress_artifact(percent, key=self._key, description=text)
                 self._artifact = cast(UUID, made)
                 if self._stage == WATCHED:
                     show_link(f"{WATCHED}-live", "live", "The cars on the track and the curves", self._say)
             else:
-                update_progress_artifact(self._artifact, float(found[1]), description=line)
-        self._told_s = time.monotonic()
+                update_progress_artifact(self._artifact, percent, description=text)
 
 
 @contextmanager

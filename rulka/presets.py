@@ -61,21 +61,20 @@ def preset_names(folder: Path = PRESETS_DIR) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def preset_lines(folder: Path = PRESETS_DIR) -> list[str]:
-    """Returns a line for each preset: its name, and the first sentence of the comment at its top.
+def known_presets(folder: Path = PRESETS_DIR) -> dict[str, str]:
+    """Returns the first sentence of the comment at the top of each preset, by its name; empty where there is none.
 
     Raises:
         PresetError: if there are none.
     """
-    lines, names = [], preset_names(folder)
+    found, names = {}, preset_names(folder)
     if not names:
         message = f"there are no presets in {folder.absolute()}"
         raise PresetError(message, hint="Run this from the root of the project.")
     for name in names:
         first = _text(folder / f"{name}.yaml").partition("\n")[0]
-        sentence = _END_OF_SENTENCE.split(first.removeprefix("#").strip())[0] if first.startswith("#") else ""
-        lines.append(f"{name:12}{sentence}".rstrip())
-    return lines
+        found[name] = _END_OF_SENTENCE.split(first.removeprefix("#").strip())[0] if first.startswith("#") else ""
+    return found
 
 
 def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRESETS_DIR) -> Applied:

@@ -11,7 +11,7 @@ from models.encoders.config import ImpalaConfig
 from rulka.folders import PRESETS_LOG
 from rulka.outputs import OutputError
 from rulka.params import ALGORITHM_NAMES, ParamsError, read_params, read_sections
-from rulka.presets import PresetError, apply_preset, environment_params, preset_lines, preset_names, undo_preset
+from rulka.presets import PresetError, apply_preset, environment_params, known_presets, preset_names, undo_preset
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -209,7 +209,7 @@ def test_changes_that_do_not_act_on_the_agent_are_named(
 def test_presets_are_listed_with_what_they_are(tmp_path: Path):
     (tmp_path / "bare.yaml").write_text("iqn: {}\n")
     write(tmp_path, "# IQN, but mine, et al. 2024. And more\niqn: {}\n")
-    assert preset_lines(tmp_path) == ["bare", "mine        IQN, but mine, et al. 2024"]
+    assert known_presets(tmp_path) == {"bare": "", "mine": "IQN, but mine, et al. 2024"}
 
 
 ENVIRONMENTS = ROOT / "presets" / "environments"

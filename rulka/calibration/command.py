@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,41 @@ from rulka.progress import Progress
 MAX_EVALUATIONS = 15
 
 
-def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> str:
-    """Fits the simulator's physics to recordings; returns what was found as text.
+@dataclass(frozen=True)
+class Calibration:
+    """What came of a fit.
+
+    Attributes:
+        rows: of the report's table, one for each recording that was held out.
+        physics: the fitted values.
+        report: the file.
+        is_written: whether the values are in `params.yaml` now.
+    """
+
+    rows: list[dict[str, Any]]
+    physics: PhysicsParams
+    report: Path
+    is_written: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as plain JSON; of the physics only what was fitted."""
+        values = {name: _rounded(getattr(self.physics, name)) for name in FITTED}
+        facts = {"report": self.report.as_posix(), "is_written": self.is_written, "physics": values}
+        return facts | {"horizons_s": [ms / 1000 for ms in HORIZONS_MS], "held_out": self.rows}
+
+    def describe(self) -> str:
+        """Returns it as text for people."""
+        lines = [f"held-out recordings, median and 90th percentile after {[ms / 1000 for ms in HORIZONS_MS]} s:"]
+        for row in self.rows:
+            values = ", ".join(f"{median} / {high} m" for median, high in row[FITTED_MODEL]["position_m"])
+            lines.append(f"  {row['kind']:8}{row['name'][:24]:26}{row['windows']:5} windows  {values}")
+        lines.append(f"report  {self.report.as_posix()}")
+        not_written = "not written: add --write to put the values into params.yaml"
+        return "\n".join([*lines, f"written to {PARAMS_FILE}" if self.is_written else not_written])
+
+
+def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> Calibration:
+    """Fits the simulator's physics to recordings.
 
     Args:
         folder: of recordings.
@@ -50,7 +84,7 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> str:
         text = with_physics(PARAMS_FILE.read_text(encoding="utf-8"), result.physics)
         with new_file(PARAMS_FILE) as beside:
             beside.write_text(text, encoding="utf-8")
-    return _summary(rows, out, write)
+    return Calibration(rows, result.physics, out / "report.md", write)
 
 
 def with_physics(text: str, physics: PhysicsParams) -> str:
@@ -70,13 +104,3 @@ def with_physics(text: str, physics: PhysicsParams) -> str:
 def _rounded(value: Any) -> Any:
     """Returns a number, or nested tuples of numbers, with the six digits that a fit can know."""
     return tuple(map(_rounded, value)) if isinstance(value, tuple) else float(f"{value:g}")
-
-
-def _summary(rows: list[dict[str, Any]], out: Path, write: bool) -> str:
-    lines = [f"held-out recordings, median and 90th percentile after {[ms / 1000 for ms in HORIZONS_MS]} s:"]
-    for row in rows:
-        values = ", ".join(f"{median} / {high} m" for median, high in row[FITTED_MODEL]["position_m"])
-        lines.append(f"  {row['kind']:8}{row['name'][:24]:26}{row['windows']:5} windows  {values}")
-    lines.append(f"report  {(out / 'report.md').as_posix()}")
-    lines += [f"written to {PARAMS_FILE}"] if write else ["not written: add --write to put the values into params.yaml"]
-    return "\n".join(lines)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,3 +37,10 @@ def say(line: str) -> None:
 def say_json(value: Any) -> None:
     """Prints one JSON value on one line."""
     say(json.dumps(value, ensure_ascii=False))
+
+
+@contextmanager
+def lines_aside(as_json: bool) -> Iterator[None]:
+    """Sends what is printed in the block to standard error where JSON was asked for, which has the output to itself."""
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield

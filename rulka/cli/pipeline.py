@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, OnePath, say, say_json
+from rulka.cli.options import AsJson, DeviceName, Flag, Names, OneName, OnePath, lines_aside, say, say_json
 from rulka.errors import UserError
 from rulka.outputs import check_file, new_file
 from rulka.ports import DASHBOARD_PORT
@@ -40,11 +40,8 @@ def run(
         force: run them even if nothing they read has changed.
         device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         dry_run: say what would run, and run nothing.
-        as_json: with --dry-run: print one JSON object.
+        as_json: print one JSON object, and all other lines on standard error.
     """
-    if as_json and not dry_run:
-        message = "--json goes with --dry-run"
-        raise UserError(message, hint="A run says what it did in its last line; `rulka status --json` tells it too.")
     _check_folder()
     _pass_on(device)
     with _prefect_explained():
@@ -55,18 +52,25 @@ def run(
         found = preview(list(stages) or None, force)
         say_json(found) if as_json else say(preview_text(found))
         return
-    run_flow(list(stages) or None, force, say)
+    with lines_aside(as_json):
+        done = run_flow(list(stages) or None, force, say)
+    if as_json:
+        say_json(done)
 
 
-def new(folder: OnePath, /) -> None:
+def new(folder: OnePath, /, as_json: AsJson = False) -> None:
     """Make a project folder outside a checkout, with parameters, presets and links to the installed code.
 
     Args:
         folder: new or empty; in a project, what is missing is added and links to another place are made anew.
+        as_json: print one JSON object.
     """
     from rulka.cli.projects import make_project
 
     written = make_project(folder)
+    if as_json:
+        say_json({"folder": folder.as_posix(), "written": written})
+        return
     say(f"{folder}: {', '.join(written) if written else 'nothing is missing'}")
     say(f"now: cd {folder} && dvc repro")
 
@@ -152,26 +156,26 @@ def _pipeline() -> Pipeline:
     return Pipeline(changes, stages_at_work, look)
 
 
-def preset(name: OneName, /) -> None:
+def preset(name: OneName, /, as_json: AsJson = False) -> None:
     """Lay a preset of presets/ over params.yaml, list them, or undo the last one; comments in params.yaml are kept.
 
     Args:
         name: btr, chunks, dagger, fusion, large-batch, reference, scratch, or that of another file of presets/; `list`
             shows all, and `undo` takes back what the last one changed and nobody has changed since.
+        as_json: print one JSON object: what changed, or each preset with what it is.
     """
-    from rulka.presets import apply_preset, preset_lines, undo_preset
+    from rulka.presets import apply_preset, known_presets, undo_preset
 
     if name == "list":
-        say("\n".join(preset_lines()))
+        known = known_presets()
+        say_json(known) if as_json else say("\n".join(f"{each:12}{known[each]}".rstrip() for each in known))
         return
-    if name == "undo":
-        undone = undo_preset()
-        say("\n".join([*undone.changes, *(f"note: {remark}" for remark in undone.remarks)]))
+    done = undo_preset() if name == "undo" else apply_preset(name)
+    if as_json:
+        say_json(done._asdict())
         return
-    applied = apply_preset(name)
-    say("\n".join(applied.changes or [f"params.yaml holds all of {name} already: nothing is changed"]))
-    for remark in applied.remarks:
-        say(f"note: {remark}")
+    unchanged = [] if name == "undo" else [f"params.yaml holds all of {name} already: nothing is changed"]
+    say("\n".join([*(done.changes or unchanged), *(f"note: {remark}" for remark in done.remarks)]))
 
 
 def params(
@@ -223,7 +227,7 @@ def experiment(
     """
     from rulka.experiments.command import run_experiment
 
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+    with lines_aside(as_json):
         table = run_experiment(file, cells, processes, page, say)
     say_json(table.rows) if as_json else say(table.text)
 
@@ -242,7 +246,7 @@ def population(file: OnePath, /, page: Path | None = None, as_json: AsJson = Fal
     from rulka.populations.command import run_population
     from rulka.populations.page import format_standings
 
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+    with lines_aside(as_json):
         ended = run_population(file, page, say)
     say_json([each.to_json() for each in ended]) if as_json else say(format_standings(ended))
 

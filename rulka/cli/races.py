@@ -7,14 +7,27 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, DeviceName, Flag, OnePath, OneTrack, Paths, TrackName, say, say_json
+from rulka.cli.options import (
+    AsJson,
+    DeviceName,
+    Flag,
+    OnePath,
+    OneTrack,
+    Paths,
+    TrackName,
+    lines_aside,
+    say,
+    say_json,
+)
 from rulka.errors import UserError
 from rulka.folders import AGENT, RACES, TRAINING_RUNS
 from rulka.outputs import check_file, check_folder
 
+LATEST = AGENT.as_posix()
+
 
 def evaluate(
-    agent: Path = AGENT,
+    agent: str = LATEST,
     track: TrackName = None,
     races: int | None = None,
     seed: int | None = None,
@@ -24,7 +37,7 @@ def evaluate(
     """Let an agent race greedily from fixed seeds.
 
     Args:
-        agent: folder of the agent's weights.
+        agent: name of an agent (`rulka agents`), "latest", "promoted", or a folder of an agent or a cloned policy.
         track: campaign slug, file or uid of the track; the main track of data/races when left out.
         races: number of races; the one of params.yaml when left out.
         seed: of the first start, the next race takes the next; the one of params.yaml when left out.
@@ -34,9 +47,10 @@ def evaluate(
     from rulka.cli.evaluation import evaluate_agent, format_evaluation
     from rulka.device import use_device
     from rulka.params import read_params
+    from rulka.registry.kept import find_agent
 
-    where = use_device(device)
-    result = evaluate_agent(agent, track=track, num_races=races, seed=seed, params=read_params(), device=where)
+    params, where = read_params(), use_device(device)
+    result = evaluate_agent(find_agent(agent), track=track, num_races=races, seed=seed, params=params, device=where)
     if as_json:
         say_json(result)
     else:
@@ -47,23 +61,30 @@ def agent(
     action: Annotated[Literal["export", "import"], tyro.conf.Positional],
     folder: OnePath,
     /,
-    agent: Path = AGENT,
+    agent: str = LATEST,
+    as_json: AsJson = False,
 ) -> None:
     """Write an agent or a cloned policy in the layout of Hugging Face, or read such a folder again.
 
     Args:
         action: export an agent into the folder, or import one from it.
         folder: with config.json, model.safetensors and, for a backbone, preprocessor_config.json.
-        agent: folder of the agent's weights; with import it must not exist yet.
+        agent: with export: name of an agent (`rulka agents`), "latest", "promoted", or a folder of an agent or a cloned
+            policy; with import: folder to write, which must not exist yet.
+        as_json: print one JSON object.
     """
     from rulka.agents.hugging_face import export_agent, import_agent
     from rulka.agents.load import CLONING, label_of
+    from rulka.registry.kept import find_agent
 
-    check_folder(folder if action == "export" else agent)
-    artifact = export_agent(agent, folder) if action == "export" else import_agent(folder, agent)
-    whose = label_of(artifact.config.get("algorithm", CLONING))
-    written = folder if action == "export" else agent
-    say(f"{written.as_posix()}: {artifact.kind} ({whose}), {len(artifact.tensors)} tensors")
+    written = check_folder(folder if action == "export" else Path(agent))
+    artifact = export_agent(find_agent(agent), folder) if action == "export" else import_agent(folder, written)
+    algorithm, num_tensors = artifact.config.get("algorithm", CLONING), len(artifact.tensors)
+    if as_json:
+        facts = {"folder": written.as_posix(), "kind": artifact.kind, "algorithm": algorithm}
+        say_json(facts | {"num_tensors": num_tensors})
+    else:
+        say(f"{written.as_posix()}: {artifact.kind} ({label_of(algorithm)}), {num_tensors} tensors")
 
 
 def watch(
@@ -80,8 +101,8 @@ def watch(
     The first recording or agent is followed, the others are ghosts.
 
     Args:
-        sources: Gbx files or folders of them, folders of agents such as data/agent, data/races, reference laps or slugs
-            of the campaign; or the folder of a training. The training in runs/train when left out.
+        sources: Gbx files or folders of them, agents by name (`rulka agents`) or folder, data/races, reference laps or
+            slugs of the campaign; or the folder of a training. The training in runs/train when left out.
         track: slug, uid or file of the track on which agents race; that of the recordings when left out.
         races: races of each agent, from different starts.
         out: MP4 file to write; without it a window opens.
@@ -99,7 +120,20 @@ def watch(
 
     if out is not None:
         check_file(out, ".mp4")
-    say(show_races(sources, read_params(), track=track, num_races=races, out=out, device=device))
+    found = [_named_source(source) for source in sources]
+    say(show_races(found, read_params(), track=track, num_races=races, out=out, device=device))
+
+
+def _named_source(source: Path) -> Path:
+    """Returns the folder of an agent that is called by its name; every other source as it is."""
+    from rulka.registry.kept import UnknownAgentError, find_agent
+
+    if source.exists():
+        return source
+    try:
+        return find_agent(source.as_posix())
+    except UnknownAgentError:
+        return source
 
 
 def track(
@@ -147,9 +181,10 @@ def reference(
     seed: int | None = None,
     searches: int | None = None,
     budget: int | None = None,
-    agent: Path | None = None,
+    agent: str | None = None,
     out: Path | None = None,
     campaign: Flag = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search a lap near the fastest possible, or take over an agent's faster one; write it as an input script.
 
@@ -160,9 +195,11 @@ def reference(
             are kept with it.
         budget: decisions to simulate, about; 25,000 for each metre of track when left out. The first lap is driven
             whatever it costs.
-        agent: folder of one, which drives instead, twice; its lap is taken over if it is faster than the one there is.
+        agent: name (`rulka agents`) or folder of one, which drives instead, twice; its lap is taken over if it is
+            faster than the one there is.
         out: file to write; <uid>.reference.txt here when left out, or the package's for an agent on the campaign.
         campaign: all tracks of the campaign that have no valid lap of so many searches yet, into the package.
+        as_json: print a list of JSON objects, one for each track.
     """
     from rulka.params import read_params
     from rulka.reference.command import Searches, find_for_campaign, find_for_track
@@ -178,11 +215,15 @@ def reference(
     if out is not None:
         check_file(out)
     how = Searches(1 if seed is None else seed, 1 if searches is None else searches, budget)
-    if track is None:
-        find_for_campaign(read_params(), how, say)
-    elif agent is not None:
-        from rulka.evaluation.faster_lap import take_over
+    with lines_aside(as_json):
+        if track is None:
+            laps = find_for_campaign(read_params(), how, say)
+        elif agent is not None:
+            from rulka.evaluation.faster_lap import take_over
+            from rulka.registry.kept import find_agent
 
-        take_over(track, agent, read_params(), RACES, out, say)
-    else:
-        find_for_track(track, read_params(), how, out, say)
+            laps = [take_over(track, find_agent(agent), read_params(), RACES, out, say)]
+        else:
+            laps = [find_for_track(track, read_params(), how, out, say)]
+    if as_json:
+        say_json([lap.to_json() for lap in laps])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rulka.cli.options import AsJson, Flag, OnePath, Paths, say, say_json
+from rulka.cli.options import AsJson, Flag, OnePath, Paths, lines_aside, say, say_json
 from rulka.errors import UserError
 from rulka.folders import FRAMES, RACES, RECORDINGS
 from rulka.outputs import check_file, check_folder
@@ -84,6 +84,7 @@ def fetch(  # noqa: PLR0913
     refresh: Flag = False,
     requests_per_s: float = 1.0,
     url: str | None = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fetch maps and their best recordings from an exchange site; run again to go on after an interruption.
 
@@ -103,6 +104,8 @@ def fetch(  # noqa: PLR0913
         refresh: ask again for lists that were asked for before; files are never fetched twice.
         requests_per_s: how often to ask; the site is somebody's hobby.
         url: address of the exchange; RULKA_EXCHANGE_URL or https://tmnf.exchange when left out.
+        as_json: print one JSON object with what became of everything, or with --only-list a list of the maps; all other
+            lines go to standard error.
     """
     from rulka.exchange.command import Options, run_fetch
 
@@ -110,22 +113,32 @@ def fetch(  # noqa: PLR0913
     least_ms, most_ms = lengths_ms
     check_folder(out)
     options = Options(map_id, map_uid, name, author, environment, least_ms, most_ms, maps, replays, with_maps)
-    run_fetch(options, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=say)
+    with lines_aside(as_json):
+        found = run_fetch(
+            options, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=say
+        )
+    if as_json:
+        say_json([asdict(entry) for entry in found] if isinstance(found, list) else asdict(found))
 
 
-def export(race: str, out: Path, /, races: Path = RACES) -> None:
+def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False) -> None:
     """Write a race of data/races as a recording or as an input script; an existing file is left alone.
 
     Args:
         race: race_id of the race, or its beginning.
         out: file to write: `.Replay.Gbx`, or `.txt` for a script that TMInterface plays.
         races: folder of the race dataset.
+        as_json: print one JSON object.
     """
     from rulka.datasets.export import export_race
 
     check_file(out, ".gbx", ".txt")
     written = export_race(races, race, out)
-    say(f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}")
+    facts = {"file": out.as_posix(), "race_id": written.race_id, "map_uid": written.map_uid}
+    if as_json:
+        say_json(facts | {"duration_ms": written.duration_ms})
+    else:
+        say(f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}")
 
 
 def frames(
@@ -135,6 +148,7 @@ def frames(
     frames: Path = FRAMES,
     licence: str = "other",
     players: Flag = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write captured frames in the layout of the Hugging Face Hub, or read such a folder again.
 
@@ -145,22 +159,29 @@ def frames(
             used until the stage that captures frames runs again, which `dvc freeze capture` prevents.
         licence: with export: the Hub's name of the licence, for example cc-by-4.0.
         players: with export: name who drove each race, as data/races does.
+        as_json: print one JSON object.
     """
     from rulka.datasets.hugging_face import export_dataset, import_dataset, stage_writing
 
+    written = check_folder(folder if action == "export" else frames)
     if action == "export":
-        check_folder(folder)
         index = export_dataset(frames, folder, licence=licence, with_players=players)
-        say(f"{sum(race.num_frames for race in index.races):,} frames of {len(index.races)} races: {folder.as_posix()}")
     else:
-        check_folder(frames)
         index = import_dataset(folder, frames)
-        say(f"{sum(race.num_frames for race in index.races):,} frames of {len(index.races)} races: {frames.as_posix()}")
-        if stage := stage_writing(frames):
-            say(f"stage {stage} writes there too: `dvc freeze {stage}` keeps these, `dvc unfreeze {stage}` ends that")
+    stage = stage_writing(written)
+    num_frames, num_races = sum(race.num_frames for race in index.races), len(index.races)
+    if as_json:
+        facts = {"folder": written.as_posix(), "num_frames": num_frames, "num_races": num_races}
+        say_json(facts | {"written_by_stage": stage})
+        return
+    say(f"{num_frames:,} frames of {num_races} races: {written.as_posix()}")
+    if stage:
+        say(f"stage {stage} writes there too: `dvc freeze {stage}` keeps these, `dvc unfreeze {stage}` ends that")
 
 
-def calibrate(folder: OnePath, /, *, out: Path, holdout: float = 0.34, write: Flag = False) -> None:
+def calibrate(
+    folder: OnePath, /, *, out: Path, holdout: float = 0.34, write: Flag = False, as_json: AsJson = False
+) -> None:
     """Fit the simulator's physics to real recordings and report how well they agree.
 
     Args:
@@ -168,10 +189,15 @@ def calibrate(folder: OnePath, /, *, out: Path, holdout: float = 0.34, write: Fl
         out: folder to write the report into; docs/calibration holds that of the values in params.yaml.
         holdout: share of the recordings that is used for the report only.
         write: also put the fitted values into params.yaml.
+        as_json: print one JSON object.
     """
     from rulka.calibration.command import calibrate as run_calibration
 
-    say(run_calibration(folder, holdout=holdout, out=check_folder(out), write=write))
+    found = run_calibration(folder, holdout=holdout, out=check_folder(out), write=write)
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say(found.describe())
 
 
 def _line(summary: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,8 @@ def race_rows(folder: Path) -> list[dict[str, Any]]:
     Raises:
         RaceDataError: if the dataset is missing, damaged, or of another schema version.
     """
-    return _read(folder, "races.parquet").to_pylist()
+    # Not by `read_table`, which imports pandas: the first page that shows races would wait for that.
+    return _read(folder, "races.parquet", lambda file: pq.ParquetFile(file).read()).to_pylist()
 
 
 def race_paths(folder: Path, race_ids: Collection[str]) -> dict[str, Path3D]:
@@ -47,8 +48,11 @@ def race_paths(folder: Path, race_ids: Collection[str]) -> dict[str, Path3D]:
     Raises:
         RaceDataError: if the dataset is missing, damaged, or of another schema version.
     """
-    columns = ["race_id", "time_ms", *_PLACES, *_VELOCITY]
-    table = _read(folder, "states.parquet", columns=columns, filters=[("race_id", "in", list(race_ids))]).to_pandas()
+    chosen = {
+        "columns": ["race_id", "time_ms", *_PLACES, *_VELOCITY],
+        "filters": [("race_id", "in", list(race_ids))],
+    }
+    table = _read(folder, "states.parquet", lambda file: pq.read_table(file, **chosen)).to_pandas()
     paths = {}
     for race_id, rows in table.groupby("race_id", observed=True):
         speed_mps = np.linalg.norm(rows[list(_VELOCITY)].to_numpy(np.float64), axis=1)
@@ -56,12 +60,12 @@ def race_paths(folder: Path, race_ids: Collection[str]) -> dict[str, Path3D]:
     return paths
 
 
-def _read(folder: Path, name: str, **options: Any) -> pa.Table:
+def _read(folder: Path, name: str, read: Callable[[Path], pa.Table]) -> pa.Table:
     damage = find_damage(folder, read_meta(folder)["checksums"], [name])
     if damage:
         raise RaceDataError(damage, hint=DAMAGE_HINT)
     try:
-        return pq.read_table(folder / name, **options)
+        return read(folder / name)
     except (OSError, pa.ArrowException) as error:
         message = f"{(folder / name).as_posix()} cannot be read: {error}"
         raise RaceDataError(message, hint=HINT) from error

@@ -33,7 +33,7 @@ def git() -> Finding:
     changed = [line[3:] for line in answer.stdout.splitlines()]
     if not changed:
         return Finding("git", State.OK, "everything is committed")
-    text = f"{len(changed)} files are not committed: {_some(changed)}"
+    text = f"{len(changed)} {'file is' if len(changed) == 1 else 'files are'} not committed: {_some(changed)}"
     return Finding("git", State.NOTE, text, "commit them, so that a result says what it was made with")
 
 

@@ -14,7 +14,7 @@ from rulka.evaluation.race import EvaluationRaces, find_reference_race, race
 from rulka.folders import TRACKS
 from rulka.outputs import new_file
 from rulka.params import Params
-from rulka.reference.command import describe
+from rulka.reference.command import FoundLap, describe
 from rulka.reference.lap import Reference, geometry_hash, load_reference, physics_hash, shipped_lap, store_reference
 from rulka.tracks.find import find_track
 
@@ -25,7 +25,7 @@ class NoFasterLapError(UserError):
 
 def take_over(
     name: str, agent_dir: Path, params: Params, races_dir: Path, out: Path | None, say: Callable[[str], None]
-) -> None:
+) -> FoundLap:
     """Lets an agent drive twice from where reference laps start, and writes its lap if it is faster than the one there.
 
     Args:
@@ -76,3 +76,4 @@ def take_over(
         load_reference(beside, track, params.simulator, races.settings.table)
     say(describe(track, lap))
     say(f"written to {path}")
+    return FoundLap(track, lap, path)

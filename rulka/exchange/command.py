@@ -10,7 +10,7 @@ from pathlib import Path
 from rulka.errors import UserError
 from rulka.exchange.client import Client, Pace
 from rulka.exchange.fetch import REJECTED, FetchReport, Wanted, fetch
-from rulka.exchange.listing import MapQuery, find_maps
+from rulka.exchange.listing import MapEntry, MapQuery, find_maps
 from rulka.exchange.manifest import FILE_NAME
 
 DEFAULT_URL, URL_VARIABLE = "https://tmnf.exchange", "RULKA_EXCHANGE_URL"
@@ -73,7 +73,7 @@ def run_fetch(
     refresh: bool,
     say: Say,
     pace: Pace | None = None,
-) -> FetchReport | None:
+) -> FetchReport | list[MapEntry]:
     """Fetches, or lists, and says what happens line by line.
 
     Args:
@@ -87,7 +87,7 @@ def run_fetch(
         pace: how to wait, instead of what `requests_per_s` says.
 
     Returns:
-        What became of everything; None when it only listed.
+        What became of everything; the maps where it only listed them.
 
     Raises:
         UserError: if the options make no sense, or the exchange cannot be used.
@@ -99,10 +99,11 @@ def run_fetch(
     address = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     with Client(address, pace or Pace(seconds_between=1 / requests_per_s), on_wait=say) as client:
         if only_list:
-            for entry in find_maps(client.get_json, wanted.query):
+            entries = list(find_maps(client.get_json, wanted.query))
+            for entry in entries:
                 length = "?" if entry.length_ms is None else f"{entry.length_ms / 1000:.2f} s"
                 say(f"{entry.map_id:9}  {length:>10}  {entry.uid:28}  {entry.name}  by {entry.author}")
-            return None
+            return entries
         say(
             f"fetching from {address} into {out}, {requests_per_s:g} requests a second; Ctrl-C stops, run again goes on"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rulka.actions import action_table
 from rulka.errors import UserError
@@ -26,6 +26,26 @@ class NoReferenceError(UserError):
     """A search that did not reach the finish."""
 
 
+class FoundLap(NamedTuple):
+    """A reference lap, and where it lies.
+
+    Attributes:
+        track: that it was driven on.
+        reference: the lap.
+        file: of the lap.
+    """
+
+    track: Track
+    reference: Reference
+    file: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as plain JSON: medals as times, in milliseconds; all but the single decisions."""
+        lap = self.reference
+        facts = {"uid": self.track.uid, "track": self.track.name, "file": self.file.as_posix(), "driver": lap.driver}
+        return facts | {**medals_of(lap.time_ms)._asdict(), "searched_ms": list(lap.searched_ms)}
+
+
 class Searches(NamedTuple):
     """How to search.
 
@@ -40,18 +60,18 @@ class Searches(NamedTuple):
     budget: int | None = None
 
 
-def find_for_track(name: str, params: Params, searches: Searches, out: Path | None, say: Say) -> None:
+def find_for_track(name: str, params: Params, searches: Searches, out: Path | None, say: Say) -> FoundLap:
     """Finds the reference lap of one track and writes it to `out`, `<uid>.reference.txt` when None.
 
     Raises:
         NoReferenceError: if no lap reaches the finish.
     """
     track = find_track(name, TRACKS)
-    _find(track, params, searches, out or Path(f"{track.uid}.reference.txt"), say)
+    return _find(track, params, searches, out or Path(f"{track.uid}.reference.txt"), say)
 
 
-def find_for_campaign(params: Params, searches: Searches, say: Say) -> None:
-    """Finds the laps of the campaign's tracks, and writes each as soon as it is found.
+def find_for_campaign(params: Params, searches: Searches, say: Say) -> list[FoundLap]:
+    """Finds the laps of the campaign's tracks, and writes each as soon as it is found; returns those that stay, too.
 
     A lap that is valid stays where as many searches have been made already, or where an agent drove it.
 
@@ -59,6 +79,7 @@ def find_for_campaign(params: Params, searches: Searches, say: Say) -> None:
         NoReferenceError: if no lap reaches the finish.
     """
     table = action_table(params.actions.ticks_per_action)
+    laps = []
     for entry in CAMPAIGN:
         path, track = LAPS_DIR / f"{entry.slug}.txt", campaign_track(entry.slug)
         if path.exists():
@@ -69,11 +90,13 @@ def find_for_campaign(params: Params, searches: Searches, say: Say) -> None:
             else:
                 if len(valid.searched_ms) >= searches.num_laps or valid.driver != SEARCH:
                     say(describe(track, valid))
+                    laps.append(FoundLap(track, valid, path))
                     continue
-        _find(track, params, searches, path, say)
+        laps.append(_find(track, params, searches, path, say))
+    return laps
 
 
-def _find(track: Track, params: Params, searches: Searches, path: Path, say: Say) -> None:
+def _find(track: Track, params: Params, searches: Searches, path: Path, say: Say) -> FoundLap:
     table = action_table(params.actions.ticks_per_action)
     budget = default_budget(track) if searches.budget is None else searches.budget
     wrong = {
@@ -97,6 +120,7 @@ def _find(track: Track, params: Params, searches: Searches, path: Path, say: Say
         store_reference(reference, table, beside)
     say(describe(track, reference))
     say(f"written to {path}")
+    return FoundLap(track, reference, path)
 
 
 def describe(track: Track, reference: Reference) -> str:

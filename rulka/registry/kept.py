@@ -156,7 +156,7 @@ def find_agent(name: str, agent: Path = AGENT, kept: Path = KEPT_AGENTS) -> Path
 
     Args:
         name: its name, "latest", "promoted", or a folder.
-        agent: the folder of the latest.
+        agent: the folder of the latest, which is a name of it, too.
         kept: the folder of promoted ones.
 
     Raises:
@@ -164,7 +164,7 @@ def find_agent(name: str, agent: Path = AGENT, kept: Path = KEPT_AGENTS) -> Path
         NoPromotedAgentError: if the promoted one is asked for and there is none.
         ArtifactError: if its files are missing or damaged, or it was made for other observations.
     """
-    if name == LATEST:
+    if name in (LATEST, agent.as_posix()):
         _check_whole(agent)
         return agent
     if name == PROMOTED:

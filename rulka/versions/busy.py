@@ -18,14 +18,14 @@ class DvcError(UserError):
 
 
 def holders() -> dict[int, str]:
-    """Returns the processes that hold paths of this repository, with their commands.
+    """Returns the processes that hold paths of this repository, with their commands as they are typed.
 
     Raises:
         DvcError: if the file names a process that is no DVC; it would hold for ever.
     """
     locks = _locks()
     readers = [each for found in locks.get("read", {}).values() for each in found]
-    found = {each["pid"]: each["cmd"] for each in (*readers, *locks.get("write", {}).values())}
+    found = {each["pid"]: _typed(each["cmd"]) for each in (*readers, *locks.get("write", {}).values())}
     return {pid: command for pid, command in found.items() if is_dvc(pid)}
 
 
@@ -37,7 +37,14 @@ def writers() -> dict[Path, str]:
     """
     alive = holders()
     written = _locks().get("write", {}).items()
-    return {Path(path): f"process {each['pid']}, `{each['cmd']}`" for path, each in written if each["pid"] in alive}
+    return {Path(path): f"process {pid}, `{alive[pid]}`" for path, each in written if (pid := each["pid"]) in alive}
+
+
+def _typed(command: str) -> str:
+    """Returns `dvc repro` for `/where/packages/lie/dvc/__main__.py repro`, which is how DVC notes it."""
+    program, *arguments = command.split(" ", 1)
+    path = Path(program)
+    return " ".join([path.parent.name if path.name == "__main__.py" else path.name, *arguments])
 
 
 def _locks() -> dict[str, Any]:

@@ -140,7 +140,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_whole_command_leaves_its_report(project: Path, recordings: Path) -> None:
     before = PARAMS_FILE.read_bytes()
-    said = calibrate(recordings, holdout=0.4, out=Path("report"), write=False)
+    found = calibrate(recordings, holdout=0.4, out=Path("report"), write=False)
+    said = found.describe()
     assert "report  report/report.md\nnot written: add --write" in said
     page = (project / "report" / "report.md").read_text(encoding="utf-8")
     assert f"`rulka calibrate {recordings.name} --holdout 0.4 --out report`, 20" in page
@@ -149,6 +150,9 @@ def test_the_whole_command_leaves_its_report(project: Path, recordings: Path) ->
     assert sum(entry["is_held_out"] for entry in numbers["recordings"]) >= 1
     assert {path.name for path in (project / "report").iterdir()} == {"report.md", "calibration.json", "paths.png"}
     assert PARAMS_FILE.read_bytes() == before
+    told = json.loads(json.dumps(found.to_json()))
+    assert told["physics"] == numbers["fitted"] if "fitted" in numbers else told["physics"]
+    assert [row["windows"] for row in told["held_out"]] == [row["windows"] for row in found.rows]
 
 
 @pytest.mark.parametrize("preset", [None, "chunks"])
@@ -161,7 +165,9 @@ def test_the_fitted_numbers_get_into_parameters_of_any_layout(
     before = read_params()
     fitted = before.simulator.physics.model_copy(update={"grip_mps2": 12.5, "turn_radius_m": ((0.0, 9.0), (40.0, 8.0))})
     monkeypatch.setattr(command, "fit", lambda *_: FitResult(fitted, (2.0, 1.0), 10, 1))
-    assert "written to params.yaml" in calibrate(recordings, holdout=0.4, out=Path("report"), write=True)
+    found = calibrate(recordings, holdout=0.4, out=Path("report"), write=True)
+    assert "written to params.yaml" in found.describe()
+    assert found.to_json()["physics"]["grip_mps2"] == 12.5
     assert read_params().simulator.physics == fitted
     simulator = before.simulator.model_copy(update={"physics": fitted})
     assert read_params() == before.model_copy(update={"simulator": simulator})

@@ -75,6 +75,7 @@ BRIEF = "--steps 256 --set train.num_checks=1 train.check_races=2 train.final_ch
 
 ROWS = (
     Row("new", "new {place}/mine", lambda _, path: read_params(path / "params.yaml"), "{place}/mine"),
+    Row("new", "new {place}/mine --json", lambda text, _: "dvc.yaml" in json.loads(text)["written"], "{place}/mine"),
     Row("inspect", "inspect recordings --json", lambda text, _: not any(x["error"] for x in json.loads(text))),
     Row("inspect", "inspect recordings/0.Replay.Gbx", lambda text, _: "num_inputs" in text),
     Row("inspect", "inspect recordings/0.Replay.Gbx recordings --json", lambda text, _: len(json.loads(text)) > 1),
@@ -82,10 +83,29 @@ ROWS = (
     Row("quarantine", "quarantine --json", lambda text, _: json.loads(text) == []),
     Row("fetch", "fetch --maps 1 --requests-per-s 10 --out {place}/new", is_fetched, "{place}/new"),
     Row("fetch", "fetch --maps 1 --requests-per-s 10 --only-list", lambda text, _: "Map 7" in text),
+    Row(
+        "fetch",
+        "fetch --maps 1 --requests-per-s 10 --only-list --json",
+        lambda text, _: [each["map_id"] for each in json.loads(text)] == [7],
+    ),
+    Row(
+        "fetch",
+        "fetch --maps 1 --requests-per-s 10 --out {place}/new --json",
+        lambda text, path: json.loads(text)["num_new"] == 2 and is_fetched(text, path),
+        "{place}/new",
+    ),
     Row("export", "export race-0 {place}/a.Replay.Gbx", lambda _, path: read_recording(path), "{place}/a.Replay.Gbx"),
+    Row(
+        "export",
+        "export race-0 {place}/b.txt --json",
+        lambda text, path: json.loads(text)["file"] == path.as_posix(),
+        "{place}/b.txt",
+    ),
     Row("export", "export race-0 {place}/a.txt", lambda _, path: "press up" in path.read_text(), "{place}/a.txt"),
     Row("evaluate", "evaluate --json", lambda text, _: json.loads(text)["agent"]["finish_rate"] == 1.0),
     Row("evaluate", "evaluate --track tiny --races 1", lambda text, _: "1/1" in text),
+    Row("evaluate", "evaluate --agent latest --races 1", lambda text, _: "1/1" in text),
+    Row("evaluate", "evaluate --agent promoted --races 1", lambda text, _: "1/1" in text, before="promote latest"),
     Row("agents", "agents", lambda text, _: text.splitlines()[1].endswith("latest")),
     Row("agents", "agents --json", lambda text, _: [x["tracks"] for x in json.loads(text)] == [["tiny"]]),
     Row("compare", "compare latest data/agent --races 1", lambda text, _: "Nobody wins: too few pairs" in text),
@@ -111,11 +131,24 @@ ROWS = (
         "{place}/again",
         before="agent export hub",
     ),
+    Row(
+        "agent export",
+        "agent export {place}/hub --agent latest --json",
+        lambda text, path: json.loads(text)["algorithm"] == "ppo" and (path / "config.json").is_file(),
+        "{place}/hub",
+    ),
     Row("watch", "watch data/agent data/races --out {place}/race.mp4", is_video, "{place}/race.mp4"),
+    Row("watch", "watch latest --out {place}/one.mp4", is_video, "{place}/one.mp4"),
     Row("track show", "track show tiny --out {place}/a.png", lambda text, _: "tiny" in text, "{place}/a.png"),
     Row("track show", "track show --campaign --json", lambda text, _: len(json.loads(text)) == 10),
     Row("track list", "track list", lambda text, _: "copper-oval" in text),
     Row("frames export", "frames export {place}/hub", lambda _, path: (path / "rulka.json").is_file(), "{place}/hub"),
+    Row(
+        "frames export",
+        "frames export {place}/hub --json",
+        lambda text, _: json.loads(text)["num_races"] == 3,
+        "{place}/hub",
+    ),
     Row(
         "frames import",
         "frames import hub --frames {place}/again",
@@ -128,6 +161,18 @@ ROWS = (
         "calibrate recordings --holdout 0.4 --out {place}/report --write",
         is_calibrated,
         "{place}/report",
+    ),
+    Row(
+        "calibrate",
+        "calibrate recordings --holdout 0.4 --out {place}/report --json",
+        lambda text, path: json.loads(text)["physics"]["grip_mps2"] > 0.0 and (path / "report.md").is_file(),
+        "{place}/report",
+    ),
+    Row(
+        "reference",
+        "reference tiny --budget 1 --out {place}/lap.txt --json",
+        lambda text, path: [lap["file"] for lap in json.loads(text)] == [path.as_posix()],
+        "{place}/lap.txt",
     ),
     Row(
         "reference",
@@ -157,6 +202,8 @@ ROWS = (
         "{place}/a.json",
     ),
     Row("preset", "preset list", lambda text, _: "chunks" in text),
+    Row("preset", "preset list --json", lambda text, _: "action" in json.loads(text)["chunks"]),
+    Row("preset", "preset chunks --json", lambda text, _: len(json.loads(text)["changes"]) > 1, "params.yaml"),
     Row("preset", "preset undo", lambda text, _: "-> 1" in text, "params.yaml", before="preset chunks"),
     Row("preset", "preset chunks", lambda text, _: read_params().network.actions_per_decision == 5, "params.yaml"),
 )
@@ -199,6 +246,15 @@ def test_every_command_has_a_row() -> None:
     assert {row.command for row in ROWS} | set(ELSEWHERE) == command_names()
     for test in ELSEWHERE.values():
         assert test in globals() or (ROOT / test).is_file()
+
+
+WITHOUT_JSON = {"up", "down", "dashboard", "serve-game", "watch"}
+"""They run until they are stopped, or stop that: what they did is elsewhere."""
+
+
+def test_every_command_that_reports_does_so_as_json() -> None:
+    reporting = {name for name, function in COMMANDS.items() if "as_json" in inspect.signature(function).parameters}
+    assert reporting == set(COMMANDS) - WITHOUT_JSON
 
 
 def call(arguments: str) -> int:

@@ -258,7 +258,9 @@ def test_the_command(site, clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     said: list[str] = []
     options = Options((11,), (), "", "", "", None, None, None, 3, True)
     settings = {"url": None, "requests_per_s": 1.0, "refresh": False, "say": said.append, "pace": clock.pace()}
-    assert run_fetch(options, tmp_path, only_list=True, **settings) is None
+    listed = run_fetch(options, tmp_path, only_list=True, **settings)
+    assert isinstance(listed, list)
+    assert [entry.uid for entry in listed] == [UID]
     assert UID in said[-1]
     assert names(tmp_path) == []
     run_fetch(options, tmp_path, only_list=False, **settings)

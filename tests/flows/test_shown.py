@@ -57,7 +57,9 @@ def test_a_stage_shows_how_far_it_is_and_what_came_of_it(toy_project: Path) -> N
     state = pipeline(return_state=True)
     assert state.is_completed(), state.message
     shown = shown_by(state.state_details.flow_run_id)
-    assert set(shown) == {"evaluate-progress", "evaluate-numbers", "evaluate-driven-lines", "evaluate-report"}
+    of_evaluation = {"evaluate-progress", "evaluate-numbers", "evaluate-driven-lines", "evaluate-report"}
+    assert set(shown) == {"races-progress", "capture-progress"} | of_evaluation
+    assert (shown["races-progress"].data, shown["races-progress"].description) == (100.0, "races: done")
     link = re.fullmatch(
         r"\[The report of this evaluation\]\(http://127\.0\.0\.1:8480(.*)\)", str(shown["evaluate-report"].data)
     )
@@ -95,6 +97,19 @@ def test_the_progress_of_a_stage_is_what_its_lines_say(capsys: pytest.CaptureFix
     assert told == [38.0]
     assert links == ["http://127.0.0.1:8480/live"], "of a training alone, and once"
     assert said == ["compiling", "train: 3/8 steps (38 %), " + said[1].split("), ")[1]]
+
+
+def test_a_stage_without_numbers_shows_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr("flows.shown.create_progress_artifact", lambda percent, **_: told.append(percent) or 7)
+    monkeypatch.setattr("flows.shown.update_progress_artifact", lambda _, percent, **__: told.append(percent))
+    listener = StageProgress("transfer", lambda _: None)
+    listener("Running stage 'transfer':")
+    listener("> python -m tasks.transfer")
+    assert told == [0.0]
+    listener.end()
+    listener.end()
+    assert told == [0.0, 100.0]
 
 
 def test_a_server_that_is_away_costs_no_stage(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,4 +303,4 @@ def test_what_prefect_says_of_bad_deployments_is_shown(monkeypatch: pytest.Monke
     answer = call(*RULKA, "up")
     assert answer.returncode == 1
     assert "no_such_flow" in answer.stdout
-    assert "see its output above" in answer.stderr
+    assert "Its output above says why." in answer.stderr
