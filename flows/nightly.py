@@ -41,7 +41,7 @@ def _night() -> date:
 
 @flow(name="rulka", flow_run_name=_name_of_run)
 def nightly(
-    tracks: tuple[str, ...] = ("main", "campaign"),
+    tracks: tuple[str, ...] = ("main", "campaign", "held-out"),
     races: Annotated[int, Field(ge=1, le=10_000)] | None = None,
     notify: str | None = None,
     timeout_h: Hours = 4.0,
@@ -49,7 +49,8 @@ def nightly(
     """Lets the promoted agent and the latest race from starts that the date decides; the latest is promoted if it wins.
 
     Args:
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it.
+        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for
+            four generated ones that nothing is trained on.
         races: of each agent on each track, 1 to 10,000; evaluate.num_races when left out.
         notify: block of Prefect that sends what came of it, such as slack-webhook/team; none where it is left out.
         timeout_h: hours after which the races are ended; waiting for another run does not count.

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from flows.dvc import Outcome, out_of_date, reproduce_stage, upstream, wait_for_dvc
 from flows.process import CommandError
-from flows.shown import StageProgress, show_results
+from flows.shown import StageProgress, is_bar, show_results
 from flows.turns import our_turn
 from rulka.errors import UserError
 from rulka.graph import read_graph
@@ -70,9 +70,24 @@ def reproduce(stage: str, force: bool, timeout_h: float, is_unchanged: bool) -> 
 
 def _what_to_do(stage: str, error: CommandError) -> str:
     """Returns what a stage last said, and what to type when that is mended."""
-    said = [line for line in error.lines if line.startswith("error: ")] or error.lines[-LAST_LINES:]
+    said = _errors(error.lines)
+    if not said:
+        # Of a bar that was written again and again, only where it came to.
+        following = [*error.lines[1:], ""]
+        said = [line for line, then in zip(error.lines, following, strict=True) if not (is_bar(line) and is_bar(then))]
+    said = said[-LAST_LINES:]
     goes_on = ", which goes on from its last checkpoint" if stage in GOES_ON else ""
     return "\n".join([str(error), *said, f"  Mend that, then `rulka run {stage}`{goes_on}."])
+
+
+def _errors(lines: Sequence[str]) -> list[str]:
+    """Returns the lines of errors that are meant for users, each with its hint, which is indented."""
+    found: list[str] = []
+    is_of_error = False
+    for line in lines:
+        is_of_error = line.startswith("error: ") or (is_of_error and line.startswith("  "))
+        found += [line] if is_of_error else []
+    return found
 
 
 def _name_of_run() -> str:

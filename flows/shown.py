@@ -41,6 +41,11 @@ WATCHED = "train"
 """The stage that the dashboard shows while it runs."""
 
 
+def is_bar(line: str) -> bool:
+    """Whether a line of a stage says how far it is."""
+    return PERCENT.search(line) is not None
+
+
 class StageProgress:
     """Tells Prefect how far a stage is, from its beginning, by the lines that DVC and it write; call it with each.
 

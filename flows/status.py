@@ -64,7 +64,7 @@ def _held(holder: dict[str, Any]) -> str:
 
 
 def _row_text(row: Row) -> str:
-    message = f": {row['message']}" if row["message"] else ""
+    message = "".join(f"\n    {line}" for line in (row["message"] or "").splitlines())
     return f"{row['deployment']}, {row['state']}, {row['at']}, run {row['run']}{message}"
 
 

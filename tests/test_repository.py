@@ -352,6 +352,29 @@ def test_constraints_pin_names_to_versions_and_nothing_else() -> None:
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!]+", line)] == []
 
 
+def test_nobody_waits_by_the_clock() -> None:
+    """A clock that is set back would make a wait last for hours; moments for people, in files, are its only use."""
+    asked = {
+        file.relative_to(ROOT).as_posix()
+        for file in own_sources()
+        for node in nodes_of(file)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns")
+    }
+    assert asked == {"rulka/runtime/live.py", "rulka/dashboard/live.py"}
+
+
+def test_the_version_has_a_section_in_the_changelog() -> None:
+    """The newest first, what comes next before it; a release without a date is none."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heads[0] == "[Unreleased]"
+    released = [re.fullmatch(r"\[(\d+)\.(\d+)\.(\d+)\] - \d{4}-\d\d-\d\d", head) for head in heads[1:]]
+    assert all(released)
+    numbers = [tuple(map(int, found.groups())) for found in released if found]
+    assert numbers == sorted(numbers, reverse=True)
+    assert ".".join(map(str, numbers[0])) == version
+
+
 def test_source_files_use_no_relative_imports_and_no_catch_all_names() -> None:
     names = {path.stem for path in own_sources()}
     assert names & {"utils", "common", "helpers", "misc"} == set()

@@ -55,8 +55,8 @@ def compare(
     Args:
         first: name of an agent (`rulka agents`), "latest", "promoted", or a folder.
         second: the same.
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it; main and
-            evaluate.tracks when left out.
+        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
+            nothing is trained on; main and evaluate.tracks when left out.
         races: pairs on each track; evaluate.num_races when left out.
         seed: of the first start on each track; evaluate.seed when left out.
         out: folder to write leads.png and side_by_side.mp4 into.
@@ -97,8 +97,8 @@ def promote(
 
     Args:
         name: of the agent (`rulka agents`), "latest", or a folder.
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it; main and
-            evaluate.tracks when left out.
+        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
+            nothing is trained on; main and evaluate.tracks when left out.
         races: pairs on each track; evaluate.num_races when left out.
         seed: of the first start on each track; evaluate.seed when left out.
         device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
@@ -138,7 +138,7 @@ def _keep_by_dvc(folders: Sequence[Path], done: str) -> None:
 
 def night(
     date: str | None = None,
-    tracks: TrackNames = ("main", "campaign"),
+    tracks: TrackNames = ("main", "campaign", "held-out"),
     races: int | None = None,
     device: DeviceName = None,
     as_json: AsJson = False,
@@ -150,7 +150,8 @@ def night(
 
     Args:
         date: of the night, such as 2026-11-23; today in UTC when left out.
-        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it.
+        tracks: slugs, uids or files, "main" for that of data/races, "campaign" for all of it, "held-out" for four that
+            nothing is trained on.
         races: of each agent on each track; evaluate.num_races when left out.
         device: where networks run; RULKA_DEVICE when left out, and without it a GPU that works, else the CPU.
         as_json: print one JSON object.

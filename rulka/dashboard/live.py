@@ -73,7 +73,8 @@ class Live(NamedTuple):
     @property
     def is_running(self) -> bool:
         """Whether it was written by a run that is still at work."""
-        return time.time() - self.written_s < STALE_S
+        # Of a moment to come, too, where the clock was set back since: the run of then is over.
+        return abs(time.time() - self.written_s) < STALE_S
 
 
 NOWHERE = Live(np.zeros((0, 4)), 0.0)

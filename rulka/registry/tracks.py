@@ -11,9 +11,14 @@ from rulka.params import Params
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.chosen import chosen_tracks
 from rulka.tracks.find import find_track
+from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
-MAIN, WHOLE_CAMPAIGN = "main", "campaign"
+MAIN, WHOLE_CAMPAIGN, HELD_OUT = "main", "campaign", "held-out"
+HELD_OUT_SEEDS = {"easy": 90_001, "medium": 90_002, "hard": 90_003, "expert": 90_004}
+"""Of generated tracks, one of each difficulty, that agents are not trained on: `train.tracks` counts up from seeds that
+are far smaller. A test holds their shapes, as nights are compared over months.
+"""
 
 
 def tracks_to_race_on(
@@ -22,7 +27,8 @@ def tracks_to_race_on(
     """Returns the tracks that are named; without names the main one and those of `evaluate.tracks`.
 
     Args:
-        names: slugs, uids or files; "main" stands for the track of the race dataset, "campaign" for all of that.
+        names: slugs, uids or files; "main" stands for the track of the race dataset, "campaign" for all of that,
+            "held-out" for those of `HELD_OUT_SEEDS`.
         params: for `evaluate.tracks`.
         races_dir: the race dataset.
         tracks_dir: the tracks in it.
@@ -39,4 +45,6 @@ def tracks_to_race_on(
 def _tracks_of(name: str, races_dir: Path, tracks_dir: Path) -> list[Track]:
     if name == WHOLE_CAMPAIGN:
         return [campaign_track(entry.slug) for entry in CAMPAIGN]
+    if name == HELD_OUT:
+        return [generate_track(seed, 600.0, 16.0, 0.12, 150.0, kind) for kind, seed in HELD_OUT_SEEDS.items()]
     return [load_main_track(races_dir) if name == MAIN else find_track(name, tracks_dir)]

@@ -82,9 +82,10 @@ def test_cars_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pyt
     assert written == [True, False, False, True, False]
 
 
-def test_a_run_that_says_nothing_is_not_at_work(run: Path) -> None:
+@pytest.mark.parametrize("ago_s", [60.0, -3600.0], ids=["silent", "the clock was set back"])
+def test_a_run_that_says_nothing_is_not_at_work(run: Path, ago_s: float) -> None:
     content = json.loads((run / LIVE_FILE).read_text())
-    (run / LIVE_FILE).write_text(json.dumps(content | {"written_s": time.time() - 60.0}))
+    (run / LIVE_FILE).write_text(json.dumps(content | {"written_s": time.time() - ago_s}))
     assert not reader_of(run).snapshot()["is_running"]
 
 

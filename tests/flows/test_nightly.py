@@ -69,7 +69,7 @@ class TestRuns:
         monkeypatch.setitem(FOUND, "worse", ["latest"])
         state = nightly(return_state=True)
         assert (state.name, state.is_completed()) == ("Worse", True)
-        assert commands[0][-3:] == ["--tracks", "main", "campaign"]
+        assert commands[0][-4:] == ["--tracks", "main", "campaign", "held-out"]
 
     def test_a_missing_agent_is_the_reason(self, toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def race(*_: object) -> list[str]:

@@ -141,13 +141,29 @@ class TestRuns:
         caplog.clear()
         assert pipeline(["capture"], return_state=True).is_completed()
         assert ran(caplog) == ["capturing", "capturing"]
-        change_command("capture", "echo capturing && echo 'error: no frames' && false")
+        hint = "echo '  Make some.' && echo bye && echo '  indented'"
+        change_command("capture", f"echo capturing && echo 'error: no frames' && {hint} && false")
         state = pipeline(["capture"], return_state=True)
         assert ran(caplog) == ["capturing"], "an error of its own would come again"
         assert state.message
-        assert state.message.splitlines()[-2:] == [
+        assert state.message.splitlines()[-3:] == [
             "error: no frames",
+            "  Make some.",
             "  Mend that, then `rulka run capture`, which goes on from its last checkpoint.",
+        ]
+
+    def test_a_stage_that_says_no_error_leaves_its_last_lines(self, toy_project: Path) -> None:
+        bars = " && ".join(f"echo 'race: {done} of 30 ({done} %)'" for done in range(30))
+        change_command("races", f"echo racing && {bars} && echo Traceback && false")
+        state = pipeline(["races"], return_state=True)
+        assert state.message
+        assert state.message.splitlines()[-5:] == [
+            "racing",
+            "race: 29 of 30 (29 %)",
+            "Traceback",
+            "ERROR: failed to reproduce 'races': failed to run: "
+            + f"echo racing && {bars} && echo Traceback && false, exited with 1",
+            "  Mend that, then `rulka run races`.",
         ]
 
     def test_a_stage_that_takes_too_long_fails(self, toy_project: Path) -> None:

@@ -202,6 +202,7 @@ class TestUp:
         assert said.startswith(f"up: `rulka up` at {stack.url} (process {stack.process.pid}, since ")
         assert "\nat work: nothing\n" in said
         assert "\nlast: full-pipeline, Completed, " in said
+        assert "\n    ran: races, capture, evaluate\n" in said
 
     @pytest.mark.parametrize(
         ("deployment", "parameter"),

@@ -10,6 +10,7 @@ from PIL import Image
 from rulka.evaluation.results import RaceResult
 from rulka.observation import NUM_CAR_FIELDS
 from rulka.params import MainTrackParams, Params
+from rulka.reference.lap import geometry_hash
 from rulka.registry.kept import name_of, promotions
 from rulka.registry.pairs import (
     Comparison,
@@ -28,6 +29,14 @@ from rulka.registry.promotion import NotPromotedError, describe, promote
 from rulka.registry.tracks import tracks_to_race_on
 from rulka.tracks.find import UnknownTrackError
 from tests.tasks.test_evaluate import short_track
+
+HELD_OUT = {
+    "generated-90001-600-easy": "e9c365d562886caf",
+    "generated-90002-600": "ec952e4a5980772c",
+    "generated-90003-600-hard": "8023ddfd67530b51",
+    "generated-90004-600-expert": "73bb0f5033674450",
+}
+"""Their shapes: where one changes, the nights before say nothing of the nights after."""
 
 
 def driven(speed_mps: float, until_m: float = 60.0) -> RaceResult:
@@ -163,6 +172,8 @@ class TestTracks:
         found = tracks_to_race_on(("main", "campaign"), params)
         assert [track.uid for track in found[:2]] == ["tiny", "campaign-copper-oval"]
         assert len(found) == 11
+        held_out = tracks_to_race_on(("held-out",), params)
+        assert {track.uid: geometry_hash(track) for track in held_out} == HELD_OUT
         with pytest.raises(UnknownTrackError, match="no track 'monza'"):
             tracks_to_race_on(("monza",), params)
 

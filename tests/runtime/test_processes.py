@@ -83,22 +83,44 @@ def _during(loop: LearnerLoop, condition: Callable[[], bool], act: Callable[[], 
     return thread
 
 
-def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spec = fake_run(tmp_path, num_collectors=2, max_env_steps=10**9, cars={"step_s": 0.001})
+@pytest.mark.parametrize("moment", ["building its environment", "filling a block", "waiting for permission"])
+def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture, moment: str) -> None:
+    is_waiting = moment == "waiting for permission"
+    cars = {"step_s": 0.0 if is_waiting else 0.001}
+    spec = fake_run(tmp_path, num_collectors=2, max_env_steps=10**9, cars=cars)
     with StopSignals() as stop, connect(spec, stop) as loop:
         collectors, learner = loop._collectors, loop._learner
         victim = collectors.pids[1]
         successors = []
+        is_held, is_killed = threading.Event(), threading.Event()
+        update = learner.update
+
+        def hold() -> object:
+            """Lets nobody fill anything for a while: who learns gives no permission."""
+            if is_waiting and 1 in learner.collectors and not is_held.is_set():
+                is_held.set()
+                assert is_killed.wait(PATIENCE_S)
+            return update()
+
+        learner.update = hold
 
         def kill() -> None:
+            if is_waiting:
+                _wait_for(lambda: psutil.Process(victim).status() == psutil.STATUS_SLEEPING, "it to wait")
             os.kill(victim, signal.SIGKILL)
+            is_killed.set()
             _wait_for(lambda: collectors.num_restarts == 1, "the restart")
             successors.append(collectors.pids[1])
             num_blocks = len(learner.collectors)
             _wait_for(lambda: 1 in learner.collectors[num_blocks:], "blocks of its successor")
             loop.state.seconds = 1e9  # over
 
-        _during(loop, lambda: 1 in learner.collectors, kill)
+        when: dict[str, Callable[[], bool]] = {
+            "building its environment": lambda: not learner.collectors,
+            "filling a block": lambda: 1 in learner.collectors,
+            "waiting for permission": is_held.is_set,
+        }
+        _during(loop, when[moment], kill)
         assert loop.run().ended_by == "max_minutes"
         assert successors != [victim]
         assert "collector 1 was ended by signal 9; starting it again" in caplog.text

@@ -15,7 +15,7 @@ async function draw() {
       customdata: rows.map(row => [row.agent, row.low, row.high, row.finished, row.races]),
       hovertemplate: "%{x}, %{customdata[0]}<br>%{y:.2f} m/s (%{customdata[1]:.2f} to %{customdata[2]:.2f})<br>%{customdata[3]} of %{customdata[4]} finished<extra>%{fullData.name}</extra>" };
   });
-  await Plotly.react(place, traces, layout({ xaxis: { type: "category" }, yaxis: { title: { text: "pace, m/s" } } }), CONFIG);
+  await Plotly.react(place, traces, layout({ xaxis: { type: "category" }, yaxis: { title: { text: "pace, m/s" }, rangemode: "nonnegative" } }), CONFIG);
 }
 
 if (place) {
