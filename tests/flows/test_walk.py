@@ -1,0 +1,232 @@
+"""What a new user does, in a clone of its own, by the commands of README: from `rulka up` to an old agent elsewhere.
+
+Real stages, made short by parameters; a night every minute.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from tests.flows.conftest import DVC, ROOT, RULKA
+from tests.flows.test_stack import PREFECT, free_port, wait_for
+
+SHORT: dict[str, dict[str, Any]] = {
+    "track": {"length_m": 150.0},
+    "races": {"num_demonstrations": 4, "reference_decisions": 20_000},
+    "capture": {"num_workers": 1, "validation_fraction": 0.0, "test_fraction": 0.0},
+    "race_end": {"max_race_s": 10.0},
+    "network": {"float_hidden": 16, "dense_hidden": 16},
+    "pretrain": {"epochs": 1, "batch_size": 64},
+    "clone": {"epochs": 1, "batch_size": 64, "num_races": 2},
+    "train": {
+        "compared": [],
+        "num_collectors": 1,
+        "cars_per_collector": 4,
+        "block_steps": 16,
+        "max_env_steps": 512,
+        "max_minutes": None,
+        "num_checks": 1,
+        "check_races": 2,
+        "check_candidates": 1,
+        "final_check_races": 2,
+    },
+    "ppo": {"steps_per_update": 128, "batch_size": 64, "value_warmup_steps": 128},
+    "evaluate": {"num_races": 2, "video_width": 160, "video_height": 90, "video_fps": 5},
+}
+NIGHTLY = "name: nightly-evaluation\n"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@dataclass
+class Walk:
+    """The clone, and what is known by now.
+
+    Attributes:
+        folder: of the clone.
+        up: `rulka up` there.
+        first: the commit of the first agent.
+    """
+
+    folder: Path
+    up: subprocess.Popen[bytes]
+    first: str = ""
+
+    def said(self) -> str:
+        """What `rulka up` has said so far."""
+        return (self.folder / "up.log").read_text(encoding="utf-8")
+
+
+def typed(*command: str, folder: Path = Path()) -> str:
+    """Types a command that has to succeed; returns what it printed."""
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=1800)
+    assert answer.returncode == 0, f"{command}\n{answer.stdout}\n{answer.stderr}"
+    return answer.stdout
+
+
+def git(*arguments: str, folder: Path = Path()) -> str:
+    return typed("git", "-c", "user.name=n", "-c", "user.email=n@example.org", *arguments, folder=folder)
+
+
+def set_parameters(changes: dict[str, dict[str, Any]]) -> None:
+    params = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    for section, values in changes.items():
+        params[section] |= values
+    Path("params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
+
+
+def commit(message: str) -> str:
+    git("add", "--all")
+    git("commit", "--quiet", "--message", message)
+    return git("rev-parse", "HEAD").strip()
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+    """A clone of what git would have of this checkout, with `rulka up` running."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no clone")
+    folder = tmp_path_factory.mktemp("walk") / "rulka"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.delenv("RULKA_STARTED_BY", raising=False)
+        # The stages' Python is the first one of PATH, as where the environment is activated.
+        patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+        git("init", "--quiet", "--initial-branch", "main")
+        # Not the port of a server that somebody works with.
+        Path(".env").write_text(f"PREFECT_API_URL=http://127.0.0.1:{free_port()}/api\n", encoding="utf-8")
+        set_parameters(SHORT)
+        with Path("up.log").open("wb") as log, subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as up:
+            walk = Walk(folder, up)
+            wait_for(lambda: "Ctrl-C stops" in walk.said() or up.poll() is not None, 600.0)
+            assert up.poll() is None, walk.said()
+            yield walk
+            up.kill()
+
+
+@pytest.fixture(autouse=True)
+def _in_the_clone(walk: Walk) -> None:
+    """Everything is typed there; that is where the fixture has gone to."""
+    assert Path.cwd() == walk.folder
+
+
+class TestWalk:
+    """In this order, in one clone."""
+
+    def test_the_pipeline_runs_as_a_deployment(self, walk: Walk) -> None:
+        typed(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
+        stages = list(yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"])
+        assert f"ran: {', '.join(stages)}" in typed(*RULKA, "status")
+        (agent,) = json.loads(typed(*RULKA, "agents", "--json"))
+        assert agent["is_latest"]
+        assert not agent["problem"]
+        walk.first = commit("The first agent")
+
+    def test_the_pages_show_it(self) -> None:
+        with subprocess.Popen([*RULKA, "dashboard", "--port", "0"], stdout=subprocess.PIPE, text=True) as pages:
+            assert pages.stdout is not None
+            address = pages.stdout.readline().split()[0]
+
+            def page(path: str) -> str:
+                with urllib.request.urlopen(address.rstrip("/") + path, timeout=300) as answer:
+                    return answer.read().decode()
+
+            assert "up to date" in page("/part/stages")
+            assert "Agent (PPO)" in page("/part/results")
+            assert "full-pipeline" in page("/part/flows")
+            assert json.loads(typed(*RULKA, "agents", "--json"))[0]["name"] in page("/part/agents")
+            assert "Generated" in page("/replay")
+            pages.terminate()
+
+    def test_the_night_fires(self, walk: Walk) -> None:
+        before = Path("prefect.yaml").read_text(encoding="utf-8")
+        every_minute = before.replace('cron: "0 3 * * *"', 'cron: "* * * * *"')
+        short = f"{NIGHTLY}    parameters: {{tracks: [main], races: 1}}\n"
+        Path("prefect.yaml").write_text(every_minute.replace(NIGHTLY, short), encoding="utf-8")
+
+        def last() -> dict[str, str]:
+            found = json.loads(typed(*RULKA, "status", "--json"))
+            return {row["deployment"]: row["state"] for row in found["last"]}
+
+        wait_for(lambda: "nightly-evaluation" in last(), 900.0)
+        assert last()["nightly-evaluation"] == "Completed"
+        with Path("data/nights/history.csv").open(encoding="utf-8") as file:
+            assert {row["role"] for row in csv.DictReader(file)} == {"promoted", "latest"}
+        changes = walk.said().count("prefect.yaml has changed")
+        Path("prefect.yaml").write_text(before, encoding="utf-8")
+        wait_for(lambda: walk.said().count("prefect.yaml has changed") > changes, 300.0)
+        wait_for(lambda: json.loads(typed(*RULKA, "status", "--json"))["pipeline"] is None, 300.0)
+
+    def test_what_breaks_is_named_with_what_brings_it_back(self) -> None:
+        weights = Path("data/agent/weights.safetensors")
+        weights.chmod(0o644)
+        weights.write_bytes(weights.read_bytes()[:1000])
+        answer = subprocess.run([*RULKA, "evaluate"], capture_output=True, text=True, check=False, timeout=600)
+        assert answer.returncode == 1
+        assert answer.stderr.startswith(f"error: {weights} is damaged")
+        assert "`dvc checkout --force train` brings back" in answer.stderr
+        typed(*DVC, "checkout", "--force", "train")
+        assert json.loads(typed(*RULKA, "evaluate", "--races", "1", "--json"))["agent"]["races"] == 1
+
+    def test_a_killed_worker_is_replaced_and_the_next_agent_is_trained(self, walk: Walk) -> None:
+        (worker,) = [
+            process
+            for process in psutil.Process(walk.up.pid).children(recursive=True)
+            if {"worker", "start"} <= set(process.cmdline())
+        ]
+        worker.kill()
+        wait_for(lambda: "the worker ended with exit code -9; starting it again" in walk.said())
+        # Another value head, too: what was trained for a moment may be no better than the clone, which is kept then.
+        set_parameters({"train": {"seed": 7}, "transfer": {"seed": 7}})
+        typed(*PREFECT, "deployment", "run", "rulka/training", "--watch")
+        assert "ran: transfer, train, evaluate" in typed(*RULKA, "status")
+        commit("Another agent")
+
+    def test_the_two_are_compared(self, tmp_path: Path) -> None:
+        out = tmp_path / "pair"
+        found = json.loads(typed(*RULKA, "compare", "promoted", "latest", "--races", "2", "--out", str(out), "--json"))
+        assert found["first"] != found["second"]
+        assert found["pairs"] == 2
+        assert (out / "side_by_side.mp4").stat().st_size > 0
+
+    def test_the_old_one_comes_back_on_another_checkout(self, walk: Walk) -> None:
+        typed(*RULKA, "remote", "init")
+        commit("A remote")
+        typed(*RULKA, "remote", "push")
+        elsewhere = walk.folder.parent / "elsewhere"
+        git("clone", "--quiet", str(walk.folder), str(elsewhere))
+        rulka = [sys.executable, "-m", "rulka.cli"]
+        typed(*rulka, "remote", "pull", folder=elsewhere)
+        found = json.loads(typed(*rulka, "reproduce", walk.first, "--json", folder=elsewhere))
+        assert found["is_same"], found
+        old = json.loads((elsewhere / found["folder"] / "data/agent/meta.json").read_text(encoding="utf-8"))
+        promoted = next(agent for agent in json.loads(typed(*RULKA, "agents", "--json")) if agent["is_promoted"])
+        assert promoted["name"] == f"ppo-{old['weights_sha256'][:8]}"
+
+    def test_down(self, walk: Walk) -> None:
+        assert typed(*RULKA, "down").splitlines()[-1] == "stopped"
+        assert walk.up.wait(120) == 0
