@@ -135,6 +135,10 @@ class TestGit:
         assert versioning.git().state is State.WRONG
         assert "core.no_scm true" in versioning.git().to_do
         subprocess.run(["git", "init", "--quiet"], check=True)
+        assert versioning.git().state is State.WRONG
+        assert "git commit" in versioning.git().to_do
+        author = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
+        subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "--message", "start"], check=True)
         assert versioning.git().state is State.OK
         for k in range(6):
             Path(f"file{k}").touch()

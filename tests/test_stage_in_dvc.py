@@ -186,6 +186,20 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_work(project: Projec
     assert "is not writable\n  Allow writing to it, or work in a folder of your own.\n  data/out is as it was" in said
 
 
+def test_a_repository_without_a_commit_is_named_before_the_work(project: Project) -> None:
+    """As after `rulka new` and `git init`; a training's log would end with a traceback."""
+    subprocess.run(["git", "init", "--quiet"], cwd=project.folder, check=True)
+    code, said = project.dvc("repro", "--force")
+    assert code != 0
+    assert "error: the git repository here has no commit yet" in said
+    assert "`git add --all && git commit -m start`" in said
+    assert project.output == "1 given"
+    author = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
+    commit = ["git", *author, "commit", "--quiet", "--allow-empty", "--message", "start"]
+    subprocess.run(commit, cwd=project.folder, check=True)
+    project.reproduce("--force")
+
+
 def test_the_last_output_is_there_while_a_new_one_is_made_and_after_an_interrupt(project: Project) -> None:
     process = project.held("working", "repro", "--force")
     assert project.output == "1 given"

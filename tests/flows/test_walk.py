@@ -120,6 +120,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         # Not the port of a server that somebody works with.
         Path(".env").write_text(f"PREFECT_API_URL=http://127.0.0.1:{free_port()}/api\n", encoding="utf-8")
         set_parameters(SHORT)
+        commit("As it came, but shorter")
         with Path("up.log").open("wb") as log, subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as up:
             walk = Walk(folder, up)
             wait_for(lambda: "Ctrl-C stops" in walk.said() or up.poll() is not None, 600.0)
