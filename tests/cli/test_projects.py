@@ -1,5 +1,6 @@
 """`rulka new`: a project folder outside a checkout, from this checkout and from a wheel."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -58,10 +59,23 @@ def test_in_git_dvc_asks_git(tmp_path: Path) -> None:
     assert not (tmp_path / ".dvc/config.local").exists()
 
 
+def source_archive(folder: Path) -> Path:
+    """Makes the archive of the source, as `make dist` does, into a new folder; returns the file."""
+    tools, made = folder / "tools", folder / "source"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", tools, "hatchling"]
+    subprocess.run(install, check=True)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", made]
+    subprocess.run(build, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tools)}, check=True)
+    (archive,) = made.glob("*.tar.gz")
+    return archive
+
+
 @pytest.mark.slow
-def test_a_wheel_runs_stages_outside_a_checkout(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made_of", ["the checkout", "the archive of its source"])
+def test_a_wheel_runs_stages_outside_a_checkout(tmp_path: Path, made_of: str) -> None:
     """Needs the registry, for the tools that build."""
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", tmp_path, ROOT], check=True)
+    source = ROOT if made_of == "the checkout" else source_archive(tmp_path)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
         assert "rulka/project/.dvc/config" in packed.namelist()
