@@ -4,8 +4,9 @@ A training is played: it writes where its cars are every second and its numbers 
 the server, with no page, one and ten that listen; how long after a training wrote it a page hears of it; how long pages
 take to be answered; and the CPU time of writing the cars, which is all that a training does for pages.
 
-With `--browser` ten tabs of chromium show the live page, of which one is seen, as it is for people; else ten
-connections stand for them, each of which is told everything.
+With `--browser` chromium opens each page, new to it, and says when that had loaded with its scripts; then ten tabs of
+it show the live page, of which one is seen, as it is for people; else ten connections stand for them, each of which is
+told everything.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ def listen(address: str, training: Training, delays_s: list[float]) -> Any:
 
 
 @contextmanager
-def tabs(address: str, count: int) -> Iterator[None]:
-    """Opens the live page in some tabs of a browser."""
+def chromium() -> Iterator[Any]:
+    """Has a browser for the block."""
     from selenium.webdriver import Chrome, ChromeOptions
     from selenium.webdriver.chrome.service import Service
 
@@ -126,13 +127,27 @@ def tabs(address: str, count: int) -> Iterator[None]:
         options.add_argument(f"--{argument}")
     browser = Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
-        for number in range(count):
-            if number:
-                browser.switch_to.new_window("tab")
-            browser.get(f"{address}/live")
-        yield
+        yield browser
     finally:
         browser.quit()
+
+
+def open_tabs(browser: Any, address: str, count: int) -> None:
+    """Opens the live page in some tabs of a browser."""
+    for number in range(count):
+        if number:
+            browser.switch_to.new_window("tab")
+        browser.get(f"{address}/live")
+
+
+def loaded_s(browser: Any, address: str) -> dict[str, float]:
+    """Returns when each page had loaded with its scripts, in seconds since it was asked for."""
+    found = {}
+    for path in PAGES:
+        browser.get(address + path)
+        script = "return performance.getEntriesByType('navigation')[0].loadEventEnd"
+        found[path] = float(browser.execute_script(script)) / 1000.0
+    return found
 
 
 def share_of_a_core(process: psutil.Process, seconds: float) -> float:
@@ -179,7 +194,9 @@ def measure(num_cars: int, seconds: float, *, has_browser: bool) -> dict[str, An
                 pages.enter_context(closing(listen(address, training, delays_s)))
             result["share_with_ten"] = share_of_a_core(process, seconds)
         if has_browser:
-            with tabs(address, NUM_PAGES):
+            with chromium() as browser:
+                result["loaded_s"] = loaded_s(browser, address)
+                open_tabs(browser, address, NUM_PAGES)
                 result["share_with_ten_tabs"] = share_of_a_core(process, seconds)
         result |= {"delay_median_s": statistics.median(delays_s), "delay_most_s": max(delays_s)}
         result["training_cpu_ms_per_s"] = 1000.0 * statistics.median(training.cpu_s)
