@@ -37,6 +37,14 @@ def test_help_names_every_command() -> None:
     assert all(f"• {name} " in answer.stdout for name in COMMANDS)
 
 
+def test_completion_knows_every_command() -> None:
+    """As README says how to have it."""
+    command = [sys.executable, "-m", "rulka.cli", "--tyro-print-completion", "bash"]
+    script = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "complete -F _tyro_rulka rulka" in script
+    assert all(name in script for name in COMMANDS)
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys, rulka.cli; print([name for name in ('torch', 'prefect', 'numba') if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
