@@ -18,6 +18,8 @@ from rulka.graph import CODE_FOLDERS, code_files, hash_code
 
 LIBRARIES = ("rulka", "torch", "numpy", "numba", "safetensors", "transformers")
 CHUNK_BYTES = 1 << 20
+SHARED_CODE = ("rulka", "models")
+SHOWN_DIGITS = 16
 
 
 def provenance(stage: str, sections: Mapping[str, BaseModel], inputs: Mapping[str, Path]) -> dict[str, Any]:
@@ -53,6 +55,23 @@ def fingerprint(origin: Mapping[str, Any]) -> str:
 def library_versions() -> dict[str, str | None]:
     """Returns the versions of Python and of the libraries that results depend on; None for those not installed."""
     return {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
+
+
+def code_version() -> dict[str, str]:
+    """Returns what two processes have to have in common to understand each other's objects, wherever they are installed.
+
+    `code` is a hash of all of Rulka's own files, `rulka` the version of the package, beside Python, torch and NumPy.
+    """
+    digest = hashlib.sha256()
+    root = Path(__file__).parent.parent
+    for package in SHARED_CODE:
+        for file in sorted((root / package).rglob("*.py")):
+            content = file.read_bytes()
+            digest.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+            digest.update(content)
+    names = ("rulka", "torch", "numpy")
+    versions = {name: _version(name) or "none" for name in names}
+    return {"code": digest.hexdigest()[:SHOWN_DIGITS], "python": platform.python_version(), **versions}
 
 
 def hash_json(value: object) -> str:

@@ -19,15 +19,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rulka.env_file import ENV_FILE, read_env_file
 from rulka.errors import UserError
 from rulka.game.link import GameLink
 from rulka.game.protocol import BASE_PORT, LOOPBACK
 from rulka.ports import HIGHEST_PORT, LOWEST_PORT
 
-ENV_FILE = Path(".env")
 PREFIX = "RULKA_GAME_"
 NAMES = ("HOST", "PORT", "SPEED", "MAP", "EXE", "PREFIX", "COMMAND")
-_QUOTES = "'\""
 
 
 class GameSettingsError(UserError):
@@ -79,8 +78,9 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
 
     Raises:
         GameSettingsError: naming the setting and where it stands.
+        EnvFileError: at a line of the file that cannot be read.
     """
-    values = read_env_file(file) if file.is_file() else {}
+    values = read_env_file(file, PREFIX)
     values |= {
         name: value
         for name, value in (os.environ if environment is None else environment).items()
@@ -107,31 +107,6 @@ def read_game_settings(environment: Mapping[str, str] | None = None, file: Path 
         message = "RULKA_GAME_PREFIX is set without RULKA_GAME_EXE"
         raise GameSettingsError(message, hint="Name the program that Wine is to start.")
     return settings
-
-
-def read_env_file(file: Path) -> dict[str, str]:
-    """Reads the lines `NAME=value` of the game's settings in a file; those of others are skipped.
-
-    A value may stand in quotes; nothing in it is expanded. Empty lines and those that begin with # are skipped.
-
-    Raises:
-        GameSettingsError: at a line that is none of these, or a name that comes twice.
-    """
-    values: dict[str, str] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        text = line.strip().removeprefix("export ").strip()
-        if not text or text.startswith("#"):
-            continue
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not name.isidentifier() or name in values:
-            what = "comes twice" if name in values else "is not NAME=value"
-            message = f"{file.as_posix()}, line {number}: {name[:60]!r} {what}"
-            raise GameSettingsError(message)
-        if len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
-            value = value[1:-1]
-        if name.startswith(PREFIX):
-            values[name] = value
-    return values
 
 
 def _number(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:

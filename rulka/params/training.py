@@ -86,6 +86,9 @@ class TrainParams(RaceStartParams):
         description="that learn as one, each a process with its share of batches and collectors; the first is this one"
     )
     num_collectors: Processes = Field(description="collector processes; 0 runs them in those of the learners")
+    cluster: Literal["none", "ray"] = Field(
+        description="where collectors are: on this machine, or on the nodes of the Ray cluster that RULKA_CLUSTER names"
+    )
     inference: Literal["local", "central"] = Field(description="central lets policy workers act for the collectors")
     policy_workers: Count = Field(description="processes that act for the collectors, of central inference")
     car_groups: Count = Field(
@@ -125,6 +128,7 @@ class TrainParams(RaceStartParams):
             raise ValueError(message)
         self._check_policy_workers()
         self._check_learners()
+        self._check_cluster()
         if self.environment == "game":
             self._check_game()
         if self.num_tracks > self.num_cars // self.car_groups:
@@ -150,6 +154,21 @@ class TrainParams(RaceStartParams):
             if getattr(self, name) % self.learners:
                 message = f"{name} {getattr(self, name)} cannot be split over {self.learners} learners"
                 raise ValueError(message)
+
+    def _check_cluster(self) -> None:
+        """Refuses what collectors on other nodes cannot do."""
+        if self.cluster == "none":
+            return
+        wrong = None
+        if self.environment == "game":
+            wrong = "games are on the machine of the learner"
+        elif self.num_collectors == 0:
+            wrong = "num_collectors 0 has no processes that could be elsewhere"
+        elif self.learners > 1:
+            wrong = f"{self.learners} learners have their collectors beside them"
+        if wrong is not None:
+            message = f"cluster {self.cluster} lets collectors run on other nodes, and {wrong}"
+            raise ValueError(message)
 
     @property
     def num_tracks(self) -> int:

@@ -74,6 +74,7 @@ from rulka.runtime.parts import (
     build_cars_on_tracks,
     build_game_cars,
     build_learner,
+    check_cluster,
     collecting_actor,
     num_games,
     share_of_agent,
@@ -154,10 +155,11 @@ class AgentRun:
 
         Raises:
             UserError: if the initial agent is missing, damaged or made for other parameters; or if actors cannot
-                compute here in `train.acting_precision`, or there are more learners than devices.
+                compute here in `train.acting_precision`, or there are more learners than devices, or no cluster.
         """
         devices_of_learners(device, sections.train.learners)
         check_acting_precision(sections.train.acting_precision, acting_device(sections.train, device))
+        check_cluster(sections.train, device)
         self._algorithm: Algorithm = algorithm
         self._device = device
         self._sections, self._folders = sections, folders
@@ -287,13 +289,15 @@ class AgentRun:
         """Returns what builds environments, as `RunSpec` takes it."""
         settings, train = self._race_settings(), self._sections.train
         files = self._lay_tracks()
+        # Other nodes have no files of this run.
+        tracks: list[Track] | list[Path] = self._tracks if train.cluster != "none" else files
         if len(files) == 1:
-            return {"make_cars": partial(build_cars, files[0], settings)}
+            return {"make_cars": partial(build_cars, tracks[0], settings)}
         # Every collector races on tracks of its own where there are enough.
         num_shares = min(train.num_batches, len(files))
-        make_cars = [partial(build_cars_on_tracks, files[share::num_shares], settings) for share in range(num_shares)]
+        make_cars = [partial(build_cars_on_tracks, tracks[share::num_shares], settings) for share in range(num_shares)]
         return {
-            "make_cars": partial(build_cars_on_tracks, files, settings),
+            "make_cars": partial(build_cars_on_tracks, tracks, settings),
             "make_collector_cars": partial(_in_turn, make_cars),
             "num_tracks": len(files),
         }

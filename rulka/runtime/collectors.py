@@ -28,7 +28,7 @@ from rulka.runtime.shared_blocks import SharedBlocks, check_written
 from rulka.runtime.shared_memory import check_room, note_memory, remove_left_memory
 from rulka.runtime.specs import CollectorSpec, RunSpec
 from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
-from rulka.runtime.weights import SharedWeights, WeightsLayout, layout_of, memory_bytes
+from rulka.runtime.weights import SharedWeights, WeightsLayout, layout_of, memory_bytes, num_bytes_of
 from rulka.runtime.worker import WorkerSpec, run_worker
 from rulka.schedule import Moment
 
@@ -89,6 +89,15 @@ class Collectors(Protocol):
         """Blocks that collectors are allowed to fill and have not filled yet."""
         ...
 
+    @property
+    def cpu_seconds_elsewhere(self) -> float:
+        """Time that processes on other nodes had on processors, which this process has not started."""
+        ...
+
+    def take_weight_bytes(self) -> int:
+        """Returns how many bytes of weights were moved to collectors since the last call."""
+        ...
+
     def take_inference_times(self) -> list[InferenceTimes]:
         """Returns what central inference said of its time since the last call; nothing where there is none."""
         ...
@@ -109,6 +118,8 @@ class Collectors(Protocol):
 class SerialCollectors:
     """One collector in this process: the same parts in a fixed order, so that runs repeat bit by bit."""
 
+    cpu_seconds_elsewhere = 0.0
+
     def __init__(self, spec: RunSpec, env_steps: int, num_starts: int) -> None:
         """Builds the collector.
 
@@ -118,6 +129,7 @@ class SerialCollectors:
             num_starts: how often the run was started before.
         """
         self.num_restarts, self.num_under_way = 0, 0
+        self._weight_bytes = 0
         self._env_steps = env_steps
         self._block = new_block(spec.block)
         part = collector_spec(spec, 0, num_starts, 0)
@@ -127,7 +139,13 @@ class SerialCollectors:
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Copies weights into the collector's actor."""
+        self._weight_bytes += num_bytes_of(tensors)
         self._actor.load(version, tensors)
+
+    def take_weight_bytes(self) -> int:
+        """Returns how many bytes of weights were copied since the last call."""
+        taken, self._weight_bytes = self._weight_bytes, 0
+        return taken
 
     def collect(
         self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
@@ -168,6 +186,8 @@ class SerialCollectors:
 class CollectorProcesses:
     """Collectors in processes of their own, with shared memory between them and the learner."""
 
+    cpu_seconds_elsewhere = 0.0
+
     def __init__(
         self,
         spec: RunSpec,
@@ -203,6 +223,7 @@ class CollectorProcesses:
         self._given_out: deque[_Place] = deque()
         self._filled: dict[_Place, BlockFilled] = {}
         self._num_given = [0] * count
+        self._weight_bytes = 0
         self._inference = None
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
@@ -234,7 +255,13 @@ class CollectorProcesses:
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Writes weights into shared memory."""
+        self._weight_bytes += num_bytes_of(tensors)
         self._weights.publish(version, tensors)
+
+    def take_weight_bytes(self) -> int:
+        """Returns how many bytes of weights were written since the last call."""
+        taken, self._weight_bytes = self._weight_bytes, 0
+        return taken
 
     def collect(
         self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0

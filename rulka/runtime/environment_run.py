@@ -54,7 +54,7 @@ from rulka.runtime.checkpoint import write_file
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import Outcome
-from rulka.runtime.parts import acting_device, collecting_actor, share_of_agent
+from rulka.runtime.parts import acting_device, check_cluster, collecting_actor, share_of_agent
 from rulka.runtime.run_folder import forget_run
 from rulka.runtime.run_lock import LOCK_FILE, PID_FILE, locked
 from rulka.runtime.specs import LearnerShare, RunSpec
@@ -131,6 +131,7 @@ def train_in_environment(
     spec = _agent_spec(facts, params, measure_normalisation(facts, params.train.seed))
     devices_of_learners(device, params.train.learners)
     check_acting_precision(params.train.acting_precision, acting_device(params.train, device))
+    check_cluster(params.train, device)
     collecting_actor(spec, params.train)(
         0
     )  # refuses what the algorithm or the encoder cannot do, before there is a folder

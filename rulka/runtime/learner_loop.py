@@ -14,6 +14,7 @@ from rulka.processes import cpu_seconds
 from rulka.progress import Progress
 from rulka.runtime.checkpoint import Checkpoints, unpacked
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck
+from rulka.runtime.host_supervisor import HostsLostError
 from rulka.runtime.live import LiveCars
 from rulka.runtime.messages import Compare, Compared, Learn, Learned, Save, Saved, Standing, Taken, TakeTurn, Written
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
@@ -158,6 +159,7 @@ class LearnerLoop:
         Raises:
             StopRequestedError: after a signal; a checkpoint was saved.
             WorkerCrashError: if a collector keeps crashing; a checkpoint was saved.
+            HostsLostError: if no node of a cluster is left; a checkpoint was saved.
             CheckpointError: if a checkpoint cannot be written.
             DivergedError: if the weights are not finite; the last checkpoint is from before.
             StalledError: if learner and collectors wait for each other.
@@ -173,7 +175,7 @@ class LearnerLoop:
                 ended_by = self._train(bar)
                 if self._has_begun:
                     self._report()  # now, for rates of training would count the time of the choice
-            except (StopRequestedError, WorkerCrashError):  # the learner is not in the middle of anything
+            except (StopRequestedError, WorkerCrashError, HostsLostError):  # the learner is not in the middle of anything
                 self._save()
                 raise
             self._save()
@@ -269,7 +271,8 @@ class LearnerLoop:
             self._compare_when_due()
 
     def _publish(self) -> None:
-        self._shares.add_weights(self._rank.publish())
+        self._rank.publish()
+        self._shares.add_weights(self._collectors.take_weight_bytes())
 
     def _compare_when_due(self) -> None:
         if time.monotonic() - self._compared_s >= COMPARE_S:
@@ -306,7 +309,7 @@ class LearnerLoop:
         """Moves the clock and does what is due by it."""
         now_s = time.monotonic()
         if num_taken and not self._has_begun:
-            self._has_begun, self._cpu_s = True, cpu_seconds()
+            self._has_begun, self._cpu_s = True, self._cpu_seconds()
         if self._has_begun:
             self.state.seconds += now_s - self._clock_s
         self._clock_s = now_s
@@ -337,7 +340,7 @@ class LearnerLoop:
     def _report(self) -> None:
         self._reported_s = time.monotonic()
         if self._has_begun:
-            cpu_s = cpu_seconds()
+            cpu_s = self._cpu_seconds()
             self.state.cpu_seconds += cpu_s - self._cpu_s
             self._cpu_s = cpu_s
         values = {
@@ -355,6 +358,10 @@ class LearnerLoop:
         with self._shares.spending("reporting"):
             values |= self.races.values() | shares | learned | checked
             self._files.metrics.write(self.state.env_steps, values, collectors | self._learner.inspect())
+
+    def _cpu_seconds(self) -> float:
+        """Returns the time that all processes of the run had on processors, on whichever node."""
+        return cpu_seconds() + self._collectors.cpu_seconds_elsewhere
 
     def _check_when_due(self) -> None:
         """Checks at the beginning, and then whenever another of `num_checks` equal shares of the budget is used."""

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rulka.buffers.experience import BlockSpec
 from rulka.runtime.messages import BlockFilled, CollectorTimes, InferenceTimes, RaceEnd
@@ -135,9 +134,9 @@ class TimeShares:
         """Adds what central inference said of its time."""
         self._inference += times
 
-    def add_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """Adds weights that were just given to the collectors."""
-        self._num_weight_bytes += sum(tensor.nbytes for tensor in tensors.values())
+    def add_weights(self, num_bytes: int) -> None:
+        """Adds bytes of weights that were just given to collectors."""
+        self._num_weight_bytes += num_bytes
 
     def add_learner(self, rank: int, spent_s: Mapping[str, float]) -> None:
         """Adds the seconds that a further learner spent, by activity."""

@@ -16,6 +16,7 @@ from rulka.agents.spec import AgentSpec, Learner, LearnsFromPairs
 from rulka.artifacts import Artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.buffers.pairs import PreferencePairs
+from rulka.cluster.settings import ClusterError, find_cluster
 from rulka.device import CPU
 from rulka.envs.game import GameCars
 from rulka.envs.several import CarsOnTracks
@@ -26,16 +27,16 @@ from rulka.observation import num_floats
 from rulka.params import ObservationParams, TrainParams
 from rulka.race_settings import RaceSettings
 from rulka.runtime.specs import LearnerShare, MakeActor
-from rulka.tracks.track import load_track
+from rulka.tracks.track import Track, load_track
 
 
-def build_cars(track: Path, settings: RaceSettings, num_cars: int, *, at_line: bool) -> RaceVectorEnv:
+def build_cars(track: Track | Path, settings: RaceSettings, num_cars: int, *, at_line: bool) -> RaceVectorEnv:
     """Builds an environment; see `rulka.runtime.specs.MakeCars`."""
     return RaceVectorEnv(num_cars, track, settings=settings.at_line() if at_line else settings)
 
 
 def build_cars_on_tracks(
-    tracks: Sequence[Path], settings: RaceSettings, num_cars: int, *, at_line: bool
+    tracks: Sequence[Track | Path], settings: RaceSettings, num_cars: int, *, at_line: bool
 ) -> CarsOnTracks:
     """Builds an environment whose cars race on different tracks; see `rulka.runtime.specs.MakeCars`."""
     return CarsOnTracks(num_cars, tracks, settings.at_line() if at_line else settings)
@@ -96,6 +97,20 @@ def share_of_agent(spec: AgentSpec, share: LearnerShare) -> AgentSpec:
 def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:
     """Returns what builds the actors of collectors and policy workers of an agent."""
     return partial(make_actor, replace(spec, acting_precision=train.acting_precision))
+
+
+def check_cluster(train: TrainParams, device: torch.device) -> None:
+    """Makes sure that collectors can be where `train.cluster` has them, as far as that is known before a run.
+
+    Raises:
+        ClusterError: if there is no cluster, or its hosts would have to act on a GPU.
+    """
+    if train.cluster == "none":
+        return
+    find_cluster()
+    if acting_device(train, device).type != "cpu":
+        message = f"policy workers of a cluster act on processors, and this run is on {device}"
+        raise ClusterError(message, hint="Set train.inference to local: then collectors act by themselves.")
 
 
 def acting_device(train: TrainParams, device: torch.device) -> torch.device:

@@ -18,8 +18,11 @@ from torch import Tensor
 from rulka.agents.quantisation import Quantiser, make_quantiser
 from rulka.agents.ranks import ALONE, Ranks
 from rulka.agents.spec import Experience, Learner, LearnsInHalves, LearnsInRanks
+from rulka.cluster.ray_post import RayPost
+from rulka.cluster.settings import find_cluster
 from rulka.device import weights_on_host
 from rulka.errors import UserError
+from rulka.runtime.cluster_collectors import ClusterCollectors
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors, driven_block
 from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.messages import Learn, Standing, Taken, TakenBlock, TakeTurn
@@ -169,11 +172,16 @@ def build_rank(
         quantiser.load_state_dict(saved["quantiser"])
     if quantiser.needs_frames:
         quantiser.observe(driven_block(spec, tensors))
-    collectors: Collectors
+    collectors: CollectorProcesses | ClusterCollectors | SerialCollectors
     if spec.train.num_collectors:
         half = _other_half(spec, learner, stack)
         published = quantiser.quantise(learner.version, tensors)
-        collectors = CollectorProcesses(spec, published, learner.num_env_steps, num_starts, other_half=half)
+        if spec.train.cluster == "ray":
+            post = RayPost(find_cluster())
+            stack.callback(post.close)
+            collectors = ClusterCollectors(spec, published, learner.num_env_steps, num_starts, post, other_half=half)
+        else:
+            collectors = CollectorProcesses(spec, published, learner.num_env_steps, num_starts, other_half=half)
         stack.callback(collectors.stop)
         collectors.start()
     else:

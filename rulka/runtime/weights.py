@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rulka.runtime.shared_memory import new_memory
@@ -72,6 +73,11 @@ def layout_of(tensors: Mapping[str, Tensor]) -> WeightsLayout:
     return WeightsLayout(tuple(places), max(offset, ALIGNMENT))
 
 
+def num_bytes_of(tensors: Mapping[str, Tensor]) -> int:
+    """Returns how many bytes a version has."""
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
 def memory_bytes(layout: WeightsLayout) -> int:
     """Returns how much shared memory weights of a layout take."""
     return _HEADER_BYTES + 2 * layout.num_bytes
@@ -93,7 +99,7 @@ class SharedWeights:
         starts = (_HEADER_BYTES, _HEADER_BYTES + layout.num_bytes)
         self._copies = [memory.buf[start : start + layout.num_bytes] for start in starts]
         self._private = bytearray(layout.num_bytes)
-        self._views = _views(self._private, layout)
+        self._views = views(self._private, layout)
 
     @classmethod
     def create(cls, layout: WeightsLayout) -> SharedWeights:
@@ -124,14 +130,12 @@ class SharedWeights:
         Raises:
             WeightsError: if a tensor is missing, unknown, or has another shape.
         """
-        self._check(tensors)
-        for name, view in self._views.items():
-            view.copy_(tensors[name])
+        fill(self._views, tensors)
         target = 1 - int(self._header[_CURRENT])
         self._header[_CHECKSUM + target] = -1  # fits no bytes: a reader of this copy starts again
         self._copies[target][:] = self._private
         self._header[_VERSION + target] = version
-        self._header[_CHECKSUM + target] = _checksum(version, self._private)
+        self._header[_CHECKSUM + target] = checksum(version, self._private)
         self._header[_CURRENT] = target
 
     def read(self) -> Weights:
@@ -145,7 +149,7 @@ class SharedWeights:
             current = int(self._header[_CURRENT])
             version = int(self._header[_VERSION + current])
             self._private[:] = self._copies[current]
-            if version != NO_VERSION and self._header[_CHECKSUM + current] == _checksum(version, self._private):
+            if version != NO_VERSION and self._header[_CHECKSUM + current] == checksum(version, self._private):
                 return Weights(version, self._views)
             time.sleep(RETRY_S)
         message = f"no whole weights could be read within {READ_TIMEOUT_S:.0f} s; newest version: {self.version}"
@@ -163,18 +167,27 @@ class SharedWeights:
             self._is_owner = False
             self._memory.unlink()
 
-    def _check(self, tensors: Mapping[str, Tensor]) -> None:
-        for place in self.layout.places:
-            found = tuple(tensors[place.name].shape) if place.name in tensors else None
-            if found != place.shape:
-                message = f"published tensor {place.name!r} has shape {found}, agreed was {place.shape}"
-                raise WeightsError(message)
-        if len(tensors) != len(self.layout.places):
-            message = f"published tensors nobody agreed on: {sorted(set(tensors) - set(self._views))}"
+
+def fill(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Copies a version to where it is published, see `views`.
+
+    Raises:
+        WeightsError: if a tensor is missing, unknown, or has another shape.
+    """
+    for name, view in target.items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != tuple(view.shape):
+            message = f"published tensor {name!r} has shape {found}, agreed was {tuple(view.shape)}"
             raise WeightsError(message)
+    if len(tensors) != len(target):
+        message = f"published tensors nobody agreed on: {sorted(set(tensors) - set(target))}"
+        raise WeightsError(message)
+    for name, view in target.items():
+        view.copy_(tensors[name])
 
 
-def _views(memory: bytearray, layout: WeightsLayout) -> dict[str, Tensor]:
+def views(memory: bytearray | NDArray[np.uint8], layout: WeightsLayout) -> dict[str, Tensor]:
+    """Returns the tensors of a layout, which are the memory itself."""
     return {
         place.name: torch.frombuffer(memory, dtype=place.dtype, count=place.count, offset=place.offset).reshape(
             place.shape
@@ -183,5 +196,6 @@ def _views(memory: bytearray, layout: WeightsLayout) -> dict[str, Tensor]:
     }
 
 
-def _checksum(version: int, content: bytearray) -> int:
+def checksum(version: int, content: bytearray | NDArray[np.uint8]) -> int:
+    """Returns the CRC-32 over a version's number and bytes."""
     return zlib.crc32(content, version & 0xFFFFFFFF)

@@ -8,6 +8,7 @@ import pytest
 
 from rulka.doctor.finding import State
 from rulka.doctor.game import game
+from rulka.env_file import EnvFileError
 from rulka.game.settings import GameSettings, GameSettingsError, read_game_settings
 from rulka.game.supervise import LaunchError, launch_command, launch_environment
 
@@ -71,7 +72,7 @@ def test_bad_settings_are_named(values: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize("text", ["RULKA_GAME_PORT", "two words=1", "RULKA_GAME_PORT=1\nRULKA_GAME_PORT=2"])
 def test_bad_lines_are_named(text: str, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(text)
-    with pytest.raises(GameSettingsError, match=r"\.env, line [12]: "):
+    with pytest.raises(EnvFileError, match=r"\.env, line [12]: "):
         read_game_settings({}, tmp_path / ".env")
 
 
