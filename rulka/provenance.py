@@ -58,7 +58,7 @@ def library_versions() -> dict[str, str | None]:
 
 
 def code_version() -> dict[str, str]:
-    """Returns what two processes have to have in common to understand each other's objects, wherever they are installed.
+    """Returns what two processes must have in common to understand each other's objects, wherever they are installed.
 
     `code` is a hash of all of Rulka's own files, `rulka` the version of the package, beside Python, torch and NumPy.
     """

@@ -15,6 +15,7 @@ from rulka.cli.environments import evaluate_env, train_env
 from rulka.cli.game import game_check, serve_game
 from rulka.cli.pipeline import (
     bench,
+    cluster,
     dashboard,
     doctor,
     down,
@@ -44,6 +45,7 @@ COMMANDS = {
     "up": up,
     "down": down,
     "status": status,
+    "cluster": cluster,
     "dashboard": dashboard,
     "inspect": inspect,
     "quarantine": quarantine,

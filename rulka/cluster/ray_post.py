@@ -7,33 +7,38 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
 from rulka.cluster.post import Gone, Letter, MakeFar, Node, Place
-from rulka.cluster.settings import ClusterError, check_package
+from rulka.cluster.settings import ClusterError, check_package, split_address
+from rulka.ports import LOOPBACK
 
 LISTEN_S = 1.0
 """How long a correspondent that has nothing to say lets a call wait."""
+JOIN_LIMIT_S = 60.0
+"""How long a cluster may take to answer a process that joins; Ray itself would ask for ever."""
 KEY_SHOWN = 8
 _TELLING, _LISTENING = "telling", "listening"
-_SIGNALS = ("SIGINT", "SIGTERM")
-NO_STATISTICS: Mapping[str, str] = {"RAY_USAGE_STATS_ENABLED": "0"}
-"""Environment of every process of Ray: it tells nobody that it is used."""
 
 
-def load_ray() -> ModuleType:
-    """Imports Ray, which takes a second or two.
+def load_ray(address: str) -> ModuleType:
+    """Imports Ray, which takes a second or two; it tells nobody that it is used.
+
+    Args:
+        address: of the cluster that it is for.
 
     Raises:
         ClusterError: if it is not installed.
     """
     check_package()
-    os.environ.update(NO_STATISTICS)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if split_address(address)[0] in LOOPBACK:
+        # Ray otherwise takes the address of a network card in its place, where nobody listens.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
 
     return ray
@@ -65,20 +70,36 @@ class RayPost:
         Raises:
             ClusterError: if that cannot be done.
         """
-        self._ray = ray = load_ray()
+        self._ray = ray = load_ray(address)
         self._actors: dict[Place, Any] = {}
         self._listening: dict[Any, Place] = {}
         self._coming: dict[Any, Letter] = {}
-        try:
-            with signals_kept():
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-        except (ConnectionError, OSError, RuntimeError, ValueError, TimeoutError) as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            message = f"the cluster at {address} cannot be joined: {reason}"
-            hint = "This machine has to be one of its nodes (`ray start --address=...`), of the same Ray and Python."
-            raise ClusterError(message, hint=hint) from error
+        self._join(address)
         self._own = ray.get_runtime_context().get_node_id()
         self._mailbox = ray.remote(concurrency_groups={_TELLING: 1, _LISTENING: 1})(Mailbox)
+
+    def _join(self, address: str) -> None:
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        # In a thread of its own: there Ray leaves the signals of this process alone, and can be given up.
+        failures: list[BaseException] = []
+        thread = threading.Thread(target=self._init, args=(address, failures), daemon=True)
+        thread.start()
+        thread.join(JOIN_LIMIT_S)
+        if thread.is_alive():
+            reason = f"who listens there does not answer as Ray does within {JOIN_LIMIT_S:.0f} s"
+        elif failures:
+            reason = next(iter(str(failures[0]).strip().splitlines()), type(failures[0]).__name__)
+        else:
+            return
+        message = f"the cluster at {address} cannot be joined: {reason}"
+        hint = "This machine has to be one of its nodes (`ray start --address=...`), with the same Ray and Python."
+        raise ClusterError(message, hint=hint)
+
+    def _init(self, address: str, failures: list[BaseException]) -> None:
+        try:
+            self._ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+        except BaseException as error:  # whatever it is: the other thread says so
+            failures.append(error)
 
     def nodes(self) -> Sequence[Node]:
         """Returns the nodes that are there now, this process's first."""
@@ -135,8 +156,7 @@ class RayPost:
         """Ends all actors and leaves the cluster."""
         for place in list(self._actors):
             self.end(place)
-        with signals_kept():
-            self._ray.shutdown()
+        self._ray.shutdown()
 
     def _listen(self, place: Place) -> None:
         ref = self._actors[place].listen.options(concurrency_group=_LISTENING).remote(LISTEN_S)
@@ -183,21 +203,9 @@ def _node(facts: Mapping[str, Any], own: str) -> Node:
 
 
 def _first_line(error: BaseException) -> str:
-    """Returns what an error of Ray says, without the facts about the actor that follow; of one of ours, its own words."""
+    """Returns what an error of Ray says, without the facts that follow; of one of ours, its own words."""
     cause = getattr(error, "cause", None)
     shown = error if cause is None else cause
     lines = [line.strip() for line in str(shown).splitlines() if line.strip()]
     text = lines[0] if lines else type(shown).__name__
     return f"{type(shown).__name__}: {text}"
-
-
-@contextmanager
-def signals_kept() -> Iterator[None]:
-    """Keeps what this process does on Ctrl-C and SIGTERM, which Ray changes."""
-    before = {number: signal.getsignal(number) for name in _SIGNALS if (number := getattr(signal, name, None))}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            with suppress(ValueError):  # not in the main thread, where Ray changes nothing either
-                signal.signal(number, handler)

@@ -49,13 +49,24 @@ def cluster_address(environment: Mapping[str, str] | None = None, file: Path = E
     Raises:
         ClusterError: if nothing says so, or what does is no such address.
     """
-    found = (os.environ if environment is None else environment).get(CLUSTER_VARIABLE)
-    address = found or read_env_file(file, CLUSTER_VARIABLE).get(CLUSTER_VARIABLE)
-    if not address:
+    address = chosen_address(environment, file)
+    if address is None:
         message = f"nothing says where the cluster is: {CLUSTER_VARIABLE} is not set"
         raise ClusterError(message, hint=f"Set {_HINT}")
-    split_address(address)
     return address
+
+
+def chosen_address(environment: Mapping[str, str] | None = None, file: Path = ENV_FILE) -> str | None:
+    """Returns the same; None where nothing says so.
+
+    Raises:
+        ClusterError: if what says so is no such address.
+    """
+    found = (os.environ if environment is None else environment).get(CLUSTER_VARIABLE)
+    address = found or read_env_file(file, CLUSTER_VARIABLE).get(CLUSTER_VARIABLE)
+    if address:
+        split_address(address)
+    return address or None
 
 
 def split_address(address: str) -> tuple[str, int]:

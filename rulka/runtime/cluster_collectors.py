@@ -150,7 +150,7 @@ class ClusterCollectors:
         """Lays a version where all hosts can take it, once."""
         content = np.empty(self._layout.num_bytes, np.uint8)
         fill(views(content, self._layout), tensors)
-        self._newest = NewWeights(version, checksum(version, content)), self._post.share(content)
+        self._newest = NewWeights(version, checksum(version, content.data)), self._post.share(content)
         for host in range(len(self._credits)):
             self._send_weights(host)
 

@@ -18,13 +18,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from rulka.agents.quantisation import check_acting_precision
@@ -37,8 +38,8 @@ from rulka.processes import cpu_seconds
 from rulka.provenance import code_version, hash_json
 from rulka.runtime.collectors import CollectorProcesses, Collectors
 from rulka.runtime.host_messages import (
-    Allow,
     Alive,
+    Allow,
     Build,
     Built,
     Filled,
@@ -53,10 +54,10 @@ from rulka.runtime.host_messages import (
 )
 from rulka.runtime.messages import Stop
 from rulka.runtime.process import HEARTBEAT_S
-from rulka.runtime.run_lock import RunInUseError, locked
-from rulka.runtime.shared_memory import remove_left_memory
+from rulka.runtime.run_lock import LOCK_FILE, RunInUseError, locked
+from rulka.runtime.shared_memory import LIST_FILE, remove_left_memory
 from rulka.runtime.specs import RunSpec
-from rulka.runtime.weights import NO_VERSION, WeightsLayout, checksum, fill, views
+from rulka.runtime.weights import NO_VERSION, WeightsLayout, checksum, views
 
 LOOK_S = 0.02
 """Longest wait for a block before it looks for new permissions."""
@@ -204,7 +205,7 @@ class Host:
             self._say(Introduced(code_version()))
             order = self._first_order()
             if order is not None:
-                spec: HostSpec = pickle.loads(order.spec)  # noqa: S301 of the learner, whose code is this one
+                spec: HostSpec = pickle.loads(order.spec)
                 with _own_folder(spec.name, self._place) as folder:
                     self._work(replace(spec, run=replace(spec.run, folder=folder)))
             self._say(Stopped())
@@ -299,10 +300,10 @@ class _Forwarding:
         if found != len(self._content):
             self._say(WrongWeights(message.version, f"{found} bytes instead of {len(self._content)}"))
             return
-        if checksum(message.version, content) != message.checksum:
+        if checksum(message.version, content.data) != message.checksum:
             self._say(WrongWeights(message.version, "its checksum is another one"))
             return
-        self._content[:] = memoryview(content)
+        self._content[:] = content.data
         self._version = message.version
         self._collectors.publish(message.version, self._tensors)
         self._say(Loaded(message.version))
@@ -334,14 +335,19 @@ class _Forwarding:
 def _own_folder(name: str, place: Place) -> Iterator[Path]:
     """Locks a folder for a host, on its node; removes what hosts left there that were killed."""
     root = Path(tempfile.gettempdir()) / f"{HOSTS_FOLDER}-{getpass.getuser()}"
+    root.mkdir(exist_ok=True)
     own = root / f"{name}-{place.number}-{place.incarnation}"
-    for folder in root.glob("*"):
-        with suppress(RunInUseError), locked(folder):
-            if num_bytes := remove_left_memory(folder):
-                _LOGGER.warning("%s: removed %.1f MB of a host that was killed", folder.as_posix(), num_bytes / 1e6)
-            shutil.rmtree(folder)
-    with locked(own):
+    with ExitStack() as stack:
+        with FileLock(root / LOCK_FILE):  # or another host might take a folder for left that is not locked yet
+            for folder in root.glob(f"*/{LIST_FILE}"):
+                _remove_left(folder.parent)
+            stack.enter_context(locked(own))
+        stack.callback(shutil.rmtree, own, ignore_errors=True)
         yield own
-        shutil.rmtree(own, ignore_errors=True)
 
 
+def _remove_left(folder: Path) -> None:
+    with suppress(RunInUseError), locked(folder):
+        num_bytes = remove_left_memory(folder)
+        _LOGGER.warning("%s: removed %.1f MB of a host that was killed", folder.as_posix(), num_bytes / 1e6)
+        shutil.rmtree(folder)

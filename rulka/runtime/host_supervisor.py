@@ -135,7 +135,6 @@ class HostSupervisor:
         self._inference: list[InferenceTimes] = []
         self._refused: dict[str, str] = {}
         self._looked_s = self._had_host_s = time.monotonic()
-        self._has_worked = False
 
     @property
     def num_restarts(self) -> int:
@@ -165,7 +164,7 @@ class HostSupervisor:
         """Waits until something is heard or the time is over, and returns what hosts of now said of their work.
 
         Raises:
-            HostRefusedError: if none of the hosts has worked yet and one does not fit.
+            HostRefusedError: if one of those that the run begins with does not fit.
             WorkerCrashError: if a host ended by an error of its own.
         """
         heard = self._post.hear(timeout_s)
@@ -258,19 +257,23 @@ class HostSupervisor:
         if wrong:
             self._refuse(host, wrong, "Install the same version of Rulka on every node: docs/cluster.md.")
         else:
-            host.state, self._has_worked = "working", True
+            host.state = "working"
 
     def _end_by_error(self, host: Host, message: HostFailed) -> None:
         if message.is_refusal:
             self._refuse(host, message.message, message.hint)
         else:
+            host.state = "ended"
+            self._post.end(host.place)
             error = f"{host.name} ended by an error\n{message.message}"
             raise WorkerCrashError(error)
 
     def _refuse(self, host: Host, reason: str, hint: str) -> None:
-        """Ends the run that has only begun; later the node alone is left out."""
+        """Ends the run that begins with such a node; one that comes later is left out."""
         message = f"{host.name} is refused: {reason}"
-        if not self._has_worked:
+        if host.incarnation == 0:
+            host.state = "ended"
+            self._post.end(host.place)
             raise HostRefusedError(message, hint=hint)
         _LOGGER.warning("%s; the run goes on without this node. %s", message, hint)
         self._refused[host.node.key] = reason
@@ -292,6 +295,7 @@ class HostSupervisor:
             host.state = "away"
             return
         if not host.budget.take():
+            host.state = "ended"
             budget = host.budget
             message = (
                 f"{host.name} was lost {budget.num_restarts + 1} times within {budget.window_s:.0f} s; "
@@ -322,7 +326,7 @@ class HostSupervisor:
 
 
 def _difference(what: str, found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """Returns in words what differs between a host's version or contract and the learner's; empty where nothing does."""
+    """Returns in words what differs between a host's version or contract and the learner's, if anything does."""
     names = [name for name in dict.fromkeys((*expected, *found)) if found.get(name) != expected.get(name)]
     each = [f"{name} {found.get(name)}, and the learner's is {expected.get(name)}" for name in names]
     return f"it is of another {what}: {'; '.join(each)}" if each else ""

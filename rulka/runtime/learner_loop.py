@@ -175,7 +175,11 @@ class LearnerLoop:
                 ended_by = self._train(bar)
                 if self._has_begun:
                     self._report()  # now, for rates of training would count the time of the choice
-            except (StopRequestedError, WorkerCrashError, HostsLostError):  # the learner is not in the middle of anything
+            except (
+                StopRequestedError,
+                WorkerCrashError,
+                HostsLostError,
+            ):  # the learner is not in the middle of anything
                 self._save()
                 raise
             self._save()

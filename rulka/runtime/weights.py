@@ -196,6 +196,6 @@ def views(memory: bytearray | NDArray[np.uint8], layout: WeightsLayout) -> dict[
     }
 
 
-def checksum(version: int, content: bytearray | NDArray[np.uint8]) -> int:
+def checksum(version: int, content: bytearray | memoryview) -> int:
     """Returns the CRC-32 over a version's number and bytes."""
     return zlib.crc32(content, version & 0xFFFFFFFF)

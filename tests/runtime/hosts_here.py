@@ -1,7 +1,7 @@
 """A cluster in this process: nodes that are only named, and hosts that are stepped by threads of their own.
 
-Blocks are filled by a collector of fakes in the thread of its host, weights are copied; what a test wants to go wrong it
-does to the post: nodes that go, hosts that die, fall silent, are cut off and come back, letters that are spoilt.
+Blocks are filled by a collector of fakes in the thread of its host, weights are copied; what a test wants to go wrong
+it does to the post: nodes that go, hosts that die, fall silent, are cut off and come back, letters that are spoilt.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from rulka.cluster.post import Gone, Letter, MakeFar, Node, Place
 from rulka.runtime.collectors import Collectors, SerialCollectors
 from rulka.runtime.host import Host, HostSpec
+from rulka.runtime.messages import Stop
 
 STORE_BYTES = 1 << 30
 
@@ -27,17 +28,9 @@ def nodes(*num_cpus: int) -> list[Node]:
     return [Node(f"n{k}", f"node-{k}", count, STORE_BYTES, k == 0) for k, count in enumerate(num_cpus)]
 
 
-class SeveralSerial(SerialCollectors):
-    """The collectors of a host, one after another in its thread: serial ones fill a block in each call."""
-
-    def __init__(self, spec: HostSpec) -> None:
-        super().__init__(replace(spec.run, train=spec.run.train), 0, spec.num_starts)
-        self._actor_index = spec.run.first_collector
-
-
 def serial(spec: HostSpec) -> Collectors:
-    """Builds the collectors of a host without processes."""
-    return SeveralSerial(spec)
+    """Builds the collectors of a host without processes: one of them does what all should."""
+    return SerialCollectors(spec.run, 0, spec.num_starts)
 
 
 @dataclass
@@ -162,8 +155,6 @@ def _copied(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _stop(host: Host) -> None:
-    from rulka.runtime.messages import Stop
-
     host.tell(Stop())
     host._thread.join(30.0)
     assert not host._thread.is_alive()
