@@ -1,18 +1,23 @@
 """The templates of deploy/: linted by the tools of their kinds, and true of this version."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 from prefect import __version__ as prefect_version
 
 from rulka.cli import COMMANDS
+from rulka.cluster.settings import CLUSTER_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -82,6 +87,44 @@ def test_the_compose_file_is_whole() -> None:
     assert all(port.startswith("127.0.0.1:") for port in compose["services"]["server"]["ports"]), (
         "for this machine alone"
     )
+
+
+def test_rays_own_schema_takes_the_cluster_file() -> None:
+    schema = json.loads(files("ray").joinpath("autoscaler/ray-schema.json").read_text())
+    cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
+    jsonschema.validate(cluster, schema)
+    with pytest.raises(jsonschema.ValidationError, match="max_worker"):
+        jsonschema.validate(cluster | {"max_worker": 1}, schema)
+    assert len(cluster["provider"]["worker_ips"]) == cluster["max_workers"]
+    start = [command for each in ("head", "worker") for command in cluster[f"{each}_start_ray_commands"]]
+    options = {option.split("=")[0] for command in start for option in command.split() if option.startswith("--")}
+    answer = subprocess.run(
+        [Path(sys.executable).with_name("ray"), "start", "--help"], capture_output=True, text=True, check=True
+    )
+    assert all(option in answer.stdout for option in options)
+
+
+def test_kubernetes_would_take_the_pods_of_the_ray_cluster() -> None:
+    """KubeRay's own kind has no schema here: its pods are those of Kubernetes, and the rest is looked at."""
+    claim, cluster = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
+    kubernetes_validate.validate(claim, kubernetes_validate.latest_version(), strict=True)
+    assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
+    spec = cluster["spec"]
+    assert set(spec) == {"rayVersion", "headGroupSpec", "workerGroupSpecs"}
+    assert spec["rayVersion"] == version("ray")
+    (workers,) = spec["workerGroupSpecs"]
+    for group in (spec["headGroupSpec"], workers):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}} | group["template"]
+        kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values()), (
+            "the operator takes words only"
+        )
+        volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+        assert {mount["name"] for mount in pod["spec"]["containers"][0]["volumeMounts"]} == volumes
+    assert workers["minReplicas"] <= workers["replicas"] <= workers["maxReplicas"]
+    variables = {each["name"] for each in spec["headGroupSpec"]["template"]["spec"]["containers"][0]["env"]}
+    assert CLUSTER_VARIABLE in variables
+    assert "ARG EXTRAS" in (DEPLOY / "Dockerfile").read_text()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here, which checks units")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import getpass
 import logging
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -56,36 +55,52 @@ def up(port: int, nodes: int, cpus: int | None, object_store_mb: int, say: Calla
         if occupant := holder(HOST, port):
             message = f"port {port} is taken by {occupant}"
             raise ClusterError(message, hint="Choose another with --port.")
-        load_ray(address)
         interrupt_on_signals()
-        folder = Path(tempfile.mkdtemp(prefix="rulka-ray-"))
-        try:
-            _run(port, nodes, cpus, object_store_mb, folder, say)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(KeyboardInterrupt), pretended_cluster(nodes, cpus, object_store_mb, port):
+            say(f"a cluster of {nodes} node{'s' if nodes > 1 else ''} with {cpus} CPUs each is up (Ctrl-C ends it)")
+            say(f"{CLUSTER_VARIABLE}={address}")
+            while True:
+                time.sleep(LOOK_S)
     say("stopped")
 
 
-def _run(port: int, nodes: int, cpus: int, store_mb: int, folder: Path, say: Callable[[str], None]) -> None:
+@contextmanager
+def pretended_cluster(nodes: int, cpus: int, object_store_mb: int, port: int | None = None) -> Iterator[Any]:
+    """Runs a cluster of several nodes on this machine, on loopback, and yields Ray's object of it, which has an address.
+
+    Args:
+        nodes: how many.
+        cpus: that each offers.
+        object_store_mb: memory of each for blocks and weights.
+        port: where its head listens; None takes any free one.
+
+    Raises:
+        ClusterError: if it does not start.
+    """
+    load_ray(f"{HOST}:1")
     from ray.cluster_utils import Cluster
 
-    each: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": store_mb << 20, "node_ip_address": HOST}
-    cluster = None
-    try:
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        head = each | {"gcs_server_port": port, "include_dashboard": False, "temp_dir": folder.as_posix()}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        for _ in range(nodes - 1):
-            cluster.add_node(**each)
-        say(f"a cluster of {nodes} node{'s' if nodes > 1 else ''} with {cpus} CPUs each is up (Ctrl-C ends it)")
-        say(f"{CLUSTER_VARIABLE}={HOST}:{port}")
-        while True:
-            time.sleep(LOOK_S)
-    except KeyboardInterrupt:
-        say("stopping")
-    finally:
-        if cluster is not None:
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    cluster = Cluster()
+    with tempfile.TemporaryDirectory(prefix="rulka-ray-", ignore_cleanup_errors=True) as folder:
+        try:
+            for number in range(nodes):
+                _add_node(cluster, cpus, object_store_mb, (folder, port) if number == 0 else None)
+            yield cluster
+        finally:
             cluster.shutdown()
+
+
+def _add_node(cluster: Any, cpus: int, object_store_mb: int, head: tuple[str, int | None] | None) -> None:
+    own: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": object_store_mb << 20, "node_ip_address": HOST}
+    if head is not None:
+        own |= {"include_dashboard": False, "temp_dir": head[0]}
+        own |= {} if head[1] is None else {"gcs_server_port": head[1]}
+    try:
+        cluster.add_node(**own)
+    except Exception as error:  # Ray has no other for it
+        message = f"a node of Ray did not start: {' '.join(str(error).split())}"
+        raise ClusterError(message, hint="It gives a node 30 s: end what else keeps this machine busy.") from error
 
 
 def down(port: int, say: Callable[[str], None]) -> None:
@@ -136,7 +151,9 @@ def status_text(found: dict[str, Any]) -> str:
     if not found["is_up"]:
         return f"there is no cluster at {found['address']}"
     total = sum(node["cpus"] for node in found["nodes"])
-    lines = [f"{found['address']}: {len(found['nodes'])} nodes, {found['free_cpus']} of {total} CPUs free"]
+    count = len(found["nodes"])
+    nodes = f"{count} node{'s' if count > 1 else ''}"
+    lines = [f"{found['address']}: {nodes}, {found['free_cpus']} of {total} CPUs free"]
     for node in found["nodes"]:
         here = ", this machine" if node["is_own"] else ""
         lines.append(f"  {node['name']}: {node['cpus']} CPUs, object store {node['object_store_mb']} MB{here}")

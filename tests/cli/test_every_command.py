@@ -214,6 +214,9 @@ ELSEWHERE = {
     "up": "tests/flows/test_stack.py",
     "down": "tests/flows/test_stack.py",
     "status": "tests/flows/test_stack.py",
+    "cluster up": "tests/cluster/test_local.py",  # needs Ray
+    "cluster status": "tests/cluster/test_local.py",
+    "cluster down": "tests/cluster/test_local.py",
     "recordings add": "tests/versions/test_recordings.py",  # needs git and DVC
     "remote init": "tests/versions/test_remote.py",
     "remote push": "tests/versions/test_remote.py",

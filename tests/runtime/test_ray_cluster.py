@@ -14,6 +14,7 @@ import psutil
 import pytest
 from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run
 
+from rulka.cluster.local import HOST, pretended_cluster
 from rulka.cluster.post import Place
 from rulka.cluster.settings import CLUSTER_VARIABLE
 from rulka.runtime import rank
@@ -25,26 +26,18 @@ from rulka.runtime.host_supervisor import Limits
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.stop import StopSignals
 
-HOST = "127.0.0.1"
 PATIENCE_S = 300.0
-NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 << 20, "node_ip_address": HOST}
+STORE_MB = 100
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes with two CPUs each; their processes import the fakes by name."""
-    from rulka.cluster.ray_post import load_ray
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        load_ray(f"{HOST}:1")
-        from ray.cluster_utils import Cluster
-
-        made = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
-        made.add_node(**NODE)
-        patch.setenv(CLUSTER_VARIABLE, made.address)
-        yield made
-        made.shutdown()
+        with pretended_cluster(nodes=2, cpus=2, object_store_mb=STORE_MB) as made:
+            patch.setenv(CLUSTER_VARIABLE, made.address)
+            yield made
 
 
 @pytest.fixture
@@ -186,7 +179,9 @@ def test_a_node_is_removed_and_comes_back(
             since = len(watch.learner.collectors)
             _wait_for(lambda: watch.blocks_of(0, since) > 6, "blocks of the node that is left")
             since = len(watch.learner.collectors)
-            watch.in_main.append(lambda: cluster.add_node(**NODE))  # Ray starts nodes in main threads alone
+            watch.in_main.append(
+                lambda: cluster.add_node(num_cpus=2, object_store_memory=STORE_MB << 20, node_ip_address=HOST)
+            )  # Ray starts nodes in main threads alone
             _wait_for(lambda: watch.blocks_of(2, since) > 3, "blocks of the new node")
             watch.end_after(4)
 

@@ -1,0 +1,86 @@
+"""Where the cluster is, and what is said where there is none."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rulka.cluster import settings
+from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError, chosen_address, cluster_address, find_cluster
+from rulka.device import CPU
+from rulka.params import TrainParams, read_params
+from rulka.runtime.parts import check_cluster
+
+
+def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    assert chosen_address({}, file) is None
+    file.write_text("RULKA_GAME_PORT=1\nRULKA_CLUSTER=10.0.0.1:6379\n")
+    assert cluster_address({}, file) == "10.0.0.1:6379"
+    assert cluster_address({CLUSTER_VARIABLE: "node:1"}, file) == "node:1"
+
+
+@pytest.mark.parametrize("address", ["here", "host:", ":6379", "host:0", "host:70000", "host:port", "ray://host:10001"])
+def test_what_is_no_address_is_named_with_what_would_be(address: str) -> None:
+    with pytest.raises(ClusterError, match="is no address of a cluster's head") as error:
+        cluster_address({CLUSTER_VARIABLE: address})
+    assert "RULKA_CLUSTER=127.0.0.1:6379" in error.value.hint
+
+
+def _train(**changes: object) -> TrainParams:
+    return read_params().train.model_copy(update={"cluster": "ray", **changes})
+
+
+@pytest.fixture
+def free_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A port that nobody listens at, and nobody else can take meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setenv(CLUSTER_VARIABLE, f"127.0.0.1:{port}")
+        yield port
+
+
+def test_a_run_without_ray_says_what_to_install_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "find_spec", lambda _name: None)
+    with pytest.raises(ClusterError, match="a cluster needs Ray, which is not installed") as error:
+        check_cluster(_train(), CPU)
+    assert error.value.hint == "pip install 'rulka[ray]'"
+    check_cluster(_train(cluster="none"), CPU)
+
+
+def test_a_run_that_nothing_tells_where_the_cluster_is_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(CLUSTER_VARIABLE, raising=False)
+    with pytest.raises(ClusterError, match="nothing says where the cluster is: RULKA_CLUSTER is not set"):
+        find_cluster()
+
+
+def test_an_unreachable_cluster_is_named(free_port: int) -> None:
+    with pytest.raises(ClusterError, match=f"there is no cluster at 127.0.0.1:{free_port}, .*: Connection refused"):
+        check_cluster(_train(), CPU)
+
+
+def test_policy_workers_of_hosts_are_not_promised_a_gpu(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr("rulka.runtime.parts.find_cluster", lambda: "there")
+    with pytest.raises(ClusterError, match="policy workers of a cluster act on processors, and this run is on cuda:0"):
+        check_cluster(_train(inference="central"), torch.device("cuda:0"))
+    check_cluster(_train(inference="local"), torch.device("cuda:0"))
+
+
+def test_without_a_cluster_nothing_imports_ray() -> None:
+    """In a process of its own: the parts of a run are built, and its modules imported."""
+    import subprocess
+
+    code = (
+        "import sys, rulka.runtime.connect, rulka.runtime.agent_run, rulka.cli, rulka.cluster.local;"
+        "assert not [name for name in sys.modules if name.split('.')[0] == 'ray']"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
