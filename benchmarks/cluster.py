@@ -4,8 +4,8 @@
 
 Two collectors drive without a learner, with a new version of the weights after every update's worth of blocks; each
 block is copied as a learner would. Both ways take turns. On the cluster, which this process starts, each of two nodes
-has one of them. Counted are environment steps per CPU second of all processes of Rulka's, the hosts (which are processes of
-Ray's that run its code) and this one among them; what Ray's own daemons take beside that is a column of its own.
+has one of them. Counted are environment steps per CPU second of all processes of Rulka's, the hosts (processes of Ray's
+that run its code) and this one among them; what Ray's own daemons take, as a share of that, is a column of its own.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ NUM_NODES = 2
 STORE_MB = 400
 NEVER = 10**9
 PLAIN = {"precision": "float32"}
+PARTS = ("learner", "hosts", "collectors", "daemons")
 _HOST_TITLE = "ray::Mailbox"
 
 
-def cpu_by_part() -> tuple[float, float]:
-    """Returns the CPU seconds of Rulka's processes, and of Ray's daemons, below this one and itself, so far."""
-    me = psutil.Process()
-    own, daemons, ours = 0.0, 0.0, {me.pid}
+def cpu_by_part() -> dict[str, float]:
+    """Returns the CPU seconds so far of this process, of hosts, of collectors and of everything else below this one."""
+    me, spent_s, hosts = psutil.Process(), dict.fromkeys(PARTS, 0.0), set[int]()
     for process in (me, *me.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             times, title = process.cpu_times(), " ".join(process.cmdline())
-            spent_s = times.user + times.system
-            if process.pid in ours or process.ppid() in ours - {me.pid} or title.startswith(_HOST_TITLE):
-                ours.add(process.pid)
-                own += spent_s
-            elif "multiprocessing" in title:  # plain collectors, and what tracks their memory
-                own += spent_s
-            else:
-                daemons += spent_s
-    return own, daemons
+            part = "daemons"
+            if process.pid == me.pid:
+                part = "learner"
+            elif title.startswith(_HOST_TITLE):
+                part = "hosts"
+                hosts.add(process.pid)
+            elif process.ppid() in hosts or "multiprocessing" in title:  # what tracks their memory among them
+                part = "collectors"
+            spent_s[part] += times.user + times.system
+    return spent_s
 
 
 def drive(
@@ -85,17 +86,15 @@ def drive(
     collectors.publish(0, tensors)
     while min(heard) < 2:
         take(0)
-    (own_s, daemons_s), start_s, count = cpu_by_part(), time.monotonic(), 0
+    before, start_s, count = cpu_by_part(), time.monotonic(), 0
     while time.monotonic() - start_s < seconds:
         count = take(count)
     wall_s = time.monotonic() - start_s
-    own_s, daemons_s = (after - before for after, before in zip(cpu_by_part(), (own_s, daemons_s), strict=True))
+    spent_s = {part: after - before[part] for part, after in cpu_by_part().items()}
+    own_s = sum(spent_s.values()) - spent_s["daemons"]
     env_steps = count * spec.block.num_env_steps
-    return {
-        "env_steps_per_cpu_s": env_steps / own_s,
-        "daemons_share": daemons_s / own_s,
-        "env_steps_per_s": env_steps / wall_s,
-    }
+    shares = {f"{part}_share": seconds / own_s for part, seconds in spent_s.items()}
+    return {"env_steps_per_cpu_s": env_steps / own_s, "env_steps_per_s": env_steps / wall_s, **shares}
 
 
 def measure(params: Params, track: Path, algorithm: Algorithm, address: str, seconds: float) -> dict[str, float]:
@@ -149,11 +148,13 @@ def main() -> None:
 
 
 def _table(result: dict[str, Any]) -> str:
-    lines = [f"{result['algorithm']:16s} {'env steps/CPU s':>16s} {'env steps/s':>12s} {'daemons beside':>15s}"]
+    names = ("env_steps_per_cpu_s", "env_steps_per_s", *(f"{part}_share" for part in PARTS))
+    lines = [
+        f"{result['algorithm']:12s} {'env steps/CPU s':>16s} {'env steps/s':>12s}{''.join(f'{part:>12s}' for part in PARTS)}"
+    ]
     for way in ("processes", "cluster"):
-        found = [each[way] for each in result["rounds"]]
-        steps, daemons, rate = (statistics.median(each[name] for each in found) for name in found[0])
-        lines.append(f"{way:16s} {steps:16,.0f} {rate:12,.0f} {daemons:15.1%}")
+        steps, rate, *shares = (statistics.median(each[way][name] for each in result["rounds"]) for name in names)
+        lines.append(f"{way:12s} {steps:16,.0f} {rate:12,.0f}{''.join(f'{share:12.1%}' for share in shares)}")
     each = ", ".join(f"{ratio:.3f}" for ratio in result["ratios"])
     lines.append(f"cluster beside processes, env steps per CPU second: {result['ratio']:.3f} (rounds: {each})")
     return "\n".join(lines)

@@ -267,7 +267,7 @@ def experiment(
     say_json(table.rows) if as_json else say(table.text)
 
 
-def population(file: OnePath, /, page: Path | None = None, as_json: AsJson = False) -> None:
+def population(file: OnePath, /, page: Path | None = None, cluster: Flag = False, as_json: AsJson = False) -> None:
     """Train a population: runs that learn side by side, copy the best of each other and search their parameters.
 
     Any number of processes may be started on the same file, here or on machines that share the folder. After Ctrl-C or
@@ -276,13 +276,14 @@ def population(file: OnePath, /, page: Path | None = None, as_json: AsJson = Fal
     Args:
         file: of the population, from populations/.
         page: Markdown file to write, with the lineage and the schedule that was found.
+        cluster: let processes on the nodes of the Ray cluster that RULKA_CLUSTER names help; they share this folder.
         as_json: print the members, the best first, as a list of JSON objects, and all other lines on standard error.
     """
     from rulka.populations.command import run_population
     from rulka.populations.page import format_standings
 
     with lines_aside(as_json):
-        ended = run_population(file, page, say)
+        ended = run_population(file, page, say, on_cluster=cluster)
     say_json([each.to_json() for each in ended]) if as_json else say(format_standings(ended))
 
 

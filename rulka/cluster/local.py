@@ -66,7 +66,7 @@ def up(port: int, nodes: int, cpus: int | None, object_store_mb: int, say: Calla
 
 @contextmanager
 def pretended_cluster(nodes: int, cpus: int, object_store_mb: int, port: int | None = None) -> Iterator[Any]:
-    """Runs a cluster of several nodes on this machine, on loopback, and yields Ray's object of it, which has an address.
+    """Runs a cluster of several nodes on this machine, on loopback, and yields Ray's object of it, with its address.
 
     Args:
         nodes: how many.

@@ -5,8 +5,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from rulka.cluster.post import Post
+from rulka.cluster.ray_post import RayPost
+from rulka.cluster.settings import find_cluster
 from rulka.errors import UserError
 from rulka.experiments.plan import Job, jobs_of
 from rulka.experiments.work import (
@@ -24,6 +28,7 @@ from rulka.graph import read_graph
 from rulka.outputs import check_file
 from rulka.populations.file import Population, read_population
 from rulka.populations.folder import PopulationFolder
+from rulka.populations.nodes import command_of, deal, helped
 from rulka.populations.page import Standing, standings, write_page
 from rulka.populations.turn import Order, Result
 from rulka.processes import end_group
@@ -41,33 +46,46 @@ class UnfinishedError(UserError):
     """Some turns did not come to their end."""
 
 
-def run_population(file: Path, page: Path | None, say: Callable[[str], None]) -> list[Standing]:
+def run_population(
+    file: Path, page: Path | None, say: Callable[[str], None], *, on_cluster: bool = False
+) -> list[Standing]:
     """Does what is left to do of a population beside what others do, and returns how it ended, the best member first.
 
     Args:
         file: of the population.
         page: Markdown file to write at the end; None writes none.
         say: gets lines for people while it lasts.
+        on_cluster: whether processes on the nodes of a Ray cluster help, in this folder, which they share.
 
     Raises:
-        UserError: if the file cannot be run, or the page cannot be written.
+        UserError: if the file cannot be run, or the page cannot be written; or if there is no cluster.
         UnfinishedError: if turns failed.
     """
     population = read_population(file)
     if page is not None:
         check_file(page, ".md")
+    address = find_cluster() if on_cluster else None
     folder = PopulationFolder(population)
     own = population.file
     say(f"{own.title}: {own.members} members, {own.turns} turns of {own.turn_env_steps:,} steps each. {own.cost}")
     say(f"in {folder.path.as_posix()}")
     worker = Worker(folder, _prepared(population, say), say)
-    worker.work()
+    with nullcontext() if address is None else _helpers(population, file, RayPost(address), say):
+        worker.work()
     evaluated = worker.evaluate()
     ended = standings(folder)
     say(f"the best member's agent is {(ended[0].folder / AGENT).as_posix()}, its evaluation {evaluated.as_posix()}")
     if page is not None:
         write_page(folder, evaluated, page, f"rulka population {file.as_posix()}")
     return ended
+
+
+def _helpers(
+    population: Population, file: Path, post: Post, say: Callable[[str], None]
+) -> AbstractContextManager[None]:
+    is_serial = population.cells[0].params.train.num_collectors == 0
+    dealt = deal(post.nodes(), population.file.members, is_serial=is_serial)
+    return helped(post, command_of(file), dealt, say)
 
 
 def _prepared(population: Population, say: Callable[[str], None]) -> Work:

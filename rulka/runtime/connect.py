@@ -38,6 +38,16 @@ collectors saw and learns as far as it is permitted to:
     |                          +==== SharedWeights, one each way =====                  |
     +----------------------------------+            +-----------------------------------+
 
+With `train.cluster: ray` the right-hand side is on nodes of a Ray cluster, a host on each, which has the collectors of
+that node and forwards their blocks (`rulka.runtime.host`, `rulka.runtime.cluster_collectors`):
+
+    +------ process of the stage ------+            +--------- host, an actor of Ray ---------+
+    |                                  |    Ray     |                                         |
+    |  Rank --- ClusterCollectors --- Allow, NewWeights ---> Host --- CollectorProcesses      |
+    |                  |           <--- Filled, Alive        |             |  as above        |
+    |    HostSupervisor +    Post --------------------------- + (Mailbox)                     |
+    +----------------------------------+            +-----------------------------------------+
+
 With `train.num_collectors: 0` the `SerialCollectors` take the place of the right-hand side, in this process, and a run
 repeats bit by bit.
 

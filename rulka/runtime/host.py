@@ -59,8 +59,10 @@ from rulka.runtime.shared_memory import LIST_FILE, remove_left_memory
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.weights import NO_VERSION, WeightsLayout, checksum, views
 
-LOOK_S = 0.02
+LOOK_S = 0.05
 """Longest wait for a block before it looks for new permissions."""
+CPU_S = 5.0
+"""Time between looks at what its processes had on processors, which takes milliseconds."""
 HOSTS_FOLDER = "rulka-hosts"
 """Where hosts note their shared memory: below the folder of temporary files of their machine."""
 INCARNATION_STEP = 1 << 32
@@ -169,7 +171,8 @@ class Host:
         self._inbox: deque[tuple[ToHost, Any]] = deque()
         self._outbox: deque[tuple[FromHost, Any]] = deque()
         self._has_letters, self._has_news = threading.Condition(), threading.Condition()
-        self._beat_s = 0.0
+        self._beat_s = self._cpu_looked_s = 0.0
+        self._cpu_s = 0.0
         self._inference: list[Any] = []
         self._thread = threading.Thread(target=self._run, name=f"host-{place.number}", daemon=True)
 
@@ -226,7 +229,7 @@ class Host:
             self._has_letters.wait_for(lambda: self._inbox, timeout_s)
 
     def _work(self, spec: HostSpec) -> None:
-        self._say(Alive("building its collectors", cpu_seconds(), 0))
+        self._say(Alive("building its collectors", 0.0, 0))
         spec = replace(spec, num_starts=spec.num_starts + self._place.incarnation * INCARNATION_STEP)
         collectors = self._make_collectors(spec)
         try:
@@ -246,7 +249,9 @@ class Host:
         self._beat_s = time.monotonic()
         num_restarts = 0 if collectors is None else collectors.num_restarts
         inference = () if collectors is None else tuple(collectors.take_inference_times())
-        self._say(Alive(activity, cpu_seconds(), num_restarts, inference))
+        if self._beat_s - self._cpu_looked_s >= CPU_S:
+            self._cpu_looked_s, self._cpu_s = self._beat_s, cpu_seconds()
+        self._say(Alive(activity, self._cpu_s, num_restarts, inference))
 
 
 class _Forwarding:

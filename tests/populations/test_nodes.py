@@ -1,0 +1,104 @@
+"""Further processes of a population on the nodes of a cluster, which are threads of this process here."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rulka.cluster.post import Gone, Letter, MakeFar, Node, Place
+from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError
+from rulka.populations import nodes as nodes_module
+from rulka.populations.command import run_population
+from rulka.populations.nodes import command_of, deal, helped
+
+
+def node(number: int, num_cpus: int) -> Node:
+    return Node(f"n{number}", f"node-{number}", num_cpus, 0, number == 0)
+
+
+class Nodes:
+    """See `rulka.cluster.post.Post`: what is started works in this process."""
+
+    def __init__(self, there: Sequence[Node]) -> None:
+        self.there, self.far, self.is_closed = list(there), {}, False
+
+    def nodes(self) -> Sequence[Node]:
+        return self.there
+
+    def start(self, place: Place, node: Node, num_cpus: int, make: MakeFar) -> None:
+        self.far[place] = None if node not in self.there else make(place, lambda content: content)
+
+    def hear(self, timeout_s: float) -> list[Letter]:
+        time.sleep(0.01)
+        heard = [Letter(place, Gone("no such node")) for place, far in self.far.items() if far is None]
+        return heard + [
+            Letter(place, *said) for place, far in self.far.items() if far is not None for said in far.listen(0.0)
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_serial_turns_take_a_cpu_each_and_others_a_node() -> None:
+    there = [node(0, 2), node(1, 3), node(2, 0), node(3, 4)]
+    assert [count for _, count in deal(there, 20, is_serial=True)] == [1, 3, 4]
+    assert [each.name for each, _ in deal(there, 20, is_serial=False)] == ["node-1", "node-2", "node-3"]
+    assert [count for _, count in deal(there, 4, is_serial=True)] == [1, 2], "no more than there are members"
+
+
+def test_processes_work_in_the_folder_that_nodes_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = [node(0, 2), node(1, 2)]
+    post, said = Nodes(there), []
+    code = "import os, pathlib; pathlib.Path(f'did-{os.getpid()}').touch()"
+    with helped(post, [sys.executable, "-c", code], deal(there, 9, is_serial=True), said.append):
+        pass
+    assert len(list(tmp_path.glob("did-*"))) == 3
+    assert said == ["1 more process on node node-0", "2 more processes on node node-1"]
+    assert post.is_closed
+
+
+def test_what_failed_on_a_node_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    post, said = Nodes([node(1, 2)]), []
+    with helped(post, [sys.executable, "-c", "raise SystemExit(3)"], [(node(1, 2), 1), (node(7, 1), 1)], said.append):
+        pass
+    assert said[2:] == ["node node-7: no such node", "node node-1: processes ended with (3,)"]
+
+
+def test_processes_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nodes_module, "END_GRACE_S", 0.0)
+    post, said = Nodes([node(1, 2)]), []
+    with helped(post, [sys.executable, "-c", ""], [(node(1, 2), 1)], said.append):
+        pass
+    assert said[1:] == ["node node-1: its processes did not end, and are ended now"]
+    assert post.is_closed
+
+
+def test_a_node_without_the_folder_says_so(tmp_path: Path) -> None:
+    far = nodes_module.make_processes([sys.executable], tmp_path / "none", 1, Place(0, 0), lambda content: content)
+    far._thread.join(60.0)
+    ((ended, _),) = far.listen(0.0)
+    assert "No such file or directory" in ended.reason
+
+
+def test_the_command_is_the_same_one() -> None:
+    assert command_of(Path("populations/a.yaml"))[1:] == ["-m", "rulka.cli", "population", "populations/a.yaml"]
+
+
+def test_without_a_cluster_it_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = Path("populations/learning-rate.yaml").absolute()
+    monkeypatch.setenv(CLUSTER_VARIABLE, "nowhere")
+    said: list[str] = []
+    with pytest.raises(ClusterError, match="'nowhere' is no address of a cluster's head"):
+        run_population(file, None, said.append, on_cluster=True)
+    assert said == []
