@@ -150,7 +150,8 @@ def main() -> None:
 def _table(result: dict[str, Any]) -> str:
     names = ("env_steps_per_cpu_s", "env_steps_per_s", *(f"{part}_share" for part in PARTS))
     lines = [
-        f"{result['algorithm']:12s} {'env steps/CPU s':>16s} {'env steps/s':>12s}{''.join(f'{part:>12s}' for part in PARTS)}"
+        f"{result['algorithm']:12s} {'env steps/CPU s':>16s} {'env steps/s':>12s}"
+        + "".join(f"{part:>12s}" for part in PARTS)
     ]
     for way in ("processes", "cluster"):
         steps, rate, *shares = (statistics.median(each[way][name] for each in result["rounds"]) for name in names)

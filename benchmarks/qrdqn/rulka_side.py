@@ -1,8 +1,7 @@
 """Rulka's side of `benchmarks.qrdqn`, in a process of its own.
 
-`python -m benchmarks.qrdqn.rulka_side TASK SEED SECONDS SETTINGS` prints one line of JSON. One thread; collecting and
-learning take turns. With settings "shared" IQN is as specified, and has no other settings than QR-DQN; with "own" it has
-those of its own that make it cheaper or learn sooner (`OWN`).
+`python -m benchmarks.qrdqn.rulka_side TASK SEED SECONDS EMBEDDING` prints one line of JSON. One thread; collecting and
+learning take turns. EMBEDDING is `network.iqn.embedding_at`: "state" is IQN as specified, "hidden" what ships, cheaper.
 """
 
 from __future__ import annotations
@@ -29,16 +28,9 @@ from rulka.schedule import Moment, Schedule
 BLOCK_STEPS = 4
 UPDATES_PER_CALL = 4
 
-OWN = {
-    "n_steps": 3,
-    "samples_per_insert": shared.BATCH / shared.STEPS_PER_UPDATE / 2.0,
-}
-OWN_EMBEDDING = "hidden"
-"""Beside them: where fractions meet the state; then one draw of them serves a batch, and all before is computed once."""
 
-
-def agent_spec(task: Task, *, has_own: bool = False) -> AgentSpec:
-    """Returns the agent with the settings that both sides share; what QR-DQN does not have is off, or IQN's own."""
+def agent_spec(task: Task, embedding_at: str) -> AgentSpec:
+    """Returns the agent with the settings that both sides share; what QR-DQN does not have is off."""
     params = reference_params()
     line = {"interpolation": "linear"}
     changes = {
@@ -66,24 +58,21 @@ def agent_spec(task: Task, *, has_own: bool = False) -> AgentSpec:
         "max_grad_norm": 1e6,
         "self_loss_clamp_ratio": 1e-6,  # no target is wider than typical: all transitions weigh the same
     }
-    iqn = IqnParams.model_validate(params.iqn.model_dump() | changes | (OWN if has_own else {}))
-    body = params.network.iqn.model_dump() | {
-        "embedding_at": OWN_EMBEDDING if has_own else "state",
-        "guided": False,
-    }
+    iqn = IqnParams.model_validate(params.iqn.model_dump() | changes)
+    body = params.network.iqn.model_dump() | {"embedding_at": embedding_at, "guided": False}
     sizes = {"float_hidden": shared.FLOAT_WIDTH, "dense_hidden": shared.HEAD_WIDTH, "iqn": body}
     network = NetworkParams.model_validate(params.network.model_dump() | sizes)
     seen = params.observation.model_copy(update={"height": task.size, "width": task.size})
     return AgentSpec("iqn", seen, params.encoder, network, iqn, Choices(task.num_actions), task.normalisation)
 
 
-def run(task: Task, seed: int, max_cpu_s: float, *, has_own: bool = False) -> dict[str, float]:
+def run(task: Task, seed: int, max_cpu_s: float, embedding_at: str = "state") -> dict[str, float]:
     """Learns the task from a seed until the watch says stop."""
     torch.set_num_threads(1)
     raise_malloc_thresholds()
     cars = task.make_cars(shared.NUM_ENVS)
     watch = Watch(task, max_cpu_s)
-    spec = agent_spec(task, has_own=has_own)
+    spec = agent_spec(task, embedding_at)
     learner = make_learner(spec, seed)
     actor = LocalActor(make_actor(spec, seed + 1))
     actor.load(0, learner.network.state_dict())
@@ -112,5 +101,5 @@ def _constant(value: float) -> Schedule:
 
 
 if __name__ == "__main__":
-    _, task_name, seed_text, seconds, settings = sys.argv
-    print(json.dumps(run(TASKS[task_name](), int(seed_text), float(seconds), has_own=settings == "own")))
+    _, task_name, seed_text, seconds, embedding = sys.argv
+    print(json.dumps(run(TASKS[task_name](), int(seed_text), float(seconds), embedding)))

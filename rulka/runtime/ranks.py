@@ -7,6 +7,7 @@ They meet through a file in the run's folder, and listen on this machine alone.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -109,8 +110,10 @@ def _forget_group() -> None:
     torch.distributed counts the groups of a process, names them by that count, and looks for the others under that
     name. A meeting in vain counts too, so new processes would look elsewhere; the end of a group begins the count anew.
     """
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    dist.destroy_process_group()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "meeting"
+        dist.init_process_group("gloo", init_method=file.as_uri(), rank=0, world_size=1)
+        dist.destroy_process_group()
 
 
 def _loopback() -> str:
