@@ -1,11 +1,13 @@
 """What collectors on the nodes of a Ray cluster cost beside those of plain processes, on one machine.
 
-    python -m benchmarks.cluster [--algorithm ppo] [--seconds S] [--rounds N] [--json]
+    python -m benchmarks.cluster [--algorithm ppo] [--blocks N] [--rounds N] [--json]
 
 Two collectors drive without a learner, with a new version of the weights after every update's worth of blocks; each
-block is copied as a learner would. Both ways take turns. On the cluster, which this process starts, each of two nodes
-has one of them. Counted are environment steps per CPU second of all processes of Rulka's, the hosts (processes of Ray's
-that run its code) and this one among them; what Ray's own daemons take, as a share of that, is a column of its own.
+block is copied as a learner would. Both ways are there all the time and take turns of some blocks, the other standing
+still. On the cluster, which this process starts, each of two nodes has one of the collectors. Counted are environment
+steps per CPU second of all processes of Rulka's, the hosts (processes of Ray's that run its code) and this one among
+them, from the first permission of a turn to its last block; what Ray's own daemons take, as a share of that, is a column
+of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import os
 import statistics
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,92 +42,110 @@ from rulka.tracks.generate import generate_track
 
 NUM_NODES = 2
 STORE_MB = 400
-NEVER = 10**9
-PLAIN = {"precision": "float32"}
 PARTS = ("learner", "hosts", "collectors", "daemons")
+PLAIN = {"precision": "float32"}
+LIMIT_S = 300.0
 _HOST_TITLE = "ray::Mailbox"
 
 
-def cpu_by_part() -> dict[str, float]:
-    """Returns the CPU seconds so far of this process, of hosts, of collectors and of everything else below this one."""
+def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
+    """Returns the CPU seconds so far of this process, of hosts, of collectors and of Ray's daemons.
+
+    Args:
+        plain: process ids of the plain collectors.
+        on_cluster: whether those of hosts are meant; then this process's own are with all that Ray does in it.
+    """
     me, spent_s, hosts = psutil.Process(), dict.fromkeys(PARTS, 0.0), set[int]()
-    for process in (me, *me.children(recursive=True)):
+    spent_s["learner"] = time.process_time() if on_cluster else time.thread_time()
+    for process in me.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             times, title = process.cpu_times(), " ".join(process.cmdline())
             part = "daemons"
-            if process.pid == me.pid:
-                part = "learner"
-            elif title.startswith(_HOST_TITLE):
+            if title.startswith(_HOST_TITLE):
                 part = "hosts"
                 hosts.add(process.pid)
-            elif process.ppid() in hosts or "multiprocessing" in title:  # what tracks their memory among them
+            elif process.ppid() in hosts or process.pid in plain:
                 part = "collectors"
-            spent_s[part] += times.user + times.system
+            elif "multiprocessing" in title:  # what tracks the memory of plain collectors, and does nothing
+                continue
+            if part == "daemons" or (process.pid in plain) != on_cluster:
+                spent_s[part] += times.user + times.system
     return spent_s
 
 
-def drive(
-    spec: RunSpec, collectors: CollectorProcesses | ClusterCollectors, per_version: int, seconds: float
-) -> dict[str, float]:
-    """Takes blocks for a while, once every collector has filled some, and returns what that took."""
-    tensors = weights_on_host(spec.make_learner().network)
-    ring, version, heard = new_block(spec.block), 0, [0] * spec.train.num_collectors
+class Way:
+    """Collectors, of either kind, that drive for as many blocks as they are let."""
 
-    def take(count: int) -> int:
-        nonlocal version
-        for delivery in collectors.collect(NEVER, 1.0):
-            for name in spec.block.layout():
-                np.copyto(getattr(ring, name), getattr(delivery.block, name))
-            heard[delivery.collector] += 1
-            collectors.release(delivery)
-            count += 1
-            if sum(heard) % per_version == 0:
-                version += 1
-                collectors.publish(version, tensors)
-        return count
+    def __init__(self, spec: RunSpec, collectors: CollectorProcesses | ClusterCollectors, per_version: int) -> None:
+        self._spec, self._collectors, self._per_version = spec, collectors, per_version
+        self._tensors = weights_on_host(spec.make_learner().network)
+        self._ring, self._version, self._count = new_block(spec.block), 0, 0
+        collectors.publish(0, self._tensors)
 
-    collectors.publish(0, tensors)
-    while min(heard) < 2:
-        take(0)
-    before, start_s, count = cpu_by_part(), time.monotonic(), 0
-    while time.monotonic() - start_s < seconds:
-        count = take(count)
+    def drive(self, num_blocks: int) -> int:
+        """Has so many blocks filled and copies them; returns their environment steps."""
+        goal, give_up_s = self._count + num_blocks, time.monotonic() + LIMIT_S
+        while self._count < goal:
+            assert time.monotonic() < give_up_s
+            for delivery in self._collectors.collect(goal * self._spec.block.num_env_steps, 1.0):
+                for name in self._spec.block.layout():
+                    np.copyto(getattr(self._ring, name), getattr(delivery.block, name))
+                self._collectors.release(delivery)
+                self._count += 1
+                if self._count % self._per_version == 0:
+                    self._version += 1
+                    self._collectors.publish(self._version, self._tensors)
+        return num_blocks * self._spec.block.num_env_steps
+
+
+def turn(way: Way, plain: Sequence[int], num_blocks: int, *, on_cluster: bool) -> dict[str, float]:
+    """Lets one of the ways drive, and returns what that took."""
+    before, start_s = cpu_by_part(plain, on_cluster=on_cluster), time.monotonic()
+    env_steps = way.drive(num_blocks)
     wall_s = time.monotonic() - start_s
-    spent_s = {part: after - before[part] for part, after in cpu_by_part().items()}
+    spent_s = {part: after - before[part] for part, after in cpu_by_part(plain, on_cluster=on_cluster).items()}
     own_s = sum(spent_s.values()) - spent_s["daemons"]
-    env_steps = count * spec.block.num_env_steps
     shares = {f"{part}_share": seconds / own_s for part, seconds in spent_s.items()}
     return {"env_steps_per_cpu_s": env_steps / own_s, "env_steps_per_s": env_steps / wall_s, **shares}
 
 
-def measure(params: Params, track: Path, algorithm: Algorithm, address: str, seconds: float) -> dict[str, float]:
-    """Lets two collectors drive, on the cluster at an address or, where that is empty, as plain processes."""
-    train = params.train.model_copy(
-        update={"num_collectors": NUM_NODES, "cluster": "ray" if address else "none"} | PLAIN
-    )
-    params = params.model_copy(update={"train": train})
-    with tempfile.TemporaryDirectory() as folder:
-        spec = run_spec(params, track, algorithm, Path(folder))
-        per_version = max(1, params.ppo.steps_per_update // spec.block.num_env_steps)
-        tensors = weights_on_host(spec.make_learner().network)
-        collectors: CollectorProcesses | ClusterCollectors
-        if address:
-            collectors = ClusterCollectors(spec, tensors, 0, 0, RayPost(address))
-        else:
-            collectors = CollectorProcesses(spec, tensors, 0, 0)
-        try:
+def measure(
+    params: Params, track: Path, algorithm: Algorithm, num_rounds: int, num_blocks: int
+) -> list[dict[str, Any]]:
+    """Returns what each round took, both ways."""
+    with ExitStack() as stack:
+        address = stack.enter_context(pretended_cluster(NUM_NODES, 1, STORE_MB)).address
+        ways: dict[str, Way] = {}
+        plain: list[int] = []
+        for cluster in ("none", "ray"):
+            train = params.train.model_copy(update={"num_collectors": NUM_NODES, "cluster": cluster} | PLAIN)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            spec = run_spec(params.model_copy(update={"train": train}), track, algorithm, folder)
+            tensors = weights_on_host(spec.make_learner().network)
+            collectors: CollectorProcesses | ClusterCollectors
+            if cluster == "ray":
+                collectors = ClusterCollectors(spec, tensors, 0, 0, RayPost(address))
+            else:
+                collectors = CollectorProcesses(spec, tensors, 0, 0)
+            stack.callback(collectors.stop)
             collectors.start()
-            return drive(spec, collectors, per_version, seconds)
-        finally:
-            collectors.stop()
+            plain = plain or (collectors.pids if isinstance(collectors, CollectorProcesses) else [])
+            way = Way(spec, collectors, max(1, params.ppo.steps_per_update // spec.block.num_env_steps))
+            way.drive(3 * NUM_NODES)  # compiles, and everybody has begun
+            ways["cluster" if cluster == "ray" else "processes"] = way
+        rounds = []
+        for number in range(num_rounds):
+            order = list(ways) if number % 2 == 0 else list(reversed(ways))
+            rounds.append({name: turn(ways[name], plain, num_blocks, on_cluster=name == "cluster") for name in order})
+        return rounds
 
 
 def main() -> None:
     """Prints a table, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--algorithm", default="ppo", choices=("ppo", "impala", "iqn"), help="whose actors drive")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each kind, in turn")
+    parser.add_argument("--blocks", type=int, default=8, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each way")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -132,16 +153,10 @@ def main() -> None:
     logging.disable(logging.WARNING)
     os.environ["OMP_NUM_THREADS"] = "1"
     params = read_params()
-    rounds: list[dict[str, dict[str, float]]] = []
-    with tempfile.TemporaryDirectory() as folder, pretended_cluster(NUM_NODES, 1, STORE_MB) as cluster:
+    with tempfile.TemporaryDirectory() as folder:
         track = Path(folder) / "track.npz"
         generate_track(**params.track.model_dump()).save(track)
-        for number in range(arguments.rounds):
-            ways = {"processes": "", "cluster": cluster.address}
-            order = list(ways) if number % 2 == 0 else list(reversed(ways))
-            rounds.append(
-                {way: measure(params, track, arguments.algorithm, ways[way], arguments.seconds) for way in order}
-            )
+        rounds = measure(params, track, arguments.algorithm, arguments.rounds, arguments.blocks)
     ratios = [each["cluster"]["env_steps_per_cpu_s"] / each["processes"]["env_steps_per_cpu_s"] for each in rounds]
     result = {"algorithm": arguments.algorithm, "rounds": rounds, "ratio": statistics.median(ratios), "ratios": ratios}
     print(json.dumps(result) if arguments.json else _table(result))
@@ -149,10 +164,8 @@ def main() -> None:
 
 def _table(result: dict[str, Any]) -> str:
     names = ("env_steps_per_cpu_s", "env_steps_per_s", *(f"{part}_share" for part in PARTS))
-    lines = [
-        f"{result['algorithm']:12s} {'env steps/CPU s':>16s} {'env steps/s':>12s}"
-        + "".join(f"{part:>12s}" for part in PARTS)
-    ]
+    head = f"{result['algorithm']:12s} {'env steps/CPU s':>16s} {'env steps/s':>12s}"
+    lines = [head + "".join(f"{part:>12s}" for part in PARTS)]
     for way in ("processes", "cluster"):
         steps, rate, *shares = (statistics.median(each[way][name] for each in result["rounds"]) for name in names)
         lines.append(f"{way:12s} {steps:16,.0f} {rate:12,.0f}{''.join(f'{share:12.1%}' for share in shares)}")
