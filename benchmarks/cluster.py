@@ -6,8 +6,8 @@ Two collectors drive without a learner, with a new version of the weights after 
 block is copied as a learner would. Both ways are there all the time and take turns of some blocks, the other standing
 still. On the cluster, which this process starts, each of two nodes has one of the collectors. Counted are environment
 steps per CPU second of all processes of Rulka's, the hosts (processes of Ray's that run its code) and this one among
-them, from the first permission of a turn to its last block; what Ray's own daemons take, as a share of that, is a column
-of its own.
+them, from the first permission of a turn to its last block; what Ray's own daemons take, as a share of that, is a
+column of its own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
         plain: process ids of the plain collectors.
         on_cluster: whether those of hosts are meant; then this process's own are with all that Ray does in it.
     """
-    me, spent_s, hosts = psutil.Process(), dict.fromkeys(PARTS, 0.0), set[int]()
+    me, hosts = psutil.Process(), set[int]()
+    spent_s: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     spent_s["learner"] = time.process_time() if on_cluster else time.thread_time()
     for process in me.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
