@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import numpy as np
@@ -237,6 +238,10 @@ class CollectorProcesses:
         for part in self._beside:
             part.start()
         self._supervisor.start(len(self._blocks))
+
+    def wake_by(self, connection: Connection) -> None:
+        """Lets `collect` also end its wait when something comes by a connection, which its caller reads."""
+        self._supervisor.also.append(connection)
 
     @property
     def num_restarts(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import logging
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from filelock import FileLock
 from numpy.typing import NDArray
@@ -34,7 +36,6 @@ from rulka.cluster.post import Place, Share
 from rulka.device import CPU
 from rulka.errors import UserError
 from rulka.observation import FLOATS
-from rulka.processes import cpu_seconds
 from rulka.provenance import code_version, hash_json
 from rulka.runtime.collectors import CollectorProcesses, Collectors
 from rulka.runtime.host_messages import (
@@ -59,8 +60,8 @@ from rulka.runtime.shared_memory import LIST_FILE, remove_left_memory
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.weights import NO_VERSION, WeightsLayout, checksum, views
 
-LOOK_S = 0.05
-"""Longest wait for a block before it looks for new permissions."""
+LOCK_LIMIT_S = 60.0
+"""How long hosts of one machine may take to look for what others have left."""
 CPU_S = 5.0
 """Time between looks at what its processes had on processors, which takes milliseconds."""
 HOSTS_FOLDER = "rulka-hosts"
@@ -124,6 +125,17 @@ def contract_of(block: BlockSpec, layout: WeightsLayout) -> dict[str, str]:
     }
 
 
+def _cpu_seconds() -> float:
+    """Returns the time that this process and its living children had on processors, without a look at all others."""
+    spent_s = time.process_time()
+    for child in multiprocessing.active_children():
+        with suppress(psutil.NoSuchProcess):
+            times = psutil.Process(child.pid).cpu_times()
+            spent_s += times.user + times.system
+    ended = os.times()
+    return spent_s + ended.children_user + ended.children_system
+
+
 def _short(value: object) -> str:
     return hash_json(value)[:8]
 
@@ -171,6 +183,7 @@ class Host:
         self._inbox: deque[tuple[ToHost, Any]] = deque()
         self._outbox: deque[tuple[FromHost, Any]] = deque()
         self._has_letters, self._has_news = threading.Condition(), threading.Condition()
+        self._bell, self._ringer = multiprocessing.Pipe(duplex=False)
         self._beat_s = self._cpu_looked_s = 0.0
         self._cpu_s = 0.0
         self._inference: list[Any] = []
@@ -185,6 +198,7 @@ class Host:
         with self._has_letters:
             self._inbox.append((message, content))
             self._has_letters.notify()
+            self._ringer.send_bytes(b"!")
 
     def listen(self, timeout_s: float) -> list[tuple[FromHost, Any]]:
         """Returns what there is to say, as soon as there is something."""
@@ -232,6 +246,8 @@ class Host:
         self._say(Alive("building its collectors", 0.0, 0))
         spec = replace(spec, num_starts=spec.num_starts + self._place.incarnation * INCARNATION_STEP)
         collectors = self._make_collectors(spec)
+        if isinstance(collectors, CollectorProcesses):
+            collectors.wake_by(self._bell)
         try:
             self._say(Built(contract_of(spec.run.block, spec.layout), os.getpid()))
             _Forwarding(spec, collectors, self._say, self._share).run(self._take_letters, self._wait, self._beat)
@@ -239,6 +255,8 @@ class Host:
             collectors.stop()
 
     def _take_letters(self) -> Iterator[tuple[ToHost, Any]]:
+        while self._bell.poll():
+            self._bell.recv_bytes()
         while self._inbox:
             yield self._inbox.popleft()
 
@@ -250,7 +268,7 @@ class Host:
         num_restarts = 0 if collectors is None else collectors.num_restarts
         inference = () if collectors is None else tuple(collectors.take_inference_times())
         if self._beat_s - self._cpu_looked_s >= CPU_S:
-            self._cpu_looked_s, self._cpu_s = self._beat_s, cpu_seconds()
+            self._cpu_looked_s, self._cpu_s = self._beat_s, _cpu_seconds()
         self._say(Alive(activity, self._cpu_s, num_restarts, inference))
 
 
@@ -281,7 +299,7 @@ class _Forwarding:
             for message, content in letters():
                 self._take(message, content)
             self._give_out()
-            self._forward(LOOK_S if self._numbers else 0.0)
+            self._forward(HEARTBEAT_S if self._numbers else 0.0)
             beat("waiting for blocks" if self._numbers else "waiting for permission", self._collectors)
             if not self._numbers:
                 wait(HEARTBEAT_S)
@@ -343,7 +361,9 @@ def _own_folder(name: str, place: Place) -> Iterator[Path]:
     root.mkdir(exist_ok=True)
     own = root / f"{name}-{place.number}-{place.incarnation}"
     with ExitStack() as stack:
-        with FileLock(root / LOCK_FILE):  # or another host might take a folder for left that is not locked yet
+        with FileLock(
+            root / LOCK_FILE, timeout=LOCK_LIMIT_S
+        ):  # or another host might take a folder for left that is not locked yet
             for folder in root.glob(f"*/{LIST_FILE}"):
                 _remove_left(folder.parent)
             stack.enter_context(locked(own))

@@ -96,6 +96,7 @@ class Supervisor:
 
     Attributes:
         num_restarts: how often a process was started again.
+        also: further connections that end the wait of `receive`; who has put one here reads what comes there.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Supervisor:
         self._on_restart, self._silence_limit_s, self._are_parents = on_restart, silence_limit_s, are_parents
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
+        self.also: list[Connection] = []
         self.num_restarts = 0
 
     def start(self, num_workers: int) -> None:
@@ -139,7 +141,7 @@ class Supervisor:
 
     def receive(self, timeout_s: float) -> list[tuple[int, Facts]]:
         """Waits until something is heard or the time is over, and returns what was said, with who said it."""
-        ready = wait([worker.connection for worker in self._workers], timeout_s)
+        ready = wait([*self.also, *(worker.connection for worker in self._workers)], timeout_s)
         said: list[tuple[int, Facts]] = []
         for worker in self._workers:
             if worker.connection in ready:

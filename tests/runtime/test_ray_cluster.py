@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from rulka.cluster.local import HOST, pretended_cluster
 from rulka.cluster.post import Place
 from rulka.cluster.settings import CLUSTER_VARIABLE
 from rulka.runtime import rank
+from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.cluster_collectors import ClusterCollectors
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR
 from rulka.runtime.connect import connect
@@ -221,3 +224,17 @@ def test_policy_workers_of_each_host_act_and_nothing_accumulates(tmp_path: Path,
     assert max(stored) * 10 < len(watch.learner.seen) * spec.block.num_bytes, "or nothing would have been freed"
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
     assert {path.name for path in Path("/dev/shm").glob("psm_*")} <= before
+
+
+@pytest.mark.slow
+def test_without_the_learners_node_its_process_is_ended_and_its_checkpoint_is_there(tmp_path: Path) -> None:
+    """Ray does that, as `kill -9` would; what it says goes to no user."""
+    main = Path(__file__).parent / "ray_main.py"
+    environment = os.environ | {"PYTHONPATH": str(main.parent)}
+    stage = subprocess.run(
+        [sys.executable, main, tmp_path], capture_output=True, check=False, timeout=2 * PATIENCE_S, env=environment
+    )
+    assert stage.returncode != 0
+    saved = Checkpoints(tmp_path).load_newest()
+    assert saved is not None
+    assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0

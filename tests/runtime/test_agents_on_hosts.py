@@ -1,0 +1,74 @@
+"""Trainings of real agents in real cars on hosts of two nodes, threads here: from blocks that cannot be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts_here import PostHere, nodes
+from real_run import run_spec
+from runtime_fakes import memory_of
+from test_exact_resume import ROOT, small_params
+
+from rulka.params import ALGORITHM_NAMES, Params, read_params
+from rulka.runtime import rank as rank_module
+from rulka.runtime.connect import connect
+from rulka.runtime.stop import StopSignals
+from rulka.tracks.generate import generate_track
+
+
+@pytest.fixture(scope="module")
+def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("track") / "track.npz"
+    generate_track(**read_params(ROOT / "params.yaml").track.model_dump() | {"length_m": 150.0}).save(path)
+    return path
+
+
+def params_of(algorithm: str, **train: Any) -> Params:
+    params = small_params(algorithm, {})
+    changes = {"cluster": "ray", "num_collectors": 2, "checkpoint_s": 60.0, "max_minutes": 10.0, **train}
+    return params.model_copy(update={"train": params.train.model_copy(update=changes)})
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=[] if name in ("ppo", "iqn") else pytest.mark.slow) for name in ALGORITHM_NAMES],
+)
+@pytest.mark.filterwarnings("error:The given NumPy array")
+def test_every_algorithm_learns_from_blocks_where_they_came(
+    tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    post = PostHere(nodes(1, 1))
+    monkeypatch.setattr(rank_module, "find_cluster", lambda: "here")
+    monkeypatch.setattr(rank_module, "RayPost", lambda _address: post)
+    spec = run_spec(params_of(algorithm), track, tmp_path)
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        heard: set[int] = set()
+        insert = loop._learner.insert
+
+        def note(block: Any, collector: int, version: int) -> None:
+            heard.add(collector)
+            insert(block, collector, version)
+
+        loop._learner.insert = note  # type: ignore[method-assign]
+        outcome = loop.run()
+    assert outcome.state.env_steps == spec.train.max_env_steps
+    assert outcome.state.gradient_steps > 0
+    assert heard == {0, 1}
+    assert post.is_closed
+
+
+def test_the_policy_of_pql_learns_in_a_process_beside_the_learner(
+    tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = PostHere(nodes(1, 1))
+    monkeypatch.setattr(rank_module, "find_cluster", lambda: "here")
+    monkeypatch.setattr(rank_module, "RayPost", lambda _address: post)
+    params = params_of("pql")
+    params = params.model_copy(update={"pql": params.pql.model_copy(update={"policy_process": True})})
+    with StopSignals() as stop, connect(run_spec(params, track, tmp_path), stop) as loop:
+        noted = memory_of(tmp_path)
+        assert len(noted) == 3, "blocks that are shown, and weights each way"
+        assert loop.run().ended_by == "max_env_steps"
+    assert not any(path.exists() for path in noted)
