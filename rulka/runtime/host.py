@@ -21,8 +21,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -183,7 +184,8 @@ class Host:
         self._inbox: deque[tuple[ToHost, Any]] = deque()
         self._outbox: deque[tuple[FromHost, Any]] = deque()
         self._has_letters, self._has_news = threading.Condition(), threading.Condition()
-        self._bell, self._ringer = multiprocessing.Pipe(duplex=False)
+        ends = cast(tuple[Connection, Connection], multiprocessing.Pipe(duplex=False))
+        self._bell, self._ringer = ends
         self._beat_s = self._cpu_looked_s = 0.0
         self._cpu_s = 0.0
         self._inference: list[Any] = []
@@ -361,9 +363,8 @@ def _own_folder(name: str, place: Place) -> Iterator[Path]:
     root.mkdir(exist_ok=True)
     own = root / f"{name}-{place.number}-{place.incarnation}"
     with ExitStack() as stack:
-        with FileLock(
-            root / LOCK_FILE, timeout=LOCK_LIMIT_S
-        ):  # or another host might take a folder for left that is not locked yet
+        # Or another host might take a folder for left that is not locked yet.
+        with FileLock(root / LOCK_FILE, timeout=LOCK_LIMIT_S):
             for folder in root.glob(f"*/{LIST_FILE}"):
                 _remove_left(folder.parent)
             stack.enter_context(locked(own))
