@@ -46,7 +46,7 @@ def up(port: int, nodes: int, cpus: int | None, object_store_mb: int, say: Calla
         ClusterError: if it cannot be, or is there already.
     """
     check_port(port)
-    cpus = max(1, (os.cpu_count() or 1) // nodes) if cpus is None else cpus
+    cpus = max(1, (os.cpu_count() or 1) // max(nodes, 1)) if cpus is None else cpus
     if nodes < 1 or cpus < 1 or object_store_mb < LEAST_STORE_MB:
         message = f"a cluster of {nodes} nodes with {cpus} CPUs and {object_store_mb} MB of object store cannot be"
         raise ClusterError(message, hint=f"Take at least 1, 1 and {LEAST_STORE_MB}.")
