@@ -123,6 +123,7 @@ def _store_bytes() -> int:
     return int(ray.cluster_resources()["object_store_memory"] - resources["object_store_memory"])
 
 
+@pytest.mark.slow
 def test_a_training_has_exactly_its_samples_though_a_host_is_killed_and_another_stalls(
     tmp_path: Path, cluster: Any, quick: None, caplog: pytest.LogCaptureFixture
 ) -> None:
