@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulka.actions import action_table
+from rulka.actions import FORWARD, action_table
 from rulka.cli import main
 from rulka.evaluation import faster_lap
 from rulka.evaluation.contest import Driver
@@ -19,6 +19,7 @@ from rulka.params import read_params
 from rulka.reference.lap import LAPS_DIR, load_reference, reference_path, store_reference
 from rulka.reference.search import find_reference
 from rulka.tracks.campaign import campaign_track
+from tests.tasks.test_evaluate import save_driver
 
 ROOT = Path(__file__).parents[2]
 PARAMS = read_params(ROOT / "params.yaml")
@@ -76,9 +77,10 @@ def test_the_command_takes_it_over(fast, slow, tmp_path: Path, monkeypatch: pyte
     there = reference_path(tmp_path / RACES, TRACK.uid)
     there.parent.mkdir(parents=True)
     reference_path(tmp_path, TRACK.uid).rename(there)
+    save_driver(tmp_path / "data" / "agent", "agent", "ppo", FORWARD)
     policy = Replay(fast, fast)
     monkeypatch.setattr(faster_lap, "agent_driver", lambda *_: Driver("agent", "Agent (PPO)", policy))
-    monkeypatch.setattr("sys.argv", ["rulka", "reference", "copper-oval", "--agent", "data/agent", "--out", "out.txt"])
+    monkeypatch.setattr("sys.argv", ["rulka", "reference", "copper-oval", "--agent", "latest", "--out", "out.txt"])
     monkeypatch.chdir(tmp_path)
     main()
     assert "written to out.txt" in capsys.readouterr().out
