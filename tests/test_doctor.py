@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from rulka.doctor import game, machine, records, storage, versioning
+from rulka.doctor.cluster import cluster
 from rulka.doctor.examine import LOOKS, examine
 from rulka.doctor.finding import Finding, State, looked_at
 from rulka.doctor.ports import api_address, ports
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith(("RULKA_GAME_", "PREFECT_"))]:
+    for name in [name for name in os.environ if name.startswith(("RULKA_GAME_", "RULKA_CLUSTER", "PREFECT_"))]:
         monkeypatch.delenv(name)
 
 
@@ -54,7 +55,7 @@ def test_a_look_that_raises_is_a_finding_and_ends_no_other(monkeypatch: pytest.M
 def test_every_look_answers_in_an_empty_folder() -> None:
     """No dvc.yaml, params.yaml, git, nor Prefect's file."""
     found = {finding.name: finding for finding in examine({})}
-    assert {name for name in LOOKS if name != "game"} <= found.keys()
+    assert {name for name in LOOKS if name not in {"cluster", "game"}} <= found.keys()
     assert {name for name, each in found.items() if each.state is State.WRONG} >= {"params.yaml", "git", "dvc"}
     assert found["python"].state is State.OK
 
@@ -327,6 +328,51 @@ def test_a_broken_prefect_is_a_finding_and_no_traceback(tmp_path: Path, as_json:
     else:
         assert "WRONG   server: Prefect cannot be used: " in answer.stdout
         assert "ok      dvc at work: no stage runs" in answer.stdout
+
+
+class TestCluster:
+    """Of which nothing is said where neither this machine nor the parameters name one."""
+
+    @pytest.fixture(autouse=True)
+    def _ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rulka.cluster.settings.find_spec", lambda name: name)
+
+    @pytest.fixture
+    def asked_for(self) -> None:
+        text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+        Path("params.yaml").write_text(text.replace("  cluster: none ", "  cluster: ray "), encoding="utf-8")
+
+    def test_no_talk_of_one(self) -> None:
+        assert cluster() == []
+
+    def test_asked_for_and_nowhere(self, asked_for: None) -> None:
+        [found] = cluster()
+        assert (found.state, found.text) == (State.WRONG, "nothing says where the cluster is: RULKA_CLUSTER is not set")
+
+    def test_without_ray(self, asked_for: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rulka.cluster.settings.find_spec", lambda _: None)
+        [found] = cluster()
+        assert (found.state, found.to_do) == (State.WRONG, "pip install 'rulka[ray]'")
+
+    def test_nobody_there_is_a_note_until_it_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            monkeypatch.setenv("RULKA_CLUSTER", f"127.0.0.1:{taken.getsockname()[1]}")
+            [found] = cluster()
+        assert found.state is State.NOTE
+        assert "there is no cluster at 127.0.0.1:" in found.text
+
+    def test_somebody_is_there(self, asked_for: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            monkeypatch.setenv("RULKA_CLUSTER", address := f"127.0.0.1:{server.getsockname()[1]}")
+            [found] = cluster()
+        assert (found.state, found.text.split(";")[0]) == (State.OK, f"somebody listens at {address}")
+
+    def test_what_is_no_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RULKA_CLUSTER", "http://head:6379")
+        [found] = looked_at("cluster", cluster)
+        assert found.state is State.WRONG
+        assert "is no address of a cluster's head" in found.text
 
 
 def test_a_finding_may_be_one_or_several() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rulka.doctor import game, machine, project, storage, versioning
+from rulka.doctor.cluster import cluster
 from rulka.doctor.finding import Finding, Look, looked_at
 from rulka.doctor.ports import ports
 from rulka.doctor.records import records
@@ -24,6 +25,7 @@ LOOKS: Mapping[str, Look] = {
     "dvc": versioning.dvc,
     "ports": ports,
     "prefect records": records,
+    "cluster": cluster,
     "game": game.game,
 }
 
