@@ -59,6 +59,13 @@ from rulka.tracks.generate import generate_track
 NUM_ACTIONS = 12
 WAIT_S = 60.0
 CENTRAL_CARS = (64, 256, 1024, 4096)
+PLACES: Mapping[str, Mapping[str, Any]] = {
+    "local": {"inference": "local"},
+    "central": {"inference": "central"},
+    "central, two workers": {"inference": "central", "policy_workers": 2},
+    "central, in two groups": {"inference": "central", "car_groups": 2},
+}
+"""Ways to choose the actions of collectors. Groups need two cars."""
 QUEUE_BLOCKS, RING_BLOCKS = 40, 200
 NEVER = 10**9
 STARTUP_S = 12.0
@@ -281,7 +288,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
 
 
 def inference(
-    params: Params, track: Path, num_cars: int, place: str, seconds: float, device: torch.device = CPU, groups: int = 1
+    params: Params, track: Path, num_cars: int, chosen: Mapping[str, Any], seconds: float, device: torch.device = CPU
 ) -> float:
     """Lets four collectors drive without a learner and returns env steps per second of wall time.
 
@@ -289,13 +296,11 @@ def inference(
         params: whose networks and cars they are.
         track: to drive on.
         num_cars: of each collector.
-        place: where actions are chosen, "local" or "central".
+        chosen: of the parameters of training, where and how actions are chosen.
         seconds: to measure, after every collector has filled a block.
         device: of central inference.
-        groups: that each collector's cars are parted into.
     """
-    update = {"num_collectors": 4, "cars_per_collector": num_cars, "block_steps": 16}
-    update |= {"inference": place, "car_groups": groups}
+    update = {"num_collectors": 4, "cars_per_collector": num_cars, "block_steps": 16, **chosen}
     params = params.model_copy(update={"train": params.train.model_copy(update=update)})
     with tempfile.TemporaryDirectory() as folder:
         run = run_spec(params, track, "iqn", Path(folder), device)
@@ -440,10 +445,11 @@ def main() -> None:
         result["sustained"] = sustained(params, track, 3.0 * arguments.seconds)
         result["checkpoints"] = checkpoints(params)
         result["inference"] = {
-            f"{cars} car{'s' * (cars > 1)} each, {place}{', in two groups' * (groups > 1)}": inference(
-                params, track, cars, place, arguments.seconds / 2, device, groups
+            f"{cars} car{'s' * (cars > 1)} each, {name}": inference(
+                params, track, cars, chosen, arguments.seconds / 2, device
             )
-            for cars, place, groups in (*product((1, 32), ("local", "central"), (1,)), (32, "central", 2))
+            for cars, (name, chosen) in product((1, 32), PLACES.items())
+            if cars >= chosen.get("car_groups", 1)
         }
         result["central"] = central(params, device, arguments.seconds / 8)
         if (peak := peak_bytes(device)) is not None:
