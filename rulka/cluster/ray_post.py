@@ -19,8 +19,11 @@ from rulka.ports import LOOPBACK
 
 LISTEN_S = 1.0
 """How long a correspondent that has nothing to say lets a call wait."""
-JOIN_LIMIT_S = 60.0
-"""How long a cluster may take to answer a process that joins; Ray itself would ask for ever."""
+JOIN_LIMIT_S = 120.0
+"""How long a cluster may take to answer a process that joins; Ray itself would ask for ever.
+
+An idle machine answers in seconds; one with ten processes at work on two cores took more than a minute.
+"""
 KEY_SHOWN = 8
 _TELLING, _LISTENING = "telling", "listening"
 
