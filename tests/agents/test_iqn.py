@@ -64,7 +64,7 @@ def test_each_car_has_an_epsilon_of_its_own(lab):
 
 class TestRandomActionsThatLast:
     def test_one_is_kept_for_as_many_decisions_as_it_drew(self, lab) -> None:
-        """All are random, for 1 to 5 decisions: a third of these begin another one, of which a third are the same again."""
+        """All are random, for 1 to 5 decisions: a third of these begin one, of which a third are the same again."""
         actor = make_actor(lab.spec("iqn", epsilon=lab.constant(1.0), explore_for=5), seed=0)
         action = np.array([actor.act(*views(500), explore=True).action for _ in range(60)])
         is_other = action[1:] != action[:-1]
