@@ -76,10 +76,7 @@ class IqnParams(AlgorithmParams):
     batch_size: BatchSize = Field(description="transitions of one gradient step")
     learning_rate: LearningRateSchedule = Field(description="of RAdam, over environment steps")
     gamma: ShareSchedule = Field(description="discount of one decision, over environment steps")
-    epsilon: ShareSchedule = Field(description="chance that a decision begins with a random action")
-    explore_for: Count = Field(
-        description="most decisions that a random action is taken for, each number from 1 on alike; 1 in the reference"
-    )
+    epsilon: ShareSchedule = Field(description="share of random actions")
     epsilon_spread: NotNegative = Field(
         description="a car explores with epsilon to the power of 1, the next ones up to 1 + this; 0: all cars alike"
     )

@@ -136,7 +136,6 @@ IQN = IqnParams(
     gamma=constant(0.5),
     epsilon=constant(0.3),
     munchausen=None,
-    explore_for=1,
     epsilon_spread=0.0,
     boltzmann_epsilon=constant(0.0),
     boltzmann_noise=0.01,

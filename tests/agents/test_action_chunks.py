@@ -148,16 +148,6 @@ def test_exploring_by_action_and_by_chunk(lab, whole: bool, boltzmann: float) ->
     assert decision.is_greedy.mean() == pytest.approx(0.7 + 0.3 / 9 if whole else 0.8**2, abs=0.025)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_random_actions_last_in_their_place_or_as_a_whole(lab, whole: bool) -> None:
-    """All are random, for 1 to 3 decisions: half of them begin one, of which a third are the same again."""
-    actor = make_actor(spec(lab, epsilon=lab.constant(1.0), explore_for=3, explore_whole_chunks=whole), seed=0)
-    action = np.array([actor.act(*views(500), explore=True).action for _ in range(30)])[5:]
-    is_other = action[1:] != action[:-1]
-    assert is_other.mean() == pytest.approx(2 / 3 / 2, abs=0.02)
-    assert is_other.any(axis=2).mean() == pytest.approx(8 / 9 / 2 if whole else 1 - (2 / 3) ** 2, abs=0.02)
-
-
 def test_the_right_action_of_every_place_is_learned(lab, step) -> None:
     """In state s only the chunk (s, 2 - s) pays 1; each action that is right pays 0.3. Sums over places suffice."""
 

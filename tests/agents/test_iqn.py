@@ -62,40 +62,6 @@ def test_each_car_has_an_epsilon_of_its_own(lab):
     np.testing.assert_allclose(found * 3 / 2, [0.5**1, 0.5**2, 0.5**3, 0.5**4], atol=0.03)
 
 
-class TestRandomActionsThatLast:
-    def test_one_is_kept_for_as_many_decisions_as_it_drew(self, lab) -> None:
-        """All are random, for 1 to 5 decisions: a third of these begin one, of which a third are the same again."""
-        actor = make_actor(lab.spec("iqn", epsilon=lab.constant(1.0), explore_for=5), seed=0)
-        action = np.array([actor.act(*views(500), explore=True).action for _ in range(60)])
-        is_other = action[1:] != action[:-1]
-        assert float(is_other[10:].mean()) == pytest.approx(2 / 3 / 3, abs=0.01)
-
-    def test_the_share_of_random_decisions(self, lab) -> None:
-        """A chance of 0.1 for 4.5 decisions on average: 0.45 random ones for each 1 - 0.1 + 0.45."""
-        actor = make_actor(lab.spec("iqn", epsilon=lab.constant(0.1), explore_for=8), seed=0)
-        greedy = int(actor.act(*views(1), explore=False).action[0])
-        decisions = [actor.act(*views(500), explore=True) for _ in range(80)]
-        found = np.array([decision.action != greedy for decision in decisions])[20:]
-        assert float(found.mean()) == pytest.approx(2 / 3 * 0.45 / 1.35, abs=0.01)
-        for decision in decisions:
-            np.testing.assert_array_equal(decision.is_greedy, decision.action == greedy)
-
-    def test_they_go_on_after_a_pause(self, lab) -> None:
-        spec = lab.spec("iqn", epsilon=lab.constant(0.3), explore_for=8)
-        actor, other = make_actor(spec, seed=0), make_actor(spec, seed=1)
-        for _ in range(5):
-            actor.act(*views(50), explore=True)
-        other.load_state_dict(pickle.loads(pickle.dumps(actor.state_dict())))
-        for _ in range(10):
-            ours, theirs = (each.act(*views(50), explore=True).action for each in (actor, other))
-            np.testing.assert_array_equal(ours, theirs)
-
-    def test_other_cars_begin_anew(self, lab) -> None:
-        actor = make_actor(lab.spec("iqn", epsilon=lab.constant(1.0), explore_for=8), seed=0)
-        for num_cars in (4, 7, 3):
-            assert len(actor.act(*views(num_cars), explore=True).action) == num_cars
-
-
 def test_cloned_policy_drives_during_the_warm_up_only(lab):
     actor = make_actor(lab.spec("iqn", {"guided": True}, warmup_steps=100, epsilon=lab.constant(0.0)), seed=0)
     actor.load_network(with_clone(actor.network, [0.2, 0.5, 0.3]))

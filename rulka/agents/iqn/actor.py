@@ -2,7 +2,6 @@
 
 Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
 Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Horgan et al. 2018 (an epsilon for each car), arXiv:1803.00933;
-Dabney et al. 2020 (random actions that last), arXiv:2006.01782;
 Zhou et al. 2024 (a policy that drives first), arXiv:2412.07762.
 Decisions of K actions: see `rulka.agents.iqn.action_chunks`.
 Dimensions: N cars, K actions of a decision, A actions.
@@ -63,7 +62,6 @@ class IqnActor:
             self._fast = ActingIqn(network, self._tau, spec.float_precision)
         self._device, self._generators = device, Generators(device, seed)
         self._moment = Moment(0)
-        self._random, self._num_left = torch.zeros(2, 0, dtype=torch.int64, device=device)
 
     @property
     def network(self) -> IqnNetwork:
@@ -117,13 +115,12 @@ class IqnActor:
         self._moment = moment
 
     def state_dict(self) -> dict[str, Any]:
-        """Its random numbers, and the random actions that are not over yet."""
-        return self._generators.state_dict() | {"random": self._random.cpu(), "num_left": self._num_left.cpu()}
+        """Its random numbers."""
+        return self._generators.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
         self._generators.load_state_dict(state)
-        self._random, self._num_left = (state[name].to(self._device) for name in ("random", "num_left"))
 
     def _limited(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
         """Returns advantages, minus infinity for actions outside the limits of the guide."""
@@ -168,33 +165,13 @@ class IqnActor:
         uniform = torch.rand((len(greedy), 1) if is_whole else greedy.shape, **draws)
         epsilon = self._epsilon(len(greedy)).view(-1, *(1,) * (greedy.dim() - 1))
         random = torch.randint(self._num_actions, greedy.shape, **draws)
-        is_random = uniform < epsilon
-        if self._params.explore_for > 1:
-            random, is_random = self._keep_on(random, is_random)
-        action = torch.where(is_random, random, greedy)
+        action = torch.where(uniform < epsilon, random, greedy)
         boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._moment)
         if boltzmann_epsilon > 0.0:
             noise = self._params.boltzmann_noise * torch.randn(advantage.shape, **draws)
-            is_noisy = ~is_random & (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
+            is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
             action = torch.where(is_noisy, (advantage + noise).argmax(dim=-1), action)
         return action
-
-    def _keep_on(self, random: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Has each random action go on for 1 to `explore_for` decisions; returns the actions, and where they are taken.
-
-        Of chunks each place goes on by itself, or whole chunks do: shapes are those of `_explore`. Rows are taken for
-        the same cars as long as there are as many of them. With central inference, where they are whoever asks, what
-        goes on may pass to another car; after the end of a race it passes to the next one.
-        """
-        if self._random.shape != random.shape:
-            self._random, self._num_left = random, torch.zeros_like(begins, dtype=torch.int64)
-        begins = begins & (self._num_left == 0)
-        draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
-        length = torch.randint(1, self._params.explore_for + 1, begins.shape, **draws)
-        self._random = torch.where(begins, random, self._random)
-        num_left = torch.where(begins, length, self._num_left)
-        self._num_left = (num_left - 1).clamp(min=0)
-        return self._random, num_left > 0
 
     def _epsilon(self, num_cars: int) -> Tensor:
         """Returns the share of random actions of each car [N]: those further behind in the batch explore less."""
