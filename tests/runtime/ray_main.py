@@ -20,7 +20,8 @@ FOLDER = Path(sys.argv[1])
 
 
 def kill_node() -> None:
-    while not Checkpoints(FOLDER).files():
+    # On a busy machine the first one may be saved before there is a block; its name says how many steps it has.
+    while not any(int(file.stem.rpartition("-")[2]) for file in Checkpoints(FOLDER).files()):
         time.sleep(0.1)
     for process in psutil.Process().children():
         if Path(process.cmdline()[0]).name == "raylet":
