@@ -2,12 +2,12 @@
 
 Twelve actions, {none, left, right} x {gas, coast, brake, gas and brake}, each held for a fixed number of
 10 ms ticks. Index 0 is plain "forward", as in Linesight's `inputs_list`. A decision is one action, or a chunk of
-several that follow each other.
+several that follow each other; an agent may take each several times in a row.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -90,12 +90,14 @@ class ActionTable:
         ticks_per_action: number of 10 ms ticks for which one action is held; positive.
         actions_per_decision: K, actions of one decision, one after another; positive.
         is_analog: whether a decision is none of these, but steer, gas and brake as numbers.
+        repeats: how many times a decision is taken in a row, before the next one is asked for; positive.
     """
 
     controls: tuple[Controls, ...]
     ticks_per_action: int
     actions_per_decision: int = 1
     is_analog: bool = False
+    repeats: int = 1
 
     @property
     def num_actions(self) -> int:
@@ -105,7 +107,12 @@ class ActionTable:
     @property
     def duration_ms(self) -> int:
         """Length of one decision in milliseconds."""
-        return self.ticks_per_action * self.actions_per_decision * TICK_MS
+        return self.ticks_per_action * self.actions_per_decision * self.repeats * TICK_MS
+
+    @property
+    def taken_once(self) -> ActionTable:
+        """The same decisions, each taken once."""
+        return replace(self, repeats=1)
 
     @property
     def decision_shape(self) -> tuple[int, ...]:
@@ -157,13 +164,16 @@ _INDEX_OF_KEYS = np.full(16, FORWARD, dtype=np.int64)
 _INDEX_OF_KEYS[np.array(CONTROLS) @ _KEY_BITS] = np.arange(len(CONTROLS))
 
 
-def action_table(ticks_per_action: int, actions_per_decision: int = 1, *, is_analog: bool = False) -> ActionTable:
+def action_table(
+    ticks_per_action: int, actions_per_decision: int = 1, *, is_analog: bool = False, repeats: int = 1
+) -> ActionTable:
     """Returns the standard twelve actions.
 
     Args:
-        ticks_per_action: 10 ms ticks of a decision.
+        ticks_per_action: 10 ms ticks of a decision that is taken once.
         actions_per_decision: actions that share them evenly.
         is_analog: whether decisions are numbers.
+        repeats: how many times each is taken in a row.
 
     Raises:
         ValueError: if they cannot.
@@ -171,7 +181,7 @@ def action_table(ticks_per_action: int, actions_per_decision: int = 1, *, is_ana
     if actions_per_decision < 1 or ticks_per_action % actions_per_decision:
         message = f"{ticks_per_action} ticks cannot be shared evenly by {actions_per_decision} actions"
         raise ValueError(message)
-    return ActionTable(CONTROLS, ticks_per_action // actions_per_decision, actions_per_decision, is_analog)
+    return ActionTable(CONTROLS, ticks_per_action // actions_per_decision, actions_per_decision, is_analog, repeats)
 
 
 def shares_of_ticks(held: NDArray[np.int64], num_actions: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -32,8 +32,8 @@ from rulka.stage import output_folder
 
 SCHEMA_VERSION = 3
 """Version of the folder format; another one is refused."""
-PER_DECISION, ANALOG = "actions_per_decision", "is_analog"
-KEYS_ONE_BY_ONE: dict[str, Any] = {PER_DECISION: 1, ANALOG: False}
+PER_DECISION, ANALOG, REPEATS = "actions_per_decision", "is_analog", "action_repeat"
+KEYS_ONE_BY_ONE: dict[str, Any] = {PER_DECISION: 1, ANALOG: False, REPEATS: 1}
 """What contracts of actions do not say."""
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -147,7 +147,11 @@ def actions_to_json(actions: ActionTable) -> dict[str, Any]:
         "controls": [[int(key) for key in row] for row in actions.controls],
         "ticks_per_action": actions.ticks_per_action,
     }
-    differing = {PER_DECISION: actions.actions_per_decision, ANALOG: actions.is_analog}
+    differing = {
+        PER_DECISION: actions.actions_per_decision,
+        ANALOG: actions.is_analog,
+        REPEATS: actions.repeats,
+    }
     return described | {name: value for name, value in differing.items() if value != KEYS_ONE_BY_ONE[name]}
 
 
@@ -327,7 +331,7 @@ def _sight_from_json(data: dict[str, Any]) -> SightContract:
 def _actions_from_json(data: dict[str, Any]) -> ActionTable:
     controls = tuple(Controls(*map(bool, row)) for row in data["controls"])
     others = KEYS_ONE_BY_ONE | data
-    return ActionTable(controls, data["ticks_per_action"], others[PER_DECISION], others[ANALOG])
+    return ActionTable(controls, data["ticks_per_action"], others[PER_DECISION], others[ANALOG], others[REPEATS])
 
 
 def _meta_hash(meta: Mapping[str, Any]) -> str:

@@ -50,6 +50,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     ticks_per_action: Ticks = Field(description="10 ms ticks of a decision")
     actions_per_decision: Count = Field(description="actions that share a decision's ticks, one after another")
     continuous: bool = Field(description="actions are steer, gas and brake instead of an index")
+    action_repeat: Count = Field(description="times each decision is taken in a row before the next is asked for")
     randomisation: RandomisationParams = Field(description="how much races differ in friction, camera, light and noise")
     races_per_start: Several = Field(description="races of as many cars side by side that begin alike; 1 for none")
 
@@ -85,6 +86,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
             ticks_per_action=actions.ticks_per_action,
             actions_per_decision=actions_per_decision,
             continuous=False,
+            action_repeat=1,
             start_anywhere=train.start_anywhere,
             start_speed_mps=train.start_speed_mps,
             start_from_earlier=train.start_from_earlier,
@@ -107,6 +109,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
             ticks_per_action=actions.ticks_per_action,
             actions_per_decision=1,
             continuous=False,
+            action_repeat=1,
             start_anywhere=0.0,
             start_lateral_m=1.0,
             start_heading_deg=0.0,
@@ -141,13 +144,22 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     def decided_by(self, table: ActionTable) -> RaceSettings:
         """Returns the same for a driver whose decisions are those of a table."""
         return self.model_copy(
-            update={"actions_per_decision": table.actions_per_decision, "continuous": table.is_analog}
+            update={
+                "actions_per_decision": table.actions_per_decision,
+                "continuous": table.is_analog,
+                "action_repeat": table.repeats,
+            }
         )
 
     @property
     def table(self) -> ActionTable:
         """What an action does."""
-        return action_table(self.ticks_per_action, self.actions_per_decision, is_analog=self.continuous)
+        return action_table(
+            self.ticks_per_action,
+            self.actions_per_decision,
+            is_analog=self.continuous,
+            repeats=self.action_repeat,
+        )
 
     @property
     def image(self) -> ObservationParams:

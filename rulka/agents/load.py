@@ -19,7 +19,16 @@ from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
 from rulka.agents.policy_gradient.distributions import distribution_of
 from rulka.agents.spec import Choose
-from rulka.artifacts import ANALOG, PER_DECISION, Artifact, ArtifactError, load_artifact, read_meta
+from rulka.artifacts import (
+    ANALOG,
+    KEYS_ONE_BY_ONE,
+    PER_DECISION,
+    REPEATS,
+    Artifact,
+    ArtifactError,
+    load_artifact,
+    read_meta,
+)
 from rulka.device import CPU, upload
 from rulka.params import NetworkParams, ObservationParams
 
@@ -64,7 +73,7 @@ def load_policy(
         folder: an artifact of a kind in `DRIVING_KINDS`.
         observation: what it must see; None takes any.
         actions: the action table it must have been trained on, or chunks of its actions, or numbers, in decisions of
-            the same length; None takes any.
+            the same length, however often it repeats each; None takes any.
         device: where its network runs.
 
     Raises:
@@ -95,9 +104,11 @@ def driver_of(artifact: Artifact, folder: Path, device: torch.device = CPU) -> G
 
 def _as_decided(actions: ActionTable, meta: Mapping[str, Any]) -> ActionTable:
     """Returns the actions as an artifact divides decisions into them; unchanged where these cannot be divided so."""
-    count = meta["actions"].get(PER_DECISION, 1)
-    ticks, rest = divmod(actions.ticks_per_action * actions.actions_per_decision, count)
-    return actions if rest else ActionTable(actions.controls, ticks, count, meta["actions"].get(ANALOG, False))
+    divided = KEYS_ONE_BY_ONE | meta["actions"]
+    ticks, rest = divmod(actions.ticks_per_action * actions.actions_per_decision, divided[PER_DECISION])
+    if rest:
+        return actions
+    return ActionTable(actions.controls, ticks, divided[PER_DECISION], divided[ANALOG], divided[REPEATS])
 
 
 def _choice(artifact: Artifact, device: torch.device) -> Choose:

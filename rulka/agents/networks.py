@@ -21,9 +21,16 @@ SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
 """How the names of tensors begin in the parts that all networks have in common, those of Levels 0 and 1 too."""
 
 
-def decision_table(actions: ActionParams, network: NetworkParams) -> ActionTable:
-    """Returns what decisions of the cloned policy and of agents are: single actions, chunks of several, or numbers."""
-    return action_table(actions.ticks_per_action, network.actions_per_decision, is_analog=network.analog)
+def decision_table(actions: ActionParams, network: NetworkParams, repeats: int = 1) -> ActionTable:
+    """Returns what decisions are: single actions, chunks of several, or numbers.
+
+    Args:
+        actions: the contract of the recordings.
+        network: of the cloned policy and of agents.
+        repeats: how often an agent takes each in a row, `action_repeat` of its algorithm; the cloned policy once.
+    """
+    ticks, count = actions.ticks_per_action, network.actions_per_decision
+    return action_table(ticks, count, is_analog=network.analog, repeats=repeats)
 
 
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:

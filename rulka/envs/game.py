@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.envs.game_race import GameRace
+from rulka.envs.picture import RENDER_FPS, pictures_per_s
 from rulka.envs.results import StepResult
 from rulka.envs.settings import KEYWORDS, SettingsError, action_space, observation_space, read_settings, read_track
 from rulka.game.link import GameLink
@@ -44,7 +45,7 @@ class GameEnv(gymnasium.Env[Any, Any]):
     loses its connection (`info["is_crashed"]`). The next `reset` then connects anew; where that fails, it raises.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 as in gymnasium
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": RENDER_FPS}  # noqa: RUF012 as in gymnasium
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class GameEnv(gymnasium.Env[Any, Any]):
             message = f"render_mode is None or 'rgb_array', got {render_mode!r}"
             raise SettingsError(message)
         self.settings = read_settings(settings, keywords, BESIDE, KEYWORDS - NOT_OF_A_GAME)
+        self.metadata = self.metadata | {"render_fps": pictures_per_s(self.settings.table)}
         self.render_mode = render_mode
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)

@@ -130,18 +130,26 @@ class GameRace:
         chosen = self._checked(action)
         self._remember()
         try:
-            decision = self._session.drive([self._table.controls[index] for index in chosen])
+            decision = self._driven(chosen)
         except GameError as error:
             self.scores.score()
             self._lose(error)
             spoilt = {"reward": np.zeros(1, np.float32), "truncated": _THE_CAR, "is_full_race": ~_THE_CAR}
             return replace(self.scores.result(), **spoilt)
-        pressed = chosen[: decision.num_pressed]
-        keys = self._view.previous_keys
-        keys[0] = np.concatenate([keys[0, len(pressed) :], self._keys[pressed]])
         self._take(decision, is_first=False)
         self.scores.score()
         return self.scores.result()
+
+    def _driven(self, chosen: NDArray[np.int64]) -> Decision:
+        """Takes the actions [K] of a decision as often as the table says, and returns what is seen then."""
+        keys, num_taken = self._view.previous_keys, 0
+        while True:
+            decision = self._session.drive([self._table.controls[index] for index in chosen])
+            pressed = chosen[: decision.num_pressed]
+            keys[0] = np.concatenate([keys[0, len(pressed) :], self._keys[pressed]])
+            num_taken += 1
+            if num_taken == self._table.repeats or decision.is_finished:
+                return decision
 
     def step_or_begin(self, action: int | NDArray[np.int64]) -> StepResult:
         """Takes one decision; where a race has ended, begins the next one instead."""

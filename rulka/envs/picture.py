@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.actions import ActionTable
 from rulka.envs.batch import RaceBatch
 from rulka.envs.settings import SettingsError
 from rulka.observation import CAR
@@ -46,6 +47,11 @@ _GLYPHS = {
     "v": "00100 00100 00100 00100 10101 01110 00100",
     " ": "00000 00000 00000 00000 00000 00000 00000",
 }
+
+
+def pictures_per_s(table: ActionTable) -> int:
+    """Returns what shows a race in real time, one picture a decision."""
+    return max(1, round(1000 / table.duration_ms))
 
 
 def check_render_mode(render_mode: str | None) -> str | None:

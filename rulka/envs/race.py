@@ -12,7 +12,7 @@ from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
 from rulka.envs.batch import RaceBatch
-from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
+from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
 from rulka.envs.results import SavedRaces
 from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
@@ -67,6 +67,7 @@ class RaceEnv(gymnasium.Env[Any, Any]):
             SettingsError: if a keyword is unknown or out of range.
         """
         self.settings = read_settings(settings, keywords, BESIDE)
+        self.metadata = self.metadata | {"render_fps": pictures_per_s(self.settings.table)}
         self.render_mode = check_render_mode(render_mode)
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)

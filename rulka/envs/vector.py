@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rulka.envs.batch import RaceBatch, car_generators
-from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, race_picture
+from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
 from rulka.envs.results import SavedRaces, StepResult
 from rulka.envs.scoring import REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
@@ -82,7 +82,8 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             raise SettingsError(message)
         self.settings = read_settings(settings, keywords, BESIDE)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
-        self.metadata = self.metadata | {"autoreset_mode": self.autoreset_mode}
+        differing = {"autoreset_mode": self.autoreset_mode, "render_fps": pictures_per_s(self.settings.table)}
+        self.metadata = self.metadata | differing
         self.num_envs, self.render_mode = num_envs, check_render_mode(render_mode)
         self.single_observation_space = observation_space(self.settings)
         self.single_action_space = action_space(self.settings)

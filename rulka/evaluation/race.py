@@ -117,7 +117,8 @@ def race(
     """
     settings, num_cars = races.settings, len(races.seeds)
     table: ActionTable = getattr(policy, "actions", settings.table)
-    simulator = Simulator(races.track, num_cars, settings.simulator, table)
+    # Decisions that are repeated are taken one by one, so that samples and what is pressed are those of any race.
+    simulator = Simulator(races.track, num_cars, settings.simulator, table.taken_once)
     simulator.reset(np.ones(num_cars, bool), *starts(races))
     log = _Log(simulator, races)
     history, is_first = FrameHistory(num_cars, settings.image_shape), np.ones(num_cars, np.bool_)
@@ -132,10 +133,13 @@ def race(
         if on_seen:
             on_seen(simulator, history.seen, floats)
         actions = policy(history.seen, floats)
-        simulator.step_controls(actions) if table.is_analog else simulator.step(actions)
-        num_ended = log.add(actions)
-        if num_ended and on_ended:
-            on_ended(num_ended)
+        for _ in range(table.repeats):
+            simulator.step_controls(actions) if table.is_analog else simulator.step(actions)
+            num_ended = log.add(actions)
+            if num_ended and on_ended:
+                on_ended(num_ended)
+            if not log.watch.is_racing.any():
+                break
     return log.results()
 
 

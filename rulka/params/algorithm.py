@@ -6,7 +6,7 @@ from typing import ClassVar, Self, get_args
 
 from pydantic import Field
 
-from rulka.params.base import Algorithm, NotNegativeSchedule, Section
+from rulka.params.base import Algorithm, Count, NotNegativeSchedule, Section
 from rulka.params.networks import NetworkParams, PartsParams
 from rulka.schedule import Schedule
 
@@ -29,6 +29,7 @@ class ByPartParams(Section):
 class AlgorithmParams(Section):
     """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
 
+    action_repeat: Count = Field(description="times each decision is taken in a row; gamma and n_steps count it once")
     rate_of: ByPartParams = Field(description="factors of the learning rate, by part of the network; 0 freezes one")
     pull_of: ByPartParams = Field(description="pull back to the first weights, beside the gradient, by part; 0 is none")
 
@@ -71,7 +72,7 @@ class AlgorithmParams(Section):
         Args:
             network: sizes of networks.
             parts: what its network takes over.
-            decision_ms: how long a decision lasts.
+            decision_ms: how long a decision lasts, repeats included.
             is_trained: whether the algorithm takes part.
         """
         del network, parts, decision_ms, is_trained

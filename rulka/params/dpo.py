@@ -16,6 +16,7 @@ from rulka.params.base import (
     Share,
     Weight,
 )
+from rulka.params.networks import NetworkParams, PartsParams
 from rulka.params.policy_gradient import EpochsParams, PolicyParams
 
 
@@ -69,6 +70,18 @@ class DpoParams(PolicyParams, EpochsParams):
     def given_pairs(self) -> GivenPairsParams | None:
         """Where the pairs come from, if they are given."""
         return None if isinstance(self.pairs, OnlinePairsParams) else self.pairs
+
+    def impossible(
+        self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
+    ) -> list[tuple[bool, str]]:
+        """Returns what cannot be together; see `AlgorithmParams`."""
+        return [
+            *super().impossible(network, parts, decision_ms, is_trained=is_trained),
+            (
+                self.given_pairs is not None and self.action_repeat > 1,
+                f"dpo.pairs of kind {self.pairs.kind} hold decisions that were taken once: set dpo.action_repeat to 1",
+            ),
+        ]
 
     @property
     def holds_on(self) -> bool:

@@ -92,10 +92,11 @@ class Params(Section):
                 for problem in section.impossible(
                     self.network,
                     self.transfer.of(name),
-                    ticks * TICK_MS,
+                    ticks * section.action_repeat * TICK_MS,
                     is_trained=name in self.train.algorithms,
                 )
             ),
+            *(problem for name in self.train.algorithms for problem in self._impossible_repeats(name)),
             *(
                 problem
                 for name in self.train.algorithms
@@ -126,6 +127,26 @@ class Params(Section):
             (
                 isinstance(objective, ViewsParams) and objective.crop_pixels >= side,
                 f"pretrain.objective.crop_pixels must be less than {side}, as images have so many rows or columns",
+            ),
+        ]
+
+    def _impossible_repeats(self, name: Algorithm) -> list[tuple[bool, str]]:
+        """Returns the same for an algorithm that repeats its actions."""
+        repeats, count, frames = (
+            self.algorithms[name].action_repeat,
+            self.network.actions_per_decision,
+            self.observation.frames,
+        )
+        return [
+            (
+                repeats > 1 and count > 1,
+                f"{name}.action_repeat {repeats} repeats single actions, and network.actions_per_decision is {count}: "
+                "set one of them to 1",
+            ),
+            (
+                repeats > 1 and frames > 1,
+                f"{name}.action_repeat {repeats} would put observation.frames {frames} further apart than captured "
+                "races have them: set one of them to 1, as `rulka preset frames` does",
             ),
         ]
 

@@ -163,7 +163,8 @@ class AgentRun:
         self._algorithm: Algorithm = algorithm
         self._device = device
         self._sections, self._folders = sections, folders
-        self._table: ActionTable = decision_table(sections.actions, sections.network)
+        repeats = sections.algorithms[algorithm].action_repeat
+        self._table: ActionTable = decision_table(sections.actions, sections.network, repeats)
         self._needs_demonstrations = ALGORITHMS[algorithm].needs_demonstrations(sections.algorithms[algorithm])
         self._given_pairs = ALGORITHMS[algorithm].given_pairs(sections.algorithms[algorithm])
         is_main = algorithm == sections.train.algorithm
@@ -253,7 +254,7 @@ class AgentRun:
             self._init_dir,
             "agent_init",
             observation=self._sections.observation,
-            actions=self._table,
+            actions=self._table.taken_once,
             encoder=self._sections.encoder,
         )
         expected = self._sections.network.model_dump(mode="json")
@@ -398,14 +399,14 @@ def _build_learner(
         share: what this learner has of the run.
     """
     initial = load_artifact(
-        init_dir, "agent_init", observation=sections.observation, actions=table, encoder=sections.encoder
+        init_dir, "agent_init", observation=sections.observation, actions=table.taken_once, encoder=sections.encoder
     )
     entry, settings, seed = ALGORITHMS[spec.algorithm], sections.algorithms[spec.algorithm], sections.train.seed
     seen, places = sections.observation.frames, table.actions_per_decision
     demonstrations: list[ExperienceBlock] = []
     if entry.needs_demonstrations(settings):
         frames, races = require(folders.frames, "capture"), load_races(folders.races)
-        demonstrations = demonstration_blocks(frames, races, sections.rewards, seen, places)
+        demonstrations = demonstration_blocks(frames, races, sections.rewards, seen, table)
     pairs: PreferencePairs | None = None
     if (wanted := entry.given_pairs(settings)) is not None:
         captured = CapturedRaces(require(folders.frames, "capture"), load_races(folders.races), seen, places)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rulka.actions import CONTROLS
+from rulka.actions import CONTROLS, ActionTable, shares_of_ticks
 from rulka.buffers.demonstrations import as_block
 from rulka.buffers.experience import ExperienceBlock
 from rulka.datasets.frames import CapturedRace, FrameDataError, FrameDataset
@@ -48,24 +48,24 @@ class TrackEnd:
 
 
 def demonstration_blocks(
-    frames_dir: Path, races: RaceDataset, rewards: RewardParams, frames_seen: int, places: int
+    frames_dir: Path, races: RaceDataset, rewards: RewardParams, frames_seen: int, table: ActionTable
 ) -> list[ExperienceBlock]:
-    """Turns every captured training race of the simulator on the main track into a block of one car.
+    """Turns every captured training race of the simulator on the main track into blocks of one car.
 
     Returns:
-        The blocks; none, with a warning, where all races are recordings.
+        A block of each race, as many as decisions are repeated; none, with a warning, where all races are recordings.
 
     Args:
         frames_dir: the frame dataset.
         races: the races that the frames were captured from.
         rewards: weights of the reward.
         frames_seen: at once.
-        places: actions of one decision.
+        table: of the agent that learns from them.
 
     Raises:
         FrameDataError: if the frames show another track, or a race that is not in the dataset.
     """
-    frames = FrameDataset(frames_dir, "train", frames_seen, places)
+    frames = FrameDataset(frames_dir, "train", frames_seen, table.actions_per_decision)
     if frames.index.main_track != races.main_track.uid:
         message = f"the frames show track {frames.index.main_track!r}, training is on {races.main_track.uid!r}"
         raise FrameDataError(message, hint="Run `dvc repro capture` again.")
@@ -76,7 +76,7 @@ def demonstration_blocks(
         if entry.race_id not in times_ms:
             message = f"race {entry.race_id} was captured but is not among the races any more"
             raise FrameDataError(message, hint="Run `dvc repro capture` again.")
-        if entry.source != REPLAYED_SOURCE or entry.num_frames < SHORTEST_DECISIONS:
+        if entry.source != REPLAYED_SOURCE or entry.num_frames < SHORTEST_DECISIONS * table.repeats:
             continue
         shown = slice(entry.start, entry.start + entry.num_frames)
         race = CapturedRace(
@@ -93,12 +93,46 @@ def demonstration_blocks(
             along_m=frames.along_m[shown],
         )
         time_ms = times_ms[entry.race_id]
-        blocks.append(race_block(race, TrackEnd(races.main_track.length_m, time_ms) if time_ms else None, rewards))
+        end = TrackEnd(races.main_track.length_m, time_ms) if time_ms else None
+        blocks += [race_block(each, end, rewards) for each in longer_decisions(race, table)]
     if not blocks:
         _LOGGER.warning(
             "no demonstrations are replayed: none of %d races was driven in the simulator", len(shown_races)
         )
     return blocks
+
+
+def longer_decisions(race: CapturedRace, table: ActionTable) -> list[CapturedRace]:
+    """Returns a race as an agent sees it that takes each decision several times: once from each of its first decisions.
+
+    What was done in a longer decision is the action that was held longest in it. A race is the same where decisions are
+    taken once.
+    """
+    if table.repeats == 1:
+        return [race]
+    num_frames = len(race.time_ms)
+    seen = []
+    for first in range(table.repeats):
+        kept = np.arange(first, num_frames, table.repeats)
+        joined = np.minimum(kept[:, None] + np.arange(table.repeats), num_frames - 1)
+        held = race.tick_actions[joined].reshape(len(kept), -1)
+        share, longest = shares_of_ticks(held.astype(np.int64), table.num_actions)
+        seen.append(
+            CapturedRace(
+                race_id=race.race_id,
+                source=race.source,
+                map_uid=race.map_uid,
+                image=race.image[kept],
+                floats=race.floats[kept],
+                action=longest.astype(np.uint8),
+                action_share=share,
+                tick_actions=held.astype(np.uint8),
+                controls=race.controls[joined].mean(axis=1),
+                time_ms=race.time_ms[kept],
+                along_m=race.along_m[kept],
+            )
+        )
+    return seen
 
 
 def race_block(race: CapturedRace, end: TrackEnd | None, rewards: RewardParams) -> ExperienceBlock:

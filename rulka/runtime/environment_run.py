@@ -225,6 +225,8 @@ def _check(facts: EnvironmentFacts, params: Params) -> None:
         wrong = f"{algorithm} compares episodes that begin alike, which {facts.environment} does not deal"
     elif params.network.actions_per_decision > 1:
         wrong = f"network.actions_per_decision is more than 1, and {facts.environment} takes single actions"
+    elif section.action_repeat > 1:
+        wrong = f"{algorithm}.action_repeat is more than 1, and steps of {facts.environment} are taken once"
     elif isinstance(params.encoder, BackboneConfig):
         wrong = "encoder.kind is backbone, whose weights stage pretrain reads, and no stage runs here"
     if wrong is not None:

@@ -216,6 +216,7 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
     chosen: NDArray[np.int64],
     commands: NDArray[np.float32],
     num_ticks: int,
+    repeats: int,
     road: Array,
     gate_m: Array,
     c: Array,
@@ -237,6 +238,7 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
         chosen: [N, K] int64 rows of the commands for each car, which it follows one after another in this decision.
         commands: [A, NUM_COMMANDS].
         num_ticks: ticks for which each is held; with 0 nothing moves and cars are only described.
+        repeats: times the decision is taken in a row.
         road: of the world, like all up to `scratch`.
         gate_m: as above.
         c: as above.
@@ -264,7 +266,10 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
         if num_ticks > 0:
             view.progress[ALONG_BEFORE_ROW, n], view.progress[TIME_BEFORE_ROW, n] = car[ALONG], car[TIME_MS]
         if num_ticks > 0 and not has_ended(car):
-            drive_car(car, chosen[n], commands, num_ticks, world, view.previous_keys[n])
+            for _ in range(repeats):
+                drive_car(car, chosen[n], commands, num_ticks, world, view.previous_keys[n])
+                if has_ended(car):
+                    break
         show_car(car, n, world, view)
     return -1
 

@@ -42,7 +42,7 @@ class Simulator:
         is_off_track: [N] the car is too far beyond the edge of the road, too far from its surface, or on its roof.
         along_before_m: [N] float64 metres along the centreline before the last decision.
         time_before_ms: [N] float64 milliseconds since the start before the last decision.
-        previous_keys: [N, 5 K, 4] float32 keys of the last actions, K for each decision, oldest first.
+        previous_keys: [N, 5 K, 4] float32 keys of the last actions, K each time a decision is taken, oldest first.
     """
 
     def __init__(self, track: Track, num_cars: int, simulator: SimulatorParams, table: ActionTable) -> None:
@@ -208,11 +208,10 @@ class Simulator:
 
     def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
         """Drives one decision; returns the first car that chose no row of the commands, or -1."""
-        return physics.advance(
-            self._state, self._everyone, chosen, commands, self.table.ticks_per_action, *self._world, *self.view
-        )
+        ticks, repeats = self.table.ticks_per_action, self.table.repeats
+        return physics.advance(self._state, self._everyone, chosen, commands, ticks, repeats, *self._world, *self.view)
 
     def _describe(self, cars: NDArray[np.int64]) -> None:
         """Writes what others read of some cars [M]."""
         no_choice = self._everyone[:0, None]
-        physics.advance(self._state, cars, no_choice, self._own_commands, 0, *self._world, *self.view)
+        physics.advance(self._state, cars, no_choice, self._own_commands, 0, 1, *self._world, *self.view)
