@@ -251,11 +251,20 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
             "iqn.resets.further_samples 33 cannot be split over 2 train.learners",
         ),
         ({"impala.batch_size": 4096}, "batch_size 4096 is larger than steps_per_update 2048"),
-        ({"iqn.mini_race_ms": 49.0}, "iqn.mini_race_ms 49 has 0 decisions of 50 ms: set at least 50"),
-        ({"iqn.mini_race_ms": 100.0}, "100 has 2 decisions of 50 ms, fewer than iqn.n_steps 3"),
-        ({"iqn.n_steps": 141}, "7000 has 140 decisions of 50 ms, fewer than iqn.n_steps 141"),
+        ({"iqn.mini_race_ms": 99.0}, "iqn.mini_race_ms 99 has 0 decisions of 100 ms: set at least 100"),
+        ({"iqn.mini_race_ms": 100.0}, "100 has 1 decisions of 100 ms, fewer than iqn.n_steps 2"),
+        ({"iqn.n_steps": 71}, "7000 has 70 decisions of 100 ms, fewer than iqn.n_steps 71"),
+        ({"iqn.action_repeat": 0}, "iqn.action_repeat: must be greater than or equal to 1"),
+        (
+            {"network.actions_per_decision": 5},
+            "ppo.action_repeat 2 repeats single actions, and network.actions_per_decision is 5",
+        ),
+        (
+            {"observation.frames": 2},
+            "iqn.action_repeat 2 would put observation.frames 2 further apart than captured races have them",
+        ),
         ({"iqn.oversample_long_term": 4}, "at least oversample_max_term"),
-        ({"iqn.oversample_long_term": 150}, "less than 140 above twice of it"),
+        ({"iqn.oversample_long_term": 150}, "less than 70 above twice of it"),
         ({"iqn.prioritised": PRIORITISED | {"min_actions_left": 140}}, "min_actions_left leaves none"),
         ({"pretrain.objective": SIMCLR | {"crop_pixels": 64.0}}, "crop_pixels must be less than 64"),
         ({"pretrain.objective": SIMCLR, "pretrain.batch_size": 1}, "batch_size must be at least 2"),
@@ -309,6 +318,13 @@ def test_given_pairs_ask_for_no_equal_starts() -> None:
     assert checked_params(with_keys(values), "wrong").dpo.races_per_start == 1
 
 
+def test_given_pairs_are_of_decisions_that_were_taken_once() -> None:
+    given = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
+    values = {"train.algorithm": "dpo", "train.compared": [], "dpo.pairs": given, "dpo.action_repeat": 2}
+    with pytest.raises(ParamsError, match=r"dpo.pairs of kind file hold decisions that were taken once"):
+        checked_params(with_keys(values), "wrong")
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -344,7 +360,8 @@ ALL_OF_IQN = {
 def test_what_is_shaped_like_iqn_can_become_all_of_it() -> None:
     checked_params(with_keys(ALL_OF_IQN), "wrong")
     checked_params(with_keys(ALL_OF_IQN | {"network.iqn.layer_norm": True}), "wrong")
-    checked_params(with_keys(ALL_OF_IQN | {"network.actions_per_decision": 5}), "wrong")
+    chunks = {"network.actions_per_decision": 5, "iqn.action_repeat": 1}
+    checked_params(with_keys(ALL_OF_IQN | chunks), "wrong")
 
 
 def test_ppo_takes_over_what_sees_alone_from_another_shape() -> None:

@@ -56,7 +56,14 @@ def found(key: str, **values: Any) -> Parameter:
 
 
 def test_parameters_say_type_range_value_and_what_they_are() -> None:
-    assert found("ppo.gamma") == ("ppo.gamma", "", "number or schedule", "0 to 1", "0.985", "discount of one decision")
+    assert found("ppo.gamma") == (
+        "ppo.gamma",
+        "",
+        "number or schedule",
+        "0 to 1",
+        "0.970225",
+        "discount of one decision",
+    )
     assert str(found("ppo.gamma")) == "ppo.gamma = 0.985\n    number or schedule, 0 to 1: discount of one decision"
     assert found("train.seed")[2:5] == ("whole number", "0 or more and less than 4,294,967,296", "1")
     assert found("train.max_cpu_minutes")[2:5] == ("number or null", "more than 0", "null")

@@ -82,7 +82,7 @@ def test_what_was_changed_since_stays(params_file: Path, tmp_path: Path):
     params_file.write_text(text.replace("n_steps: 5", "n_steps: 7"))
     undone = undo_preset(params_file)
     assert undone.changes == ["iqn.kappa: 0.02 -> 0.005"]
-    assert undone.remarks == ["iqn.n_steps was 3, and is left at 7"]
+    assert undone.remarks == ["iqn.n_steps was 2, and is left at 7"]
     assert read_params(params_file).iqn.n_steps == 7
 
 
@@ -134,7 +134,7 @@ def test_parameters_that_cannot_be_written_are_named(params_file: Path, monkeypa
 def test_changes_are_named(params_file: Path, tmp_path: Path):
     text = "iqn:\n  n_steps: 5\n  gamma: {interpolation: linear, points: [[0, 0.9]]}\ntrain:\n  seed: 1\n"
     lines = apply_preset("mine", params_file, write(tmp_path, text)).changes
-    assert lines[0] == "iqn.n_steps: 3 -> 5"
+    assert lines[0] == "iqn.n_steps: 2 -> 5"
     assert lines[1].startswith("iqn.gamma: ")
     assert len(lines) == 2, "the seed was 1 before"
     assert read_params(params_file).iqn.gamma.points == ((0, 0.9),)
@@ -166,7 +166,7 @@ def test_bad_presets_change_nothing(params_file: Path, tmp_path: Path, text: str
 def test_unknown_names_are_refused(params_file: Path):
     with pytest.raises(
         PresetError,
-        match=r"no preset is called '../params'; .* holds btr, chunks, dagger, fusion, large-batch, reference",
+        match=r"no preset is called '../params'; .* holds btr, chunks, dagger, frames, fusion, large-batch, reference",
     ):
         apply_preset("../params", params_file, ROOT / "presets")
 

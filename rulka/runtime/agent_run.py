@@ -163,8 +163,8 @@ class AgentRun:
         self._algorithm: Algorithm = algorithm
         self._device = device
         self._sections, self._folders = sections, folders
-        repeats = sections.algorithms[algorithm].action_repeat
-        self._table: ActionTable = decision_table(sections.actions, sections.network, repeats)
+        own: AlgorithmParams = sections.algorithms[algorithm]
+        self._table: ActionTable = decision_table(sections.actions, sections.network, own.action_repeat)
         self._needs_demonstrations = ALGORITHMS[algorithm].needs_demonstrations(sections.algorithms[algorithm])
         self._given_pairs = ALGORITHMS[algorithm].given_pairs(sections.algorithms[algorithm])
         is_main = algorithm == sections.train.algorithm

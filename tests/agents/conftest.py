@@ -51,6 +51,7 @@ def constant(value: float) -> Schedule:
 ALL_ALIKE = ByPartParams(**dict.fromkeys(ByPartParams.model_fields, constant(1.0)))
 NO_PULL = ByPartParams(**dict.fromkeys(ByPartParams.model_fields, constant(0.0)))
 PPO = PpoParams(
+    action_repeat=1,
     steps_per_update=256,
     epochs=4,
     encoder_epochs=1,
@@ -74,6 +75,7 @@ PPO = PpoParams(
     max_kl=constant(1.0),
 )
 IMPALA = ImpalaParams(
+    action_repeat=1,
     steps_per_update=256,
     batch_size=64,
     learning_rate=constant(0.001),
@@ -104,6 +106,7 @@ SHARED = {
     "encoder_epochs": 1,
 }
 GRPO = GrpoParams(
+    action_repeat=1,
     **SHARED,
     gamma=constant(1.0),
     entropy_weight=constant(0.003),
@@ -116,12 +119,14 @@ GRPO = GrpoParams(
     max_kl=constant(1.0),
 )
 DPO = DpoParams(
+    action_repeat=1,
     **SHARED,
     pairs=OnlinePairsParams(kind="online", group_size=4, gamma=1.0, cut_worth=0.0, min_gap=0.0),
     beta=constant(0.5),
     pairs_per_step=8,
 )
 IQN = IqnParams(
+    action_repeat=1,
     explore_whole_chunks=False,
     num_quantiles=8,
     num_quantiles_acting=8,
@@ -161,6 +166,7 @@ IQN = IqnParams(
     max_grad_value=None,
 )
 PQL = PqlParams(
+    action_repeat=1,
     critic=MeanReturnParams(kind="mean"),
     steps_per_critic_update=16,
     critic_updates_per_policy_update=2,

@@ -130,6 +130,14 @@ def test_a_race_in_the_game_is_that_of_the_simulator(make_game: Callable[..., Ga
     assert drive_both(game, race, [0]) < first
 
 
+def test_repeated_actions_are_those_of_the_simulator(make_game: Callable[..., GameEnv], bend: Track) -> None:
+    """Also what counts decisions of 50 ms: previous actions, and how long the gears have been shifting."""
+    game, race = make_game(action_repeat=3), RaceEnv(bend, action_repeat=3, **AT_THE_START)
+    assert game.metadata["render_fps"] == 7
+    finished_ms = drive_both(game, race, [0, 1, 0, 2, 0])
+    assert finished_ms < drive_both(game, race, [0, 9, 0, 3])
+
+
 def test_blocks_of_actions_are_those_of_the_simulator(make_game: Callable[..., GameEnv], bend: Track) -> None:
     """Every action of a block is held for its own 10 ms, in the game by a run step for each."""
     game, race = make_game(actions_per_decision=5), RaceEnv(bend, actions_per_decision=5, **AT_THE_START)

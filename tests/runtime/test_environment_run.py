@@ -218,6 +218,10 @@ def test_a_damaged_note_of_a_training_is_named(tmp_path: Path) -> None:
             "network.actions_per_decision is more than 1",
         ),
         (
+            {"extras": {"ppo": {"action_repeat": 2}}},
+            "ppo.action_repeat is more than 1, and steps",
+        ),
+        (
             {
                 "extras": {
                     "encoder": {

@@ -127,7 +127,8 @@ def test_ticks_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
 def test_demonstrations_are_of_five_actions_too(small_params: Params, driven: tuple[Path, Path]) -> None:
     """Every tick's action, those of the decisions before it among the floats, and the same pay."""
     races, rewards = load_races(driven[0]), small_params.rewards
-    single, chunks = (demonstration_blocks(driven[1], races, rewards, 1, places)[0] for places in (1, 5))
+    tables = action_table(5), action_table(5, 5)
+    single, chunks = (demonstration_blocks(driven[1], races, rewards, 1, table)[0] for table in tables)
     ticks, keys = FrameDataset(driven[1], "train").tick_actions[:], action_table(1).keys()
     length = chunks.spec.num_steps
     assert chunks.action.shape == (length, 1, 5)

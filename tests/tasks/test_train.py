@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import rulka.runtime.agent_run as stage
+from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.artifacts import load_artifact
 from rulka.datasets.frames import CapturedRace, FrameDataset
@@ -22,9 +23,11 @@ from rulka.observation import FLOATS
 from rulka.params import Params, RewardParams
 from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.checkpoint import load_checkpoint
-from rulka.runtime.demonstrations import TrackEnd, demonstration_blocks, race_block
+from rulka.runtime.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.stage import StageInputError
 from tasks.train import train
+
+TABLE = action_table(5)
 
 
 def changed(params: Params, section: str, **values: Any) -> Params:
@@ -41,6 +44,7 @@ def test_both_agents_are_trained_and_documented(small_params: Params, folders: F
     for algorithm, folder in {"ppo": folders.out, "iqn": folders.out / "compared" / "iqn"}.items():
         agent = load_artifact(folder, "agent", observation=small_params.observation)
         assert agent.config["algorithm"] == algorithm
+        assert agent.actions == action_table(5, repeats=2)
         training = agent.provenance["training"]
         assert training["env_steps"] == 512
         assert training["ended_by"] == "max_env_steps"
@@ -53,7 +57,8 @@ def test_both_agents_are_trained_and_documented(small_params: Params, folders: F
         lines = [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
         # A line holds a loss only if there was an update since the one before it.
         assert {"env_steps", "minutes", "finish_rate", "mean_return", "record_s", "loss"} <= set().union(*lines)
-        policy = load_policy(folder)
+        policy = load_policy(folder, actions=action_table(5))
+        assert policy.actions.repeats == 2
         assert policy(np.zeros((2, 1, 64, 64), np.uint8), np.zeros((2, 184), np.float32)).shape == (2,)
     assert not list(folders.runs.rglob("experience")), "the most of it is not kept until DVC has recorded the output"
 
@@ -162,7 +167,7 @@ def test_initial_agent_of_other_sizes_is_refused(small_params: Params, folders: 
 def test_demonstrations_pay_what_training_pays(small_params: Params, driven: tuple[Path, Path]) -> None:
     """The rewards of a finished race telescope: per_metre times its way, per_second times its time, and the finish."""
     races, rewards = load_races(driven[0]), small_params.rewards
-    blocks = demonstration_blocks(driven[1], races, rewards, 1, 1)
+    blocks = demonstration_blocks(driven[1], races, rewards, 1, TABLE)
     frames = FrameDataset(driven[1], "train")
     assert len(blocks) == len(frames.races) > 0
     times_s = {race.race_id: race.race_time_ms / 1000.0 for race in races.races if race.race_time_ms}
@@ -195,7 +200,7 @@ def test_recordings_are_not_replayed(
 
     num_races = len(FrameDataset(driven[1], "train").races)
     monkeypatch.setattr("rulka.runtime.demonstrations.FrameDataset", PartlyRecorded)
-    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, 1)
+    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, TABLE)
     assert len(blocks) == max(0, num_races - num_recorded)
     assert ("no demonstrations are replayed" in caplog.text) == (not blocks)
 
@@ -210,7 +215,7 @@ def test_races_on_other_maps_are_no_demonstrations(
 
     num_races = len(FrameDataset(driven[1], "train").races)
     monkeypatch.setattr("rulka.runtime.demonstrations.FrameDataset", OneElsewhere)
-    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, 1)
+    blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, TABLE)
     assert len(blocks) == num_races - 1
 
 
@@ -218,7 +223,7 @@ def test_frames_of_another_main_track_are_refused(small_params: Params, driven: 
     races = load_races(driven[0])
     moved = replace(races, main_track=replace(races.main_track, uid="elsewhere"))
     with pytest.raises(UserError, match=r"the frames show track '.*', training is on 'elsewhere'") as caught:
-        demonstration_blocks(driven[1], moved, small_params.rewards, 1, 1)
+        demonstration_blocks(driven[1], moved, small_params.rewards, 1, TABLE)
     assert "dvc repro capture" in caught.value.hint
 
 
@@ -249,6 +254,25 @@ def test_a_demonstration_is_paid_for_its_finish(small_params: Params) -> None:
     finish = 3.0 * (30.0 * rewards.per_metre + rewards.per_second)
     np.testing.assert_allclose(block.reward[:, 0], way + np.array([0.0, 0.0, 0.0, 0.0, finish]), rtol=1e-5)
     assert block.terminated[:, 0].tolist() == [False, False, False, False, True]
+
+
+def test_a_demonstration_for_longer_decisions_is_one_from_each_of_its_first_two(small_params: Params) -> None:
+    """Of five frames those at 0, 100 and 200 ms, then those at 50 and 150; what is held longer is what was done."""
+    held = np.array([[3, 3, 3, 3, 3], [3, 3, 3, 7, 7], [7, 7, 7, 7, 2], [2, 2, 2, 2, 2], [1, 1, 1, 1, 1]], np.uint8)
+    race = replace(straight_race(), tick_actions=held)
+    table = action_table(5, repeats=2)
+    first, second = longer_decisions(race, table)
+    assert (first.time_ms.tolist(), second.time_ms.tolist()) == ([0, 100, 200], [50, 150])
+    assert (first.action.tolist(), second.action.tolist()) == ([3, 2, 1], [7, 2])
+    np.testing.assert_allclose(first.action_share[0, [3, 7]], [0.8, 0.2])
+    np.testing.assert_allclose(second.action_share[0, [3, 7, 2]], [0.3, 0.6, 0.1])
+    assert longer_decisions(race, table.taken_once) == [race]
+    rewards = small_params.rewards.model_copy(update={"finish_as_seconds": 0.0})
+    end = TrackEnd(9.0, 220)
+    paid = [race_block(each, end, rewards).reward[:, 0] for each in (first, second)]
+    way = 4 * rewards.per_metre + 0.1 * rewards.per_second
+    np.testing.assert_allclose(paid[0], [way, way, rewards.per_metre + 0.02 * rewards.per_second], rtol=1e-5)
+    np.testing.assert_allclose(paid[1], [way, 3 * rewards.per_metre + 0.07 * rewards.per_second], rtol=1e-5)
 
 
 def test_unfinished_demonstration_is_cut_before_its_last_frame(small_params: Params) -> None:
