@@ -261,7 +261,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ),
         (
             {"observation.frames": 2},
-            "iqn.action_repeat 2 would put observation.frames 2 further apart than captured races have them",
+            "ppo.action_repeat 2 would put observation.frames 2 further apart than captured races have them",
         ),
         ({"iqn.oversample_long_term": 4}, "at least oversample_max_term"),
         ({"iqn.oversample_long_term": 150}, "less than 70 above twice of it"),

@@ -64,7 +64,7 @@ def test_parameters_say_type_range_value_and_what_they_are() -> None:
         "0.970225",
         "discount of one decision",
     )
-    assert str(found("ppo.gamma")) == "ppo.gamma = 0.985\n    number or schedule, 0 to 1: discount of one decision"
+    assert str(found("ppo.gamma")) == "ppo.gamma = 0.970225\n    number or schedule, 0 to 1: discount of one decision"
     assert found("train.seed")[2:5] == ("whole number", "0 or more and less than 4,294,967,296", "1")
     assert found("train.max_cpu_minutes")[2:5] == ("number or null", "more than 0", "null")
     assert found("train.compared")[2:5] == ("list of choice", "ppo, impala, iqn, grpo, dpo, pql", "[iqn]")

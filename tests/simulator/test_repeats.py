@@ -27,7 +27,7 @@ def simulator(track, repeats: int) -> Simulator:
 
 @pytest.mark.parametrize("repeats", [2, 3])
 def test_a_repeated_decision_is_as_many(track, repeats: int) -> None:
-    """Keys and the time that gears have been shifting included; a car that leaves the road in the middle stops there."""
+    """Keys and the time that gears have been shifting included; who leaves the road in the middle stops there."""
     repeated, single = simulator(track, repeats), simulator(track, 1)
     for action in np.random.default_rng(1).integers(0, 12, (60, NUM_CARS)):
         before = single.along_m.copy(), single.time_ms.copy()
