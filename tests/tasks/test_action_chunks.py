@@ -34,6 +34,8 @@ def params(small_params: Params, request: pytest.FixtureRequest) -> Params:
     changes = {
         "network": small_params.network.model_copy(update={"actions_per_decision": 5}),
         "train": small_params.train.model_copy(update={"algorithm": request.param, "compared": ()}),
+        "ppo": small_params.ppo.model_copy(update={"action_repeat": 1}),
+        "iqn": small_params.iqn.model_copy(update={"action_repeat": 1}),
     }
     return small_params.model_copy(update=changes)
 

@@ -43,8 +43,12 @@ SIGHTS: dict[str, dict[str, Any]] = {
     "two encoded one by one, no waypoints": {"frames": 2, "frames_as": "features", "withheld": ["waypoints", "margin"]},
     "no image": {"withheld": ["image"]},
 }
-CHAINS: dict[str, dict[str, dict[str, Any]]] = {name: {"observation": sight} for name, sight in SIGHTS.items()}
-CHAINS["decisions of five actions"] = {
+ONCE: dict[str, dict[str, Any]] = {name: {"action_repeat": 1} for name in ("ppo", "iqn")}
+"""As several frames at once and chunks of actions ask for."""
+CHAINS: dict[str, dict[str, dict[str, Any]]] = {
+    name: {"observation": sight} | (ONCE if "frames" in sight else {}) for name, sight in SIGHTS.items()
+}
+CHAINS["decisions of five actions"] = ONCE | {
     "network": {"actions_per_decision": 5},
     "clone": {
         "offsets": [0, 2],
