@@ -190,7 +190,7 @@ def test_presets_are_listed_applied_and_remarked_on(
     assert call(monkeypatch, "preset", "chunks") == 0
     shown = capsys.readouterr().out
     assert "network.actions_per_decision: 1 -> 5\n" in shown
-    assert "note: 1 of 2 changes act on IQN alone, which is trained for comparison only" in shown
+    assert "note: 4 of 8 changes act on IQN alone, which is trained for comparison only" in shown
     assert call(monkeypatch, "preset", "chunks") == 0
     assert capsys.readouterr().out == "params.yaml holds all of chunks already: nothing is changed\n"
 

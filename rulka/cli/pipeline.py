@@ -195,8 +195,8 @@ def preset(name: OneName, /, as_json: AsJson = False) -> None:
     """Lay a preset of presets/ over params.yaml, list them, or undo the last one; comments in params.yaml are kept.
 
     Args:
-        name: btr, chunks, dagger, fusion, large-batch, reference, scratch, or that of another file of presets/; `list`
-            shows all, and `undo` takes back what the last one changed and nobody has changed since.
+        name: btr, chunks, dagger, frames, fusion, large-batch, reference, scratch, or that of another file of presets/;
+            `list` shows all, and `undo` takes back what the last one changed and nobody has changed since.
         as_json: print one JSON object: what changed, or each preset with what it is.
     """
     from rulka.presets import apply_preset, known_presets, undo_preset

@@ -117,6 +117,7 @@ def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: F
 def test_ticks_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
     data = yaml.safe_load((ROOT / "params.yaml").read_text())
     data["network"]["actions_per_decision"] = 5
+    data["ppo"]["action_repeat"] = data["iqn"]["action_repeat"] = 1
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(data))
     assert read_params(path).network.actions_per_decision == 5
