@@ -10,7 +10,7 @@ Dimensions: T decisions, H x W pixels.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -118,10 +118,8 @@ def longer_decisions(race: CapturedRace, table: ActionTable) -> list[CapturedRac
         held = race.tick_actions[joined].reshape(len(kept), -1)
         share, longest = shares_of_ticks(held.astype(np.int64), table.num_actions)
         seen.append(
-            CapturedRace(
-                race_id=race.race_id,
-                source=race.source,
-                map_uid=race.map_uid,
+            replace(
+                race,
                 image=race.image[kept],
                 floats=race.floats[kept],
                 action=longest.astype(np.uint8),
