@@ -75,11 +75,10 @@ class GameCapture:
         """
         keys = keys_by_tick(race)
         try:
-            return self._drive(race, keys)
+            return self._drive(race, keys, self._session.begin())
         except GameError as error:
             self._link.report(error)
-            self._link.recover(self._session)
-            return self._drive(race, keys)
+            return self._drive(race, keys, self._link.begin_anew(self._session))
 
     def close(self) -> None:
         """Hands the game back."""
@@ -91,13 +90,12 @@ class GameCapture:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _drive(self, race: Race, keys: Sequence[Controls]) -> CapturedRace:
-        """Presses the keys of the race; looks, between two decisions, at nothing."""
+    def _drive(self, race: Race, keys: Sequence[Controls], decision: Decision) -> CapturedRace:
+        """Presses the keys of the race from its first decision on; looks, between two decisions, at nothing."""
         settings, per_decision = self._settings, self._settings.table.ticks_per_action
         decision_ms = np.arange(0, race.duration_ms, settings.table.duration_ms, dtype=np.int64)
         cars = np.empty((len(decision_ms), NUM_CAR_FIELDS), np.float32)
         image = np.empty((len(decision_ms), settings.height, settings.width), np.uint8)
-        decision = self._session.begin()
         start_m = decision.car[CAR["position"]].copy()
         for number in range(len(decision_ms) + GRACE_DECISIONS * race.is_finished):
             if number < len(decision_ms) and decision.pixels is not None:

@@ -201,8 +201,7 @@ class GameRace:
         self.scores.set_over(_THE_CAR)
 
     def _recovered(self) -> Decision:
-        self._link.recover(self._session)
-        decision = self._session.begin()
+        decision = self._link.begin_anew(self._session)
         self._is_lost = False
         return decision
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rulka.game.client import GameClient
 from rulka.game.errors import GameClosedError, GameError, GameTimeoutError
 from rulka.game.protocol import BASE_PORT
-from rulka.game.session import GameSession, SessionSettings
+from rulka.game.session import Decision, GameSession, SessionSettings
 
 RETRY_S = 0.1
 
@@ -59,10 +59,11 @@ class GameLink:
             self.report(error)
             raise
 
-    def recover(self, session: GameSession) -> None:
-        """Connects a session anew, waiting for the game as long as the link's patience lasts.
+    def begin_anew(self, session: GameSession) -> Decision:
+        """Connects a session anew and begins a race, waiting for the game as long as the link's patience lasts.
 
-        A game that is just ending may still take a connection and drop it; that is no answer yet.
+        A game that is just ending may still take a connection and drop it, and one that has just been started may end
+        again; that is no answer yet.
 
         Raises:
             GameError: if the game does not come back.
@@ -71,12 +72,11 @@ class GameLink:
         while True:
             try:
                 session.recover()
+                return session.begin()
             except GameClosedError:
                 if time.monotonic() > give_up_s:
                     raise
                 time.sleep(RETRY_S)
-            else:
-                return
 
     def let_go(self, session: GameSession) -> None:
         """Closes a session; a game that is gone already is no error any more."""

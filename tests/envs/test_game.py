@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import gymnasium
 import numpy as np
@@ -14,7 +16,9 @@ from gymnasium.utils.env_checker import check_env
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
 from rulka.envs.settings import SettingsError
+from rulka.game import protocol
 from rulka.game.errors import GameClosedError
+from rulka.game.protocol import MessageId
 from rulka.game.serve import make_server
 from rulka.game.server import GameServer
 from rulka.observation import float_slices
@@ -243,6 +247,32 @@ def test_a_game_that_does_not_come_back_is_an_error(make_game: Callable[..., Gam
     game.step(0)
     with pytest.raises(GameClosedError, match=str(port)):
         game.reset()
+
+
+def test_a_game_that_dies_again_while_it_comes_back_is_waited_for(
+    make_game: Callable[..., GameEnv], servers: Servers, bend: Track
+) -> None:
+    port = servers.start()
+    game = make_game(port=port)
+    game.reset()
+    servers.stop(port)
+    assert game.step(0)[4]["is_crashed"]
+    listener = socket.create_server(("127.0.0.1", port))
+
+    def greet_and_die() -> None:
+        with listener, listener.accept()[0] as connection:
+            listener.close()
+            connection.sendall(protocol.pack_sync(MessageId.ON_CONNECT))
+            connection.settimeout(0.3)
+            with suppress(TimeoutError):  # until the greeting is answered, and the program waits for its race
+                while connection.recv(4096):
+                    pass
+        servers.start(port)
+
+    dying = threading.Thread(target=greet_and_die, daemon=True)
+    dying.start()
+    drive_both(game, RaceEnv(bend, **AT_THE_START), [0])
+    dying.join(5)
 
 
 def test_misuse_is_refused(make_game: Callable[..., GameEnv], servers: Servers) -> None:

@@ -122,7 +122,8 @@ def test_a_game_that_dies_costs_one_race(small_params: Params, folders: Folders,
                     os.kill(games.pids()[port + 1], signal.SIGKILL)
                     kills.append(len(run.races_of(1)))
                     assert len(kills) < 5
-                    wait_for(lambda: len(run.races_of(1)) >= kills[-1] + 3, "races in the game that was started again")
+                    # More than a collector may be ahead of what was delivered: the last one is of the new game.
+                    wait_for(lambda: len(run.races_of(1)) >= kills[-1] + 12, "races in the game that was started again")
             except BaseException as error:
                 failures.append(error)
             run.loop.state.seconds = 1e9  # over
