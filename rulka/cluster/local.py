@@ -82,6 +82,8 @@ def pretended_cluster(nodes: int, cpus: int, object_store_mb: int, port: int | N
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     cluster = Cluster()
+    # Ray also notes the address in its own folder for all programs, and fails where nobody has made that yet.
+    Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir()), "ray").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rulka-ray-", ignore_cleanup_errors=True) as folder:
         try:
             for number in range(nodes):

@@ -29,8 +29,9 @@ def port() -> int:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """With no cluster named, and temporary files where one can see what is left."""
-    return {name: value for name, value in os.environ.items() if name != CLUSTER_VARIABLE}
+    """With no cluster named, and without the folder that Ray has for all programs, as on a fresh machine."""
+    others = {name: value for name, value in os.environ.items() if name != CLUSTER_VARIABLE}
+    return others | {"RAY_TMPDIR": str(tmp_path / "not-there")}
 
 
 def rulka(*arguments: str, env: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
