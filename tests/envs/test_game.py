@@ -16,9 +16,8 @@ from gymnasium.utils.env_checker import check_env
 from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
 from rulka.envs.settings import SettingsError
-from rulka.game import protocol
 from rulka.game.errors import GameClosedError
-from rulka.game.protocol import MessageId
+from rulka.game.protocol import MessageId, pack_sync
 from rulka.game.serve import make_server
 from rulka.game.server import GameServer
 from rulka.observation import float_slices
@@ -262,7 +261,7 @@ def test_a_game_that_dies_again_while_it_comes_back_is_waited_for(
     def greet_and_die() -> None:
         with listener, listener.accept()[0] as connection:
             listener.close()
-            connection.sendall(protocol.pack_sync(MessageId.ON_CONNECT))
+            connection.sendall(pack_sync(MessageId.ON_CONNECT))
             connection.settimeout(0.3)
             with suppress(TimeoutError):  # until the greeting is answered, and the program waits for its race
                 while connection.recv(4096):
