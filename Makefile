@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RELEASE := .venv-release
 RELEASE_TOOLS := build cyclonedx-bom pip-audit pip-licenses
 
-.PHONY: setup demo test check docs dist audit clean clean-results
+.PHONY: setup demo test test-all check docs dist audit clean clean-results
 
 setup: $(READY)
 
@@ -37,8 +37,14 @@ check: $(READY)
 	$(RUN) basedpyright
 	$(RUN) lint-imports --no-cache --no-logo
 
+# A file goes to one process, as its tests share what they set up.
+PYTEST := pytest -n auto --dist loadfile --no-loadscope-reorder
+
 test: check
-	$(RUN) pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(RUN) $(PYTEST)
+
+test-all: check
+	$(RUN) $(PYTEST) -m 'slow or not slow'
 
 docs: $(READY)
 	$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet

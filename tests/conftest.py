@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import random
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -34,6 +36,9 @@ sys.path.insert(0, str(Path(__file__).parent / "device"))
 ROOT = Path(__file__).parents[1]
 NUM_PIXELS = 64
 STEP_MS = 50
+SEED = 1
+NUM_SLOWEST = 25
+LONG_S = 20.0
 LONG = (
     "tasks/test_stage_ends",
     "flows/test_stack",
@@ -79,6 +84,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if chosen.device.type == "cpu":
         for item in needing:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {chosen.why}"))
+
+
+def seed_all(seed: int) -> None:
+    """Seeds the global generators of Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  for libraries that still draw from it
+    torch.manual_seed(seed)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test draws the same numbers, alone or after others. One that wants another seed says so."""
+    seed_all(SEED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+    """Seeds fixtures that several tests share, too: pytest makes them before `_seeded` of the first that asks."""
+    if fixturedef.scope != "function":
+        seed_all(SEED)
+    return (yield)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says where the time went: the slowest tests and files, and which do not belong in the fast tier."""
+    tests, files, is_slow = defaultdict[str, float](float), defaultdict[str, float](float), set[str]()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                tests[report.nodeid] += report.duration
+                files[report.nodeid.partition("::")[0]] += report.duration
+                if "slow" in report.keywords:
+                    is_slow.add(report.nodeid)
+    for what, seconds in {"tests": tests, "files": files}.items():
+        terminalreporter.section(f"slowest {NUM_SLOWEST} {what} of {len(seconds):,}, {sum(seconds.values()):,.0f} s")
+        for name in sorted(seconds, key=seconds.__getitem__, reverse=True)[:NUM_SLOWEST]:
+            terminalreporter.line(f"{seconds[name]:6.1f} s  {name}")
+    if long := [name for name, duration_s in tests.items() if duration_s > LONG_S and name not in is_slow]:
+        terminalreporter.section(f"over {LONG_S} s in the fast tier")
+        for name in sorted(long):
+            terminalreporter.line(
+                f"{tests[name]:6.1f} s  {name}: shorten it, or mark it `slow` and keep a small case here"
+            )
 
 
 @pytest.fixture
