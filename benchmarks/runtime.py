@@ -145,7 +145,7 @@ def _central_rate(
         for _ in range(3):
             answer()
         start_s, count = time.perf_counter(), 0
-        while time.perf_counter() - start_s < seconds:
+        while not count or time.perf_counter() - start_s < seconds:
             answer()
             count += len(slots) * slot.num_cars
         rate = count / (time.perf_counter() - start_s)

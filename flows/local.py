@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -26,7 +25,7 @@ from flows.server import (
 from flows.stack import READY_TIMEOUT_S, server_part, stack_environment
 from flows.supervisor import Supervisor
 from rulka.params import read_params
-from rulka.ports import LOOPBACK
+from rulka.ports import LOOPBACK, reserved_port
 from rulka.stage import interrupt_on_signals
 
 SERVER_LOG = HOME / "server-of-run.log"
@@ -111,23 +110,17 @@ def _server(say: Callable[[str], None]) -> Iterator[None]:
         with client_settings(secret, url):
             yield
         return
-    url = f"http://{LOOPBACK[0]}:{_free_port()}/api"
     say(f"`rulka up` does not run here: starting a Prefect server for this run alone; its log is {SERVER_LOG}")
-    part = server_part(url, stack_environment(url, secret), SERVER_LOG, *FEW_SERVICES)
+    with reserved_port() as port, Supervisor(lambda _: None) as supervisor:
+        url = f"http://{LOOPBACK[0]}:{port}/api"
+        part = server_part(url, stack_environment(url, secret), SERVER_LOG, *FEW_SERVICES)
 
-    def check() -> None:
-        if part.exit_code is not None:
-            message = f"the Prefect server ended with exit code {part.exit_code} as it started"
-            raise ServerError(message, hint=f"Look at {SERVER_LOG}.")
+        def check() -> None:
+            if part.exit_code is not None:
+                message = f"the Prefect server ended with exit code {part.exit_code} as it started"
+                raise ServerError(message, hint=f"Look at {SERVER_LOG}.")
 
-    with Supervisor(lambda _: None) as supervisor:
         supervisor.start(part)
         wait_until_ready(url, READY_TIMEOUT_S, check)
         with client_settings(secret, url):
             yield
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK[0], 0))
-        return probe.getsockname()[1]

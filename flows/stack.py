@@ -39,7 +39,7 @@ READY_TIMEOUT_S = 180.0
 DEPLOY_TIMEOUT_S = 180.0
 CANCEL_TIMEOUT_S = 40.0
 CHECK_PERIOD_S = 1.0
-DOWN_TIMEOUT_S = 120.0
+DOWN_TIMEOUT_S = 180.0
 """How long cancelled runs, worker and server may take to end."""
 PREFECT = [sys.executable, "-m", "prefect"]
 SERVER_LOG = HOME / "server.log"
@@ -77,6 +77,9 @@ def down(say: Callable[[str], None]) -> None:
         ServerError: if it does not end.
     """
     holder = holder_of("up")
+    while holder is not None and not holder.pid:  # it has just come, or is about to go
+        time.sleep(CHECK_PERIOD_S)
+        holder = holder_of("up")
     if holder is None:
         say("`rulka up` does not run here")
         return

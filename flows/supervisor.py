@@ -96,6 +96,7 @@ class Part:
             return False
         if self._answers():
             self._deadline_s = time.monotonic() + self._hang_timeout_s
+            return False
         return time.monotonic() > self._deadline_s
 
     def restart(self) -> None:

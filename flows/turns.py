@@ -62,7 +62,8 @@ def our_turn(what: str, say: Callable[[str], None]) -> Iterator[None]:
                 stack.enter_context(held("pipeline", what, ASK_AGAIN_S if told else 0.0))
                 break
             except TakenError as taken:
-                if str(taken.holder) != told:
+                # Without a name it has just come, or is about to go: who has been told of somebody waits for the next.
+                if str(taken.holder) != told and (taken.holder.pid or not told):
                     told = str(taken.holder)
                     say(f"waiting for {told}: one run of the pipeline at a time")
         yield

@@ -20,6 +20,8 @@ PARAMS_FILE = Path("params.yaml")
 CODE_FOLDERS = ("tasks", "rulka", "models")
 IGNORE_FILE = Path(".dvcignore")
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Of libyaml where that is there, six times as fast: an experiment reads `dvc.yaml` once for each of its cells."""
 _GONE = "gone"
 _NUM_NAMED = 3
 """Of how many changed files a message names before it counts."""
@@ -38,7 +40,7 @@ def read_graph(file: Path = GRAPH_FILE) -> dict[str, Any]:
     except FileNotFoundError as error:
         message = f"there is no {file.name} in {file.absolute().parent}"
         raise UserError(message, hint="Run this from the root of the project.") from error
-    stages: dict[str, Any] = yaml.safe_load(text)["stages"]
+    stages: dict[str, Any] = yaml.load(text, _LOADER)["stages"]
     return {name: {**parts, "outs": _paths(parts.get("outs", ()))} for name, parts in stages.items()}
 
 

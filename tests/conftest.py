@@ -33,6 +33,11 @@ from rulka.params import ObservationParams
 from rulka.tracks.track import Track
 
 sys.path.insert(0, str(Path(__file__).parent / "device"))
+GIT = {"commit.gpgsign": "false", "color.ui": "auto", "status.showUntrackedFiles": "normal"}
+"""What a person has set for git decides nothing here; the rest of their settings, such as safe.directory, stays."""
+os.environ["GIT_CONFIG_COUNT"] = str(len(GIT))
+for _number, (_key, _value) in enumerate(GIT.items()):
+    os.environ |= {f"GIT_CONFIG_KEY_{_number}": _key, f"GIT_CONFIG_VALUE_{_number}": _value}
 ROOT = Path(__file__).parents[1]
 NUM_PIXELS = 64
 STEP_MS = 50
@@ -190,34 +195,38 @@ def synthetic_race(race_id: str, num_frames: int, seed: int, map_uid: str = "syn
     )
 
 
+def write_synthetic_frames(
+    folder: Path,
+    num_races: int = 6,
+    num_frames: int = 40,
+    shard_frames: int = 100,
+    validation_fraction: float = 0.3,
+    test_fraction: float = 0.0,
+    num_elsewhere: int = 0,
+) -> FrameIndex:
+    """Writes synthetic races of 64 x 64 pixels; the last `num_elsewhere` are on another map than the main track."""
+    folder.mkdir()
+    num_here = num_races - num_elsewhere
+    map_of = {f"race-{n}": "synthetic" if n < num_here else "elsewhere" for n in range(num_races)}
+    writer = FrameWriter(
+        folder,
+        observation=observation_contract(sees(NUM_PIXELS, NUM_PIXELS)),
+        actions=action_table(5),
+        main_track="synthetic",
+        splits=split_maps(map_of, validation_fraction, test_fraction),
+        shard_frames=shard_frames,
+    )
+    for number, (race_id, map_uid) in enumerate(map_of.items()):
+        writer.add(synthetic_race(race_id, num_frames + number, number, map_uid))
+    return writer.close()
+
+
 @pytest.fixture
 def write_frames(tmp_path: Path) -> Callable[..., tuple[Path, FrameIndex]]:
-    """Returns a function that writes a synthetic frame dataset of 64 x 64 pixels and returns where."""
+    """Returns a function that writes a synthetic frame dataset, see `write_synthetic_frames`, and returns where."""
 
-    def write(
-        num_races: int = 6,
-        num_frames: int = 40,
-        shard_frames: int = 100,
-        validation_fraction: float = 0.3,
-        test_fraction: float = 0.0,
-        num_elsewhere: int = 0,
-    ) -> tuple[Path, FrameIndex]:
-        """The last `num_elsewhere` races are on another map than the main track."""
-        folder = tmp_path / "frames"
-        folder.mkdir()
-        num_here = num_races - num_elsewhere
-        map_of = {f"race-{n}": "synthetic" if n < num_here else "elsewhere" for n in range(num_races)}
-        writer = FrameWriter(
-            folder,
-            observation=observation_contract(sees(NUM_PIXELS, NUM_PIXELS)),
-            actions=action_table(5),
-            main_track="synthetic",
-            splits=split_maps(map_of, validation_fraction, test_fraction),
-            shard_frames=shard_frames,
-        )
-        for number, (race_id, map_uid) in enumerate(map_of.items()):
-            writer.add(synthetic_race(race_id, num_frames + number, number, map_uid))
-        return folder, writer.close()
+    def write(**changes: int | float) -> tuple[Path, FrameIndex]:
+        return tmp_path / "frames", write_synthetic_frames(tmp_path / "frames", **changes)
 
     return write
 

@@ -96,6 +96,11 @@ def test_rays_own_schema_takes_the_cluster_file() -> None:
     with pytest.raises(jsonschema.ValidationError, match="max_worker"):
         jsonschema.validate(cluster | {"max_worker": 1}, schema)
     assert len(cluster["provider"]["worker_ips"]) == cluster["max_workers"]
+
+
+@pytest.mark.slow
+def test_ray_has_the_options_of_the_cluster_file() -> None:
+    cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
     start = [command for each in ("head", "worker") for command in cluster[f"{each}_start_ray_commands"]]
     options = {option.split("=")[0] for command in start for option in command.split() if option.startswith("--")}
     answer = subprocess.run(

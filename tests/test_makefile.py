@@ -1,5 +1,6 @@
 """`make`: what it deletes, what it asks first, and how programs are called."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -41,7 +42,11 @@ def project(tmp_path: Path) -> Path:
 
 def make(project: Path, *arguments: str) -> tuple[int, str, set[str]]:
     """Returns exit code, output, and the files that are left."""
-    answer = subprocess.run(["make", *arguments], cwd=project, capture_output=True, text=True, check=False)
+    # What another `make` was told, which may have started the tests, is not for this one.
+    environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MFLAGS", "SURE"}}
+    answer = subprocess.run(
+        ["make", *arguments], cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
     left = {path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file()}
     return answer.returncode, answer.stdout, left
 

@@ -6,15 +6,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from rulka import processes
 from rulka.processes import RestartBudget, descendants, end_group, group_members, interrupts_blocked, start_group
+from tests.waiting import PATIENCE_S, wait_for
 
+ROOT = Path(__file__).parents[1]
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only the Linux kernel offers it")
 
 STUBBORN = """
@@ -22,7 +26,7 @@ import signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 FAMILY = f"""
 import subprocess, sys, time
@@ -30,7 +34,7 @@ near = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], stdout=subprocess.
 far = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], stdout=subprocess.PIPE, start_new_session=True)
 near.stdout.readline(), far.stdout.readline()
 print(near.pid, far.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 POOL = """
 import multiprocessing, os, sys, time
@@ -43,29 +47,24 @@ def hold_the_interpreter():
 
 if __name__ == "__main__":
     multiprocessing.get_context("spawn").Process(target=hold_the_interpreter).start()
-    time.sleep(60)
+    time.sleep(600)
 """
 GROUP = """
 import os, sys, time
 from rulka.processes import start_group
-print(start_group(["sleep", "60"], os.environ, None).pid, flush=True)
-time.sleep(60)
+print(start_group(["sleep", "600"], os.environ, None).pid, flush=True)
+time.sleep(600)
 """
 
 
 def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def first_words(output: Path) -> list[int]:
-    wait_for(lambda: output.read_text().endswith("\n"))
+    wait_for(lambda: output.read_text().endswith("\n"), f"a line in {output}")
     return [int(word) for word in output.read_text().split()]
 
 
@@ -81,17 +80,18 @@ def test_a_parent_killed_by_minus_nine_takes_its_children_along(tmp_path: Path, 
     script.write_text(code)
     command = [sys.executable, str(script)]
     with (tmp_path / "pids").open("wb") as file:
-        parent = subprocess.Popen(command, stdout=file, env={**os.environ, "PYTHONPATH": os.getcwd()})
+        parent = subprocess.Popen(command, stdout=file, env={**os.environ, "PYTHONPATH": str(ROOT)})
     (child,) = first_words(tmp_path / "pids")
     assert is_alive(child)
     parent.kill()
     parent.wait()
-    wait_for(lambda: not is_alive(child))
+    wait_for(lambda: not is_alive(child), "the end of the child")
 
 
-def nap() -> None:
+def nap(naps: Event) -> None:
     processes.end_with_parent()
-    time.sleep(60)
+    naps.set()
+    time.sleep(600)
 
 
 def test_without_a_kernel_that_does_it_a_child_ends_with_its_parent_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,21 +108,31 @@ def test_without_a_kernel_that_does_it_a_child_ends_with_its_parent_too(monkeypa
 
 
 def test_children_leave_interrupts_to_their_parent_from_their_first_moment_on() -> None:
+    context = multiprocessing.get_context("spawn")
+    naps = context.Event()
     with interrupts_blocked():
-        child = multiprocessing.get_context("spawn").Process(target=nap)
+        child = context.Process(target=nap, args=(naps,))
         child.start()
     assert child.pid is not None
     os.kill(child.pid, signal.SIGINT)  # it has imported nothing yet
-    child.join(2.0)
+    wait_for(lambda: naps.is_set() or not child.is_alive(), "the child to have passed its first moments")
     assert child.is_alive()
     child.kill()
     child.join()
 
 
-def test_a_group_that_ignores_what_asks_it_is_killed_with_what_it_started_elsewhere(tmp_path: Path) -> None:
+def test_a_group_that_ignores_what_asks_it_is_killed_with_what_it_started_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leader = start(FAMILY, tmp_path / "pids")
     near, far = first_words(tmp_path / "pids")
-    assert group_members(leader) == [leader.pid, near]
+    assert set(group_members(leader)) == {leader.pid, near}
+
+    def monotonic() -> float:
+        """No time passes before who listens has ended, however long a busy machine takes for that."""
+        return 0.0 if leader.poll() is None else time.monotonic()
+
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     end_group(leader, grace_s=0.3)
     assert not any(map(is_alive, (leader.pid, near, far)))
     assert leader.returncode == -signal.SIGTERM, "who listens is not killed"
@@ -141,10 +151,10 @@ def test_what_a_dead_leader_had_started_elsewhere_is_ended(tmp_path: Path) -> No
 
 
 def test_a_group_that_listens_is_asked_with_the_signal_of_the_caller(tmp_path: Path) -> None:
-    code = "import sys, time\ntry:\n print(1, flush=True); time.sleep(60)\nexcept KeyboardInterrupt:\n sys.exit(7)"
+    code = "import sys, time\ntry:\n print(1, flush=True); time.sleep(600)\nexcept KeyboardInterrupt:\n sys.exit(7)"
     leader = start(code, tmp_path / "said")
     first_words(tmp_path / "said")
-    end_group(leader, grace_s=10.0, ask=signal.SIGINT)
+    end_group(leader, grace_s=PATIENCE_S, ask=signal.SIGINT)
     assert leader.returncode == 7
 
 

@@ -7,10 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,6 +18,7 @@ from dvc.cli import main as dvc_here
 from dvc.repo import Repo
 
 from rulka.params.writer import with_values
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).parents[1]
 GRAPH = """\
@@ -62,6 +63,7 @@ def main():
         for process in psutil.Process().parents():
             if "dvc" in process.cmdline():
                 process.kill()
+                break
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
@@ -98,7 +100,7 @@ class Project:
 
     def dvc(self, *arguments: str) -> tuple[int, str]:
         """Runs DVC to its end; returns its exit code and everything it and the stage said."""
-        said, _ = (process := self.start(*arguments)).communicate(timeout=120)
+        said, _ = (process := self.start(*arguments)).communicate(timeout=PATIENCE_S)
         return process.returncode, said
 
     def reproduce(self, *options: str) -> str:
@@ -114,23 +116,26 @@ class Project:
     @property
     def is_recorded(self) -> bool:
         """Whether DVC finds everything as `dvc.lock` says."""
-        return Repo(str(self.folder)).status() == {}
+        return self.status() == {}
+
+    def status(self) -> dict[str, Any]:
+        """What is not as `dvc.lock` says, by stage."""
+        with Repo(str(self.folder)) as repo:
+            return repo.status()
 
     def held(self, place: str, *arguments: str) -> subprocess.Popen[str]:
         """Starts DVC and returns when the stage has come to a place, where it stays until `release`."""
         self.write(f"hold_{place}", "")
         process = self.start(*(arguments or ("repro",)))
-        deadline_s = time.monotonic() + 120
-        while not (self.folder / f"held_{place}").exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        held = self.folder / f"held_{place}"
+        wait_for(lambda: held.exists() or process.poll() is not None, f"the stage to be held: {place}")
+        assert process.poll() is None, process.communicate()
         return process
 
     def release(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         for each in self.folder.glob("hold_*"):
             each.unlink()
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=PATIENCE_S)
         for each in self.folder.glob("held_*"):
             each.unlink()
         return process.returncode, said
@@ -177,6 +182,7 @@ def test_a_wrong_parameter_costs_no_output(project: Project) -> None:
     assert project.is_recorded
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_said_before_the_work(project: Project) -> None:
     # Whoever runs the tests may be allowed everything, so the answer of the operating system is replaced.
     project.write("tasks/toy.py", "import os\nos.access = lambda *_: False\n" + STAGE)
@@ -186,6 +192,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_work(project: Projec
     assert "is not writable\n  Allow writing to it, or work in a folder of your own.\n  data/out is as it was" in said
 
 
+@pytest.mark.slow
 def test_a_repository_without_a_commit_is_named_before_the_work(project: Project) -> None:
     """As after `rulka new` and `git init`; a training's log would end with a traceback."""
     subprocess.run(["git", "init", "--quiet"], cwd=project.folder, check=True)
@@ -225,7 +232,11 @@ def add_data(project: Project) -> None:
 
 @pytest.mark.parametrize(
     ("edit", "name"),
-    [(edit_parameter, "toy in params.yaml"), (edit_code, "rulka/code/part.py"), (add_data, "data/given/y")],
+    [
+        (edit_parameter, "toy in params.yaml"),
+        pytest.param(edit_code, "rulka/code/part.py", marks=pytest.mark.slow),
+        pytest.param(add_data, "data/given/y", marks=pytest.mark.slow),
+    ],
 )
 def test_what_changes_while_a_stage_runs_sets_its_output_aside(
     project: Project, edit: Callable[[Project], None], name: str
@@ -263,6 +274,7 @@ def test_a_change_is_told_while_it_can_be_undone(project: Project) -> None:
     assert project.is_recorded
 
 
+@pytest.mark.slow
 def test_an_output_set_aside_is_kept_as_its_message_says(project: Project) -> None:
     project.write("params.yaml", PARAMS.format(2))
     process = project.held("working")
@@ -278,6 +290,7 @@ def test_an_output_set_aside_is_kept_as_its_message_says(project: Project) -> No
     assert project.is_recorded
 
 
+@pytest.mark.slow
 def test_other_sections_may_change_while_a_stage_runs(project: Project) -> None:
     process = project.held("working", "repro", "--force")
     project.write(
@@ -310,6 +323,7 @@ def test_a_stage_interrupted_when_its_output_is_finished_says_how_to_record_it(p
     assert project.is_recorded
 
 
+@pytest.mark.slow
 def test_a_lost_output_comes_back_by_checkout(project: Project) -> None:
     shutil.rmtree(project.folder / "data" / "out")
     project.write("params.yaml", PARAMS.format("wrong"))
@@ -319,6 +333,7 @@ def test_a_lost_output_comes_back_by_checkout(project: Project) -> None:
     assert project.output == "1 given"
 
 
+@pytest.mark.slow
 def test_going_back_is_a_checkout_with_the_lock_of_then(project: Project) -> None:
     """And nothing else is: DVC keeps no cache of runs for outputs that persist."""
     lock = project.lock
@@ -332,6 +347,7 @@ def test_going_back_is_a_checkout_with_the_lock_of_then(project: Project) -> Non
     assert not (project.folder / ".dvc" / "cache" / "runs").exists()
 
 
+@pytest.mark.slow
 def test_what_lies_behind_the_encoder_leaves_pretraining_and_its_lock_alone(project: Project) -> None:
     """The graph and the parameters are the real ones; the two stages only write their output."""
     graph = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
@@ -355,5 +371,5 @@ def test_what_lies_behind_the_encoder_leaves_pretraining_and_its_lock_alone(proj
     assert after["clone"] != before["clone"]
 
     project.write("params.yaml", with_values(text, {("encoder", "adaptive_pool"): 2}))
-    changed = {name.rpartition(":")[2] for name in Repo(str(project.folder)).status()}
+    changed = {name.rpartition(":")[2] for name in project.status()}
     assert changed == {"pretrain", "clone"}

@@ -48,7 +48,7 @@ class Watcher:
         self._runs, self._is_ending = runs, is_ending
         self._listeners: set[asyncio.Queue[str]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._told: dict[str, float] = {}
+        self._told: dict[str, tuple[int, ...]] = {}
         self._marks: dict[str, int] = {}
 
     @property
@@ -62,7 +62,7 @@ class Watcher:
         self._listeners.add(queue)
         try:
             yield "retry: 1000\n\n"
-            told: dict[str, float] = {}
+            told: dict[str, tuple[int, ...]] = {}
             for event in await asyncio.to_thread(self._trainings, told):
                 yield event
             if self._task is None or self._task.done():
@@ -99,17 +99,19 @@ class Watcher:
         self._marks = marks
         return events
 
-    def _trainings(self, told: dict[str, float]) -> list[str]:
+    def _trainings(self, told: dict[str, tuple[int, ...]]) -> list[str]:
         """Returns an event for each training that has written something since it was told of."""
         events = []
         for log in self._runs.running():
             try:
-                written_s = max((log.folder / LIVE_FILE).stat().st_mtime, log.path.stat().st_mtime)
+                cars, numbers = (log.folder / LIVE_FILE).stat(), log.path.stat()
             except FileNotFoundError:
                 continue
-            if told.get(log.key) == written_s:
+            # Times alone do not tell apart what is written within the same tick of the system's clock.
+            mark = cars.st_mtime_ns, numbers.st_mtime_ns, numbers.st_size
+            if told.get(log.key) == mark:
                 continue
-            told[log.key] = written_s
+            told[log.key] = mark
             found = ask(lambda log=log: self._runs.newest(log))
             if found.problem is None:
                 events.append(_event("training", json.dumps(found.value)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import sys
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import cast
@@ -20,6 +22,7 @@ from rulka.runtime.weights import SharedWeights
 
 REQUESTS_PER_START = 1 << 32
 """More than one process of a collector ever asks."""
+DRAIN_BYTES = 1 << 16
 _SEED_PURPOSE = 1 << 16
 """In the place of a collector's number, of which there are fewer."""
 
@@ -46,7 +49,7 @@ class CentralInference:
         context = multiprocessing.get_context("spawn")
         self._pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(count)]
         self._times: list[InferenceTimes] = []
-        self._supervisor = Supervisor("policy worker", run_inference, self._make_spec, lambda _: None, silence_limit_s)
+        self._supervisor = Supervisor("policy worker", run_inference, self._make_spec, self._forget, silence_limit_s)
 
     @property
     def num_restarts(self) -> int:
@@ -74,6 +77,21 @@ class CentralInference:
             InferencePlace(self._slots[place].name, self._slot_spec, self._pipes[place][0], first)
             for place in self._places(collector)
         )
+
+    def forget_collector(self, collector: int) -> None:
+        """Takes away the responses that a collector which is gone has not read, before its successor starts."""
+        for place in self._places(collector):
+            _drain(self._pipes[place][0])
+
+    def _forget(self, worker: int) -> None:
+        """Takes away the requests that a policy worker which is gone has not read; they are sent again."""
+        for place in self._served_by(worker):
+            _drain(self._pipes[place][1])
+
+    def _served_by(self, worker: int) -> list[int]:
+        train = self._spec.train
+        served = range(worker, train.num_collectors, train.policy_workers)
+        return [place for collector in served for place in self._places(collector)]
 
     def _places(self, collector: int) -> range:
         groups = self._spec.train.car_groups
@@ -109,8 +127,7 @@ class CentralInference:
         train = self._spec.train
         number = self._spec.first_collector + worker  # workers of other learners have others: there are no more of them
         numbers = [train.seed, _SEED_PURPOSE + number, self._num_starts, num_restarts]
-        served = range(worker, train.num_collectors, train.policy_workers)
-        places = [place for collector in served for place in self._places(collector)]
+        places = self._served_by(worker)
         return InferenceSpec(
             make_actor=self._spec.collecting_actor,
             device=self._spec.device,
@@ -121,6 +138,14 @@ class CentralInference:
             weights_layout=self._weights.layout,
             requests=tuple(self._pipes[place][1] for place in places),
         )
+
+
+def _drain(end: Connection) -> None:
+    """Empties a pipe: what a reader that was killed has left of a message would pass for the next ones."""
+    if sys.platform == "win32":  # there, messages are read whole
+        return
+    while end.poll() and os.read(end.fileno(), DRAIN_BYTES):
+        pass
 
 
 def _slot_spec(spec: RunSpec) -> BlockSpec:

@@ -342,6 +342,8 @@ class CollectorProcesses:
             self._env_steps -= self._spec.block.num_env_steps
         self._free[index] |= self._under_way[index]
         self._under_way[index] = set()
+        if self._inference is not None:
+            self._inference.forget_collector(index)
 
     def _worker_spec(self, index: int, num_restarts: int) -> WorkerSpec:
         return WorkerSpec(

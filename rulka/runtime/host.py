@@ -297,9 +297,11 @@ class _Forwarding:
         beat: Callable[[str, Collectors], None],
     ) -> None:
         """Works until it is told to stop."""
-        while not self._has_ended:
+        while True:
             for message, content in letters():
                 self._take(message, content)
+            if self._has_ended:
+                return
             self._give_out()
             self._forward(HEARTBEAT_S if self._numbers else 0.0)
             beat("waiting for blocks" if self._numbers else "waiting for permission", self._collectors)
@@ -373,7 +375,7 @@ def _own_folder(name: str, place: Place) -> Iterator[Path]:
 
 
 def _remove_left(folder: Path) -> None:
-    with suppress(RunInUseError), locked(folder):
+    with suppress(RunInUseError, FileNotFoundError), locked(folder):  # or its host removes it just now
         num_bytes = remove_left_memory(folder)
         _LOGGER.warning("%s: removed %.1f MB of a host that was killed", folder.as_posix(), num_bytes / 1e6)
         shutil.rmtree(folder)

@@ -6,7 +6,7 @@ are driven through the interface that the runtime uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -329,9 +329,12 @@ class Lab(NamedTuple):
 
 
 @pytest.fixture
-def lab() -> Lab:
+def lab() -> Iterator[Lab]:
+    """On one thread: sums of several have other last bits on other machines."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    return Lab(small_spec, Races, train, constant)
+    yield Lab(small_spec, Races, train, constant)
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

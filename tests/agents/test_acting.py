@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -81,11 +81,21 @@ def test_measured_precision_works_from_the_first_batch(lab):
     np.testing.assert_allclose(few.value, many.value[:2], atol=0.1)
 
 
-def test_faster_precision_is_the_faster_one(monkeypatch):
+@pytest.mark.parametrize(
+    ("float32_s", "bfloat16_s", "expected"),
+    [(1.0, 0.5, "bfloat16"), (1.0, 0.89, "bfloat16"), (1.0, 0.91, "float32"), (0.5, 1.0, "float32")],
+)
+def test_faster_precision_is_the_faster_one_by_a_tenth(monkeypatch, float32_s, bfloat16_s, expected):
+    """On a clock that runs alone count for; the first run of each, and one that was held up, say nothing."""
+    clock = SimpleNamespace(now_s=0.0, perf_counter=lambda: clock.now_s)
+    monkeypatch.setattr(precision, "time", clock)
     monkeypatch.setattr(precision, "KERNEL_DTYPES", (torch.float32, torch.bfloat16))
-    for slow, expected in (("float32", "bfloat16"), ("bfloat16", "float32")):
-        found = faster_precision(lambda name, slow=slow: time.sleep(0.02 * (name == slow)), CPU)
-        assert found == expected
+    took_s = {"float32": iter((9.0, float32_s, 7.0, 8.0)), "bfloat16": iter((0.1, 7.0, bfloat16_s, 8.0))}
+
+    def run(name):
+        clock.now_s += next(took_s[name])
+
+    assert faster_precision(run, CPU) == expected
 
 
 def test_on_processors_without_bfloat16_it_is_not_tried(monkeypatch):

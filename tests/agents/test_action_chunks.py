@@ -148,6 +148,7 @@ def test_exploring_by_action_and_by_chunk(lab, whole: bool, boltzmann: float) ->
     assert decision.is_greedy.mean() == pytest.approx(0.7 + 0.3 / 9 if whole else 0.8**2, abs=0.025)
 
 
+@pytest.mark.slow
 def test_the_right_action_of_every_place_is_learned(lab, step) -> None:
     """In state s only the chunk (s, 2 - s) pays 1; each action that is right pays 0.3. Sums over places suffice."""
 

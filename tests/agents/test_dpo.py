@@ -65,7 +65,8 @@ def test_metrics_of_own_pairs(lab, step):
     metrics = update(learner, actor, races)
     assert 0 < metrics["num_pairs"] <= metrics["num_samples"] / 2
     assert metrics["num_decisions"] == 2 * metrics["num_pairs"], "races of one decision"
-    assert metrics["chosen_return"] - metrics["rejected_return"] == metrics["num_pairs"] / metrics["num_groups"]
+    share = metrics["num_pairs"] / metrics["num_groups"]
+    assert metrics["chosen_return"] - metrics["rejected_return"] == pytest.approx(share, rel=1e-5)
     assert metrics["num_samples"] == 4 * metrics["num_decisions"]
     assert 0.5 < metrics["accuracy"] <= 1.0
     assert metrics["margin"] > 0.0

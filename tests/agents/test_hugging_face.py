@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,16 +48,26 @@ def write_agent(folder: Path, encoder: dict[str, Any]) -> Path:
     return folder
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Path:
-    export_agent(write_agent(tmp_path / "agent", CONV), tmp_path / "hub")
-    return tmp_path / "hub"
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two agents and what was exported of them."""
+    folder = tmp_path_factory.mktemp("exported")
+    export_agent(write_agent(folder / "agent", CONV), folder / "hub")
+    export_agent(write_agent(folder / "seeing", BACKBONE), folder / "hub_of_backbone")
+    return folder
 
 
 @pytest.fixture
-def hub_of_backbone(tmp_path: Path) -> Path:
-    export_agent(write_agent(tmp_path / "seeing", BACKBONE), tmp_path / "hub_of_backbone")
-    return tmp_path / "hub_of_backbone"
+def hub(tmp_path: Path, exported: Path) -> Path:
+    """One that a test may damage, beside its agent."""
+    shutil.copytree(exported / "agent", tmp_path / "agent")
+    return shutil.copytree(exported / "hub", tmp_path / "hub")
+
+
+@pytest.fixture
+def hub_of_backbone(tmp_path: Path, exported: Path) -> Path:
+    shutil.copytree(exported / "seeing", tmp_path / "seeing")
+    return shutil.copytree(exported / "hub_of_backbone", tmp_path / "hub_of_backbone")
 
 
 def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:

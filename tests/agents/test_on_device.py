@@ -35,16 +35,18 @@ PATCHES = {"kind": "patches", "patch": 17, "width": 8, "depth": 1, "heads": 2}
 C51 = {"kind": "c51", "atoms": 11, "least": -1.0, "most": 3.0}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ppo": ("ppo", {}, {}),
-    "ppo, encoder standing still": ("ppo", {}, {"epochs": 2, "encoder_epochs": 0}),
     "ppo, value solved first": ("ppo", {}, {"value_warmup_steps": 256}),
     "impala": ("impala", {}, {}),
-    "impala, value solved first": ("impala", {}, {"value_warmup_steps": 256}),
     "grpo": ("grpo", {}, {"epochs": 2}),
     "dpo": ("dpo", {}, {"epochs": 2}),
     "iqn": ("iqn", {}, FEW_STEPS),
     "pql": ("pql", {}, {"critic_updates_per_version": 4}),
-    "pql, c51": ("pql", {}, {"critic_updates_per_version": 2, "critic": C51}),
     "iqn, prioritised and held out": ("iqn", {}, {"prioritised": PRIORITISED, "held_out_share": 0.3} | FEW_STEPS),
+}
+MORE_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "ppo, encoder standing still": ("ppo", {}, {"epochs": 2, "encoder_epochs": 0}),
+    "impala, value solved first": ("impala", {}, {"value_warmup_steps": 256}),
+    "pql, c51": ("pql", {}, {"critic_updates_per_version": 2, "critic": C51}),
     "iqn, noisy, munchausen": (
         "iqn",
         {"noisy_sigma": 0.5},
@@ -89,9 +91,9 @@ def learned(learner: Any, blocks: list[Any]) -> list[dict[str, float]]:
     return found
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES)])
 def test_learning_there_is_learning_here(lab, blocks, device: torch.device, case: str) -> None:
-    algorithm, extras, changes = CASES[case]
+    algorithm, extras, changes = (CASES | MORE_CASES)[case]
     spec = lab.spec(algorithm, extras, **changes)
     here, there = twin(algorithm, spec, 3), make_learner(spec, 3, device)
     expected, found = learned(here, blocks), learned(there, blocks)
@@ -140,7 +142,9 @@ def test_an_actor_that_is_driven_by_the_clone_acts_there(lab, blocks, device: to
     assert actor.act(*seen, explore=False).action.shape == (8,)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "impala", "iqn"])
+@pytest.mark.parametrize(
+    "algorithm", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "iqn"))]
+)
 @pytest.mark.parametrize("way", ["there and back", "here and there"])
 def test_a_checkpoint_goes_on_on_another_device(
     lab, blocks, device: torch.device, tmp_path: Path, algorithm: Any, way: str

@@ -2,6 +2,9 @@
 
 GRPO and DPO learn from whole races beside others from the same start. They have no value, and what follows a time limit
 is none of their sums, so theirs are the probes of actions.
+
+In the fast tier each probe is there for the algorithms that take little time for it, and each algorithm with the
+discount or the choice of an action.
 """
 
 from __future__ import annotations
@@ -18,12 +21,17 @@ PRIORITISED = {
     "epsilon": 0.002,
     "min_actions_left": 40,
 }
-ALGORITHMS = pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
 WITHOUT_VALUES = ("grpo", "dpo")
-WITH_VALUES = pytest.mark.parametrize("algorithm", [name for name in ALGORITHM_NAMES if name not in WITHOUT_VALUES])
+WITH_VALUES = tuple(name for name in ALGORITHM_NAMES if name not in WITHOUT_VALUES)
 
 
-@WITH_VALUES
+def by_algorithm(names: tuple[str, ...], *fast: str) -> pytest.MarkDecorator:
+    """Runs a probe for all of these algorithms, for all but some of them in the slow tier alone."""
+    marked = [pytest.param(name, marks=[] if name in fast else pytest.mark.slow) for name in names]
+    return pytest.mark.parametrize("algorithm", marked)
+
+
+@by_algorithm(WITH_VALUES, "impala")
 def test_value_of_a_sure_reward(lab, step, algorithm):
     """One state, one decision, reward 1. Fails when values are not learned at all."""
     races = lab.races(lambda _state, _action: step(1.0, 0, "terminated"))
@@ -31,7 +39,7 @@ def test_value_of_a_sure_reward(lab, step, algorithm):
     assert trained.values(0) == pytest.approx([1.0], abs=0.1)
 
 
-@WITH_VALUES
+@by_algorithm(WITH_VALUES, "ppo")
 def test_value_depends_on_the_observation(lab, step, algorithm):
     """Reward +1 in state 1 and -1 in state 0. Fails when observations and rewards are misaligned."""
     races = lab.races(lambda state, _action: step(2.0 * state - 1.0, 0, "terminated"), starts=(0, 1))
@@ -39,7 +47,7 @@ def test_value_depends_on_the_observation(lab, step, algorithm):
     assert trained.values(0, 1) == pytest.approx([-1.0, 1.0], abs=0.15)
 
 
-@WITH_VALUES
+@by_algorithm(WITH_VALUES, "ppo", "impala", "iqn")
 def test_discount(lab, step, algorithm):
     """State 0 leads to 1, whose reward is 1: values gamma and 1. Fails when the future is miscounted."""
     races = lab.races(lambda state, _action: step(1.0, 0, "terminated") if state else step(0.0, 1))
@@ -47,7 +55,7 @@ def test_discount(lab, step, algorithm):
     assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.1)
 
 
-@WITH_VALUES
+@by_algorithm(WITH_VALUES, "ppo", "impala")
 def test_time_limits_have_a_future(lab, step, algorithm):
     """Reward 1 and a cut after each decision: 1 / (1 - gamma) = 2. Fails when a cut counts as an end (1)."""
     races = lab.races(lambda _state, _action: step(1.0, 0, "truncated"))
@@ -55,7 +63,7 @@ def test_time_limits_have_a_future(lab, step, algorithm):
     assert trained.values(0) == pytest.approx([2.0], abs=0.2)
 
 
-@ALGORITHMS
+@by_algorithm(ALGORITHM_NAMES, *ALGORITHM_NAMES)
 def test_choice_of_action(lab, step, algorithm):
     """One action pays, not the one an untrained agent takes. Fails when the reward does not reach the action."""
     untrained = lab.train(lab.spec(algorithm), lab.races(lambda _state, _action: step(0.0, 0)), 0)
@@ -64,7 +72,7 @@ def test_choice_of_action(lab, step, algorithm):
     assert lab.train(lab.spec(algorithm), races, 10).actions(0) == [paid]
 
 
-@ALGORITHMS
+@by_algorithm(ALGORITHM_NAMES, "impala", "dpo")
 def test_action_depends_on_the_observation(lab, step, algorithm):
     """The action equal to the state pays. Fails when the policy ignores what it sees."""
     races = lab.races(lambda state, action: step(float(action == state), 0, "terminated"), starts=(0, 1, 2))
@@ -72,7 +80,7 @@ def test_action_depends_on_the_observation(lab, step, algorithm):
     assert trained.actions(0, 1, 2) == [0, 1, 2]
 
 
-@ALGORITHMS
+@by_algorithm(ALGORITHM_NAMES, "ppo", "dpo")
 def test_delayed_reward(lab, step, algorithm):
     """One action at the start leads, two decisions later, to a reward; fails when credit does not travel back."""
     untrained = lab.train(lab.spec(algorithm), lab.races(lambda _state, _action: step(0.0, 0)), 0)
@@ -90,7 +98,7 @@ def test_delayed_reward(lab, step, algorithm):
     assert trained.actions(0) == [paid]
 
 
-@pytest.mark.parametrize("place", ["state", "hidden"])
+@pytest.mark.parametrize("place", ["state", pytest.param("hidden", marks=pytest.mark.slow)])
 def test_distribution_of_a_random_reward(lab, step, place):
     """Rewards 0 and 1 by chance: the low quantiles go to 0, the high ones to 1."""
     rng = np.random.default_rng(0)
@@ -112,12 +120,12 @@ OPTIONS = {
 }
 
 
-TAKES_LONG = {"no double DQN, hard target", "layer norm"}
+FAST = "prioritised, n-step"
 
 
 @pytest.mark.parametrize(
     ("extras", "changes"),
-    [pytest.param(*given, id=name, marks=[pytest.mark.slow] * (name in TAKES_LONG)) for name, given in OPTIONS.items()],
+    [pytest.param(*given, id=name, marks=[pytest.mark.slow] * (name != FAST)) for name, given in OPTIONS.items()],
 )
 def test_discount_and_choice_with_options(lab, step, extras, changes):
     """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
@@ -136,7 +144,7 @@ FUSIONS = {
 }
 
 
-@WITH_VALUES
+@by_algorithm(WITH_VALUES, "impala")
 @pytest.mark.parametrize("fusion", FUSIONS.values(), ids=list(FUSIONS))
 def test_discount_and_choice_with_every_fusion(lab, step, fusion, algorithm):
     """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
@@ -148,6 +156,7 @@ def test_discount_and_choice_with_every_fusion(lab, step, fusion, algorithm):
     assert trained.actions(1) == [2]
 
 
+@pytest.mark.slow
 def test_prioritised_replay_keeps_the_mean_of_a_random_reward(lab, step):
     """Rewards 0 (nine of ten) and 1: without importance weights the preference for surprises would raise the value."""
     rng = np.random.default_rng(0)

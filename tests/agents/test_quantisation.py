@@ -159,14 +159,19 @@ def naive_int8(
     return network.output_layers()[0](units)
 
 
+def need_int8() -> None:
+    """Skips where sums would saturate."""
+    try:
+        check_acting_precision("int8", CPU)
+    except ActingPrecisionError as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize("kind", ["policy", "iqn"])
 @pytest.mark.parametrize(("width", "num_cars"), [(34, 1), (35, 3), (36, 1), (36, 40), (64, 5), (128, 2)])
 def test_onnx_runtime_sums_the_same_integers(kind: str, width: int, num_cars: int) -> None:
     """Widths of four times a number take four pixels at once, others do not."""
-    try:
-        check_acting_precision("int8", CPU)
-    except ActingPrecisionError as error:
-        pytest.skip(str(error))  # sums would saturate
+    need_int8()
     network, seen = network_for(kind, width), views(num_cars, width)
     published = published_of(network, views(16, width))
     int8 = Int8Network(network, outputs_of(network))
@@ -195,7 +200,7 @@ def block_of(num_cars: int, seed: int = 0) -> ExperienceBlock:
 def test_actors_take_what_is_published_and_mostly_act_alike(lab, algorithm: str, precision, least: float) -> None:
     """Of networks that have learned nothing: differences between actions are as small as they get."""
     if precision == "int8":
-        pytest.importorskip("onnxruntime")
+        need_int8()
     spec = lab.spec(algorithm, {"embedding_at": "hidden"} if algorithm == "iqn" else {})
     exact = make_actor(replace(spec, precision="float32"), seed=0)
     actor = make_actor(replace(spec, precision="float32", acting_precision=precision), seed=0)

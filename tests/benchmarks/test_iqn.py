@@ -6,7 +6,6 @@ import json
 import sys
 
 import pytest
-import torch
 
 from benchmarks import iqn
 
@@ -21,9 +20,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "DEVICE_STEPS": 1,
     }.items():
         monkeypatch.setattr(iqn, name, value)
-    torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 def test_updates_and_decisions_are_timed(
     small: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,6 @@ import json
 import sys
 
 import pytest
-import torch
 
 from benchmarks import pretraining
 from rulka.params import Params, read_params
@@ -21,6 +20,7 @@ def small_params() -> Params:
     return Params.model_validate(params)
 
 
+@pytest.mark.slow
 def test_every_objective_and_the_clone_are_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -28,7 +28,6 @@ def test_every_objective_and_the_clone_are_timed(
         monkeypatch.setattr(pretraining, name, value)
     monkeypatch.setattr(pretraining, "read_params", small_params)
     monkeypatch.setattr(sys, "argv", ["pretraining", "--json"])
-    torch.set_num_threads(1)
     pretraining.main()
     rates = json.loads(capsys.readouterr().out.splitlines()[-1])["frames_per_s"]
     assert list(rates) == ["autoencoder", "vae", "simclr", "vicreg", "clone"]

@@ -58,7 +58,6 @@ def setting(tmp_path: Path) -> value_warmup.Setting:
 
 def test_rows_of_a_run(setting: value_warmup.Setting) -> None:
     """64 decisions of warm-up, in which the clone stays as it is, then an update every 32; looked at every 64."""
-    torch.set_num_threads(1)
     rows = value_warmup.train(setting, 1, value_warmup.Budget(env_steps=128, check_every=64, num_races=2))
     assert [row["env_steps"] for row in rows] == [0, 64, 128]
     assert rows[1]["mean_progress_m"] == rows[0]["mean_progress_m"]

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -18,13 +18,13 @@ from rulka.actions import FORWARD, action_table
 from rulka.calibration import command as calibration
 from rulka.datasets.demonstrations import race_of_driver
 from rulka.datasets.export import recording_of_race
-from rulka.datasets.frames import FrameIndex
 from rulka.datasets.races import RaceDataset, write_races
 from rulka.params import read_params
 from rulka.race_settings import RaceSettings
 from rulka.recordings import write_recording
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.tracks.generate import generate_track
+from tests.conftest import write_synthetic_frames
 
 TESTS = Path(__file__).parents[1]
 SMALL_VIDEO = {"num_races": 2, "video_width": 160, "video_height": 90, "video_fps": 2}
@@ -66,31 +66,32 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def project(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    recordings: Path,
-    write_frames: Callable[..., tuple[Path, FrameIndex]],
-    site,
-) -> Path:
-    """The current folder: parameters, presets, recordings, races, frames, an agent, a training run, a benchmark."""
-    project = tmp_path / "project"
-    (project / "data" / "races").mkdir(parents=True)
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory, recordings: Path) -> Path:
+    """What every project begins as; each test works on a copy."""
+    made = tmp_path_factory.mktemp("made")
+    (made / "data" / "races").mkdir(parents=True)
     for folder in ("out", "benchmarks", "runs/train/a"):
-        (project / folder).mkdir(parents=True)
+        (made / folder).mkdir(parents=True)
     params = yaml.safe_load((TESTS.parent / "params.yaml").read_text(encoding="utf-8"))
     params["evaluate"] |= SMALL_VIDEO
-    (project / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    shutil.copytree(TESTS.parent / "presets", project / "presets")
-    shutil.copytree(recordings, project / "recordings")
+    (made / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    shutil.copytree(TESTS.parent / "presets", made / "presets")
+    shutil.copytree(recordings, made / "recordings")
     races = tuple(EVALUATION.demonstration(number, speed) for number, speed in enumerate((6.0, 8.0)))
-    write_races(project / "data" / "races", RaceDataset(races, EVALUATION.short_track(), ()))
-    EVALUATION.save_driver(project / "data" / "agent", "agent", "ppo", FORWARD)
-    frames, _ = write_frames(num_races=3, num_frames=10)
-    frames.rename(project / "data" / "frames")
-    (project / "runs" / "train" / "a" / "metrics.jsonl").write_text(json.dumps({"env_steps": 1}) + "\n")
-    (project / "benchmarks" / "speed.py").write_text("print('10 per s')")
+    write_races(made / "data" / "races", RaceDataset(races, EVALUATION.short_track(), ()))
+    with chdir(TESTS.parent):
+        EVALUATION.save_driver(made / "data" / "agent", "agent", "ppo", FORWARD)
+    write_synthetic_frames(made / "data" / "frames", num_races=3, num_frames=10)
+    (made / "runs" / "train" / "a" / "metrics.jsonl").write_text(json.dumps({"env_steps": 1}) + "\n")
+    (made / "benchmarks" / "speed.py").write_text("print('10 per s')")
+    return made
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path, site) -> Path:
+    """The current folder: parameters, presets, recordings, races, frames, an agent, a training run, a benchmark."""
+    project = shutil.copytree(made, tmp_path / "project")
     site.add_map(7, EXCHANGE.MAP_UID)
     site.add_replay(7, 1, 1)
     monkeypatch.chdir(project)

@@ -31,11 +31,11 @@ from rulka.cli import COMMANDS, main
 from rulka.datasets.frames import FrameDataset
 from rulka.params import read_params
 from rulka.recordings import read_recording
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 SIZE_LIMIT_BYTES = 10
 """Smaller than any file that a command writes: what a full disk does."""
-LIMIT_S = 60.0
 CAPABILITY_VERSION = 0x20080522
 
 
@@ -230,6 +230,15 @@ ELSEWHERE = {
 }
 """Commands whose test is another one: a function below, or a file."""
 WRITING = [row for row in ROWS if row.writes]
+FIRST_WRITING = {row.command: row for row in reversed(WRITING)}
+every_writing_row = pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.arguments, marks=[pytest.mark.slow] * (FIRST_WRITING[row.command] is not row))
+        for row in WRITING
+    ],
+)
+"""In the fast tier one for each command."""
 ENDED: set[str] = set()
 """Arguments that came to their end in this process."""
 
@@ -321,7 +330,7 @@ def a_full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("row", WRITING, ids=lambda row: row.arguments)
+@every_writing_row
 def test_a_full_disk_is_one_line(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, row: Row
 ) -> None:
@@ -341,7 +350,7 @@ def test_a_full_disk_is_one_line(
     assert "File too large" in said
 
 
-@pytest.mark.parametrize("row", WRITING, ids=lambda row: row.arguments)
+@every_writing_row
 def test_a_folder_that_may_not_be_written_is_one_line(
     project: Path, capsys: pytest.CaptureFixture[str], row: Row
 ) -> None:
@@ -359,7 +368,7 @@ def test_a_folder_that_may_not_be_written_is_one_line(
     assert "is not writable" in said or "Permission denied" in said
 
 
-@pytest.mark.parametrize("row", WRITING, ids=lambda row: row.arguments)
+@every_writing_row
 def test_a_missing_folder_is_one_line(project: Path, capsys: pytest.CaptureFixture[str], row: Row) -> None:
     if "{place}" not in row.writes:
         Path(row.writes).unlink()
@@ -410,12 +419,13 @@ def line_with(process: subprocess.Popen[str], part: str) -> str:
     return next(line for line in process.stdout if part in line)
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_1_on_a_full_disk(project: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE_LIMIT_BYTES, SIZE_LIMIT_BYTES))
 
     with start("track", "show", "tiny", "--out", "out/a.png", preexec_fn=limit) as process:
-        _, said = process.communicate(timeout=LIMIT_S)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert said.splitlines()[0] == "error: out/a.png cannot be written: File too large"
     assert not list((project / "out").iterdir())
@@ -425,19 +435,25 @@ def test_a_process_ends_with_1_on_a_full_disk(project: Path) -> None:
 def test_a_full_disk_below_standard_output_is_one_line(project: Path) -> None:
     command = [sys.executable, "-m", "rulka.cli", "track", "list"]
     with Path("/dev/full").open("w") as full:
-        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S)
+        answer = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S
+        )
     assert answer.returncode == 1
     assert answer.stderr.startswith("error: there was no room for what had to be written: No space left on device\n")
     assert answer.stderr.count("\n") == 2, "the error and what to do"
 
 
-def test_a_game_is_served_and_checked(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_game_is_served_and_checked(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rulka.game.check.WAIT_S", PATIENCE_S)
+    monkeypatch.setattr("rulka.game.check.PATIENT_TIMEOUT_MS", round(1000 * PATIENCE_S))
     with start("serve-game", "--port", "0", "--track", "tiny", "--speed", "100") as game:
         port = line_with(game, "a game listens on").split(":")[1].split(";")[0]
-        assert call(f"game-check --port {port} --decisions 5 --speed 100 --json") == 0
+        assert call(f"game-check --port {port} --decisions 5 --speed 100 --limit-s {PATIENCE_S} --json") == 0
         assert not json.loads(capfd.readouterr().out)["deviations"]
         game.send_signal(signal.SIGINT)
-        said, errors = game.communicate(timeout=LIMIT_S)
+        said, errors = game.communicate(timeout=PATIENCE_S)
     assert (game.returncode, said) == (0, "stopped\n")
     assert "Traceback" not in errors
 
@@ -445,12 +461,12 @@ def test_a_game_is_served_and_checked(project: Path, capfd: pytest.CaptureFixtur
 def test_the_live_page_is_shown_until_ctrl_c(project: Path) -> None:
     with start("watch", "runs/train", "--port", "0") as page:
         address = line_with(page, "http://").split()[0]
-        with urllib.request.urlopen(address, timeout=LIMIT_S) as answer:
+        with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
             assert "<html" in answer.read().decode()
-        with urllib.request.urlopen(urljoin(address, "run.json"), timeout=LIMIT_S) as answer:
+        with urllib.request.urlopen(urljoin(address, "run.json"), timeout=PATIENCE_S) as answer:
             assert json.load(answer)
         page.send_signal(signal.SIGINT)
-        _, errors = page.communicate(timeout=LIMIT_S)
+        _, errors = page.communicate(timeout=PATIENCE_S)
     assert (page.returncode, errors) == (130, "interrupted\n")
 
 

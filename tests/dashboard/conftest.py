@@ -18,6 +18,7 @@ from rulka.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE, LiveCars
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 FLOWS = {"up": None, "pipeline": None, "server": {"url": "http://127.0.0.1:4200/api", "is": "nobody"}}
@@ -45,8 +46,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(project: Path, track: Track) -> Path:
-    """A run with two reports, half a line and cars on a generated track, at work."""
+def run(project: Path, track: Track, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with two reports, half a line and cars on a generated track, at work, however long a test takes."""
+    monkeypatch.setattr("rulka.dashboard.live.STALE_S", PATIENCE_S)
     folder = project / "runs/train/ppo-1"
     folder.mkdir(parents=True)
     lines = [

@@ -20,6 +20,7 @@ from rulka.errors import UserError
 from rulka.report.words import NONE
 from rulka.runtime.live import METRICS_FILE
 from tests.dashboard.conftest import PIPELINE, ROOT
+from tests.waiting import PATIENCE_S
 
 PARTS = ("/part/stages", "/part/flows", "/part/results", "/part/agents", "/part/frames")
 
@@ -216,7 +217,7 @@ def test_events_are_told_and_end_with_the_server(run: Path) -> None:
         server = make_server(PIPELINE)
         thread = threading.Thread(target=server.run, args=([door],), daemon=True)
         thread.start()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/events", timeout=20) as events:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/events", timeout=PATIENCE_S) as events:
             assert told(events)[1]["key"] == "runs/train/ppo-1"
             with (run / METRICS_FILE).open("a") as file:
                 file.write('2, "loss": 0.5}\n')
@@ -226,7 +227,7 @@ def test_events_are_told_and_end_with_the_server(run: Path) -> None:
             Path("dvc.lock").write_text("stages: {}")
             assert told(events) == ("changed", ["dvc.lock"])
             server.should_exit = True
-            thread.join(10.0)
+            thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, Keys
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.select import Select
 from starlette.applications import Starlette
 
 from rulka.dashboard.app import PAGES, make_server, open_port
@@ -22,11 +23,9 @@ from rulka.folders import RACES
 from rulka.runtime.live import METRICS_FILE, LiveCars
 from rulka.tracks.track import Track
 from tests.dashboard.conftest import CARS, PIPELINE, lap_of
+from tests.waiting import PATIENCE_S, wait_for
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-WIDTHS = {"desk": 1280, "phone": 390}
-PATIENCE_S = 40.0
-"""For machines that compute something else."""
 
 pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed: apt-get install chromium-driver"
@@ -58,6 +57,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     driver.quit()
 
 
+@pytest.fixture(autouse=True)
+def _nothing_shown(browser: Chrome) -> None:
+    """A page of the test before asks for its server again and again, and complains."""
+    browser.get("about:blank")
+    errors(browser)
+
+
 @pytest.fixture
 def site(run: Path, track: Track) -> Iterator[tuple[str, Starlette]]:
     """Address and application of a project with a training at work and two demonstrations."""
@@ -70,15 +76,8 @@ def site(run: Path, track: Track) -> Iterator[tuple[str, Starlette]]:
         thread.start()
         yield f"http://127.0.0.1:{door.getsockname()[1]}", server.config.app  # pyright: ignore
         server.should_exit = True
-        thread.join(20.0)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
-
-
-def wait(condition: Callable[[], object]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s, "it did not happen"
-        time.sleep(0.1)
 
 
 def errors(browser: Chrome) -> list[str]:
@@ -90,17 +89,18 @@ def set_width(browser: Chrome, width: int) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=list(WIDTHS))
+@pytest.mark.parametrize(
+    "width", [pytest.param(1280, id="desk", marks=pytest.mark.slow), pytest.param(390, id="phone")]
+)
 def test_pages_load_offline_without_an_error_and_fit(browser: Chrome, site: tuple[str, Starlette], width: int) -> None:
     address, _ = site
     set_width(browser, width)
-    errors(browser)
     for path in PAGES:
         browser.get(address + path)
         if path in ("/runs", "/replay"):
-            wait(lambda: browser.find_elements(By.CSS_SELECTOR, ".plot .main-svg"))
+            wait_for(lambda: browser.find_elements(By.CSS_SELECTOR, ".plot .main-svg"), "the chart")
         parts = browser.find_elements(By.CSS_SELECTOR, "[data-part]")
-        wait(lambda parts=parts: all(part.text for part in parts))
+        wait_for(lambda parts=parts: all(part.text for part in parts), f"the parts of {path}")
         names = browser.find_elements(By.CSS_SELECTOR, "table th:first-child")
         assert [name.text for name in names if name.text and name.size["width"] < 60] == [], "one letter a line"
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width, path
@@ -110,6 +110,7 @@ def test_pages_load_offline_without_an_error_and_fit(browser: Chrome, site: tupl
         assert errors(browser) == [], path
 
 
+@pytest.mark.slow
 def test_the_replay_moves_and_obeys_keys(browser: Chrome, site: tuple[str, Starlette]) -> None:
     set_width(browser, 1280)
     browser.get(f"{site[0]}/replay")
@@ -120,35 +121,38 @@ def test_the_replay_moves_and_obeys_keys(browser: Chrome, site: tuple[str, Starl
     def car() -> str:
         return browser.execute_script("return document.querySelector('#map circle').getAttribute('cx')")
 
-    wait(lambda: clock() > 0.2)
-    first_s, first = clock(), car()
-    wait(lambda: clock() > first_s + 0.3)
-    assert car() != first
-    body = browser.find_element(By.TAG_NAME, "body")
-    body.send_keys(Keys.SPACE)
-    assert browser.find_element(By.ID, "play").text == "Play"
-    slider = browser.find_element(By.ID, "time")
+    wait_for(lambda: clock() > 0.2, "the replay, which begins by itself")
+    moved, slider, play = car(), browser.find_element(By.ID, "time"), browser.find_element(By.ID, "play")
     slider.send_keys(Keys.HOME)
     assert clock() == 0.0
+    assert car() != moved
+    assert play.text == "Play"
+    Select(browser.find_element(By.ID, "pace")).select_by_value("0.25")  # so that it does not end by itself meanwhile
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.SPACE)
+    wait_for(lambda: clock() > 0.0, "the replay, which goes on")
+    assert play.text == "Pause"
+    body.send_keys(Keys.SPACE)
+    assert play.text == "Play"
     slider.send_keys(Keys.END)
     assert clock() == pytest.approx(12.05, abs=0.06)  # 300 m at 25 m/s, and the sample behind
     times = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#laps tr")]
     assert ["10.00" in times[0], "12.00" in times[1]] == [True, True]
 
 
+@pytest.mark.slow
 def test_the_replay_has_three_dimensions(browser: Chrome, site: tuple[str, Starlette]) -> None:
     set_width(browser, 1280)
     browser.get(f"{site[0]}/replay")
-    wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#laps tr"))
+    wait_for(lambda: browser.find_elements(By.CSS_SELECTOR, "#laps tr"), "the laps")
     deep = browser.find_element(By.ID, "deep")
     if not deep.is_enabled():
         pytest.skip("this browser has no WebGL")
     errors(browser)
     deep.send_keys(Keys.ENTER)
-    wait(lambda: browser.find_elements(By.CSS_SELECTOR, "#scene canvas"))
-    wait(
-        lambda: browser.execute_script("return document.getElementById('scene').data?.length") == 6
-    )  # road, edges, gates, 2 laps, cars
+    wait_for(lambda: browser.find_elements(By.CSS_SELECTOR, "#scene canvas"), "the scene")
+    num_drawn = "return document.getElementById('scene').data?.length"
+    wait_for(lambda: browser.execute_script(num_drawn) == 6, "road, edges, gates, two laps and the cars")
 
     def car() -> float:
         return browser.execute_script("return document.getElementById('scene').data[5].x[0]")
@@ -156,16 +160,16 @@ def test_the_replay_has_three_dimensions(browser: Chrome, site: tuple[str, Starl
     browser.find_element(By.ID, "time").send_keys(Keys.HOME)
     first = car()
     browser.find_element(By.ID, "play").click()
-    wait(lambda: abs(car() - first) > 1.0)
+    wait_for(lambda: abs(car() - first) > 1.0, "the car, which moves")
     assert errors(browser) == []
 
 
+@pytest.mark.slow
 def test_a_training_is_followed(browser: Chrome, site: tuple[str, Starlette], run: Path) -> None:
     """Cars and numbers that are written while the page is open; two pages, of which one listens for both."""
     set_width(browser, 390)
     address, app = site
     browser.get(f"{address}/live")
-    errors(browser)  # the page before has lost its server
     first = browser.current_window_handle
 
     def places() -> list[str]:
@@ -176,26 +180,27 @@ def test_a_training_is_followed(browser: Chrome, site: tuple[str, Starlette], ru
     def seen() -> str:
         return browser.execute_script("return document.documentElement.dataset.seen ?? ''")
 
-    wait(lambda: len(places()) == 3)
+    wait_for(lambda: len(places()) == 3, "three cars")
     before = places()
     browser.switch_to.new_window("tab")
     browser.get(f"{address}/live")
-    wait(lambda: len(places()) == 3)
+    wait_for(lambda: len(places()) == 3, "three cars")
     cars = LiveCars(run)
     cars.add(0, CARS[1:2] + 5.0)
     cars.write()
     with (run / METRICS_FILE).open("a") as file:
         file.write("2}\n" + json.dumps({"env_steps": 256, "loss": 0.1}) + "\n")
-    wait(lambda: seen() == "256")
-    wait(lambda: len(places()) == 1)
+    wait_for(lambda: seen() == "256", "the new line")
+    wait_for(lambda: len(places()) == 1, "the one car that is left")
     assert places()[0] not in before
-    wait(lambda: app.state.watcher.num_listeners == 1)
+    wait_for(lambda: app.state.watcher.num_listeners == 1, "one listener")
     browser.close()
     browser.switch_to.window(first)
-    wait(lambda: seen() == "256")  # also of a page that was not seen meanwhile
+    wait_for(lambda: seen() == "256", "the new line on the page that was not seen meanwhile")
     assert errors(browser) == []
 
 
+@pytest.mark.slow
 def test_everything_is_reached_by_keyboard(browser: Chrome, site: tuple[str, Starlette]) -> None:
     set_width(browser, 390)
     browser.get(f"{site[0]}/")
@@ -210,9 +215,10 @@ def test_everything_is_reached_by_keyboard(browser: Chrome, site: tuple[str, Sta
     for _ in range(len(reached) - 1 - reached.index("Training")):
         browser.switch_to.active_element.send_keys(Keys.SHIFT, Keys.TAB)
     browser.find_element(By.LINK_TEXT, "Training").send_keys(Keys.ENTER)
-    wait(lambda: browser.current_url.endswith("/runs"))
+    wait_for(lambda: browser.current_url.endswith("/runs"), "the page of trainings")
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_is_said(browser: Chrome, run: Path) -> None:
     del run
     with open_port(0) as door:
@@ -222,8 +228,9 @@ def test_a_server_that_ends_is_said(browser: Chrome, run: Path) -> None:
         browser.get(f"http://127.0.0.1:{door.getsockname()[1]}/live")
         lost = browser.find_element(By.ID, "lost")
         assert not lost.is_displayed()
-        wait(lambda: server.config.app.state.watcher.num_listeners == 1)  # pyright: ignore
+        app: Any = server.config.app
+        wait_for(lambda: app.state.watcher.num_listeners == 1, "the listener")
         server.should_exit = True
-        thread.join(20.0)
-    wait(lost.is_displayed)
+        thread.join(PATIENCE_S)
+    wait_for(lost.is_displayed, "what is said of the server")
     assert "rulka dashboard" in lost.text

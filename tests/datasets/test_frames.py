@@ -349,7 +349,7 @@ def test_card_says_who_rendered(write_frames: Write) -> None:
 @pytest.mark.parametrize("frames", [1, 2, 5])
 def test_what_is_seen_at_once_never_comes_from_another_race(write_frames: Write, frames: int) -> None:
     """Frame by frame: the one so many decisions before, or the first of the race."""
-    folder, _ = write_frames(3, num_frames=6)
+    folder, _ = write_frames(num_races=3, num_frames=6)
     dataset = FrameDataset(folder, "train", frames)
     images, races = dataset.images[:], dataset.race_index[:]
     numbers = np.random.default_rng(0).permutation(len(dataset))

@@ -29,6 +29,7 @@ from rulka.simulator.driver import PurePursuitDriver, sample_skills
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
+from tests.waiting import PATIENCE_S
 
 PARAMS = read_params()
 TABLE = action_table(5)
@@ -79,12 +80,13 @@ def port() -> Iterator[int]:
     thread.start()
     yield server.port
     server.stop()
-    thread.join(5)
+    thread.join(PATIENCE_S)
 
 
 @pytest.fixture
 def game(port: int) -> Iterator[GameCapture]:
-    with GameCapture(GameLink(port=port, speed=100.0), TRACK, SETTINGS) as capture:
+    link = GameLink(port=port, speed=100.0, timeout_s=PATIENCE_S, patience_s=PATIENCE_S)
+    with GameCapture(link, TRACK, SETTINGS) as capture:
         yield capture
 
 

@@ -22,6 +22,7 @@ from rulka.datasets.frames import FrameDataError, FrameDataset, FrameIndex, Spli
 from rulka.datasets.hugging_face import INDEX_FILE, SPLITS, export_frames, import_frames, stage_writing
 
 Write = Callable[..., tuple[Path, FrameIndex]]
+ROOT = Path(__file__).parents[2]
 ARRAYS = ("images", "floats", "action", "action_share", "tick_actions", "controls", "time_ms", "along_m", "race_index")
 
 
@@ -130,27 +131,46 @@ def dvc(project: Path, *arguments: str) -> str:
     return answer.stdout
 
 
-def test_frames_that_were_imported_are_used_and_kept(
-    exported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The place that stages read frames from is the output of one; what the command advises holds DVC off it."""
-    project = tmp_path / "project"
-    (project / ".dvc").mkdir(parents=True)
-    (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
-    (project / "data").mkdir()
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project, now the current folder, with stages that write and read the place where stages read frames from."""
+    folder = tmp_path / "project"
+    (folder / "data").mkdir(parents=True)
     make = "mkdir -p data/frames && echo captured > data/frames/captured"
     stages = {
         "capture": {"cmd": make, "outs": [{"data/frames": {"persist": True}}]},
         "pretrain": {"cmd": "ls data/frames > seen", "deps": ["data/frames"], "outs": ["seen"]},
     }
-    (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
-    shutil.copy("params.yaml", project)
-    monkeypatch.chdir(project)
+    (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+    shutil.copy(ROOT / "params.yaml", folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def advised(
+    exported: tuple[Path, Path], project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
+    """Imports frames into the project; what to tell DVC then, by what the command says."""
     monkeypatch.setattr(sys, "argv", ["rulka", "frames", "import", str(exported[1])])
     cli.main()
-    advised = re.search(r"stage capture writes there too: `dvc (freeze capture)` keeps these", capsys.readouterr().out)
-    assert advised
-    dvc(project, *advised[1].split())
+    said = re.search(r"stage capture writes there too: `dvc (.*)` keeps these", capsys.readouterr().out)
+    assert said
+    return said[1].split()
+
+
+def test_who_imports_frames_where_a_stage_writes_is_advised_to_freeze_it(project: Path, advised: list[str]) -> None:
+    assert advised == ["freeze", "capture"]
+    assert len(FrameDataset(project / "data" / "frames", "train")) > 0
+
+
+@pytest.mark.slow
+def test_frames_that_were_imported_are_used_and_kept(project: Path, advised: list[str]) -> None:
+    """The place that stages read frames from is the output of one; what the command advises holds DVC off it."""
+    (project / ".dvc").mkdir()
+    core = "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
+    (project / ".dvc" / "config").write_text(core)
+    dvc(project, *advised)
     for _ in range(2):
         dvc(project, "repro")
         assert "index.json" in (project / "seen").read_text()

@@ -14,8 +14,9 @@ from types import ModuleType
 import pytest
 import yaml
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=LIMIT_S,
+        timeout=PATIENCE_S,
     )
     assert (answer.returncode, answer.stdout) == (0, ""), answer.stderr
     return folder

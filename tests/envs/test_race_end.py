@@ -29,6 +29,7 @@ from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LON
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.progress import PATH_SEARCH_ZONES, all_zones, locate, zone_frames
 from rulka.tracks.track import Track
+from tests.waiting import PATIENCE_S
 
 TABLE: ActionTable = action_table(5)
 GAS, GAS_LEFT, COAST, BRAKE = 0, 1, 3, 6
@@ -125,13 +126,14 @@ class Lab:
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
         limits = self.params.race_end.model_dump()
-        env = GameEnv(self.track, port=server.port, speed=100.0, **limits)
+        waits = {"timeout_s": PATIENCE_S, "patience_s": PATIENCE_S}
+        env = GameEnv(self.track, port=server.port, speed=100.0, **waits, **limits)
         try:
             return self._drive(env, script)
         finally:
             env.close()
             server.stop()
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
     def _drive(self, env: RaceEnv | GameEnv, script: Script) -> End:
         env.reset(seed=0)

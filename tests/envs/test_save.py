@@ -15,6 +15,7 @@ from rulka.observation import NUM_FLOATS
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import Track
 from tests.conftest import sees
+from tests.waiting import PATIENCE_S
 
 NUM_CARS = 5
 
@@ -69,7 +70,7 @@ def test_a_restored_batch_goes_on_as_the_uninterrupted_one(straight) -> None:
     queue = context.Queue()
     process = context.Process(target=in_another_process, args=(queue, straight, saved, actions[33:]))
     process.start()
-    assert queue.get(timeout=60) == expected
+    assert queue.get(timeout=PATIENCE_S) == expected
     process.join()
 
 

@@ -18,13 +18,14 @@ from rulka.race_settings import ALIKE, RaceSettings
 from rulka.schedule import Moment
 from rulka.simulator.simulator import SimulatorError
 from rulka.tracks.track import TrackError
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_importing_rulka_is_cheap() -> None:
     code = "import sys, rulka; print([m for m in ('numba', 'torch', 'prefect', 'pandas') if m in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert run.stdout.strip() == "[]"
 
 

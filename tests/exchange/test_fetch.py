@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -233,8 +234,11 @@ def test_a_site_that_pages_in_circles_ends(site, client) -> None:
 
 
 def test_nobody_there(clock) -> None:
-    with Client("http://127.0.0.1:9", clock.pace()) as client, pytest.raises(UnavailableError, match="ConnectError"):
-        client.get_json("/api/tracks", {})
+    with socket.socket() as kept:  # nobody listens on it, and nobody else gets it
+        kept.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{kept.getsockname()[1]}"
+        with Client(address, clock.pace()) as client, pytest.raises(UnavailableError, match="ConnectError"):
+            client.get_json("/api/tracks", {})
     with pytest.raises(UnavailableError, match="no address"):
         Client("tmnf.exchange", clock.pace())
 

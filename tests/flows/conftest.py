@@ -3,15 +3,22 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from filelock import FileLock
 
+from rulka.ports import reserved_port
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 RULKA = [sys.executable, "-m", "rulka.cli"]
 DVC = [sys.executable, "-m", "dvc"]
+NIGHTLY = 'cron: "0 3 * * *"'
 
 TOY_GRAPH = """\
 stages:
@@ -31,13 +38,17 @@ stages:
 
 @pytest.fixture(scope="session")
 def prefect_server(prefect_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    from prefect.testing.utilities import prefect_test_harness  # Prefect's whole server: not where it is not used
+    # Prefect's whole server: not where it is not used.
+    from prefect.settings import PREFECT_HOME, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
 
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(prefect_database, folder / "prefect-test.db")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, reserved_port() as port:
         patch.setattr("prefect.testing.utilities.mkdtemp", lambda: str(folder))  # where it looks for its database
-        with prefect_test_harness(server_startup_timeout=120):
+        patch.setattr("prefect.testing.utilities._find_available_port", lambda: port)
+        # Its home would be in this checkout, where another run of the tests may have one too.
+        with temporary_settings({PREFECT_HOME: folder}), prefect_test_harness(server_startup_timeout=int(PATIENCE_S)):
             yield
 
 
@@ -46,9 +57,15 @@ def make_project(folder: Path, graph: str = TOY_GRAPH) -> Path:
     (folder / "dvc.yaml").write_text(graph)
     (folder / ".dvc").mkdir()
     (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
-    for name in ("prefect.yaml", "prefect.toml"):
-        shutil.copy(ROOT / name, folder / name)
+    shutil.copy(ROOT / "prefect.toml", folder / "prefect.toml")
+    (folder / "prefect.yaml").write_text(far_from_now((ROOT / "prefect.yaml").read_text()))
     return folder
+
+
+def far_from_now(deployments: str) -> str:
+    """Puts the nightly evaluation of a `prefect.yaml` half a day away: none begins by itself while a test runs."""
+    assert NIGHTLY in deployments
+    return deployments.replace(NIGHTLY, f'cron: "0 {(datetime.now(UTC).hour + 12) % 24} * * *"')
 
 
 @pytest.fixture
@@ -94,6 +111,22 @@ def change_command(stage: str, command: str) -> None:
     graph = yaml.safe_load(Path("dvc.yaml").read_text())
     graph["stages"][stage]["cmd"] = command
     Path("dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False))
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Replaces a file that somebody reads again and again: never is it empty, or half of it there."""
+    beside = file.with_name(f"{file.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(file)
+
+
+def family_of(process: psutil.Process) -> dict[psutil.Process, list[str]]:
+    """Returns all that a process has started, and these in turn, with their command lines."""
+    family = {}
+    for one in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it may end between two looks
+            family[one] = one.cmdline()
+    return family
 
 
 def dvc(*arguments: str) -> str:

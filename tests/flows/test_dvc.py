@@ -1,7 +1,6 @@
 import json
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,11 @@ from flows.process import CommandError
 from rulka.graph import LockFileError
 from rulka.versions.busy import PATHS_LOCK_FILE, DvcError
 from tests.flows.conftest import DVC, change_command, dvc
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def reproduce(stage: str, said: list[str] | None = None, *, force: bool = False) -> Outcome:
-    return reproduce_stage(stage, force=force, say=(said if said is not None else []).append, timeout_s=60)
+    return reproduce_stage(stage, force=force, say=(said if said is not None else []).append, timeout_s=PATIENCE_S)
 
 
 def test_what_came_of_a_stage_is_what_dvc_says(toy_project: Path) -> None:
@@ -65,9 +65,9 @@ def test_a_stage_waits_for_a_dvc_in_a_terminal(toy_project: Path) -> None:
         Path("go").touch()
 
     with subprocess.Popen([*DVC, "repro", "races"], stdout=subprocess.PIPE, text=True) as terminal:
-        while not Path("started").exists():
-            time.sleep(0.05)
-        assert reproduce_stage("capture", force=False, say=say, timeout_s=60) is Outcome.RAN
+        wait_for(lambda: Path("started").exists() or terminal.poll() is not None, "the stage")
+        assert terminal.poll() is None
+        assert reproduce_stage("capture", force=False, say=say, timeout_s=PATIENCE_S) is Outcome.RAN
         terminal.communicate()
     assert terminal.returncode == 0
     assert said[0].startswith(f"waiting for process {terminal.pid} (`")
@@ -76,9 +76,9 @@ def test_a_stage_waits_for_a_dvc_in_a_terminal(toy_project: Path) -> None:
 
 def test_a_lock_that_nobody_will_free_is_named(toy_project: Path) -> None:
     PATHS_LOCK_FILE.parent.mkdir(parents=True, exist_ok=True)
-    with subprocess.Popen(["sleep", "60"]) as other:
+    with subprocess.Popen(["sleep", "600"]) as other:
         PATHS_LOCK_FILE.write_text(json.dumps({"write": {"/data": {"pid": other.pid, "cmd": "dvc repro"}}}))
-        with pytest.raises(DvcError, match=f"names process {other.pid}, which is no DVC but `sleep 60`") as refusal:
+        with pytest.raises(DvcError, match=f"names process {other.pid}, which is no DVC but `sleep 600`") as refusal:
             wait_for_dvc(lambda _: None)
         other.kill()
     assert f"remove {PATHS_LOCK_FILE}" in refusal.value.hint

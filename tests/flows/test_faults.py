@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +19,10 @@ import pytest
 from flows.dvc import Outcome, reproduce_stage
 from flows.process import CommandError
 from flows.server import is_ready
-from tests.flows.conftest import ROOT, RULKA, change_command, make_project, use_before
-from tests.flows.test_stack import PREFECT, call, free_port, wait_for
+from rulka.ports import reserved_port
+from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, use_before
+from tests.flows.test_stack import PREFECT, call
+from tests.waiting import PATIENCE_S, wait_for
 
 KILL = "{ test -e killed || { touch killed; kill -9 %s; sleep 1; }; }"
 """Kills once, by the shell's word for a process: itself or its parent, which is DVC."""
@@ -29,11 +30,20 @@ STEPS = ["mkdir -p data/races data/frames", "echo hal > data/frames/x", "cp data
 
 
 def reproduced(stage: str) -> Outcome:
-    return reproduce_stage(stage, force=False, say=lambda _: None, timeout_s=100.0)
+    return reproduce_stage(stage, force=False, say=lambda _: None, timeout_s=PATIENCE_S)
 
 
-@pytest.mark.parametrize("moment", ["before it writes", "half-written", "before DVC records it"])
-@pytest.mark.parametrize("killed", ["stage", "DVC"])
+@pytest.mark.parametrize(
+    ("killed", "moment"),
+    [
+        ("stage", "half-written"),
+        ("DVC", "before DVC records it"),
+        pytest.param("stage", "before it writes", marks=pytest.mark.slow),
+        pytest.param("stage", "before DVC records it", marks=pytest.mark.slow),
+        pytest.param("DVC", "before it writes", marks=pytest.mark.slow),
+        pytest.param("DVC", "half-written", marks=pytest.mark.slow),
+    ],
+)
 def test_a_stage_or_dvc_killed_at_any_moment_is_run_again(toy_project: Path, killed: str, moment: str) -> None:
     assert reproduced("races") is Outcome.RAN
     at = ["before it writes", "half-written", "before DVC records it"].index(moment) + 1
@@ -63,6 +73,7 @@ def test_a_damaged_entry_of_dvcs_cache_is_not_taken(toy_project: Path) -> None:
     assert Path("data/frames/x").read_text() == "1\n"
 
 
+@pytest.mark.slow
 def test_a_cut_off_output_is_brought_back(toy_project: Path) -> None:
     reproduced("races")
     reproduced("capture")
@@ -83,30 +94,41 @@ class Up:
 
     def named(self, *words: str) -> list[psutil.Process]:
         """Those of its processes whose command line has these words."""
-        found = []
-        for process in self.process.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                found += [process] if set(words) <= {Path(word).name for word in process.cmdline()} else []
-        return found
+        family = family_of(self.process)
+        return [one for one, command in family.items() if set(words) <= {Path(word).name for word in command}]
+
+    def kill(self, *words: str) -> None:
+        """Kills the one whose command line has these words."""
+        # What it starts has its command line for a moment, too, and then one of its own.
+        (process,) = wait_for(
+            lambda: found if len(found := self.named(*words)) == 1 else [], f"one process of {' '.join(words)}"
+        )
+        process.kill()
 
 
 @pytest.fixture
 def up(tmp_path: Path, prefect_database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
     monkeypatch.chdir(use_before(make_project(tmp_path), prefect_database))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    url = f"http://127.0.0.1:{free_port()}/api"
-    Path(".env").write_text(f"PREFECT_API_URL={url}\n")
-    with Path("up.log").open("w") as log, subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as process:
-        stack = Up(psutil.Process(process.pid), url)
-        wait_for(lambda: "Ctrl-C stops" in stack.said() or process.poll() is not None, 300.0)
-        assert process.poll() is None, stack.said()
-        yield stack
-        process.send_signal(signal.SIGINT)
-        process.wait(120)
+    with reserved_port() as port, Path("up.log").open("w") as log:
+        url = f"http://127.0.0.1:{port}/api"
+        Path(".env").write_text(f"PREFECT_API_URL={url}\n")
+        with subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as process:
+            try:
+                stack = Up(psutil.Process(process.pid), url)
+                wait_for(lambda: "Ctrl-C stops" in stack.said() or process.poll() is not None, "`rulka up`")
+                assert process.poll() is None, stack.said()
+                yield stack
+                process.send_signal(signal.SIGINT)
+                process.wait(PATIENCE_S)
+            finally:
+                process.kill()
 
 
 SERVER, WORKER, FLOW = ("prefect", "server", "start"), ("prefect", "worker", "start"), ("prefect.engine",)
-IN_CAPTURE, IN_EVALUATE = ("sleep", "4.1"), ("sleep", "3.1")
+BETWEEN, IN_FLOW, IN_CAPTURE, IN_EVALUATE = "between two runs", "in a flow", "in capture", "in evaluate"
+HELD = "touch 'in {0}' && until test -e 'go on from {0}'; do sleep 0.1; done && mkdir -p {1}"
+"""The beginning of a stage that stays at work until it may go on."""
 
 
 @pytest.mark.slow
@@ -114,32 +136,40 @@ IN_CAPTURE, IN_EVALUATE = ("sleep", "4.1"), ("sleep", "3.1")
 @pytest.mark.parametrize(
     ("victim", "moments", "said"),
     [
-        (SERVER, [(), FLOW, IN_CAPTURE], "the server ended with exit code -9; starting it again"),
-        (WORKER, [(), FLOW, IN_CAPTURE], "the worker ended with exit code -9; starting it again"),
-        (FLOW, [FLOW, IN_CAPTURE, IN_EVALUATE], ""),
+        (SERVER, [BETWEEN, IN_FLOW, IN_CAPTURE], "the server ended with exit code -9; starting it again"),
+        (WORKER, [BETWEEN, IN_FLOW, IN_CAPTURE], "the worker ended with exit code -9; starting it again"),
+        (FLOW, [IN_FLOW, IN_CAPTURE, IN_EVALUATE], ""),
     ],
     ids=["server", "worker", "flow"],
 )
 def test_whatever_is_killed_of_the_stack_at_three_moments_the_next_run_completes(
-    up: Up, victim: tuple[str, ...], moments: list[tuple[str, ...]], said: str
+    up: Up, victim: tuple[str, ...], moments: list[str], said: str
 ) -> None:
-    """A moment is a process that is there: none is between two runs."""
+    go_on = [Path(f"go on from {stage}") for stage in ("capture", "evaluate")]
     for number, moment in enumerate(moments):
-        change_command("capture", f"sleep 4.1 && mkdir -p data/frames && echo {number} > data/frames/x")
-        change_command("evaluate", "sleep 3.1 && mkdir -p data/evaluation && cp data/frames/x data/evaluation/x")
-        if moment:
+        for file in (*go_on, Path(IN_CAPTURE), Path(IN_EVALUATE)):
+            file.unlink(missing_ok=True)
+        change_command("capture", f"{HELD.format('capture', 'data/frames')} && echo {number} > data/frames/x")
+        change_command("evaluate", f"{HELD.format('evaluate', 'data/evaluation')} && cp data/frames/x data/evaluation/")
+        if moment != BETWEEN:
             assert call(*PREFECT, "deployment", "run", "rulka/full-pipeline").returncode == 0
-            wait_for(lambda words=moment: up.named(*words))
-        (process,) = up.named(*victim)
-        process.kill()
+        if moment == IN_FLOW:
+            wait_for(lambda: up.named(*FLOW), "a flow")
+        if moment == IN_EVALUATE:
+            go_on[0].touch()
+        if moment in (IN_CAPTURE, IN_EVALUATE):
+            wait_for(Path(moment).exists, moment)
+        up.kill(*victim)
+        for file in go_on:
+            file.touch()
         if said:
-            wait_for(lambda times=number + 1: up.said().count(said) == times)
-            wait_for(lambda: is_ready(up.url))
+            wait_for(lambda times=number + 1: up.said().count(said) == times, said)
+            wait_for(lambda: is_ready(up.url), "the server")
         next_run = call(*PREFECT, "deployment", "run", "rulka/full-pipeline", "--watch")
         assert next_run.returncode == 0, next_run.stdout + next_run.stderr + up.said()
         assert Path("data/evaluation/x").read_text() == f"{number}\n"
     # The worker looks after its runs' ends, each at its own time.
-    wait_for(lambda: "\nrunning: " not in call(*RULKA, "status").stdout)
+    wait_for(lambda: "\nrunning: " not in call(*RULKA, "status").stdout, "the end of all runs")
     runs = json.loads(call(*PREFECT, "flow-run", "ls", "--output", "json", "--limit", "50").stdout)
     ends = Counter(run["state"]["name"] for run in runs if not run["auto_scheduled"])
     assert ends["Completed"] >= len(moments)

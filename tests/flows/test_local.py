@@ -8,18 +8,20 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import yaml
+from dvc.repo import Repo
 
 from flows.local import preview, preview_text
 from rulka.errors import UserError
 from rulka.graph import read_graph
 from rulka.params import ParamsError
-from tests.flows.conftest import ROOT, RULKA, change_command, dvc, make_project
+from tests.flows.conftest import ROOT, RULKA, change_command, dvc, family_of, make_project
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def stand_in_graph() -> str:
@@ -40,12 +42,13 @@ def _own_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_own_port")
 def test_every_stage_of_this_project_through_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(make_project(tmp_path, stand_in_graph()))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     stages = list(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
-    answer = subprocess.run([*RULKA, "run", "--json"], capture_output=True, text=True, check=False, timeout=500)
+    answer = subprocess.run([*RULKA, "run", "--json"], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert json.loads(answer.stdout) == {"stages": dict.fromkeys(stages, "ran"), "stale_upstream": []}
     assert f"\nran: {', '.join(stages)}\n" in answer.stderr
@@ -54,7 +57,14 @@ def test_every_stage_of_this_project_through_the_flow(tmp_path: Path, monkeypatc
     assert stat.S_IMODE(Path(".prefect/profiles.toml").stat().st_mode) == 0o600
 
 
-def test_a_dry_run_says_what_would_run(toy_project: Path) -> None:
+def status_here(stages: list[str]) -> dict[str, Any]:
+    """What `dvc status --json` says, whose start takes longer than its work."""
+    with Repo() as repo:
+        return repo.status(stages or None)
+
+
+def test_a_dry_run_says_what_would_run(toy_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.dvc._status", status_here)
     shutil.copy(ROOT / "params.yaml", "params.yaml")
     everything = ["races", "capture", "evaluate"]
     nothing: dict[str, list[str]] = {"runs": [], "may_follow": [], "unchanged": [], "stale_upstream": []}
@@ -83,34 +93,34 @@ def test_a_dry_run_says_what_would_run(toy_project: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only the Linux kernel ends children with their parent")
 @pytest.mark.usefixtures("used_project", "_own_port")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_nothing_is_left_of_a_run_that_is_ended(number: signal.Signals) -> None:
-    change_command("races", "sleep 300")
+    change_command("races", "sleep 600")
     with subprocess.Popen(
         [*RULKA, "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as run:
         this = psutil.Process(run.pid)
-        deadline_s = time.monotonic() + 300
-        family: list[psutil.Process] = []
-        while "sleep" not in [process.name() for process in family]:
+
+        def family_at_work() -> dict[psutil.Process, list[str]]:
             assert run.poll() is None
-            assert time.monotonic() < deadline_s
-            time.sleep(0.2)
-            family = this.children(recursive=True)
-        sleeping = [process for process in family if process.name() == "sleep"]
+            family = family_of(this)
+            return family if ["sleep", "600"] in family.values() else {}
+
+        family = wait_for(family_at_work, "the stage")
         if number == signal.SIGINT:
             # As a terminal does: to everything in its foreground.
             os.killpg(run.pid, number)
-            _, said = run.communicate(timeout=120)
+            _, said = run.communicate(timeout=PATIENCE_S)
             assert run.returncode == 130
             assert said.endswith(b"interrupted\n")
         else:
             run.kill()
-            run.communicate(timeout=120)
+            run.communicate(timeout=PATIENCE_S)
             # A real stage looks after its starters itself, see rulka.stage; this one cannot.
-            for process in sleeping:
-                process.kill()
-    _, left = psutil.wait_procs(family, timeout=60)
+            for process, command in family.items():
+                if command == ["sleep", "600"]:
+                    process.kill()
+    _, left = psutil.wait_procs(family, timeout=PATIENCE_S)
     assert left == []
 
 
@@ -122,13 +132,13 @@ def no_privileges() -> None:
 
 class TestRefusals:
     @pytest.mark.skipif(sys.platform != "linux", reason="only there can a test of root's be without root's privileges")
-    @pytest.mark.parametrize("command", ["run", "up", "doctor"])
+    @pytest.mark.parametrize("command", ["run", "up", pytest.param("doctor", marks=pytest.mark.slow)])
     def test_a_read_only_folder_is_named(self, toy_project: Path, command: str) -> None:
         folders = (toy_project, toy_project / ".dvc")
         for folder in folders:
             folder.chmod(0o555)
         answer = subprocess.run(
-            [*RULKA, command], preexec_fn=no_privileges, capture_output=True, text=True, check=False, timeout=300
+            [*RULKA, command], preexec_fn=no_privileges, capture_output=True, text=True, check=False
         )
         for folder in folders:
             folder.chmod(0o755)
@@ -144,9 +154,7 @@ class TestRefusals:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        answer = subprocess.run(
-            [*RULKA, command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
-        )
+        answer = subprocess.run([*RULKA, command], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert answer.returncode == 1
         assert answer.stderr == f"error: there is no dvc.yaml in {tmp_path}\n  Run this from the root of the project.\n"
         assert not list(tmp_path.iterdir())

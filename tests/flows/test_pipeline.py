@@ -90,6 +90,7 @@ class TestRuns:
         assert state.message == "ran: evaluate"
         assert ran(caplog) == ["evaluating"]
 
+    @pytest.mark.slow
     def test_stale_stages_upstream_are_named(self, toy_project: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert pipeline(return_state=True).is_completed()
         change_command("races", "mkdir -p data/races && echo 2 > data/races/x")
@@ -103,6 +104,7 @@ class TestRuns:
             line.levelname == "WARNING" and "stage races is out of date" in line.message for line in caplog.records
         )
 
+    @pytest.mark.slow
     def test_a_run_waits_for_the_one_before(self, toy_project: Path, caplog: pytest.LogCaptureFixture) -> None:
         with subprocess.Popen(
             [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -128,6 +130,7 @@ class TestRuns:
         assert "no races" in caplog.messages
         assert not Path("data/evaluation").exists()
 
+    @pytest.mark.slow
     def test_what_was_killed_and_can_go_on_is_started_once_more(
         self, toy_project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -166,6 +169,7 @@ class TestRuns:
             "  Mend that, then `rulka run races`.",
         ]
 
+    @pytest.mark.slow
     def test_a_stage_that_takes_too_long_fails(self, toy_project: Path) -> None:
         change_command("races", "sleep 60")
         state = pipeline(timeout_h=2.0 / 3600, return_state=True)

@@ -1,6 +1,9 @@
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from uuid import UUID
 
 import pytest
@@ -10,7 +13,18 @@ from prefect.states import Running, Scheduled
 
 from flows.access import password
 from flows.pipeline import pipeline
-from flows.server import ServerError, address, api_url, close_abandoned_runs, close_missed_runs, server_and_secret
+from flows.server import (
+    Occupant,
+    ServerError,
+    address,
+    api_url,
+    close_abandoned_runs,
+    close_missed_runs,
+    occupant,
+    server_and_secret,
+)
+from rulka.ports import reserved_port
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -53,12 +67,25 @@ def planned_by_prefect(*runs: UUID) -> None:
     """Marks runs as made from a schedule, which only Prefect's scheduler can, and it does not run in tests."""
     database = get_current_settings().server.database.connection_url
     assert database is not None
-    with sqlite3.connect(database.get_secret_value().partition("///")[2], timeout=60) as connection:
+    file = database.get_secret_value().partition("///")[2]
+    with closing(sqlite3.connect(file, timeout=PATIENCE_S)) as connection, connection:
         for run in runs:
             changed = connection.execute("UPDATE flow_run SET auto_scheduled = 1 WHERE id = ?", [str(run)])
             assert changed.rowcount == 1
 
 
+def test_a_program_that_is_no_server_of_prefect_is_told_from_nobody() -> None:
+    with reserved_port() as port:
+        url = f"http://127.0.0.1:{port}/api"
+        assert occupant(url, "me:mine") is Occupant.NOBODY
+        with HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler) as other:
+            Thread(target=other.serve_forever, args=(0.02,)).start()
+            found = occupant(url, "me:mine")
+            other.shutdown()
+    assert found is Occupant.OTHER_PROGRAM
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect_server")
 class TestRuns:
     def deployments(self, client: SyncPrefectClient) -> list[UUID]:

@@ -6,16 +6,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -23,30 +21,19 @@ import yaml
 
 from flows.access import CLIENT_KEY, PROFILE, PROFILES_FILE
 from flows.server import is_ready, wait_until_ready
-from flows.stack import server_part, stack_environment
+from flows.stack import down, server_part, stack_environment
 from flows.supervisor import Supervisor
-from tests.flows.conftest import ROOT, RULKA, change_command, make_project, use_before
+from flows.turns import Holder
+from rulka.ports import reserved_port
+from tests.flows.conftest import ROOT, RULKA, change_command, family_of, make_project, use_before, write_whole
+from tests.waiting import PATIENCE_S, wait_for
 
 PREFECT = [sys.executable, "-m", "prefect"]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
-    deadline_s = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)
-    return value
-
-
 def call(*command: str) -> subprocess.CompletedProcess[str]:
     """Calls a program in the working directory to its end."""
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,7 @@ class Stack:
         body = None if method in ("GET", "OPTIONS") else b"{}"
         request = urllib.request.Request(self.url + path, body, named, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
             return error.code
@@ -72,23 +59,22 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, prefect_database: Path) -> Iterator[Stack]:
     folder = use_before(make_project(tmp_path_factory.mktemp("stack")), prefect_database)
-    url = f"http://127.0.0.1:{free_port()}/api"
-    # As a user does whose port 4200 is taken: everything typed in this folder knows it from now on.
-    (folder / ".env").write_text(f"PREFECT_API_URL={url}\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [*RULKA, "up"]
-    with subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        assert process.stdout is not None
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if line.startswith("Ctrl-C stops"):
-                break
-        assert process.poll() is None, "".join(said)
-        yield Stack(process, url, folder)
-        process.kill()
+    with reserved_port() as port:
+        url = f"http://127.0.0.1:{port}/api"
+        # As a user does whose port 4200 is taken: everything typed in this folder knows it from now on.
+        (folder / ".env").write_text(f"PREFECT_API_URL={url}\n")
+        with subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            assert process.stdout is not None
+            said = [""]
+            while not said[-1].startswith("Ctrl-C stops"):
+                said.append(process.stdout.readline())
+                assert said[-1], "".join(said)
+            yield Stack(process, url, folder)
+            process.kill()
 
 
 @pytest.fixture
@@ -97,6 +83,7 @@ def _in_folder(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_in_folder")
 class TestUp:
     """In this order, on one stack."""
@@ -127,13 +114,13 @@ class TestUp:
         assert listed.returncode == 0, listed.stdout + listed.stderr
         deployments = {each["name"] for each in yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]}
         assert {each["name"] for each in json.loads(listed.stdout)} == deployments
-        planned = wait_for(lambda: call(*PREFECT, "flow-run", "ls", "--state", "Scheduled", "--output", "json").stdout)
-        assert "auto-scheduled" in planned
+        planned = [*PREFECT, "flow-run", "ls", "--state", "Scheduled", "--output", "json"]
+        wait_for(lambda: "auto-scheduled" in call(*planned).stdout, "a run that the server has planned")
 
     def test_deployments_follow_their_file(self, stack: Stack) -> None:
         file = Path("prefect.yaml")
         before = file.read_text()
-        file.write_text(before.replace("- name: training", "- name: further-training"))
+        write_whole(file, before.replace("- name: training", "- name: further-training"))
         said = stack.process.stdout
         assert said is not None
         assert next(line for line in said if line.startswith("prefect.yaml ")) == (
@@ -141,9 +128,9 @@ class TestUp:
         )
         listed = call(*PREFECT, "deployment", "ls", "--output", "json")
         assert "further-training" in {each["name"] for each in json.loads(listed.stdout)}
-        file.write_text("deployments: [")
+        write_whole(file, "deployments: [")
         assert "has changed and cannot be used" in next(line for line in said if line.startswith("prefect.yaml "))
-        file.write_text(before)
+        write_whole(file, before)
         assert "has changed: deployments" in next(line for line in said if line.startswith("prefect.yaml "))
         assert call(*PREFECT, "deployment", "delete", "rulka/further-training").returncode == 0
 
@@ -197,7 +184,11 @@ class TestUp:
         assert found["last"][0]["message"] == "ran: races, capture, evaluate"
         (comes,) = found["next"]
         assert comes["deployment"] == "nightly-evaluation"
-        assert datetime.fromisoformat(comes["at"]).astimezone(UTC).hour == 3
+        (night,) = [
+            each for each in yaml.safe_load(Path("prefect.yaml").read_text())["deployments"] if each.get("schedules")
+        ]
+        at = datetime.fromisoformat(comes["at"]).astimezone(UTC)
+        assert night["schedules"][0]["cron"] == f"{at.minute} {at.hour} * * *"
         said = call(*RULKA, "status").stdout
         assert said.startswith(f"up: `rulka up` at {stack.url} (process {stack.process.pid}, since ")
         assert "\nat work: nothing\n" in said
@@ -223,21 +214,21 @@ class TestUp:
         assert answer.stdout == "nothing had changed: races, capture, evaluate\n"
 
     def test_down(self, stack: Stack) -> None:
-        change_command("capture", "sleep 100")
+        change_command("capture", "sleep 600")
         asked = call(*PREFECT, "deployment", "run", "rulka/full-pipeline")
         assert asked.returncode == 0, asked.stderr
         family = psutil.Process(stack.process.pid)
-        wait_for(lambda: "\nrunning: full-pipeline, Running, " in call(*RULKA, "status").stdout)
-        wait_for(lambda: "sleep" in [process.name() for process in family.children(recursive=True)])
+        wait_for(lambda: "\nrunning: full-pipeline, Running, " in call(*RULKA, "status").stdout, "the run")
+        wait_for(lambda: ["sleep", "600"] in family_of(family).values(), "the stage")
         processes = family.children(recursive=True)
         stopped = call(*RULKA, "down")
         assert stopped.returncode == 0, stopped.stderr
         assert stopped.stdout.splitlines()[-1] == "stopped"
-        said, _ = stack.process.communicate(timeout=120)
+        said, _ = stack.process.communicate(timeout=PATIENCE_S)
         assert stack.process.returncode == 0
         assert "cancelled 1 active run\n" in said
         assert "stopped\n" in said
-        _, left = psutil.wait_procs(processes, timeout=30)
+        _, left = psutil.wait_procs(processes, timeout=PATIENCE_S)
         assert left == []
         assert not Path("data/frames").exists()
         assert call(*RULKA, "down").stdout == "`rulka up` does not run here\n"
@@ -246,10 +237,29 @@ class TestUp:
         )
 
 
+def test_down_waits_until_it_knows_whom_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([Holder(0, "another process", ""), None])
+    monkeypatch.setattr("flows.stack.CHECK_PERIOD_S", 0.0)
+    monkeypatch.setattr("flows.stack.holder_of", lambda _: next(found))
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("0 stands for all of this process's group"))
+    said: list[str] = []
+    down(said.append)
+    assert said == ["`rulka up` does not run here"]
+
+
+@pytest.fixture
+def port_elsewhere() -> Iterator[int]:
+    with reserved_port("127.0.0.2") as port:
+        yield port
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is this machine on Linux alone")
-def test_up_works_for_a_server_of_another_machine(used_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_works_for_a_server_of_another_machine(
+    used_project: Path, port_elsewhere: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """127.0.0.2 stands for the other machine: it is none of the names of this one."""
-    url = f"http://127.0.0.2:{free_port()}/api"
+    url = f"http://127.0.0.2:{port_elsewhere}/api"
     monkeypatch.setenv("PREFECT_API_URL", url)
     nobody = call(*RULKA, "up")
     assert "is on another machine, and PREFECT_API_AUTH_STRING is not set" in nobody.stderr
@@ -261,7 +271,7 @@ def test_up_works_for_a_server_of_another_machine(used_project: Path, monkeypatc
     part = server_part(url, stack_environment(url, "me:there"), Path("server.log"))
     with Supervisor(lambda _: None) as supervisor:
         supervisor.start(part)
-        wait_until_ready(url, 120.0, supervisor.check)
+        wait_until_ready(url, PATIENCE_S, supervisor.check)
         with subprocess.Popen([*RULKA, "up"], stdout=subprocess.PIPE, text=True) as up:
             assert up.stdout is not None
             assert (
@@ -271,22 +281,26 @@ def test_up_works_for_a_server_of_another_machine(used_project: Path, monkeypatc
             try:
                 found = json.loads(call(*RULKA, "status", "--json").stdout)
                 assert found["server"]["url"] == url
-                until_s = time.monotonic() + 60.0
-                while not found["next"]:  # the server plans every few seconds
-                    assert time.monotonic() < until_s, "nothing is planned"
-                    found = json.loads(call(*RULKA, "status", "--json").stdout)
-                assert [row["deployment"] for row in found["next"]] == ["nightly-evaluation"]
+                planned = wait_for(
+                    lambda: json.loads(call(*RULKA, "status", "--json").stdout)["next"], "what the server plans"
+                )
+                assert [row["deployment"] for row in planned] == ["nightly-evaluation"]
                 assert call(*RULKA, "down").returncode == 0
-                assert up.wait(timeout=60) == 0
+                assert up.wait(timeout=PATIENCE_S) == 0
             finally:
                 up.terminate()
         assert is_ready(url), "that server is not ours to end"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_a_taken_port_is_named(toy_project: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host.strip("[]"), 0), family=family) as server:
+    try:
+        server = socket.create_server((host.strip("[]"), 0), family=family)
+    except OSError as error:
+        pytest.skip(f"this machine has no {host}: {error}")
+    with server:
         port = server.getsockname()[1]
         monkeypatch.setenv("PREFECT_API_URL", f"http://{host}:{port}/api")
         answer = call(*RULKA, "up")
@@ -296,12 +310,14 @@ def test_a_taken_port_is_named(toy_project: Path, monkeypatch: pytest.MonkeyPatc
     assert "PREFECT_API_URL=" in answer.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("used_project")
 def test_what_prefect_says_of_bad_deployments_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
     text = Path("prefect.yaml").read_text()
     Path("prefect.yaml").write_text(text.replace("flows.pipeline.pipeline", "flows.pipeline.no_such_flow"))
-    answer = call(*RULKA, "up")
+    with reserved_port() as port:
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
+        answer = call(*RULKA, "up")
     assert answer.returncode == 1
     assert "no_such_flow" in answer.stdout
     assert "Its output above says why." in answer.stderr

@@ -1,35 +1,32 @@
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from flows.supervisor import MAX_RESTARTS, Part, PartError, Supervisor, rotate
+from tests.test_processes import is_alive
+from tests.waiting import wait_for
 
-SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 PARENT = [
     sys.executable,
     "-c",
     "import subprocess, time\n"
-    "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, flush=True)\n"
-    "time.sleep(60)",
+    "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\n"
+    "time.sleep(600)",
 ]
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def pid_of(part: Part) -> int:
     assert part._process is not None
     return part._process.pid
+
+
+def wait_for_end(part: Part) -> None:
+    wait_for(lambda: part.exit_code is not None, f"the end of the {part.name}")
 
 
 def test_a_part_that_ends_is_started_again(tmp_path: Path) -> None:
@@ -41,7 +38,7 @@ def test_a_part_that_ends_is_started_again(tmp_path: Path) -> None:
         supervisor.check()
         first = pid_of(part)
         os.kill(first, signal.SIGKILL)
-        wait_for(lambda: part.exit_code is not None)
+        wait_for_end(part)
         supervisor.check()
         assert pid_of(part) != first
         assert deaths == [1]
@@ -55,7 +52,7 @@ def test_a_part_that_does_not_stay_up_is_given_up() -> None:
 
     def watch() -> None:
         while True:
-            wait_for(lambda: part.exit_code is not None)
+            wait_for_end(part)
             supervisor.check()
 
     with Supervisor(lambda _: None) as supervisor:
@@ -72,15 +69,15 @@ def test_what_a_part_started_elsewhere_ends_with_it(tmp_path: Path, is_killed: b
     log = tmp_path / "log"
     part = Part("worker", PARENT, os.environ, log_file=log)
     part.start()
-    wait_for(lambda: log.read_text().endswith("\n"))
+    wait_for(lambda: log.read_text().endswith("\n"), "the process that the part starts")
     child = int(log.read_text())
     part.look()
     if is_killed:
         os.kill(pid_of(part), signal.SIGKILL)
-        wait_for(lambda: part.exit_code is not None)
+        wait_for_end(part)
     assert psutil.pid_exists(child)
     part.stop()
-    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: not is_alive(child), "the end of what the part started")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only the Linux kernel offers it")
@@ -92,14 +89,15 @@ def test_parts_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         f"part = Part('server', {SLEEP!r}, os.environ, log_file=pathlib.Path({str(log)!r}))\n"
         "part.start()\n"
         "print(part._process.pid, flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     outer = Part("outer", [sys.executable, "-c", code], os.environ, log_file=tmp_path / "outer")
     outer.start()
-    wait_for(lambda: (tmp_path / "outer").read_text().endswith("\n"), timeout_s=30)
+    wait_for(lambda: (tmp_path / "outer").read_text().endswith("\n"), "the part of the other supervisor")
     inner = int((tmp_path / "outer").read_text())
     os.kill(pid_of(outer), signal.SIGKILL)
-    wait_for(lambda: not psutil.pid_exists(inner) or psutil.Process(inner).status() == psutil.STATUS_ZOMBIE)
+    wait_for_end(outer)
+    wait_for(lambda: not is_alive(inner), "the end of its part")
 
 
 def test_a_part_that_hangs_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +114,7 @@ def test_a_part_that_hangs_is_started_again(tmp_path: Path, monkeypatch: pytest.
         first = pid_of(part)
         os.kill(first, signal.SIGSTOP)
         answering[0] = False
-        wait_for(lambda: supervisor.check() or pid_of(part) != first, timeout_s=60)
+        wait_for(lambda: supervisor.check() or pid_of(part) != first, "another process")
         # It may take longer to start than to answer.
         supervisor.check()
         assert len(said) == 1

@@ -2,13 +2,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from flows import turns
 from flows.turns import TakenError, held, holder_of, our_turn
+from tests.waiting import wait_for
 
 HOLDER = """
 import sys
@@ -33,8 +33,7 @@ def test_the_second_waits_and_says_for_whom(
         assert other.stdout.readline() == "mine\n"
 
         def free() -> None:
-            while not said:
-                time.sleep(0.05)
+            wait_for(lambda: said, "word of who is waited for")
             if is_killed:
                 other.kill()
             else:
@@ -46,6 +45,29 @@ def test_the_second_waits_and_says_for_whom(
             thread.join()
     assert len(said) == 1
     assert said[0].startswith(f"waiting for the nightly (process {other.pid}, since ")
+
+
+def test_a_holder_that_is_about_to_go_has_no_name_and_is_not_told_of(
+    toy_project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "ASK_AGAIN_S", 0.0)
+    said: list[str] = []
+    holder = held("pipeline", "the nightly")
+    holder.__enter__()
+
+    def say(line: str) -> None:
+        said.append(line)
+        (turns.HOME / "pipeline.json").unlink()
+
+    def named(turn: turns.Turn) -> turns.Holder:
+        if said:
+            holder.__exit__(None, None, None)
+        return find(turn)
+
+    find = turns._named
+    monkeypatch.setattr(turns, "_named", named)
+    with our_turn("this run", say):
+        assert len(said) == 1
 
 
 def test_a_free_turn_is_taken_without_a_word(toy_project: Path) -> None:

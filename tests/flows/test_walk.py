@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,8 +22,10 @@ import psutil
 import pytest
 import yaml
 
-from tests.flows.conftest import DVC, ROOT, RULKA
-from tests.flows.test_stack import PREFECT, free_port, wait_for
+from rulka.ports import reserved_port
+from tests.flows.conftest import DVC, ROOT, RULKA, family_of, far_from_now, write_whole
+from tests.flows.test_stack import PREFECT
+from tests.waiting import PATIENCE_S, wait_for
 
 SHORT: dict[str, dict[str, Any]] = {
     "track": {"length_m": 150.0},
@@ -72,7 +75,7 @@ class Walk:
 
 def typed(*command: str, folder: Path = Path()) -> str:
     """Types a command that has to succeed; returns what it printed."""
-    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=1800)
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, f"{command}\n{answer.stdout}\n{answer.stderr}"
     return answer.stdout
 
@@ -110,7 +113,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, reserved_port() as port:
         patch.chdir(folder)
         patch.setenv("PYTHONPATH", str(folder))
         patch.delenv("RULKA_STARTED_BY", raising=False)
@@ -118,13 +121,15 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
         git("init", "--quiet", "--initial-branch", "main")
         # Not the port of a server that somebody works with.
-        Path(".env").write_text(f"PREFECT_API_URL=http://127.0.0.1:{free_port()}/api\n", encoding="utf-8")
+        Path(".env").write_text(f"PREFECT_API_URL=http://127.0.0.1:{port}/api\n", encoding="utf-8")
         set_parameters(SHORT)
+        deployments = Path("prefect.yaml")
+        deployments.write_text(far_from_now(deployments.read_text(encoding="utf-8")), encoding="utf-8")
         commit("As it came, but shorter")
         with Path("up.log").open("wb") as log, subprocess.Popen([*RULKA, "up"], stdout=log, stderr=log) as up:
             walk = Walk(folder, up)
             try:
-                wait_for(lambda: "Ctrl-C stops" in walk.said() or up.poll() is not None, 600.0)
+                wait_for(lambda: "Ctrl-C stops" in walk.said() or up.poll() is not None, "`rulka up`")
                 assert up.poll() is None, walk.said()
                 yield walk
             finally:
@@ -155,7 +160,7 @@ class TestWalk:
             address = pages.stdout.readline().split()[0]
 
             def page(path: str) -> str:
-                with urllib.request.urlopen(address.rstrip("/") + path, timeout=300) as answer:
+                with urllib.request.urlopen(address.rstrip("/") + path, timeout=PATIENCE_S) as answer:
                     return answer.read().decode()
 
             try:
@@ -169,28 +174,29 @@ class TestWalk:
 
     def test_the_night_fires(self, walk: Walk) -> None:
         before = Path("prefect.yaml").read_text(encoding="utf-8")
-        every_minute = before.replace('cron: "0 3 * * *"', 'cron: "* * * * *"')
+        every_minute = re.sub(r'cron: ".*"', 'cron: "* * * * *"', before)
         short = f"{NIGHTLY}    parameters: {{tracks: [main], races: 1}}\n"
-        Path("prefect.yaml").write_text(every_minute.replace(NIGHTLY, short), encoding="utf-8")
+        write_whole(Path("prefect.yaml"), every_minute.replace(NIGHTLY, short))
 
-        def last() -> dict[str, str]:
-            found = json.loads(typed(*RULKA, "status", "--json"))
-            return {row["deployment"]: row["state"] for row in found["last"]}
+        def found(*keys: str) -> dict[str, str]:
+            status = json.loads(typed(*RULKA, "status", "--json"))
+            return {row["deployment"]: row["state"] for key in keys for row in status[key]}
 
-        wait_for(lambda: "nightly-evaluation" in last(), 900.0)
-        assert last()["nightly-evaluation"] == "Completed"
+        wait_for(lambda: "nightly-evaluation" in found("running", "last"), "a night to begin")
+        wait_for(lambda: "nightly-evaluation" in found("last"), "a night to end")
+        assert found("last")["nightly-evaluation"] == "Completed"
         with Path("data/nights/history.csv").open(encoding="utf-8") as file:
             assert {row["role"] for row in csv.DictReader(file)} == {"promoted", "latest"}
         changes = walk.said().count("prefect.yaml has changed")
-        Path("prefect.yaml").write_text(before, encoding="utf-8")
-        wait_for(lambda: walk.said().count("prefect.yaml has changed") > changes, 300.0)
-        wait_for(lambda: json.loads(typed(*RULKA, "status", "--json"))["pipeline"] is None, 300.0)
+        write_whole(Path("prefect.yaml"), before)
+        wait_for(lambda: walk.said().count("prefect.yaml has changed") > changes, "word of the deployments")
+        wait_for(lambda: json.loads(typed(*RULKA, "status", "--json"))["pipeline"] is None, "the end of all runs")
 
     def test_what_breaks_is_named_with_what_brings_it_back(self) -> None:
         weights = Path("data/agent/weights.safetensors")
         weights.chmod(0o644)
         weights.write_bytes(weights.read_bytes()[:1000])
-        answer = subprocess.run([*RULKA, "evaluate"], capture_output=True, text=True, check=False, timeout=600)
+        answer = subprocess.run([*RULKA, "evaluate"], capture_output=True, text=True, check=False)
         assert answer.returncode == 1
         assert answer.stderr.startswith(f"error: {weights} is damaged")
         assert "`dvc checkout --force train` brings back" in answer.stderr
@@ -198,13 +204,14 @@ class TestWalk:
         assert json.loads(typed(*RULKA, "evaluate", "--races", "1", "--json"))["agent"]["races"] == 1
 
     def test_a_killed_worker_is_replaced_and_the_next_agent_is_trained(self, walk: Walk) -> None:
-        (worker,) = [
-            process
-            for process in psutil.Process(walk.up.pid).children(recursive=True)
-            if {"worker", "start"} <= set(process.cmdline())
-        ]
+        def workers() -> list[psutil.Process]:
+            family = family_of(psutil.Process(walk.up.pid))
+            return [process for process, command in family.items() if {"worker", "start"} <= set(command)]
+
+        # What it starts has its command line for a moment, too, and then one of its own.
+        (worker,) = wait_for(lambda: found if len(found := workers()) == 1 else [], "the worker")
         worker.kill()
-        wait_for(lambda: "the worker ended with exit code -9; starting it again" in walk.said())
+        wait_for(lambda: "the worker ended with exit code -9; starting it again" in walk.said(), "another worker")
         # Another value head, too: what was trained for a moment may be no better than the clone, which is kept then.
         set_parameters({"train": {"seed": 7}, "transfer": {"seed": 7}})
         typed(*PREFECT, "deployment", "run", "rulka/training", "--watch")
@@ -234,4 +241,4 @@ class TestWalk:
 
     def test_down(self, walk: Walk) -> None:
         assert typed(*RULKA, "down").splitlines()[-1] == "stopped"
-        assert walk.up.wait(120) == 0
+        assert walk.up.wait(PATIENCE_S) == 0

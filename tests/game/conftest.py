@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rulka.game import protocol
 from rulka.game.serve import make_server
 from rulka.game.server import GameServer
 from rulka.params import Params, read_params
 from rulka.tracks.generate import lay_line
 from rulka.tracks.track import Track
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ServerMaker = Callable[..., GameServer]
@@ -40,12 +42,13 @@ def track() -> Track:
 
 
 @pytest.fixture
-def serve(track: Track, params: Params) -> Iterator[ServerMaker]:
-    """Starts servers in threads of their own."""
+def serve(track: Track, params: Params, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerMaker]:
+    """Starts servers in threads of their own, which wait for an echo as long as a busy machine may take."""
     running: list[tuple[GameServer, threading.Thread]] = []
+    monkeypatch.setattr(protocol, "DEFAULT_TIMEOUT_MS", round(1000 * PATIENCE_S))
 
-    def start(**options: object) -> GameServer:
-        server = make_server(track, params, 0, **{"speed": 100.0, **options})
+    def start(on: Track = track, port: int = 0, **options: object) -> GameServer:
+        server = make_server(on, params, port, **{"speed": 100.0, **options})
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
         running.append((server, thread))
@@ -54,5 +57,5 @@ def serve(track: Track, params: Params) -> Iterator[ServerMaker]:
     yield start
     for server, thread in running:
         server.stop()
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-WAIT_S = 5.0
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def i32(*numbers: int) -> bytes:
@@ -27,11 +27,11 @@ class Wire:
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
-        sock.settimeout(WAIT_S)
+        sock.settimeout(PATIENCE_S)
 
     @classmethod
     def to(cls, port: int) -> Wire:
-        return cls(socket.create_connection(("127.0.0.1", port), WAIT_S))
+        return cls(socket.create_connection(("127.0.0.1", port), PATIENCE_S))
 
     def send(self, *parts: bytes) -> None:
         self.socket.sendall(b"".join(parts))
@@ -63,7 +63,7 @@ class Wire:
         except TimeoutError:
             return True
         finally:
-            self.socket.settimeout(WAIT_S)
+            self.socket.settimeout(PATIENCE_S)
         return False
 
     def is_closed(self) -> bool:
@@ -72,6 +72,10 @@ class Wire:
             return self.socket.recv(1) == b""
         except ConnectionError:
             return True
+
+    def await_bytes(self, count: int) -> None:
+        """Waits until so many bytes have come, and leaves them where they are."""
+        wait_for(lambda: len(self.socket.recv(count, socket.MSG_PEEK)) == count, f"{count} bytes")
 
     def close(self) -> None:
         self.socket.close()
@@ -88,7 +92,7 @@ class ScriptedGame:
 
     def __init__(self, *scripts: Callable[[Wire], None]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(WAIT_S)
+        self._listener.settimeout(PATIENCE_S)
         self.port: int = self._listener.getsockname()[1]
         self._scripts = scripts
         self._problem: BaseException | None = None
@@ -96,7 +100,7 @@ class ScriptedGame:
         self._thread.start()
 
     def finish(self) -> None:
-        self._thread.join(WAIT_S)
+        self._thread.join(PATIENCE_S)
         self._listener.close()
         if self._problem is not None:
             raise self._problem

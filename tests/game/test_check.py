@@ -2,34 +2,48 @@
 
 import json
 import re
+import socket
 import struct
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count, repeat
+from types import SimpleNamespace
 
 import pytest
 
 from rulka import cli
 from rulka.errors import UserError
-from rulka.game.check import CheckReport, check_game
+from rulka.game.check import OVER_LIMIT, CheckReport, _Check, check_game
+from rulka.game.client import GameClient
 from rulka.game.errors import GameClosedError
 from rulka.game.protocol import INT, MessageId, pack_sync
 from rulka.game.server import GameServer
 from rulka.game.simulated import SimulatedGame
 from tests.game.scripted import ScriptedGame, Wire, i32
+from tests.waiting import PATIENCE_S
 
 ServerMaker = Callable[..., GameServer]
+SHORT_S = 0.2
+"""How long nothing is waited for."""
 
 
 @pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence of a tenth of a second and the like, at a third."""
-    for name, value in (("WAIT_S", 0.6), ("QUIET_S", 0.03), ("HELD_TIMEOUT_MS", 100)):
+def _waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes may come late; silence of a tenth of a second and the like, at a third."""
+    patience_ms = round(1000 * PATIENCE_S)
+    changes = {"WAIT_S": PATIENCE_S, "PATIENT_TIMEOUT_MS": patience_ms, "QUIET_S": 0.03, "HELD_TIMEOUT_MS": 100}
+    for name, value in changes.items():
         monkeypatch.setattr(f"rulka.game.check.{name}", value)
 
 
-def check(port: int, num_decisions: int = 8, limit_s: float = 30.0, open_map: str | None = None) -> CheckReport:
+def check(port: int, num_decisions: int = 8, limit_s: float = PATIENCE_S, open_map: str | None = None) -> CheckReport:
     return check_game(port, "127.0.0.1", num_decisions, 100.0, open_map, limit_s)
+
+
+def listen_for(monkeypatch: pytest.MonkeyPatch, waits_s: Iterator[float]) -> None:
+    """Lets the check listen for so long, each time that it wants to hear nothing."""
+    is_quiet = GameClient.is_quiet
+    monkeypatch.setattr(GameClient, "is_quiet", lambda client, _: is_quiet(client, next(waits_s)))
 
 
 def test_our_server_conforms(serve: ServerMaker) -> None:
@@ -59,10 +73,18 @@ def test_a_plain_server_conforms_too(serve: ServerMaker) -> None:
     assert "a plain game" in report.to_text()
 
 
-def test_the_menus_are_one_message(serve: ServerMaker) -> None:
-    server = serve(is_in_menus=True)
-    with pytest.raises(UserError, match="the game is in its menus") as caught:
-        check(server.port)
+def test_the_menus_are_one_message(serve: ServerMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, greet = serve(is_in_menus=True), _Check._greet
+
+    def greet_then_hurry(one: _Check, open_map: str | None) -> None:
+        greet(one, open_map)
+        monkeypatch.setattr("rulka.game.check.WAIT_S", SHORT_S)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Check, "_greet", greet_then_hurry)
+        with pytest.raises(UserError, match="the game is in its menus") as caught:
+            check(server.port)
+    monkeypatch.setattr("rulka.game.check.WAIT_S", PATIENCE_S)
     assert "--map" in caught.value.hint
     assert check(server.port, open_map="A01-Race").conforms
 
@@ -129,10 +151,8 @@ def other_clock(server: GameServer) -> None:
 BROKEN = {
     no_rewind: "a rewind did not restore .*position",
     no_stop: "the clock moved from 0 to 10 ms at speed 0",
-    eager_frame: "expected silence after a request of a frame before the echo",
     long_state: r"expected a length of 8356 \+ 4 a \+ 8 b",
     deaf_to_period: "is no multiple of 50 ms",
-    no_timeout: "without an echo nothing happened, instead of a close",
     strange_flag: "expected 0 or 1 as the answer to IS_IN_MENUS, got 7",
     other_clock: "has a race time of 77 ms",
 }
@@ -145,6 +165,20 @@ def test_a_broken_rule_is_a_deviation(break_rule: Callable, serve: ServerMaker) 
     report = check(server.port)
     assert not report.conforms
     assert any(re.search(BROKEN[break_rule], text) for text in report.deviations), report
+
+
+def test_a_frame_before_the_echo_is_a_deviation(serve: ServerMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    eager_frame(server)
+    listen_for(monkeypatch, iter([SHORT_S, SHORT_S, PATIENCE_S]))  # two other rules are kept
+    assert "expected silence after a request of a frame before the echo" in check(server.port).deviations[0]
+
+
+def test_waiting_for_ever_is_a_deviation(serve: ServerMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    no_timeout(server)
+    listen_for(monkeypatch, repeat(SHORT_S))
+    assert check(server.port).deviations == ["without an echo nothing happened, instead of a close after 100 ms"]
 
 
 def test_any_echo_must_not_do(serve: ServerMaker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +194,7 @@ def test_any_echo_must_not_do(serve: ServerMaker, monkeypatch: pytest.MonkeyPatc
         return handle(game, number, values)
 
     monkeypatch.setattr(SimulatedGame, "handle", careless)
+    listen_for(monkeypatch, iter([SHORT_S, PATIENCE_S]))
     assert "expected silence after the echo of another message" in check(server.port).deviations[0]
 
 
@@ -173,43 +208,51 @@ def test_garbage_is_a_deviation() -> None:
     assert "expected one of the ids [1, 2, 3, 4, 5]" in report.deviations[0]
 
 
-def test_silence_ends_at_the_limit() -> None:
+def test_silence_ends_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own clock says so: the limit is set, there is time left, and when the wait has ended it is over."""
+    times_s = iter([0.0, 0.0])
+    monkeypatch.setattr("rulka.game.check.time", SimpleNamespace(monotonic=lambda: next(times_s, SHORT_S)))
+
     def script(wire: Wire) -> None:
         wire.is_closed()
 
     game = ScriptedGame(script)
-    report = check(game.port, limit_s=0.2)
+    report = check(game.port, limit_s=SHORT_S)
     game.finish()
-    assert "sent 0 of 4 bytes" in report.deviations[0]
+    assert "sent 0 of 4 bytes of the next message within 0.2 s" in report.deviations[0]
+    assert report.deviations[1:] == [OVER_LIMIT]
 
 
-def test_an_endless_countdown_ends_at_the_limit() -> None:
+def test_an_endless_countdown_ends_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes only when a thousand messages have been answered."""
+    clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
+    monkeypatch.setattr("rulka.game.check.time", clock)
+
     def script(wire: Wire) -> None:
         answers = {9: i32(8356) + bytes(8356), 16: i32(0), 22: i32(0), 23: i32(0)}
         payloads = {6: 4, 15: 4, 17: 8, 19: 4, 14: 17}
         wire.send(i32(5))
         try:
-            while True:
+            for num_answered in count():
                 number = wire.int()
                 wire.read(payloads.get(number, 0))
+                clock.now_s = PATIENCE_S * (num_answered > 1000)
                 wire.send(answers.get(number, b"") if number not in (1, 5) else i32(1, -50))
         except ConnectionError:
             return
 
     game = ScriptedGame(script)
-    started_s = time.monotonic()
-    report = check(game.port, limit_s=1.0)
-    assert time.monotonic() - started_s < 10
+    report = check(game.port)
     game.finish()
     assert "the check took longer than its limit" in report.deviations
     assert "after the run step of -50 ms came that of -50 ms" in report.deviations
 
 
 def test_nobody_listens() -> None:
-    game = ScriptedGame()
-    game.finish()
-    with pytest.raises(GameClosedError, match="no game listens"):
-        check(game.port)
+    with socket.socket() as kept:  # so that nobody else gets the port
+        kept.bind(("127.0.0.1", 0))
+        with pytest.raises(GameClosedError, match="no game listens"):
+            check(kept.getsockname()[1])
 
 
 @pytest.mark.parametrize(("num_decisions", "limit_s"), [(0, 1.0), (1, 0.0)])

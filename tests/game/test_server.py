@@ -16,7 +16,7 @@ import pytest
 from rulka.actions import action_table
 from rulka.game.errors import GameError
 from rulka.game.serve import find_track, make_server, serve_until_stopped
-from rulka.game.server import GameServer
+from rulka.game.server import BEHIND_S, GameServer
 from rulka.observation import CAR
 from rulka.params import Params
 from rulka.simulator.camera import camera_array
@@ -26,6 +26,7 @@ from rulka.simulator.simulator import Simulator
 from rulka.tracks.find import find_track as find_campaign_track
 from rulka.tracks.track import Track
 from tests.game.scripted import Wire, f32, i32
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ServerMaker = Callable[..., GameServer]
@@ -116,13 +117,16 @@ def test_the_clock_stops_at_speed_zero_and_frames_still_come(serve: ServerMaker)
 
 
 def test_the_speed_is_a_factor_of_time(serve: ServerMaker) -> None:
-    """At twice the speed, 300 ms of race take no less than 150 ms; how much more depends on the machine."""
+    """At twice the speed, from the first tick after 600 ms of race to the last no less than 295 ms pass.
+
+    A server that a busy machine holds up catches up a little, and how much more it takes depends on the machine.
+    """
     with greeted(serve(speed=2.0), i32(19, 100)) as wire:
         until(wire, -2500)
         started_s = time.monotonic()
         wire.send(i32(1))
-        until(wire, -2200)
-        assert time.monotonic() - started_s >= 0.14
+        until(wire, -1900)
+        assert time.monotonic() - started_s >= 0.295 - BEHIND_S
 
 
 def test_time_in_a_sync_is_not_made_up_for(serve: ServerMaker) -> None:
@@ -133,8 +137,8 @@ def test_time_in_a_sync_is_not_made_up_for(serve: ServerMaker) -> None:
         until(wire, -2580)
         started_s = time.monotonic()
         wire.send(i32(1))
-        until(wire, -2500)
-        assert time.monotonic() - started_s >= 0.06
+        until(wire, -2400)  # eighteen ticks
+        assert time.monotonic() - started_s >= 0.17 - BEHIND_S
 
 
 @pytest.mark.parametrize("bad", [i32(6) + f32(-1.0), i32(6) + f32(float("nan")), i32(19, 0), i32(19, -50)])
@@ -224,15 +228,15 @@ def test_messages_may_come_in_pieces(serve: ServerMaker) -> None:
 
 def test_a_program_that_does_not_answer_is_dropped_and_the_next_is_served(serve: ServerMaker) -> None:
     server = serve()
+    started_s = time.monotonic()  # before the sync that is not echoed: the test itself may be held up in there
     with greeted(server, i32(15, 100)) as wire:
         assert wire.ints(2) == (1, -2600)
         wire.send(i32(17, 4, 4))
-        started_s = time.monotonic()
         assert wire.is_closed()
-        assert time.monotonic() - started_s >= 0.08
+        assert time.monotonic() - started_s >= 0.1
     with greeted(server) as wire:
         assert wire.ints(2) == (1, -2590)  # no frame: the request is forgotten, the race goes on
-        time.sleep(0.3)  # longer than the other's timeout, which was reset to 2 s
+        time.sleep(0.3)  # longer than the other's timeout, which was reset
         wire.send(i32(22))
         assert wire.int() == 0
 
@@ -509,14 +513,17 @@ def test_serving_ends_when_told(track: Track, params: Params) -> None:
 def test_the_command_stops_cleanly_at_a_signal(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "rulka.cli", "serve-game", "--port", "0", "--speed", "100"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    while "listens on" not in (line := process.stdout.readline()):
-        assert line, process.communicate()[1]
-    with Wire.to(int(line.split("127.0.0.1:")[1].split(";")[0])) as wire:
-        assert wire.int() == 5
-        process.send_signal(number)
-        out, err = process.communicate(timeout=20)
-        assert wire.is_closed()
+    try:
+        assert process.stdout is not None
+        while "listens on" not in (line := process.stdout.readline()):
+            assert line, process.communicate()[1]
+        with Wire.to(int(line.split("127.0.0.1:")[1].split(";")[0])) as wire:
+            assert wire.int() == 5
+            process.send_signal(number)
+            out, err = process.communicate(timeout=PATIENCE_S)
+            assert wire.is_closed()
+    finally:
+        process.kill()
     assert process.returncode == 0
     assert out == "stopped\n"
     assert "Traceback" not in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,8 @@ def test_bad_lines_are_named(text: str, tmp_path: Path) -> None:
 
 def test_the_doctor_says_what_is_set_and_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("RULKA_GAME_")]:
+        monkeypatch.delenv(name)
     assert game() == [], "nothing is set"
     monkeypatch.setenv("RULKA_GAME_PORT", "9000")
     assert (game()[0].state, game()[0].text) == (State.OK, "expected at 127.0.0.1:9000, started by you")

@@ -17,6 +17,7 @@ from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, BackboneConfig, ResolvedBackboneConfig
 from models.torso import InputShape
+from tests.waiting import PATIENCE_S
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8, "image_size": 64}
 VIT: dict[str, Any] = {"model_type": "vit", "intermediate_size": 64, **TINY}
@@ -211,6 +212,8 @@ def test_other_encoders_import_no_transformers() -> None:
         "    build_encoder(ENCODER_CONFIG.validate_python(config), 64, 64)(torch.zeros(1, 1, 64, 64))\n"
         "print([name for name in ('transformers', 'huggingface_hub') if name in sys.modules])\n"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "[]\n"

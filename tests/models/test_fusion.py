@@ -323,9 +323,12 @@ def test_bfloat16_stays_near_and_is_what_the_heads_get(kind: str, encoder: Encod
     assert low.state(image, floats).dtype == torch.bfloat16
     if fusion.kind not in ("concat", "projected"):
         assert state.dtype == torch.bfloat16
+    spread = float(exact.std())
     for other in (rounded, cast):
-        difference = float((exact - other).abs().max())
-        assert 0.0 < difference < 0.15 * float(exact.std())
+        difference = exact - other
+        # A processor decides which number is the worst and by how much, not how far off they are together.
+        assert 0.0 < float(difference.square().mean().sqrt()) < 0.05 * spread
+        assert float(difference.abs().max()) < 0.3 * spread
 
 
 @FUSIONS

@@ -1,16 +1,19 @@
-"""torchvision can be imported beside every torch; each test in a process of its own, where it is not loaded yet."""
+"""torchvision can be imported beside every torch."""
 
+import importlib
 import subprocess
 import sys
+from types import ModuleType
+
+import pytest
+
+from models.torchvision_loading import _DEFINED, load_torchvision
+from tests.waiting import PATIENCE_S
 
 
-def run(code: str) -> str:
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
-
-
+@pytest.mark.slow
 def test_transforms_and_models_work() -> None:
+    """In a process where it is not loaded yet; in the fast tier transformers imports it so, see test_backbone.py."""
     code = (
         "import torch\n"
         "from models.torchvision_loading import load_torchvision\n"
@@ -21,30 +24,25 @@ def test_transforms_and_models_work() -> None:
         "features = torchvision.models.resnet18()(image.expand(-1, 3, -1, -1))\n"
         "print(*v2.RandomResizedCrop(32)(image).shape, *features.shape)\n"
     )
-    assert run(code).split() == ["2", "1", "32", "32", "2", "1000"]
-
-
-def test_where_the_import_succeeds_nothing_is_defined() -> None:
-    code = (
-        "import sys, types\n"
-        "sys.modules['torchvision'] = whole = types.ModuleType('torchvision')\n"
-        "from models import torchvision_loading\n"
-        "assert torchvision_loading.load_torchvision() is whole\n"
-        "print(len(torchvision_loading._DEFINED))\n"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
-    assert run(code) == "0\n"
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.split() == ["2", "1", "32", "32", "2", "1000"]
 
 
-def test_another_error_of_the_import_is_not_hidden() -> None:
-    code = (
-        "import importlib\n"
-        "from models.torchvision_loading import load_torchvision\n"
-        "def broken(name):\n"
-        "    raise RuntimeError('torch and torchvision do not fit')\n"
-        "importlib.import_module = broken\n"
-        "try:\n"
-        "    load_torchvision()\n"
-        "except RuntimeError as error:\n"
-        "    print(error)\n"
-    )
-    assert run(code) == "torch and torchvision do not fit\n"
+def test_where_the_import_succeeds_nothing_is_defined(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, before = ModuleType("torchvision"), len(_DEFINED)
+    monkeypatch.setitem(sys.modules, "torchvision", whole)
+    assert load_torchvision() is whole
+    assert len(_DEFINED) == before
+
+
+def test_another_error_of_the_import_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: str) -> ModuleType:
+        message = "torch and torchvision do not fit"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    with pytest.raises(RuntimeError, match="torch and torchvision do not fit"):
+        load_torchvision()

@@ -12,6 +12,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,10 +29,11 @@ from rulka.populations.folder import POPULATIONS, PopulationFolder
 from rulka.populations.page import ancestry, format_standings
 from rulka.populations.turn import Order, Result, write_record
 from rulka.runtime.run_lock import locked
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 RULKA = Path(sys.executable).with_name("rulka")
-PATIENCE_S = 240.0
+LOOK_S = 0.05
 GRAPH = {
     "stages": {
         "transfer": {
@@ -82,8 +86,8 @@ if is_middle and params["ppo"]["gamma"] == 0.55 and len(Path("starts").read_text
     os.kill(os.getpid(), 9)
 while is_middle and params["ppo"]["gamma"] == 0.6 and len(Path("starts").read_text()) == 1:
     time.sleep(0.05)
-if params["ppo"]["gamma"] == 0.7:
-    time.sleep(0.2)
+while len([*Path().glob("../../member-*/turn-0000/starts")]) < int(os.environ.get("AT_ONCE", 1)):
+    time.sleep(0.05)
 begin = Path(order["begin"] or "data/agent_init/weights")
 reached = float(begin.read_text()) + 1 - abs(math.log10(rate / 1e-3)) / 3
 Path("runs/train").mkdir(parents=True, exist_ok=True)
@@ -119,7 +123,7 @@ FILE: dict[str, Any] = {
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose stages and turns are made up; the `rulka` in it hides the package from turns alone."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rulka.populations.command.LOOK_S", 0.05)
+    monkeypatch.setattr("rulka.populations.command.LOOK_S", LOOK_S)
     monkeypatch.setattr("rulka.experiments.work._LOOK_S", 0.02)
     for folder in ("tasks", "rulka/populations", "models", "data"):
         Path(folder).mkdir(parents=True)
@@ -142,6 +146,17 @@ def write(gamma: float = 0.99, **changes: object) -> Path:
     return path
 
 
+@contextmanager
+def started(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts the command as a process of its own, which does not outlive the block."""
+    command, pipe = [str(RULKA), "population", str(path), *options], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as worker:
+        try:
+            yield worker
+        finally:
+            worker.kill()
+
+
 def starts() -> dict[str, int]:
     """How often each turn was begun, by its folder."""
     found = POPULATIONS.glob("*/member-*/turn-*/starts")
@@ -161,21 +176,27 @@ def score(result: Result) -> float:
     return sum(result.scores) / len(result.scores)
 
 
-def test_members_find_a_rate_that_is_a_decade_off() -> None:
+@pytest.mark.parametrize(
+    ("num_turns", "least_rate", "most_rate", "num_copies"),
+    [(4, 2e-4, 5e-4, 2), pytest.param(14, 5e-4, 2e-3, 4, marks=pytest.mark.slow)],
+)
+def test_members_find_a_rate_that_is_a_decade_off(
+    num_turns: int, least_rate: float, most_rate: float, num_copies: int
+) -> None:
     said: list[str] = []
-    ended = run_population(write(turns=14), Path("page.md"), said.append)
-    assert ended[0].values["ppo.learning_rate"] == pytest.approx(1e-3, rel=1.0)
+    ended = run_population(write(turns=num_turns), Path("page.md"), said.append)
+    assert least_rate < ended[0].values["ppo.learning_rate"] < most_rate
     assert ended[0].score == max(each.score or 0.0 for each in ended)
-    assert sum(each.num_copies for each in ended) > 3
+    assert sum(each.num_copies for each in ended) >= num_copies
     assert Path(ended[0].folder, "data/agent/weights").is_file()
-    assert len([line for line in said if "is done: " in line and line.startswith("turn")]) == 4 * 14
+    assert len([line for line in said if "is done: " in line and line.startswith("turn")]) == 4 * num_turns
     (metrics,) = POPULATIONS.glob("*/evaluation/data/evaluation/metrics.json")
     agent = float(Path(ended[0].folder, "data/agent/weights").read_text())
     assert json.loads(metrics.read_text())["agent"]["lap_share"] == agent, "the best member's agent is evaluated"
     page = Path("page.md").read_text()
     assert format_standings(ended) in page
     assert f"lap share {agent:.3f}" in page
-    turns = results(write(turns=14))
+    turns = results(write(turns=num_turns))
     way = ancestry(turns, ended[0].member)
     for before, result in pairwise(way):
         assert result.order.parent == before.order.member
@@ -199,8 +220,8 @@ def test_what_is_finished_is_not_done_again_and_old_checkpoints_go() -> None:
 
 
 def test_a_replaced_member_goes_on_from_the_best_and_with_other_values() -> None:
-    run_population(write(turns=6), None, lambda _: None)
-    turns = results(write(turns=6))
+    run_population(write(turns=4), None, lambda _: None)
+    turns = results(write(turns=4))
     copied = [result.order for turn in turns for result in turn if result.order.is_copied]
     assert copied
     for order in copied:
@@ -213,43 +234,46 @@ def test_a_replaced_member_goes_on_from_the_best_and_with_other_values() -> None
         assert means.index(max(means)) == order.parent
 
 
-def test_several_processes_do_no_turn_twice_and_come_to_the_same() -> None:
-    alone = run_population(write(gamma=0.7, turns=4), None, lambda _: None)
-    turns = results(write(gamma=0.7, turns=4))
+@pytest.mark.parametrize(("num_others", "num_turns"), [(1, 2), pytest.param(2, 4, marks=pytest.mark.slow)])
+def test_several_processes_do_no_turn_twice_and_come_to_the_same(
+    num_others: int, num_turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one and others. None gets on before each has begun one of the first turns, as it does one at a time."""
+    path = write(turns=num_turns)
+    alone = run_population(path, None, lambda _: None)
+    turns = results(path)
     shutil.rmtree("runs")
-    command = [str(RULKA), "population", "test.yaml", "--json"]
-    folder = PopulationFolder(read_population(Path("test.yaml")))
-    with locked(folder.turn_folder(0, 0)):  # nobody gets on before all of them are there
-        workers = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)
-        ]
-        begun = [(worker.stderr.readline(), worker.stderr.readline()) for worker in workers if worker.stderr]
-    assert all(second == f"in {folder.path.as_posix()}\n" for _, second in begun), begun
-    texts = [worker.communicate(timeout=PATIENCE_S) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0, 0], texts
+    monkeypatch.setenv("AT_ONCE", str(1 + num_others))
+    said: list[str] = []
+    with ExitStack() as all_of_them:
+        others = [all_of_them.enter_context(started(path, "--json")) for _ in range(num_others)]
+        assert run_population(path, None, said.append) == alone
+        texts = [other.communicate(timeout=PATIENCE_S) for other in others]
+    assert not any(other.returncode for other in others), texts
     assert set(starts().values()) == {1}
-    assert len(starts()) == 16
-    assert results(write(gamma=0.7, turns=4)) == turns
+    assert len(starts()) == 4 * num_turns
+    assert results(path) == turns
+    place = PopulationFolder(read_population(path)).path.as_posix()
+    shares = []
+    for lines in (said, *(error.splitlines() for _, error in texts)):
+        assert lines[1] == f"in {place}"
+        shares.append(sum(line.startswith("turn") and "is done" in line for line in lines))
+    assert sum(shares) == 4 * num_turns
+    assert all(shares), "they did it together"
     for text, _ in texts:
         assert [row["member"] for row in json.loads(text)] == [each.member for each in alone]
-    shares = [sum(line.startswith("turn") and "is done" in line for line in error.splitlines()) for _, error in texts]
-    assert sum(shares) == 16
-    assert sum(share > 0 for share in shares) > 1, "they did it together"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_in_the_middle_it_goes_on_and_leaves_no_process(number: signal.Signals) -> None:
     """The middle turn waits for its second start."""
     path = write(gamma=0.6)
-    command = [str(RULKA), "population", str(path)]
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    give_up_s = time.monotonic() + PATIENCE_S
-    while starts().get("member-001/turn-0001") != 1 and time.monotonic() < give_up_s:
-        time.sleep(0.05)
-    first.send_signal(number)
-    text, _ = first.communicate(timeout=PATIENCE_S)
+    with started(path) as first:
+        wait_for(lambda: starts().get("member-001/turn-0001") == 1, "the middle turn")
+        first.send_signal(number)
+        text = first.communicate(timeout=PATIENCE_S)
     assert first.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), text
-    assert "member-001/turn-0001" in starts(), text
     run_population(path, None, lambda _: None)
     assert starts().pop("member-001/turn-0001") == 2
     assert {count for place, count in starts().items() if place != "member-001/turn-0001"} == {1}
@@ -284,18 +308,13 @@ def test_a_member_that_diverges_is_replaced_and_all_of_them_are_an_end() -> None
 
 def test_a_turn_that_somebody_is_at_is_left_alone() -> None:
     folder = PopulationFolder(read_population(write()))
-    with locked(folder.turn_folder(2, 0)):
-        worker = subprocess.Popen(
-            [str(RULKA), "population", "test.yaml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        give_up_s = time.monotonic() + PATIENCE_S
-        while len(folder.due()) > 1 and time.monotonic() < give_up_s:
-            time.sleep(0.05)
-        assert folder.due() == [(2, 0)]
-        time.sleep(0.5)
+    with ThreadPoolExecutor(1) as pool, locked(folder.turn_folder(2, 0)):
+        ended = pool.submit(run_population, Path("test.yaml"), None, lambda _: None)
+        wait_for(lambda: folder.due() == [(2, 0)], "the turns that nobody is at")
+        time.sleep(10 * LOOK_S)
         assert folder.due() == [(2, 0)], "nobody begins the next turn, or this one"
-    text, _ = worker.communicate(timeout=PATIENCE_S)
-    assert worker.returncode == 0, text
+        assert not ended.done()
+    assert len(ended.result()) == 4
     assert set(starts().values()) == {1}
 
 

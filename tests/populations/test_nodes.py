@@ -15,6 +15,7 @@ from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError
 from rulka.populations import nodes as nodes_module
 from rulka.populations.command import run_population
 from rulka.populations.nodes import command_of, deal, helped
+from tests.waiting import PATIENCE_S
 
 
 def node(number: int, num_cpus: int) -> Node:
@@ -56,9 +57,10 @@ def test_serial_turns_take_a_cpu_each_and_others_a_node() -> None:
 
 def test_processes_work_in_the_folder_that_nodes_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nodes_module, "END_GRACE_S", PATIENCE_S)
     there = [node(0, 2), node(1, 2)]
     post, said = Nodes(there), []
-    code = "import os, pathlib; pathlib.Path(f'did-{os.getpid()}').touch()"
+    code = "import tempfile; tempfile.mkstemp(prefix='did-', dir='.')"
     with helped(post, [sys.executable, "-c", code], deal(there, 9, is_serial=True), said.append):
         pass
     assert len(list(tmp_path.glob("did-*"))) == 3
@@ -68,6 +70,7 @@ def test_processes_work_in_the_folder_that_nodes_share(tmp_path: Path, monkeypat
 
 def test_what_failed_on_a_node_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nodes_module, "END_GRACE_S", PATIENCE_S)
     post, said = Nodes([node(1, 2)]), []
     with helped(post, [sys.executable, "-c", "raise SystemExit(3)"], [(node(1, 2), 1), (node(7, 1), 1)], said.append):
         pass
@@ -86,7 +89,7 @@ def test_processes_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest
 
 def test_a_node_without_the_folder_says_so(tmp_path: Path) -> None:
     far = nodes_module.make_processes([sys.executable], tmp_path / "none", 1, Place(0, 0), lambda content: content)
-    far._thread.join(60.0)
+    far._thread.join(PATIENCE_S)
     ((ended, _),) = far.listen(0.0)
     assert "No such file or directory" in ended.reason
 

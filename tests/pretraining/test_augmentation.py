@@ -23,7 +23,8 @@ def generator(seed: int = 0) -> torch.Generator:
 def test_nothing_asked_for_changes_nothing() -> None:
     image = torch.rand(3, 1, 64, 48, generator=generator()) * 2 - 1
     view = random_view(image, views(0.0, 0.0), generator())
-    torch.testing.assert_close(view, image, atol=1e-5, rtol=0)
+    # Places are rounded to some 1e-6 of an image, and pixels of noise beside each other differ by up to 2.
+    torch.testing.assert_close(view, image, atol=1e-4, rtol=0)
 
 
 def test_every_image_gets_its_own_crop() -> None:

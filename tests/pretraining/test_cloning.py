@@ -206,7 +206,7 @@ def test_races_that_chose_nothing_are_measured_on_where_there_are_some(
 ) -> None:
     """One race is elsewhere; of three, two are on the main track: they train and validate."""
     validation, test = fractions
-    folder, _ = write_frames(num_races, validation_fraction=validation, test_fraction=test, num_elsewhere=1)
+    folder, _ = write_frames(num_races=num_races, validation_fraction=validation, test_fraction=test, num_elsewhere=1)
     splits: dict[Split, FrameDataset] = {name: FrameDataset(folder, name) for name in SPLITS}
     measured = measured_races(splits, maps)
     assert measured.frames.split == split

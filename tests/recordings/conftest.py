@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
+import tracemalloc
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,37 @@ import pytest
 END = 0xFACADE01
 SKIP = 0x534B4950
 MAP_UID = "AbCdEfGhIjKlMnOpQrStUvWxYz0"
+MAX_STEPS = 5_000_000
+
+
+@contextmanager
+def little_work() -> Iterator[None]:
+    """Ends what calls and returns more often than is done in about two seconds, on any machine."""
+    num_steps, before = 0, sys.getprofile()
+
+    def count(*_: object) -> None:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps > MAX_STEPS:
+            pytest.fail(f"more than {MAX_STEPS:,} calls and returns")
+
+    sys.setprofile(count)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+@contextmanager
+def little_memory(max_bytes: int) -> Iterator[None]:
+    """Fails where more is taken at once."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < max_bytes
 
 
 def u32(*values: int) -> bytes:

@@ -2,6 +2,7 @@ import io
 import shutil
 from dataclasses import replace
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 import av
@@ -26,12 +27,17 @@ def raced(night: date, params: Params, num_races: int = 2) -> Night:
     return race_night(night, params, ("main",), num_races=num_races, stream=io.StringIO())
 
 
+@cache
+def first_rows() -> tuple[NightRow, ...]:
+    """The rows of `two_tracks` on Monday, with no night before it."""
+    return tuple(rows_of(two_tracks(), MONDAY, []))
+
+
 def past(*paces: float, role: str = "promoted") -> list[NightRow]:
     """Nights from 2026-11-01 on, on both tracks of `two_tracks`, with these paces."""
-    template = next(row for row in rows_of(two_tracks(), date(2020, 1, 2), []) if row.track == ALL_TRACKS)
     return [
         replace(
-            template,
+            first_rows()[2],
             night=date(2026, 11, day).isoformat(),
             role=role,
             pace_mps=pace,
@@ -88,7 +94,7 @@ def two_tracks():
 
 class TestRows:
     def test_the_pace_counts_races_that_did_not_finish_as_nothing(self) -> None:
-        rows = rows_of(two_tracks(), MONDAY, [])
+        rows = first_rows()
         assert [(row.role, row.track) for row in rows] == [
             (role, track) for role in ("promoted", "latest") for track in ("track 0", "track 1", ALL_TRACKS)
         ]
@@ -100,7 +106,7 @@ class TestRows:
         assert rows[5].pace_low_mps == rows[5].pace_high_mps == 20.0
 
     def test_below_is_an_interval_of_the_difference_without_0(self) -> None:
-        row = rows_of(two_tracks(), MONDAY, [])[2]
+        row = first_rows()[2]
         assert judge(row, past(row.pace_high_mps + 0.001)).is_below
         assert not judge(row, past(row.pace_high_mps)).is_below
         assert not judge(row, past(row.pace_high_mps + 0.001, role="latest")).is_below
@@ -113,7 +119,7 @@ class TestRows:
         assert judge(row, four).is_below, "the mean of four is known twice as well"
 
     def test_worse_is_below_twice_in_a_row_or_far_below(self) -> None:
-        row = rows_of(two_tracks(), MONDAY, [])[2]
+        row = first_rows()[2]
         half_width = row.pace_high_mps - row.pace_mps
         just, far = row.pace_mps + 1.2 * half_width, row.pace_mps + 1.6 * half_width
         assert not judge(row, past(just)).is_worse
@@ -128,7 +134,7 @@ class TestRows:
         assert not judge(row, [*past(just), replace(row, night="2026-11-21"), good]).is_worse
 
     def test_what_is_slower_for_good_becomes_the_measure(self) -> None:
-        row = rows_of(two_tracks(), MONDAY, [])[2]
+        row = first_rows()[2]
         rows = past(*[row.pace_mps + 10.0] * 7)
         found = []
         for day in range(8, 20):

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from rulka.cluster.post import Gone, Letter, MakeFar, Node, Place
+from rulka.runtime.cluster_collectors import ClusterCollectors
 from rulka.runtime.collectors import Collectors, SerialCollectors
 from rulka.runtime.host import Host, HostSpec
 from rulka.runtime.messages import Stop
+from tests.waiting import PATIENCE_S, wait_for
 
 STORE_BYTES = 1 << 30
 
@@ -31,6 +33,16 @@ def nodes(*num_cpus: int) -> list[Node]:
 def serial(spec: HostSpec) -> Collectors:
     """Builds the collectors of a host without processes: one of them does what all should."""
     return SerialCollectors(spec.run, 0, spec.num_starts)
+
+
+def until_all_work(collectors: ClusterCollectors) -> None:
+    """Waits until every host has built its collectors: from then on each gets its share of the permissions."""
+
+    def all_work() -> bool:
+        collectors.collect(0, 0.05)
+        return all(credit.is_working for credit in collectors._credits)
+
+    wait_for(all_work, "all hosts to work")
 
 
 @dataclass
@@ -156,5 +168,5 @@ def _copied(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _stop(host: Host) -> None:
     host.tell(Stop())
-    host._thread.join(30.0)
+    host._thread.join(PATIENCE_S)
     assert not host._thread.is_alive()

@@ -6,39 +6,56 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
-from runtime_fakes import fake_run
+from runtime_fakes import fake_run, saved_env_steps
 
 from rulka.cluster.local import pretended_cluster
 from rulka.cluster.settings import CLUSTER_VARIABLE
-from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.connect import train_run
 
-FOLDER = Path(sys.argv[1])
+NUM_TRIES = 10
+PATIENCE = {
+    "RAY_gcs_server_port_wait_time_s": "300",
+    "RAY_health_check_timeout_ms": "300000",
+    "RAY_worker_register_timeout_seconds": "300",
+}
+"""Environment of what starts Ray: how long its processes wait for one that is slow; one that is gone they miss soon."""
+Started = TypeVar("Started")
 
 
-def kill_node() -> None:
-    # On a busy machine the first one may be saved before there is a block; its name says how many steps it has.
-    while not any(int(file.stem.rpartition("-")[2]) for file in Checkpoints(FOLDER).files()):
+def patiently(start: Callable[[], Started]) -> Started:
+    """Starts a node of Ray, which gives it 30 s: on a busy machine those are enough only now and then."""
+    for _ in range(NUM_TRIES - 1):
+        with suppress(Exception):  # Ray has no other for it
+            return start()
+    return start()
+
+
+def kill_node(folder: Path) -> None:
+    # The first one may be saved before there is a block.
+    while not saved_env_steps(folder):
         time.sleep(0.1)
     for process in psutil.Process().children():
-        if Path(process.cmdline()[0]).name == "raylet":
+        if process.name() == "raylet":
             process.kill()
 
 
-with pretended_cluster(nodes=1, cpus=1, object_store_mb=100) as cluster:
-    os.environ[CLUSTER_VARIABLE] = cluster.address
-    threading.Thread(target=kill_node, daemon=True).start()
-    train_run(
-        fake_run(
-            FOLDER,
-            cluster="ray",
-            num_collectors=1,
-            max_env_steps=10**9,
-            max_minutes=30.0,
-            checkpoint_s=1.0,
-            cars={"step_s": 0.002},
+def main(folder: Path) -> None:
+    with ExitStack() as stack:
+        cluster = patiently(lambda: stack.enter_context(pretended_cluster(nodes=1, cpus=1, object_store_mb=100)))
+        os.environ[CLUSTER_VARIABLE] = cluster.address
+        threading.Thread(target=kill_node, args=(folder,), daemon=True).start()
+        train_run(
+            fake_run(
+                folder, cluster="ray", num_collectors=1, max_env_steps=10**9, checkpoint_s=1.0, cars={"step_s": 0.002}
+            )
         )
-    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -22,15 +26,23 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.device import CPU
 from rulka.envs.results import StepResult
 from rulka.params import TrainParams, read_params
+from rulka.processes import end_group
 from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER
 from rulka.runtime.specs import LearnerShare, RunSpec, rank_folders
 from rulka.schedule import Moment
+from tests.waiting import wait_for
 
 HEIGHT, WIDTH, NUM_FLOATS, NUM_ACTIONS = 6, 10, 4, 5
 RACE_STEPS = 7
 """Decisions of a fake race; car k is cut by a limit instead when k is odd."""
 SPEC = BlockSpec(num_steps=16, num_cars=3, height=HEIGHT, width=WIDTH, num_floats=NUM_FLOATS)
 BLOCK_STEPS = SPEC.num_steps * SPEC.num_cars
+MAIN = Path(__file__).parent / "fake_main.py"
+OVER_S = 1e9
+"""Seconds of training after which a run is over: a test sets `loop.state.seconds` to end it.
+
+None ever takes so long, so how much of its budget is used goes by environment steps and never by the clock.
+"""
 
 
 class FakeCars:
@@ -332,7 +344,7 @@ def fake_train(**changes: object) -> TrainParams:
         "cars_per_collector": SPEC.num_cars,
         "block_steps": SPEC.num_steps,
         "max_env_steps": 20 * BLOCK_STEPS,
-        "max_minutes": 2.0,
+        "max_minutes": OVER_S / 1000.0,
         "num_checks": 2,
         "check_races": 2,
         "check_candidates": 2,
@@ -361,6 +373,44 @@ def fake_run(
         folder=folder,
         label="test",
     )
+
+
+@contextmanager
+def fake_stage(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts `fake_main.py` in a group of its own; what is left of it when the block ends is killed."""
+    command = [sys.executable, str(MAIN), str(folder), *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as stage:
+        try:
+            yield stage
+        finally:
+            end_group(stage, ask=signal.SIGKILL)
+
+
+def saved_env_steps(folder: Path) -> int:
+    """Returns how far the newest checkpoint of a run is, by its name: files come and go while the run lives."""
+    return max((int(path.stem.rpartition("-")[2]) for path in folder.glob("checkpoint-*.ckpt")), default=0)
+
+
+def until_saved(stage: subprocess.Popen[str], folder: Path, after: int = 0) -> None:
+    """Waits until a stage that goes on has saved a checkpoint after more environment steps than these."""
+    wait_for(lambda: saved_env_steps(folder) > after or stage.poll() is not None, "a checkpoint")
+    assert stage.poll() is None, stage.communicate()[0]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process is there and is more than an entry that nobody has reaped."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def command_of(process: psutil.Process) -> str:
+    """Returns how a process was started; nothing where it is gone."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def memory_of(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts_here import PostHere, nodes
+from hosts_here import PostHere, nodes, until_all_work
 from real_run import run_spec
 from runtime_fakes import memory_of
 from test_exact_resume import ROOT, small_params
@@ -27,13 +27,13 @@ def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def params_of(algorithm: str, **train: Any) -> Params:
     params = small_params(algorithm, {})
-    changes = {"cluster": "ray", "num_collectors": 2, "checkpoint_s": 60.0, "max_minutes": 10.0, **train}
+    changes = {"cluster": "ray", "num_collectors": 2, "checkpoint_s": 60.0, **train}
     return params.model_copy(update={"train": params.train.model_copy(update=changes)})
 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(name, marks=[] if name in ("ppo", "iqn") else pytest.mark.slow) for name in ALGORITHM_NAMES],
+    [pytest.param(name, marks=[] if name == "iqn" else pytest.mark.slow) for name in ALGORITHM_NAMES],
 )
 @pytest.mark.filterwarnings("error:The given NumPy array")
 def test_every_algorithm_learns_from_blocks_where_they_came(
@@ -52,6 +52,7 @@ def test_every_algorithm_learns_from_blocks_where_they_came(
             insert(block, collector, version)
 
         loop._learner.insert = note  # type: ignore[method-assign]
+        until_all_work(loop._collectors)
         outcome = loop.run()
     assert outcome.state.env_steps == spec.train.max_env_steps
     assert outcome.state.gradient_steps > 0
@@ -59,6 +60,7 @@ def test_every_algorithm_learns_from_blocks_where_they_came(
     assert post.is_closed
 
 
+@pytest.mark.slow
 def test_the_policy_of_pql_learns_in_a_process_beside_the_learner(
     tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,10 +62,11 @@ def value_of(agent: EnvironmentAgent, *observations: list[float]) -> list[float]
         return network(image, floats).value.tolist()
 
 
+@pytest.mark.slow
 def test_cartpole_is_learned(tmp_path: Path) -> None:
     """Random actions balance the pole for 22 steps, an untrained policy for about 10, always the same way.
 
-    Seeds 1 to 4 came to 500, 222, 142 and 500.
+    Of 24 seeds the worst came to 121, and to 112 in its last check.
     """
     agent = train("CartPole-v1", tmp_path / "run", max_env_steps=8000)
     assert len(agent.returns) == QUICK["final_check_races"]
@@ -104,6 +105,7 @@ def test_two_numbers_are_learned(tmp_path: Path) -> None:
     assert np.mean(agent.returns) > -1.0
 
 
+@pytest.mark.slow
 def test_pendulum_stays_finite_and_within_bounds(tmp_path: Path) -> None:
     """The environment refuses nothing, but its return of a step is at least -16.3."""
     agent = train("Pendulum-v1", tmp_path / "run", max_env_steps=3000)
@@ -126,6 +128,7 @@ def test_pictures_and_numbers_with_collector_processes(tmp_path: Path) -> None:
     assert all(-5.0 <= each <= 5.0 for each in agent.returns)
 
 
+@pytest.mark.slow
 def test_two_learners_learn_in_an_environment(tmp_path: Path) -> None:
     agent = train("CartPole-v1", tmp_path / "run", small_updates(), max_env_steps=768, learners=2)
     assert agent.training["env_steps"] == 768

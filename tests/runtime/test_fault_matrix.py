@@ -9,24 +9,19 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
-import time
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+import psutil
 import pytest
-from fake_main import PLACES, main
-from runtime_fakes import BLOCK_STEPS, fake_run, memory_of
+from fake_main import PLACES
+from runtime_fakes import BLOCK_STEPS, fake_run, fake_stage, is_alive, memory_of, until_saved
 
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints
 from rulka.runtime.connect import DiskFullError, connect, train_run
 from rulka.runtime.metrics_log import MetricsLog
 from rulka.runtime.shared_memory import LIST_FILE
 from rulka.runtime.stop import StopRequestedError, StopSignals
-
-PATIENCE_S = 120.0
-MAIN = Path(__file__).parent / "fake_main.py"
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def newest(folder: Path) -> dict | None:
@@ -35,19 +30,22 @@ def newest(folder: Path) -> dict | None:
 
 @pytest.mark.parametrize(
     ("moment", "num_collectors"),
-    # What writes files does so in this process, with collectors or without.
-    [*((moment, 0) for moment in PLACES), ("learning", 1), ("inserting", 1)],
+    [
+        ("inserting", 0),
+        # What writes files does so in this process, with collectors or without.
+        *(pytest.param(moment, 0, marks=pytest.mark.slow) for moment in PLACES if moment != "inserting"),
+        *(pytest.param(moment, 1, marks=pytest.mark.slow) for moment in ("learning", "inserting")),
+    ],
 )
 def test_killed_at_any_moment_it_goes_on_from_the_last_checkpoint(
-    tmp_path: Path, forks: ForkServerContext, moment: str, num_collectors: int
+    tmp_path: Path, moment: str, num_collectors: int
 ) -> None:
     """The killed run had saved at least once; what it saved is whole, and the next start begins there."""
-    killed = forks.Process(target=main, args=(str(tmp_path), str(num_collectors), moment))
-    killed.start()
-    killed.join(PATIENCE_S)
-    assert killed.exitcode == -signal.SIGKILL
+    with fake_stage(tmp_path, str(num_collectors), moment) as killed:
+        text, _ = killed.communicate(timeout=PATIENCE_S)
+    assert killed.returncode == -signal.SIGKILL, text
     saved = newest(tmp_path)
-    assert saved is not None, "the test kills before anything was saved: it would prove nothing"
+    assert saved is not None, "killed before anything was saved it would prove nothing"
     env_steps = saved["run"]["env_steps"]
     assert env_steps > 0
     with StopSignals() as stop, connect(fake_run(tmp_path, max_env_steps=env_steps + 5 * BLOCK_STEPS), stop) as loop:
@@ -58,15 +56,13 @@ def test_killed_at_any_moment_it_goes_on_from_the_last_checkpoint(
         assert loop.run().state.env_steps == env_steps + 5 * BLOCK_STEPS
 
 
+@pytest.mark.slow
 def test_all_processes_killed_at_once_leave_memory_that_the_next_start_removes(tmp_path: Path) -> None:
     """With the resource tracker, too, nobody is left to remove it."""
-    command = [sys.executable, str(MAIN), str(tmp_path), "1"]
-    stage = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    give_up_s = time.monotonic() + PATIENCE_S
-    while newest(tmp_path) is None and time.monotonic() < give_up_s:
-        time.sleep(0.1)
-    os.killpg(stage.pid, signal.SIGKILL)
-    stage.wait(PATIENCE_S)
+    with fake_stage(tmp_path, "1") as stage:
+        until_saved(stage, tmp_path)
+        os.killpg(stage.pid, signal.SIGKILL)
+        stage.wait(PATIENCE_S)
     left = memory_of(tmp_path)
     assert left
     assert all(path.exists() for path in left), "or there is nothing to remove"
@@ -90,19 +86,16 @@ def test_a_full_disk_for_metrics_is_a_named_error(tmp_path: Path, monkeypatch: p
         train_run(fake_run(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_collector_that_outlives_the_run_ends(tmp_path: Path) -> None:
     """`kill -9` of the stage alone: its collectors must not go on without it."""
-    stage = subprocess.Popen([sys.executable, str(MAIN), str(tmp_path), "2"], stdout=subprocess.DEVNULL)
-    give_up_s = time.monotonic() + PATIENCE_S
-    while newest(tmp_path) is None and time.monotonic() < give_up_s:
-        time.sleep(0.1)
-    children = Path(f"/proc/{stage.pid}/task/{stage.pid}/children").read_text(encoding="utf-8").split()
-    assert len(children) == 3, "resource tracker and two collectors"
-    stage.kill()
-    stage.wait(PATIENCE_S)
-    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < give_up_s:
-        time.sleep(0.1)
-    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    with fake_stage(tmp_path, "2") as stage:
+        until_saved(stage, tmp_path)
+        children = psutil.Process(stage.pid).children()
+        assert len(children) == 3, "resource tracker and two collectors"
+        stage.kill()
+        stage.wait(PATIENCE_S)
+        wait_for(lambda: not any(map(is_alive, children)), "the collectors to end")
 
 
 @pytest.mark.parametrize("full_at", [1, 2, 3, 4])

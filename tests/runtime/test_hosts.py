@@ -6,6 +6,7 @@ Real nodes: `test_ray_cluster.py`.
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts_here import PostHere, nodes, serial
+from hosts_here import PostHere, nodes, serial, until_all_work
 from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run
 
 from rulka.buffers.experience import ExperienceBlock
@@ -24,14 +25,15 @@ from rulka.runtime import rank as rank_module
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.cluster_collectors import ClusterCollectors
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, Collectors
-from rulka.runtime.connect import train_run
+from rulka.runtime.connect import connect, train_run
 from rulka.runtime.host import HostSpec
 from rulka.runtime.host_messages import Allow, Built, Filled, Introduced, NewWeights
 from rulka.runtime.host_plan import ClusterTooSmallError, check_stores, deal
 from rulka.runtime.host_supervisor import HostRefusedError, HostsLostError, Limits
+from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
+from tests.waiting import PATIENCE_S
 
-PATIENCE_S = 120.0
 NUM_BLOCKS = 40
 
 
@@ -51,16 +53,24 @@ class Unique(FakeLearner):
 class Run:
     """A learner and its hosts, without the loop."""
 
-    def __init__(self, folder: Path, post: PostHere, limits: Limits | None = None, **train: Any) -> None:
+    def __init__(self, folder: Path, post: PostHere, **train: Any) -> None:
         self.learner, self.post = Unique(), post
         spec = fake_run(folder, cluster="ray", **({"num_collectors": 4} | train))
-        limits = limits or Limits(silence_s=PATIENCE_S, look_s=0.0)
+        limits = Limits(silence_s=PATIENCE_S, look_s=0.0)
         self.collectors = ClusterCollectors(spec, self.learner.network.state_dict(), 0, 0, post, limits=limits)
         self.most_under_way = 0
 
     def start(self) -> None:
         self.collectors.start()
         self._publish()
+
+    def gather(self) -> None:
+        """Waits for all hosts, so that none of them comes when the others have done all the work."""
+        until_all_work(self.collectors)
+
+    def has_been_silent(self, number: int) -> None:
+        """Lets the last word of a host be so long ago that it counts as lost, unless it speaks now."""
+        self.collectors._supervisor.hosts[number].heard_s -= 2.0 * PATIENCE_S
 
     def _publish(self) -> None:
         self.collectors.publish(self.learner.version, self.learner.network.state_dict())
@@ -98,8 +108,8 @@ Begin = Callable[..., Run]
 def begin(tmp_path: Path) -> Iterator[Begin]:
     runs: list[Run] = []
 
-    def make(*num_cpus: int, make_collectors: Callable[[HostSpec], Collectors] = serial, **arguments: Any) -> Run:
-        run = Run(tmp_path, PostHere(nodes(*num_cpus), make_collectors), **arguments)
+    def make(*num_cpus: int, make_collectors: Callable[[HostSpec], Collectors] = serial, **train: Any) -> Run:
+        run = Run(tmp_path, PostHere(nodes(*num_cpus), make_collectors), **train)
         runs.append(run)
         run.start()
         return run
@@ -109,7 +119,8 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         run.collectors.stop()
         assert run.post.is_closed
         assert not run.post._hosts
-    assert not list(Path(tempfile.gettempdir()).glob(f"rulka-hosts-*/{tmp_path.name}-*"))
+        folders = f"rulka-hosts-*/{run.collectors._name}-*"
+        assert not list(Path(tempfile.gettempdir()).glob(folders))
 
 
 # How it goes ----------------------------------------------------------------------------------------------------------
@@ -117,6 +128,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
 def test_blocks_of_two_nodes_come_intact_in_order_and_fresh(begin: Begin) -> None:
     run = begin(2, 2)
+    run.gather()
     run.learn(NUM_BLOCKS)
     run.until(lambda: run.collectors.cpu_seconds_elsewhere > 0.0)
     run.check()
@@ -130,6 +142,7 @@ def test_blocks_of_two_nodes_come_intact_in_order_and_fresh(begin: Begin) -> Non
 def test_the_order_of_permission_is_the_order_of_learning(begin: Begin) -> None:
     """However slow one host is: its letters of blocks are held back here until nothing else can go on."""
     run = begin(2, 2)
+    run.gather()
     held: list[Letter] = []
     change = run.post.hear
 
@@ -159,6 +172,7 @@ def test_the_order_of_permission_is_the_order_of_learning(begin: Begin) -> None:
 
 def test_each_version_is_laid_once_for_all_hosts_and_its_bytes_are_counted(begin: Begin) -> None:
     run = begin(1, 1, num_collectors=2)
+    run.gather()
     run.learn(NUM_BLOCKS)
     assert run.post.num_parcels == run.learner.version + 1
     size = run.collectors._layout.num_bytes
@@ -193,6 +207,7 @@ def test_a_killed_host_is_made_again_and_its_credit_given_out_again(
     begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = begin(2, 2)
+    run.gather()
     run.learn(10)
     run.post.kill(1)
     # Its successor has its numbers, and a seed of its own.
@@ -205,24 +220,38 @@ def test_a_killed_host_is_made_again_and_its_credit_given_out_again(
 
 
 def test_a_host_that_is_cut_off_and_comes_back_is_not_heard(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
-    run = begin(2, 2, limits=Limits(silence_s=2.0, look_s=0.0))
+    run = begin(2, 2)
+    run.gather()
     run.learn(10)
+    hear, unheard = run.post.hear, list[Letter]()
+
+    def hear_no_blocks_of_the_first(timeout_s: float) -> list[Letter]:
+        others = []
+        for letter in hear(timeout_s):
+            is_held_back = letter.place == Place(0, 0) and isinstance(letter.message, Filled)
+            (unheard if is_held_back else others).append(letter)
+        return others
+
+    run.post.hear = hear_no_blocks_of_the_first  # type: ignore[method-assign]
+    run.until(lambda: bool(unheard))
+    run.post.hear = hear  # type: ignore[method-assign]
     run.post.cut_off(0)
+    run.has_been_silent(0)
     run.until(lambda: run.collectors.num_restarts == 1)
-    assert "host 0 on node node-0 said nothing for 2 s while" in caplog.text
+    assert f"host 0 on node node-0 said nothing for {PATIENCE_S:.0f} s while" in caplog.text
     run.post.bring_back()
-    assert [letter for letter in run.post._late if isinstance(letter.message, Filled)], "or it proves nothing"
+    run.post._late += unheard
     run.learn(NUM_BLOCKS)
     run.check()
-    assert run.collectors._supervisor.num_dropped > 0
+    assert run.collectors._supervisor.num_dropped >= len(unheard)
     assert "host 0 on node node-0: an answer of its incarnation 0 is too late" in caplog.text
 
 
 class Stalled:
     """Collectors that stand still after a few blocks, as a host in which something hangs."""
 
-    def __init__(self, spec: HostSpec, hangs: list[bool]) -> None:
-        self._serial, self._hangs, self._num_blocks = serial(spec), hangs, 0
+    def __init__(self, spec: HostSpec, hangs: threading.Event, goes_on: threading.Event) -> None:
+        self._serial, self._hangs, self._goes_on, self._num_blocks = serial(spec), hangs, goes_on, 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._serial, name)
@@ -230,25 +259,35 @@ class Stalled:
     def collect(self, *arguments: Any) -> Any:
         deliveries = self._serial.collect(*arguments)
         self._num_blocks += len(deliveries)
-        while self._num_blocks == 5 and self._hangs[0]:
-            time.sleep(0.01)
+        if self._num_blocks == 5:
+            self._hangs.set()
+            self._goes_on.wait(PATIENCE_S)
         return deliveries
 
 
-def test_a_host_that_stalls_is_made_again(begin: Begin) -> None:
-    hangs = [True]
+def test_a_host_that_stalls_is_made_again(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
 
     def make(spec: HostSpec) -> Any:
-        return Stalled(spec, hangs) if spec.run.first_collector and spec.num_starts == 0 else serial(spec)
+        return Stalled(spec, hangs, goes_on) if spec.run.first_collector and spec.num_starts == 0 else serial(spec)
 
-    run = begin(1, 1, num_collectors=2, make_collectors=make, limits=Limits(silence_s=3.0, look_s=0.0))
+    run = begin(1, 1, num_collectors=2, make_collectors=make)
     end, post = run.post.end, run.post
 
     def let_go_and_end(place: Place) -> None:
-        hangs[0] = False
+        goes_on.set()
         end(place)
 
     post.end = let_go_and_end  # type: ignore[method-assign]
+    run.until(hangs.is_set)
+
+    def is_made_again() -> bool:
+        if not run.collectors.num_restarts:  # what it had said before is heard first
+            run.has_been_silent(1)
+        return run.collectors.num_restarts == 1
+
+    run.until(is_made_again)
+    assert f"host 1 on node node-1 said nothing for {PATIENCE_S:.0f} s while" in caplog.text
     run.learn(NUM_BLOCKS)
     run.check()
     assert run.collectors.num_restarts == 1
@@ -329,12 +368,13 @@ def test_a_host_of_another_version_or_contract_is_refused_with_both_named(
         letter._replace(message=_lie(letter.message, **changed)) if (letter.place.number == 1) else letter
     )
     with pytest.raises(HostRefusedError, match=f"host 1 on node node-1 is refused: it is {words}|{words}") as error:
-        run.learn(10_000)
+        run.until(lambda: False)
     assert "Install the same version of Rulka on every node" in error.value.hint
 
 
 def test_a_node_of_another_version_that_comes_later_is_left_out(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     run = begin(1, 1, num_collectors=2)
+    run.gather()
     run.learn(10)
     run.post.change = lambda letter: (
         letter._replace(message=_lie(letter.message, code="other")) if (letter.place.incarnation) else letter
@@ -351,6 +391,7 @@ def test_a_lost_node_lets_the_run_go_on_and_one_that_comes_is_taken(
     begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = begin(2, 2)
+    run.gather()
     run.learn(10)
     run.post.remove("n1")
     run.until(lambda: "it waits for a node" in caplog.text)
@@ -429,7 +470,10 @@ def test_a_whole_training_has_the_samples_that_it_would_have_had(
         return letter
 
     post.change = kill_once
-    outcome = train_run(fake_run(tmp_path, num_collectors=3, cluster="ray", max_env_steps=60 * BLOCK_STEPS))
+    spec = fake_run(tmp_path, num_collectors=3, cluster="ray", max_env_steps=60 * BLOCK_STEPS)
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        until_all_work(loop._collectors)
+        outcome = loop.run()
     assert outcome.state.env_steps == 60 * BLOCK_STEPS
     assert Place(1, 1) in [place for place, _ in post.started]
 

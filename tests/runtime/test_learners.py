@@ -9,9 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +18,21 @@ import psutil
 import pytest
 import torch
 from real_run import run_spec
-from runtime_fakes import BLOCK_STEPS, fake_run, memory_of
+from runtime_fakes import (
+    BLOCK_STEPS,
+    command_of,
+    fake_run,
+    fake_stage,
+    is_alive,
+    memory_of,
+    saved_env_steps,
+    until_saved,
+)
 from test_exact_resume import ROOT, assert_equal, drive, small_params
 
 from rulka import device
 from rulka.device import CPU, DeviceError, devices_of_learners
 from rulka.params import Params, read_params
-from rulka.processes import end_group
 from rulka.runtime import connect as connecting
 from rulka.runtime import other_ranks
 from rulka.runtime.checkpoint import Checkpoints
@@ -41,9 +46,7 @@ from rulka.runtime.rank import permitted
 from rulka.runtime.specs import RunSpec, rank_folders
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.tracks.generate import generate_track
-
-PATIENCE_S = 120.0
-MAIN = Path(__file__).parent / "fake_main.py"
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def newest(folder: Path) -> dict[str, Any]:
@@ -61,29 +64,16 @@ def seen_by(folder: Path) -> list[list[float]]:
     ]
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
-        time.sleep(0.05)
-
-
 def family() -> set[int]:
     """What this process has started, and what that has; not Python's own helpers."""
-    found = psutil.Process().children(recursive=True)
-    return {child.pid for child in found if not {"resource_tracker", "forkserver"} & set(words_of(child))}
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    try:
-        return re.findall(r"\w+", " ".join(process.cmdline()))
-    except psutil.NoSuchProcess:
-        return ["resource_tracker"]
+    found = [child for child in psutil.Process().children(recursive=True) if is_alive(child)]
+    return {child.pid for child in found if not re.search(r"resource_tracker|forkserver|^$", command_of(child))}
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_left():
-    """No process may be left behind."""
+def nobody_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No process may be left behind; and one that ends within an update has all the time it needs to say why."""
+    monkeypatch.setattr(other_ranks, "STOP_GRACE_S", PATIENCE_S)
     before = family()
     yield
     assert family() == before
@@ -107,6 +97,7 @@ def test_they_share_budget_and_schedules_and_learn_from_what_all_were_given(tmp_
     assert last["num_races"] == 2 * 3 * (10 * 16 // 8), "the races of all cars"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     """In the middle of update 2 every learner gets a SIGTERM: the first one asks all to save."""
     train_run(fake_run(tmp_path / "whole", learners=2))
@@ -122,43 +113,41 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     assert seen_by(tmp_path / "stopped") == seen_by(tmp_path / "whole")
 
 
-def act_once(loop: LearnerLoop, at_version: int, act: Callable[[], object]) -> threading.Thread:
-    """Does something beside the run as soon as it has come so far."""
+def running(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch, act: Callable[[RankProcesses, pytest.MonkeyPatch], object]
+) -> Any:
+    """Runs all of a training and does something to the other learners once, before they are told to take a turn.
 
-    def run() -> None:
-        wait_for(lambda: loop._learner.version >= at_version, f"version {at_version}")
-        act()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread
-
-
-def running(spec: RunSpec, monkeypatch: pytest.MonkeyPatch, act: Callable[[RankProcesses], object]) -> Any:
-    """Runs all of a training and does something to the other learners once, when it has made some updates."""
+    What it patches is in force in that turn alone. Some updates were made by then, and there is a checkpoint.
+    """
     is_done = False
-    run = LearnerLoop.run
+    take = LearnerLoop._take_experience
 
-    def run_and_act(loop: LearnerLoop) -> Any:
+    def act_and_take(loop: LearnerLoop) -> int:
         nonlocal is_done
         others = loop._others
-        if not is_done:
-            assert isinstance(others, RankProcesses)
-            act_once(loop, 6, lambda: act(others))
+        if is_done or loop._learner.version < 6 or not saved_env_steps(spec.folder):
+            return take(loop)
+        assert isinstance(others, RankProcesses)
         is_done = True
-        return run(loop)
+        with monkeypatch.context() as patch:
+            act(others, patch)
+            return take(loop)
 
-    monkeypatch.setattr(LearnerLoop, "run", run_and_act)
-    return train_run(spec)
+    monkeypatch.setattr(LearnerLoop, "_take_experience", act_and_take)
+    outcome = train_run(spec)
+    assert is_done
+    return outcome
 
 
+@pytest.mark.slow
 def test_with_collectors_of_their_own_and_one_killed_the_run_ends_with_the_planned_experience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cars, memory = {"step_s": 0.002}, []
     spec = fake_run(tmp_path, learners=2, num_collectors=2, max_env_steps=60 * BLOCK_STEPS, checkpoint_s=0.1, cars=cars)
 
-    def kill(others: RankProcesses) -> None:
+    def kill(others: RankProcesses, _patch: pytest.MonkeyPatch) -> None:
         memory.extend(memory_of(tmp_path))
         os.kill(others.pids[0], signal.SIGKILL)
 
@@ -175,16 +164,24 @@ def test_with_collectors_of_their_own_and_one_killed_the_run_ends_with_the_plann
     assert not any(path.exists() for path in memory)
 
 
+@pytest.mark.slow
 def test_one_that_says_nothing_is_ended_and_all_begin_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(other_ranks, "SILENCE_LIMIT_S", 3.0)
     spec = fake_run(tmp_path, learners=2, max_env_steps=60 * BLOCK_STEPS, checkpoint_s=0.05, cars={"step_s": 0.002})
-    running(spec, monkeypatch, lambda others: os.kill(others.pids[0], signal.SIGSTOP))
+
+    def stop(others: RankProcesses, patch: pytest.MonkeyPatch) -> None:
+        process = psutil.Process(others.pids[0])
+        process.suspend()
+        wait_for(lambda: process.status() == psutil.STATUS_STOPPED, "it to stand still")
+        patch.setattr(other_ranks, "SILENCE_LIMIT_S", 3.0)
+
+    running(spec, monkeypatch, stop)
     assert re.search(r"learner 1 of 2 said nothing for 3 s while .*; all learners begin again", caplog.text)
     assert newest(tmp_path)["run"]["env_steps"] == 60 * BLOCK_STEPS
 
 
+@pytest.mark.slow
 def test_one_that_dies_in_an_update_ends_it_and_all_begin_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,6 +193,7 @@ def test_one_that_dies_in_an_update_ends_it_and_all_begin_again(
     assert newest(tmp_path)["learner"]["together"] == pytest.approx(sum(one) + sum(other)), "nothing counts twice"
 
 
+@pytest.mark.slow
 def test_learners_that_keep_parting_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "MAX_RESTARTS", 0)
     spec = fake_run(tmp_path, learners=2, learner={"fault": f"die:{tmp_path / 'died'}"})
@@ -209,6 +207,7 @@ def test_an_error_of_one_ends_the_run_with_its_traceback(tmp_path: Path) -> None
         train_run(spec)
 
 
+@pytest.mark.slow
 def test_an_error_that_a_person_can_act_on_keeps_its_words(tmp_path: Path) -> None:
     spec = fake_run(tmp_path, learners=2, learner={"fault": "nan"})
     with pytest.raises(RankError, match="learner 1 of 2: training diverged: after update 4, 'weight' holds NaN"):
@@ -225,19 +224,12 @@ def test_weights_that_differ_are_noticed_and_not_saved(tmp_path: Path) -> None:
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A run of two learners with a collector each, after its first checkpoint."""
-    stage = subprocess.Popen(
-        [sys.executable, str(MAIN), str(tmp_path), "2", "", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    wait_for(lambda: any(tmp_path.glob("checkpoint-*[1-9]*.ckpt")) or stage.poll() is not None, "a checkpoint")
-    assert stage.poll() is None, stage.communicate()[0]
-    yield stage
-    end_group(stage)
+    with fake_stage(tmp_path, "2", "", "2") as stage:
+        until_saved(stage, tmp_path)
+        yield stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signals_take_all_processes_with_them_and_the_next_start_goes_on(
     tmp_path: Path, stage: subprocess.Popen[str], number: signal.Signals
@@ -255,7 +247,7 @@ def test_signals_take_all_processes_with_them_and_the_next_start_goes_on(
     text, _ = stage.communicate(timeout=PATIENCE_S)
     assert stage.returncode == (-9 if number == signal.SIGKILL else 130), text
     assert "Traceback" not in text, text
-    wait_for(lambda: not any(one.is_running() for one in everybody), "all processes to end")
+    wait_for(lambda: not any(map(is_alive, everybody)), "all processes to end")
     assert not any(path.exists() for path in memory)
     saved = newest(tmp_path)
     env_steps = saved["run"]["env_steps"]
@@ -330,6 +322,7 @@ WHOLE_BATCHES = {
 """The order of minibatches is a rank's own."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", sorted(WHOLE_BATCHES))
 def test_a_serial_training_equals_one_learner_with_the_blocks_of_both_collectors(
     tmp_path: Path, track: Path, algorithm: str
@@ -364,6 +357,7 @@ def vector(learner: Any) -> torch.Tensor:
     return torch.cat([parameter.detach().reshape(-1).clone() for parameter in learner.network.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "iqn"])
 def test_real_learners_that_were_killed_go_on_bit_for_bit(tmp_path: Path, track: Path, algorithm: str) -> None:
     train_run(run_spec(real_params(algorithm, {}), track, tmp_path / "whole"))

@@ -22,14 +22,14 @@ from rulka.agents.pql.learner import PqlLearner
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import Params, read_params
 from rulka.runtime.connect import connect
-from rulka.runtime.other_half import NUM_SLOTS, OtherHalfProcess
+from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared_memory import LIST_FILE
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from rulka.tracks.generate import generate_track
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 240.0
 STEPS, UPDATES, START = 8, 2, 96
 """Decisions for an update of the critics, updates of these for one of the policy, and decisions to begin with."""
 
@@ -47,7 +47,7 @@ def small_spec(folder: Path, max_env_steps: int = 10_000) -> RunSpec:
         "cars_per_collector": 4,
         "block_steps": 4,
         "max_env_steps": max_env_steps,
-        "max_minutes": 10.0,
+        "max_minutes": None,
         "num_checks": 1,
         "check_races": 2,
         "check_candidates": 1,
@@ -68,10 +68,12 @@ def small_spec(folder: Path, max_env_steps: int = 10_000) -> RunSpec:
 
 
 def three_times_as_slow(method: Any) -> Any:
+    """On an idle machine; where others compute meanwhile, their time is not taken three times, too."""
+
     def slow(*given: Any, **named: Any) -> Any:
-        started_s = time.monotonic()
+        started_s = time.thread_time()
         result = method(*given, **named)
-        time.sleep(2.0 * (time.monotonic() - started_s))
+        time.sleep(2.0 * (time.thread_time() - started_s))
         return result
 
     return slow
@@ -102,7 +104,7 @@ def parted(spec: RunSpec) -> Iterator[tuple[PqlLearner, OtherHalfProcess]]:
     """A learner whose policy learns in another process, which has begun."""
     learner = spec.make_learner()
     assert isinstance(learner, PqlLearner)
-    other = OtherHalfProcess(learner, spec.block)
+    other = OtherHalfProcess(learner, spec.block, silence_limit_s=PATIENCE_S)
     try:
         learner.part_with(other)
         other.start()
@@ -116,22 +118,30 @@ Look = Callable[[], None]
 
 def train(learner: PqlLearner, cars: Cars, until: int, look: Look = lambda: None) -> None:
     """Goes on until the critics have made so many updates, and the policy all that belong to them."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while learner._critic_half.num_updates < until and time.monotonic() < give_up_s:
-        if learner.num_env_steps < learner.num_allowed_env_steps():
-            cars.drive(learner)
-        learner.update()
-        look()
-    while learner._policy_half.num_updates * UPDATES < until and time.monotonic() < give_up_s:
-        learner._keep_in_touch(0.5)
-    assert learner._critic_half.num_updates == until, "somebody waits for what does not come"
+    newest, moved_s = (0, 0), time.monotonic()
+    while newest < (until, until // UPDATES):
+        if newest[0] < until:
+            if learner.num_env_steps < learner.num_allowed_env_steps():
+                cars.drive(learner)
+            learner.update()
+            look()
+        else:
+            learner._keep_in_touch(0.5)
+        found = (learner._critic_half.num_updates, learner._policy_half.num_updates)
+        if found != newest:
+            newest, moved_s = found, time.monotonic()
+        assert time.monotonic() < moved_s + PATIENCE_S, "somebody waits for what does not come"
+    assert newest == (until, until // UPDATES)
 
 
-@pytest.mark.parametrize("slow", ["cars", "critics", "policy"])
+@pytest.mark.parametrize(
+    ("slow", "num_updates"),
+    [("policy", 60), *(pytest.param(slow, 600, marks=pytest.mark.slow) for slow in ("cars", "critics", "policy"))],
+)
 def test_ratios_hold_within_one_percent_while_one_is_three_times_as_slow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str, num_updates: int
 ) -> None:
-    """Nobody is ahead by more than two versions at any moment, and of the whole run that is less than 1 %."""
+    """Nobody is ahead by more than two versions at any moment, and of 600 updates that is less than 1 %."""
     spec, make_half = small_spec(tmp_path), PqlLearner.make_half
     cars = Cars(spec.block)
     if slow == "policy":
@@ -147,15 +157,18 @@ def test_ratios_hold_within_one_percent_while_one_is_three_times_as_slow(
             critic, policy = learner._critic_half.num_updates, learner._policy_half.num_updates
             ahead.append((learner.num_env_steps - START - critic * STEPS, critic - policy * UPDATES))
 
-        train(learner, cars, 600, look)
-        assert max(steps for steps, _ in ahead) <= 2 * STEPS + 16 + 16, "a version, max_steps_ahead and a block"
+        train(learner, cars, num_updates, look)
+        most_ahead = 2 * STEPS + 16 + 16
+        assert max(steps for steps, _ in ahead) <= most_ahead, "a version, max_steps_ahead and a block"
         assert min(updates for _, updates in ahead) >= 0, "the policy does nothing that is not permitted"
         assert max(updates for _, updates in ahead) <= 4, "two versions"
         critic, policy = learner._critic_half.num_updates, learner._policy_half.num_updates
-        assert (learner.num_env_steps - START) / (critic * STEPS) == pytest.approx(1.0, abs=0.01)
-        assert critic / (policy * UPDATES) == pytest.approx(1.0, abs=0.01)
+        share_ahead = most_ahead / (num_updates * STEPS)  # 0.01 of 600 updates
+        assert (learner.num_env_steps - START) / (critic * STEPS) == pytest.approx(1.0, abs=share_ahead)
+        assert critic == policy * UPDATES, "at the end"
 
 
+@pytest.mark.slow
 def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Path) -> None:
     """And is shown what there is again; the ratios hold as if nothing had been."""
     spec = small_spec(tmp_path)
@@ -165,8 +178,12 @@ def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Pa
         known, weights = learner._policy_half.num_updates, copied_to_host(learner.half_tensors())
         assert known == 20
         os.kill(other.pids[0], signal.SIGKILL)
-        while not other.num_restarts:
+
+        def is_begun_anew() -> bool:
             other.hear(0.5)
+            return other.num_restarts == 1
+
+        wait_for(is_begun_anew, "a successor")
         assert learner._policy_half.num_updates == known
         for name, tensor in learner.half_tensors().items():
             torch.testing.assert_close(tensor, weights[name], rtol=0.0, atol=0.0)
@@ -176,7 +193,12 @@ def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Pa
         assert steps == {40.0}, "its optimizer goes on too"
         moved = [name for name, tensor in learner.half_tensors().items() if not torch.equal(tensor, weights[name])]
         assert "weight.policy_head.weight" in moved
-        assert other._next >= learner.replay.numbers().stop - NUM_SLOTS - 1, "it was shown all there is"
+
+        def is_shown_all() -> bool:
+            learner._keep_in_touch(0.5)
+            return other._next == learner.replay.numbers().stop
+
+        wait_for(is_shown_all, "it to be shown all there is")
 
 
 def test_what_is_shown_is_what_was_seen(tmp_path: Path) -> None:

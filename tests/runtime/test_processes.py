@@ -5,38 +5,45 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from runtime_fakes import BLOCK_STEPS, FakeNetwork, fake_run, memory_of
+from runtime_fakes import (
+    BLOCK_STEPS,
+    OVER_S,
+    FakeNetwork,
+    command_of,
+    fake_run,
+    fake_stage,
+    is_alive,
+    memory_of,
+    saved_env_steps,
+    until_saved,
+)
 
-from rulka.runtime import shared_memory
+from rulka.runtime import shared_memory, supervisor
+from rulka.runtime.central import CentralInference
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collectors import CollectorProcesses
+from rulka.runtime.collectors import CollectorProcesses, Delivery
 from rulka.runtime.connect import connect, train_run
 from rulka.runtime.learner_loop import LearnerLoop
+from rulka.runtime.messages import Request
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
-
-PATIENCE_S = 120.0
-
-
-def _wait_for(condition: Callable[[], object], what: str) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
-        time.sleep(0.05)
+from rulka.runtime.weights import SharedWeights, layout_of
+from rulka.schedule import Moment
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def _children() -> set[int]:
-    return {child.pid for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())}
+    children = psutil.Process().children()
+    return {child.pid for child in children if is_alive(child) and "resource_tracker" not in command_of(child)}
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +68,7 @@ def test_blocks_arrive_intact_and_fresh(tmp_path: Path, reserved: list[str]) -> 
     """The fake learner checks every number; with 4 blocks ahead and 2 an update, nothing is older than 1 version."""
     spec = fake_run(tmp_path, num_collectors=2, max_env_steps=60 * BLOCK_STEPS)
     with StopSignals() as stop, connect(spec, stop) as loop:
+        _let_two_blocks_lag(loop)
         outcome = loop.run()
         learner = loop._learner
     assert outcome.state.env_steps >= 60 * BLOCK_STEPS
@@ -71,19 +79,44 @@ def test_blocks_arrive_intact_and_fresh(tmp_path: Path, reserved: list[str]) -> 
     assert len(reserved) > 0, "or that nothing is left of it would say nothing"
 
 
-def _during(loop: LearnerLoop, condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
-    """Does something beside the run as soon as a condition holds."""
+def _let_two_blocks_lag(loop: LearnerLoop) -> None:
+    """Holds back two of the first four blocks until there are newer weights than those that drove in all four."""
+    learner, collect, held = loop._learner, loop._collectors.collect, list[Delivery]()
+
+    def collect_late(*turn: Any) -> list[Delivery]:
+        held.extend(collect(*turn))
+        if not learner.version and len(held) < 4:
+            return []
+        num_given = len(held) if learner.version else 2
+        given, held[:] = held[:num_given], held[num_given:]
+        return given
+
+    loop._collectors.collect = collect_late  # type: ignore[method-assign]
+
+
+def _during(loop: LearnerLoop, condition: Callable[[], bool], act: Callable[[], object]) -> list[BaseException]:
+    """Does something beside the run as soon as a condition holds, then ends the run; returns what will go wrong."""
+    failures: list[BaseException] = []
 
     def run() -> None:
-        _wait_for(condition, "the moment to act")
-        act()
+        try:
+            wait_for(condition, "the moment to act")
+            act()
+        except BaseException as error:
+            failures.append(error)
+        loop.state.seconds = OVER_S
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=run, daemon=True).start()
+    return failures
 
 
-@pytest.mark.parametrize("moment", ["building its environment", "filling a block", "waiting for permission"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "building its environment",
+        *(pytest.param(moment, marks=pytest.mark.slow) for moment in ("filling a block", "waiting for permission")),
+    ],
+)
 def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture, moment: str) -> None:
     is_waiting = moment == "waiting for permission"
     cars = {"step_s": 0.0 if is_waiting else 0.001}
@@ -106,31 +139,33 @@ def test_killed_collector_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureF
 
         def kill() -> None:
             if is_waiting:
-                _wait_for(lambda: psutil.Process(victim).status() == psutil.STATUS_SLEEPING, "it to wait")
+                wait_for(lambda: psutil.Process(victim).status() == psutil.STATUS_SLEEPING, "it to wait")
             os.kill(victim, signal.SIGKILL)
             is_killed.set()
-            _wait_for(lambda: collectors.num_restarts == 1, "the restart")
+            wait_for(lambda: collectors.num_restarts == 1, "the restart")
             successors.append(collectors.pids[1])
             num_blocks = len(learner.collectors)
-            _wait_for(lambda: 1 in learner.collectors[num_blocks:], "blocks of its successor")
-            loop.state.seconds = 1e9  # over
+            wait_for(lambda: 1 in learner.collectors[num_blocks:], "blocks of its successor")
 
         when: dict[str, Callable[[], bool]] = {
             "building its environment": lambda: not learner.collectors,
             "filling a block": lambda: 1 in learner.collectors,
             "waiting for permission": is_held.is_set,
         }
-        _during(loop, when[moment], kill)
+        failures = _during(loop, when[moment], kill)
         assert loop.run().ended_by == "max_minutes"
+        assert failures == []
         assert successors != [victim]
         assert "collector 1 was ended by signal 9; starting it again" in caplog.text
 
 
+@pytest.mark.slow
 def test_central_inference_acts_for_all(tmp_path: Path) -> None:
     spec = fake_run(
         tmp_path, num_collectors=2, max_env_steps=60 * BLOCK_STEPS, inference="central", learner={"is_central": True}
     )
     with StopSignals() as stop, connect(spec, stop) as loop:
+        _let_two_blocks_lag(loop)
         loop.run()
         assert set(loop._learner.collectors) == {0, 1}
         assert min(loop._learner.staleness) >= 0
@@ -138,6 +173,7 @@ def test_central_inference_acts_for_all(tmp_path: Path) -> None:
         assert loop._collectors.num_restarts == 0
 
 
+@pytest.mark.slow
 def test_policy_workers_share_the_collectors_and_decide_for_one_group_while_another_drives(tmp_path: Path) -> None:
     spec = fake_run(
         tmp_path,
@@ -151,6 +187,7 @@ def test_policy_workers_share_the_collectors_and_decide_for_one_group_while_anot
     with StopSignals() as stop, connect(spec, stop) as loop:
         memory = memory_of(tmp_path)
         assert len(memory) == 1 + 3 + 3 * 3, "weights, a collector's blocks, and a slot for each group of cars"
+        _let_two_blocks_lag(loop)
         loop.run()
         assert set(loop._learner.collectors) == {0, 1, 2}
         assert max(loop._learner.staleness) > 0, "or nothing was seen of weights that change"
@@ -176,6 +213,7 @@ def test_roles_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, ob
         fake_run(tmp_path, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["policy worker", "collector"])
 def test_either_side_of_central_inference_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, victim: str
@@ -195,23 +233,48 @@ def test_either_side_of_central_inference_is_replaced(
 
         def kill() -> None:
             os.kill(pid, signal.SIGKILL)
-            _wait_for(lambda: collectors.num_restarts == 1, "the restart")
+            wait_for(lambda: collectors.num_restarts == 1, "the restart")
             num_blocks = len(learner.collectors)
-            _wait_for(lambda: {0, 1} <= set(learner.collectors[num_blocks + 6 :]), "blocks of both collectors")
-            loop.state.seconds = 1e9  # over
+            wait_for(lambda: {0, 1} <= set(learner.collectors[num_blocks + 6 :]), "blocks of both collectors")
 
-        _during(loop, lambda: 0 in learner.collectors, kill)
+        failures = _during(loop, lambda: 0 in learner.collectors, kill)
         assert loop.run().ended_by == "max_minutes"
+        assert failures == []
         assert f"{victim} 0 was ended by signal 9; starting it again" in caplog.text
 
 
-def test_repeated_crashes_end_the_run_with_the_traceback(tmp_path: Path) -> None:
+def test_who_is_killed_while_reading_leaves_no_half_message_to_the_next(tmp_path: Path) -> None:
+    """Pipes of central inference outlive the processes at their ends, and a message is read in two steps."""
+    spec = fake_run(tmp_path, num_collectors=1, inference="central")
+    weights = SharedWeights.create(layout_of(FakeNetwork().state_dict()))
+    inference = CentralInference(spec, weights, 0, PATIENCE_S)
+    try:
+        ((collector, worker),) = inference._pipes
+        for writer, reader, forget in (
+            (collector, worker, lambda: inference._forget(0)),
+            (worker, collector, lambda: inference.forget_collector(0)),
+        ):
+            writer.send(Request(1, Moment(0)))
+            os.read(reader.fileno(), 4)  # its length
+            forget()
+            assert not reader.poll()
+            writer.send(Request(2, Moment(0)))
+            assert reader.recv() == Request(2, Moment(0))
+    finally:
+        inference.stop()
+        weights.close()
+
+
+@pytest.mark.slow
+def test_repeated_crashes_end_the_run_with_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "RESTART_WINDOW_S", 3.0 * PATIENCE_S)  # three starts may take more than a minute
     spec = fake_run(tmp_path, num_collectors=1, cars={"fault": "raise"})
     with pytest.raises(WorkerCrashError, match=r"(?s)crashed 3 times.*the fake cars broke down"):
         train_run(spec)
     assert Checkpoints(tmp_path).load_newest() is not None
 
 
+@pytest.mark.slow
 def test_silent_collector_is_replaced(tmp_path: Path) -> None:
     spec = fake_run(tmp_path, num_collectors=1, cars={"step_s": 0.001})
     collectors = CollectorProcesses(spec, FakeNetwork().state_dict(), env_steps=0, num_starts=0)
@@ -237,33 +300,25 @@ def _collect_until(collectors: CollectorProcesses, is_enough: Callable[[int], bo
             delivered += 1
 
 
-def _start_stage(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, str(Path(__file__).parent / "fake_main.py"), str(folder), "1"]
-    stage = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    before = _newest_env_steps(folder)
-    _wait_for(lambda: _newest_env_steps(folder) > before or stage.poll() is not None, "a checkpoint")
-    assert stage.poll() is None, stage.communicate()[0]
-    return stage
-
-
 def _family(pid: int) -> list[psutil.Process]:
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: signal.Signals) -> None:
-    stage = _start_stage(tmp_path)
-    family = _family(stage.pid)
-    assert len(family) == 3  # stage, resource tracker, collector
-    memory = memory_of(tmp_path)
-    assert memory
-    assert all(path.exists() for path in memory)
-    stage.send_signal(number)
-    text, _ = stage.communicate(timeout=PATIENCE_S)
-    assert stage.returncode == 130, text
-    assert "Traceback" not in text
-    _wait_for(lambda: not any(process.is_running() for process in family), "the children to end")
+    with fake_stage(tmp_path, "1") as stage:
+        until_saved(stage, tmp_path)
+        family = _family(stage.pid)
+        assert len(family) == 3  # stage, resource tracker, collector
+        memory = memory_of(tmp_path)
+        assert memory
+        assert all(path.exists() for path in memory)
+        stage.send_signal(number)
+        text, _ = stage.communicate(timeout=PATIENCE_S)
+        assert stage.returncode == 130, text
+        assert "Traceback" not in text
+        wait_for(lambda: not any(map(is_alive, family)), "the children to end")
     saved = Checkpoints(tmp_path).load_newest()
     assert saved is not None
     assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0
@@ -271,18 +326,22 @@ def test_signals_leave_a_checkpoint_and_nothing_else(tmp_path: Path, number: sig
     assert not any(path.exists() for path in memory)
 
 
+@pytest.mark.slow
 def test_killed_run_takes_its_collectors_with_it_and_resumes(tmp_path: Path) -> None:
-    stage = _start_stage(tmp_path)
-    family, memory = _family(stage.pid), memory_of(tmp_path)
-    stage.kill()
-    stage.communicate(timeout=PATIENCE_S)
-    _wait_for(lambda: not any(process.is_running() for process in family), "the children to end")
+    with fake_stage(tmp_path, "1") as stage:
+        until_saved(stage, tmp_path)
+        family, memory = _family(stage.pid), memory_of(tmp_path)
+        stage.kill()
+        stage.communicate(timeout=PATIENCE_S)
+        wait_for(lambda: not any(map(is_alive, family)), "the children to end")
     assert not any(path.exists() for path in memory)
     saved = Checkpoints(tmp_path).load_newest()
     assert saved is not None
-    again = _start_stage(tmp_path)
-    again.send_signal(signal.SIGINT)
-    text, _ = again.communicate(timeout=PATIENCE_S)
+    before = saved_env_steps(tmp_path)
+    with fake_stage(tmp_path, "1") as again:
+        until_saved(again, tmp_path, before)
+        again.send_signal(signal.SIGINT)
+        text, _ = again.communicate(timeout=PATIENCE_S)
     assert "going on from" in text
     resumed = Checkpoints(tmp_path).load_newest()
     assert resumed is not None
@@ -290,25 +349,20 @@ def test_killed_run_takes_its_collectors_with_it_and_resumes(tmp_path: Path) -> 
     assert resumed["run"]["seconds"] > saved["run"]["seconds"]
 
 
-def _newest_env_steps(folder: Path) -> int:
-    return max((int(path.stem.split("-")[1]) for path in folder.glob("checkpoint-*.ckpt")), default=0)
-
-
+@pytest.mark.slow
 def test_an_interrupt_while_collectors_import_prints_no_traceback(tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to all its processes; here collectors get it many times while they load libraries."""
-    command = [sys.executable, str(Path(__file__).parent / "fake_main.py"), str(tmp_path), "2"]
-    stage = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    _wait_for(lambda: any(map(_is_importing, _collectors_of(stage.pid))) or stage.poll() is not None, "imports")
-    os.killpg(stage.pid, signal.SIGINT)
-    give_up_s = time.monotonic() + PATIENCE_S
-    while stage.poll() is None and time.monotonic() < give_up_s:
-        for collector in _collectors_of(stage.pid):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                collector.send_signal(signal.SIGINT)
-        time.sleep(0.02)
-    text, _ = stage.communicate(timeout=PATIENCE_S)
+    with fake_stage(tmp_path, "2") as stage:
+        wait_for(lambda: any(map(_is_importing, _collectors_of(stage.pid))) or stage.poll() is not None, "imports")
+        assert stage.poll() is None, stage.communicate()[0]
+        os.killpg(stage.pid, signal.SIGINT)
+        give_up_s = time.monotonic() + PATIENCE_S
+        while stage.poll() is None and time.monotonic() < give_up_s:
+            for collector in _collectors_of(stage.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    collector.send_signal(signal.SIGINT)
+            time.sleep(0.02)
+        text, _ = stage.communicate(timeout=PATIENCE_S)
     assert stage.returncode == 130, text
     assert "Traceback" not in text, text
 
@@ -323,5 +377,5 @@ def _is_importing(process: psutil.Process) -> bool:
 def _collectors_of(pid: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         children = psutil.Process(pid).children()
-        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        return [child for child in children if "spawn_main" in command_of(child)]
     return []

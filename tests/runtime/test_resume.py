@@ -106,7 +106,7 @@ def test_time_until_the_first_experience_is_no_training(tmp_path: Path, monkeypa
     """Collectors take ten minutes to import, by a clock that only they move, and the limit is two minutes."""
     now_s = 0.0
     monkeypatch.setattr("rulka.runtime.learner_loop.time", SimpleNamespace(monotonic=lambda: now_s))
-    with StopSignals() as stop, connect(fake_run(tmp_path), stop) as loop:
+    with StopSignals() as stop, connect(fake_run(tmp_path, max_minutes=2.0), stop) as loop:
         collect, num_calls = loop._collectors.collect, 0
 
         def late(*turn: Any) -> list[Delivery]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialColle
 from rulka.runtime.parts import block_spec, build_cars
 from rulka.runtime.specs import RunSpec
 from rulka.tracks.generate import generate_track
+from tests.waiting import wait_for
 
 NUM_BLOCKS, BLOCK_STEPS, NUM_CARS, TOP_STEP = 3, 8, 2, 32
 
@@ -44,12 +44,16 @@ def run_spec(folder: Path, rewards: RewardParams, num_collectors: int) -> RunSpe
 def gathered(collectors: Collectors) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Rewards, actions and floats of the first blocks."""
     collectors.publish(0, FakeNetwork().state_dict())
-    found, end_s = [], time.monotonic() + 60.0
-    while len(found) < NUM_BLOCKS and time.monotonic() < end_s:
+    found = []
+
+    def has_all() -> bool:
         for delivery in collectors.collect(NUM_BLOCKS * BLOCK_STEPS * NUM_CARS, 0.2):
             block = delivery.block
             found.append((block.reward.copy(), block.action.copy(), block.floats.copy()))
             collectors.release(delivery)
+        return len(found) >= NUM_BLOCKS
+
+    wait_for(has_all, "the first blocks")
     assert len(found) == NUM_BLOCKS
     return found
 

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from runtime_fakes import memory_of
+from runtime_fakes import fake_stage, is_alive, memory_of, until_saved
 
 from rulka.errors import UserError
 from rulka.runtime.checkpoint import Checkpoints
@@ -21,9 +20,7 @@ from rulka.runtime.run_folder import clean_up, dvc_record, forget_run
 from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER, new_memory, note_memory
 from rulka.runtime.specs import rank_folder
-
-PATIENCE_S = 120.0
-MAIN = Path(__file__).parent / "fake_main.py"
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def test_a_folder_has_one_user_at_a_time(tmp_path: Path) -> None:
@@ -36,24 +33,18 @@ def test_a_folder_has_one_user_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_memory_of_a_killed_run_is_removed_by_the_start_of_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All its processes were killed, the resource tracker too, and then a parameter was changed."""
     folder = tmp_path / f"ppo-{1:016x}"
-    stage = subprocess.Popen(
-        [sys.executable, str(MAIN), str(folder), "1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    give_up_s = time.monotonic() + PATIENCE_S
-    while Checkpoints(folder).load_newest() is None and time.monotonic() < give_up_s:
-        time.sleep(0.1)
-    family = [*psutil.Process(stage.pid).children(recursive=True)]
-    os.killpg(stage.pid, signal.SIGKILL)
-    stage.wait(PATIENCE_S)
-    psutil.wait_procs(family, PATIENCE_S)
+    with fake_stage(folder, "1") as stage:
+        until_saved(stage, folder)
+        family = psutil.Process(stage.pid).children(recursive=True)
+        os.killpg(stage.pid, signal.SIGKILL)
+        stage.wait(PATIENCE_S)
+        wait_for(lambda: not any(map(is_alive, family)), "all processes to end")
     left = memory_of(folder)
     assert left
     assert all(path.exists() for path in left), "or there is nothing to remove"
@@ -82,7 +73,9 @@ def test_what_is_another_learners_own_is_removed_too(tmp_path: Path) -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A DVC project whose stage `train` writes something else each time, or kills DVC and itself where `die` is."""
     (tmp_path / ".dvc").mkdir()
-    (tmp_path / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    (tmp_path / ".dvc" / "config").write_text(
+        "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
+    )
     (tmp_path / "toy.py").write_text(
         "import os, pathlib, signal, time\n"
         "pathlib.Path('agent').write_text(str(time.time_ns()))\n"

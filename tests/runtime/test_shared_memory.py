@@ -21,6 +21,7 @@ from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.shared_blocks import IncompleteBlockError, SharedBlocks, check_written
 from rulka.runtime.shared_memory import MEMORY_FOLDER, SharedMemoryError, new_memory
 from rulka.runtime.weights import NO_VERSION, SharedWeights, WeightsError, layout_of
+from tests.waiting import PATIENCE_S
 
 SPEC = BlockSpec(num_steps=4, num_cars=2, height=3, width=5, num_floats=6)
 TENSORS = {
@@ -113,8 +114,9 @@ def test_torn_copy_is_never_returned(weights: SharedWeights, monkeypatch: pytest
             weights.read()
 
 
-def test_reading_while_publishing_gives_whole_weights() -> None:
+def test_reading_while_publishing_gives_whole_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each version's tensors all hold its number; a writer that never rests must not show the reader a mixture."""
+    monkeypatch.setattr(weights_module, "READ_TIMEOUT_S", PATIENCE_S)
     size = 300_000
     writer = SharedWeights.create(layout_of({"a": torch.zeros(size), "b": torch.zeros(size)}))
     reader = SharedWeights.attach(writer.name, writer.layout)
@@ -127,19 +129,21 @@ def test_reading_while_publishing_gives_whole_weights() -> None:
             version += 1
             writer.publish(version, dict.fromkeys("ab", torch.full((size,), float(version))))
 
-    thread = threading.Thread(target=publish)
+    thread, num_reads, versions = threading.Thread(target=publish), 0, set[int]()
     thread.start()
-    versions = set()
-    for _ in range(60):
-        version, tensors = reader.read()
-        versions.add(version)
-        for tensor in tensors.values():
-            assert float(tensor.min()) == float(tensor.max()) == version
-    is_over.set()
-    thread.join()
-    reader.close()
-    writer.close()
-    assert len(versions) > 1
+    try:
+        while num_reads < 60 or len(versions) < 10:
+            version, tensors = reader.read()
+            versions.add(version)
+            num_reads += 1
+            for tensor in tensors.values():
+                assert float(tensor.min()) == float(tensor.max()) == version
+            assert thread.is_alive(), "or there would be nothing new to read"
+    finally:
+        is_over.set()
+        thread.join()
+        reader.close()
+        writer.close()
 
 
 def test_too_little_shared_memory_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

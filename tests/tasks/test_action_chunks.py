@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import yaml
 
-from models.encoders.config import EncoderConfig
 from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.artifacts import ArtifactError, load_artifact
@@ -23,30 +22,23 @@ from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.simulator.simulator import Simulator
 from tasks.train import train
 from tasks.transfer import transfer
-from tests.tasks.conftest import write_pretrained
+from tests.tasks.conftest import CONV, write_pretrained
 
 ROOT = Path(__file__).resolve().parents[2]
 ALGORITHM_OUTPUTS = {"ppo": "policy_head.bias", "iqn": "advantage_head.2.bias"}
 
 
-@pytest.fixture(params=ALGORITHM_OUTPUTS)
-def params(small_params: Params, request: pytest.FixtureRequest) -> Params:
+def of_five(params: Params, algorithm: str) -> Params:
     changes = {
-        "network": small_params.network.model_copy(update={"actions_per_decision": 5}),
-        "train": small_params.train.model_copy(update={"algorithm": request.param, "compared": ()}),
-        "ppo": small_params.ppo.model_copy(update={"action_repeat": 1}),
-        "iqn": small_params.iqn.model_copy(update={"action_repeat": 1}),
+        "network": params.network.model_copy(update={"actions_per_decision": 5}),
+        "train": params.train.model_copy(update={"algorithm": algorithm, "compared": ()}),
+        "ppo": params.ppo.model_copy(update={"action_repeat": 1}),
+        "iqn": params.iqn.model_copy(update={"action_repeat": 1}),
     }
-    return small_params.model_copy(update=changes)
+    return params.model_copy(update=changes)
 
 
-@pytest.fixture
-def pretrained(tmp_path: Path, encoder: EncoderConfig) -> tuple[Path, Path]:
-    return write_pretrained(tmp_path, encoder, 5)
-
-
-@pytest.fixture
-def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
+def train_on(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, Path], tmp_path: Path) -> Folders:
     folders = Folders(tmp_path / "agent_init", *driven, tmp_path / "runs", tmp_path / "agent")
     sections = (params.observation, params.actions, params.encoder, params.network)
     transfer(
@@ -61,9 +53,12 @@ def trained(params: Params, pretrained: tuple[Path, Path], driven: tuple[Path, P
     return folders
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("iqn", marks=pytest.mark.slow)])
 def test_an_agent_of_blocks_is_transferred_trained_and_raced(
-    params: Params, trained: Folders, pretrained: tuple[Path, Path]
+    small_params: Params, driven: tuple[Path, Path], tmp_path: Path, algorithm: str
 ) -> None:
+    params, pretrained = of_five(small_params, algorithm), write_pretrained(tmp_path, CONV, 5)
+    trained = train_on(params, pretrained, driven, tmp_path)
     initial, policy = load_artifact(trained.agent_init, "agent_init"), load_artifact(pretrained[1], "policy")
     rows = json.loads((trained.agent_init / "report.json").read_text())["tensors"]
     report = {t["name"]: t for t in rows if t["where"] == "new network"}
@@ -71,7 +66,7 @@ def test_an_agent_of_blocks_is_transferred_trained_and_raced(
     assert seeing == {"copied"}
     np.testing.assert_array_equal(initial.normalisation.mean, policy.normalisation.mean)
     assert initial.tensors["float_head.0.weight"].shape[1] == 264
-    assert initial.tensors[ALGORITHM_OUTPUTS[params.train.algorithm]].shape == (60,)
+    assert initial.tensors[ALGORITHM_OUTPUTS[algorithm]].shape == (60,)
 
     driver = load_policy(trained.out, observation=params.observation, actions=action_table(5))
     assert (driver.actions.ticks_per_action, driver.actions.actions_per_decision) == (1, 5)
@@ -89,7 +84,7 @@ def test_an_agent_of_blocks_is_transferred_trained_and_raced(
         np.testing.assert_array_equal(result.controls, result.chunk_controls[:, 0])
 
 
-def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: Folders) -> None:
+def test_inputs_of_every_tick_lead_where_the_race_led(small_params: Params, driven: tuple[Path, Path]) -> None:
     """A random driver of blocks: its exported inputs, given tick by tick, make the same path."""
 
     class Drunk:
@@ -101,7 +96,7 @@ def test_inputs_of_every_tick_lead_where_the_race_led(params: Params, trained: F
         def __call__(self, image: np.ndarray, floats: np.ndarray) -> np.ndarray:
             return self.rng.choice([0, 1, 2], p=[0.6, 0.2, 0.2], size=(len(floats), 5))
 
-    track = load_races(trained.races).main_track
+    params, track = of_five(small_params, "ppo"), load_races(driven[0]).main_track
     evaluate = params.evaluate.model_copy(update={"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
     races = EvaluationRaces.of(track, params.observation, params.actions, params.simulator, evaluate, params.race_end)
     (result,) = race(Drunk(), races)

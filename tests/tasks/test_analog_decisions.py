@@ -47,6 +47,7 @@ def json_of(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_the_clone_is_measured_by_its_numbers_and_the_nearest_actions(done: Path) -> None:
     metrics = json_of(done / "policy" / "metrics.json")
     assert metrics["analog"].keys() == {"steer", "gas", "brake"}
@@ -60,6 +61,7 @@ def test_the_clone_is_measured_by_its_numbers_and_the_nearest_actions(done: Path
     assert len(json_of(done / "visited" / "rounds.json")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["policy", "agent", "agent/compared/impala"])
 def test_what_drives_gives_numbers_within_their_intervals(params: Params, done: Path, name: str) -> None:
     driver = load_policy(done / name, observation=params.observation, actions=action_table(5))
@@ -74,6 +76,7 @@ def test_what_drives_gives_numbers_within_their_intervals(params: Params, done: 
         load_artifact(done / name, actions=action_table(5), kind=("policy", "agent"))
 
 
+@pytest.mark.slow
 def test_the_agents_raced_and_their_inputs_are_what_they_drove(
     params: Params, done: Path, driven: tuple[Path, Path]
 ) -> None:
@@ -88,6 +91,7 @@ def test_the_agents_raced_and_their_inputs_are_what_they_drove(
     np.testing.assert_array_equal(inputs[::5], result.controls[:-1])
 
 
+@pytest.mark.slow
 def test_ppo_begins_as_the_clone(done: Path) -> None:
     policy, initial = (load_artifact(done / name, name).tensors for name in ("policy", "agent_init"))
     assert torch.equal(policy["policy_head.weight"], initial["policy_head.weight"])

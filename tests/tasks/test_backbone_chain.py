@@ -33,6 +33,9 @@ from tasks.pretrain import pretrain
 from tasks.train import train
 from tasks.transfer import transfer
 
+pytestmark = pytest.mark.slow
+"""In the fast tier test_fusion_chain.py has agents with a backbone."""
+
 
 @dataclass(frozen=True)
 class Chain:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import rulka.evaluation.closed_loop as closed_loop
 import rulka.pretraining.clone_measures as clone_measures
@@ -41,8 +42,9 @@ from tests.conftest import sees
 
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
-CONV = reference_params().encoder
-NETWORK = reference_params().network.model_copy(update={"float_hidden": 16, "dense_hidden": 64})
+REFERENCE = reference_params()
+CONV = REFERENCE.encoder
+NETWORK = REFERENCE.network.model_copy(update={"float_hidden": 16, "dense_hidden": 64})
 
 
 def params(**changes: Any) -> CloneParams:
@@ -92,18 +94,13 @@ def encoder_dir(tmp_path: Path) -> Path:
     return tmp_path / "encoder"
 
 
-def start(folders: Folders, encoder: EncoderConfig = CONV, **changes: Any) -> None:
-    reference = reference_params()
-    clone(
-        OBSERVATION,
-        ACTIONS,
-        reference.simulator,
-        reference.race_end,
-        encoder,
-        NETWORK,
-        params(**changes),
-        folders=folders,
-    )
+def start(folders: Folders, encoder: EncoderConfig = CONV, *, draws: bool = False, **changes: Any) -> None:
+    """Runs the stage; its plots, which take longer than such short trainings, are empty files unless it `draws`."""
+    sections = (OBSERVATION, ACTIONS, REFERENCE.simulator, REFERENCE.race_end, encoder, NETWORK)
+    with pytest.MonkeyPatch.context() as patches:
+        if not draws:
+            patches.setattr(Figure, "savefig", lambda _, path, **__: Path(path).touch())
+        clone(*sections, params(**changes), folders=folders)
 
 
 def run(frames_dir: Path, encoder_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
@@ -133,7 +130,7 @@ def test_it_learns_from_the_image_and_beats_the_baselines(
     write_frames: Write, encoder_dir: Path, tmp_path: Path
 ) -> None:
     frames_dir, _ = write_frames()
-    metrics = run(frames_dir, encoder_dir, tmp_path / "policy")
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", draws=True)
     assert metrics["validation_accuracy"] > 0.95
     assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
     assert metrics["validation_accuracy"] > metrics["repeat_last_action_accuracy"] + 0.1
@@ -142,7 +139,15 @@ def test_it_learns_from_the_image_and_beats_the_baselines(
     assert len(metrics["confusion"]) == 12
 
 
-@pytest.mark.parametrize("changes", [{"labels": "hard"}, {"rare_actions": 1.0}, {"focal": 2.0}, {"dropout": 0.3}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labels": "hard"},
+        pytest.param({"rare_actions": 1.0}, marks=pytest.mark.slow),
+        pytest.param({"focal": 2.0}, marks=pytest.mark.slow),
+        pytest.param({"dropout": 0.3}, marks=pytest.mark.slow),
+    ],
+)
 def test_it_learns_with_every_loss(
     write_frames: Write, encoder_dir: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -244,7 +249,7 @@ def test_same_seed_same_weights(write_frames: Write, encoder_dir: Path, tmp_path
 
 def test_a_single_race_claims_no_validation(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
     frames_dir, _ = write_frames(num_races=1)
-    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1)
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", draws=True, epochs=1)
     assert metrics["measured_on"] == "train"
     assert metrics["validation_accuracy"] is None
 
@@ -297,6 +302,7 @@ def test_the_epoch_that_races_best_is_kept(
     out = tmp_path / "policy"
     start(
         Folders(races, frames, encoder_dir, out, tmp_path / "runs", tmp_path / "visited"),
+        draws=True,
         epochs=5,
         race_every=2,
         num_races=3,
@@ -333,7 +339,7 @@ class Killed(BaseException):
 DAGGER = {"rounds": 2, "every": 1, "num_races": 2, "pace": 0.9}
 
 
-@pytest.mark.parametrize("dagger", [None, DAGGER])
+@pytest.mark.parametrize("dagger", [pytest.param(None, marks=pytest.mark.slow), DAGGER])
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     dagger: dict[str, float] | None,
     driven: tuple[Path, Path],
@@ -389,7 +395,7 @@ def test_heads_ahead_are_measured_kept_in_the_artifact_and_do_not_drive(
 ) -> None:
     """Actions last three frames: what is done is seen in the image, what comes next mostly not."""
     frames_dir, _ = write_frames()
-    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", offsets=[0, 1, 8])
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", offsets=[0, 1, 8], draws=True)
     assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
     now, next_one, later = metrics["by_offset"]
     assert [row["offset"] for row in metrics["by_offset"]] == [0, 1, 8]
@@ -448,7 +454,7 @@ def test_analog_controls_are_learned_beside_the_policy(write_frames: Write, enco
     frames_dir, _ = write_frames()
     assert run(frames_dir, encoder_dir, tmp_path / "plain", epochs=1)["analog"] is None
     assert not any("controls_head" in name for name in load_artifact(tmp_path / "plain", "policy").tensors)
-    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", analog_weight=1.0)
+    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", draws=True, analog_weight=1.0)
     assert metrics["analog"]["steer"]["clone_error"] < 0.5 * metrics["analog"]["steer"]["constant_error"]
     assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
     assert load_artifact(tmp_path / "policy", "policy").tensors["controls_head.weight"].shape == (3, 64)

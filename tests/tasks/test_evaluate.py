@@ -178,6 +178,13 @@ def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
     assert all((out_dir / name).as_posix() in evaluated.said for name in ("report.html", "plots", "race.mp4"))
 
 
+@pytest.fixture
+def _without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of the time, and are the same however many further tracks there are."""
+    monkeypatch.setattr("tasks.evaluate.draw_figures", lambda *_: {})
+
+
+@pytest.mark.usefixtures("_without_figures")
 def test_an_agent_races_on_further_tracks_too(inputs: Inputs, tmp_path: Path, capsys) -> None:
     """Beside the 60 m straight the oval of the campaign: full throttle gets round it along the walls, for no medal."""
     params = small_params()
@@ -201,6 +208,7 @@ def test_an_agent_races_on_further_tracks_too(inputs: Inputs, tmp_path: Path, ca
     assert "Copper Oval" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("_without_figures")
 def test_same_seed_same_metrics(evaluated: Evaluated, tmp_path: Path) -> None:
     run(evaluated.inputs, tmp_path / "again")
     for name in ("metrics.json", "races.json"):

@@ -63,7 +63,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=list(CASES))
+FAST = "variant B"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(case, id=name, marks=() if name == FAST else pytest.mark.slow) for name, case in CASES.items()
+    ],
+)
 def chain(
     small_params: Params,
     driven: tuple[Path, Path],

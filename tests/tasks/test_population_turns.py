@@ -57,7 +57,10 @@ def assert_equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tens
         assert torch.equal(tensor, other[name]), name
 
 
-@pytest.mark.parametrize(("algorithm", "learners"), [("ppo", 1), ("iqn", 1), ("iqn", 2)])
+@pytest.mark.parametrize(
+    ("algorithm", "learners"),
+    [("ppo", 1), *(pytest.param("iqn", learners, marks=pytest.mark.slow) for learners in (1, 2))],
+)
 def test_turns_one_after_another_learn_what_one_run_learns(
     algorithm: str, learners: int, small_params: Params, folders: Folders, tmp_path: Path
 ) -> None:

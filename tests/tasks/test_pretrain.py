@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, ImpalaConfig
@@ -20,7 +22,7 @@ from rulka.params import ActionParams, PretrainParams, reference_params
 from rulka.pretraining.fit import FitError
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective
 from tasks.pretrain import pretrain
-from tests.conftest import sees
+from tests.conftest import sees, write_synthetic_frames
 
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION, ACTIONS = sees(64, 64), ActionParams(ticks_per_action=5)
@@ -51,16 +53,22 @@ def params(**changes: Any) -> PretrainParams:
     return PretrainParams.model_validate(values | changes)
 
 
-def run(frames_dir: Path, out_dir: Path, **changes: Any) -> dict[str, Any]:
-    runs_dir = out_dir.parent / "runs"
-    pretrain(OBSERVATION, ACTIONS, CONV, params(**changes), frames_dir=frames_dir, out_dir=out_dir, runs_dir=runs_dir)
+def run(frames_dir: Path, out_dir: Path, *, draws: bool = False, **changes: Any) -> dict[str, Any]:
+    """Runs the stage; its plots, which take longer than such short trainings, are empty files unless it `draws`."""
+    paths = {"frames_dir": frames_dir, "out_dir": out_dir, "runs_dir": out_dir.parent / "runs"}
+    with pytest.MonkeyPatch.context() as patches:
+        if not draws:
+            patches.setattr(Figure, "savefig", lambda _, path, **__: Path(path).touch())
+        pretrain(OBSERVATION, ACTIONS, CONV, params(**changes), **paths)
     return json.loads((out_dir / "metrics.json").read_text())
 
 
-@pytest.mark.parametrize("kind", OBJECTIVES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "autoencoder" else pytest.mark.slow) for kind in OBJECTIVES]
+)
 def test_it_learns_and_its_encoder_can_be_loaded(write_frames: Write, tmp_path: Path, kind: str) -> None:
     frames_dir, _ = write_frames()
-    metrics = run(frames_dir, tmp_path / "encoder", objective=OBJECTIVES[kind])
+    metrics = run(frames_dir, tmp_path / "encoder", draws=True, objective=OBJECTIVES[kind])
     losses = [epoch["train_loss"] for epoch in metrics["epochs"]]
     assert losses[-1] < losses[0]
     assert metrics["validation_loss"] == min(epoch["validation_loss"] for epoch in metrics["epochs"])
@@ -100,7 +108,7 @@ def test_a_residual_encoder_with_spectral_norm_is_pretrained_and_loaded(write_fr
 
 
 def test_same_seed_same_weights(write_frames: Write, tmp_path: Path) -> None:
-    frames_dir, _ = write_frames()
+    frames_dir, _ = write_frames(num_races=4, num_frames=30)
     weights = []
     for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
         run(frames_dir, tmp_path / name, epochs=1, seed=seed)
@@ -126,7 +134,7 @@ def test_probes_are_measured_on_races_that_chose_nothing(
 
 def test_a_single_race_has_no_validation(write_frames: Write, tmp_path: Path) -> None:
     frames_dir, _ = write_frames(num_races=1)
-    metrics = run(frames_dir, tmp_path / "encoder", epochs=1)
+    metrics = run(frames_dir, tmp_path / "encoder", draws=True, epochs=1)
     assert metrics["validation_loss"] is None
     assert metrics["num_validation_frames"] == 0
     assert metrics["probes"] is metrics["probed_on"] is None
@@ -188,7 +196,7 @@ class Killed(BaseException):
     """Stands for `kill -9`: nothing is saved when it comes."""
 
 
-@pytest.mark.parametrize("kind", ["autoencoder", "simclr"])
+@pytest.mark.parametrize("kind", [pytest.param("autoencoder", marks=pytest.mark.slow), "simclr"])
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -244,10 +252,43 @@ def test_frames_of_another_size_are_refused(write_frames: Write, tmp_path: Path)
     assert not (tmp_path / "encoder").exists()
 
 
-@pytest.mark.parametrize("kind", OBJECTIVES)
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "measured"])
+@pytest.fixture(scope="module")
+def three_races(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("three") / "frames"
+    write_synthetic_frames(folder, num_races=3)
+    return folder
+
+
+def losses(metrics: dict[str, Any]) -> list[float]:
+    return [epoch["train_loss"] for epoch in metrics["epochs"]]
+
+
+@pytest.fixture(scope="module")
+def losses_here(three_races: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[float]]:
+    """Returns a function that gives the losses of an objective on the CPU, in float32."""
+
+    @cache
+    def learn(kind: str) -> list[float]:
+        out = tmp_path_factory.mktemp(kind) / "encoder"
+        return losses(run(three_races, out, objective=OBJECTIVES[kind], epochs=2))
+
+    return learn
+
+
+QUICK = (("float32", "vae"), ("bfloat16", "autoencoder"))
+
+
+@pytest.mark.parametrize(
+    ("precision", "kind"),
+    [
+        pytest.param(precision, kind, marks=() if (precision, kind) in QUICK else pytest.mark.slow)
+        for precision in ("float32", "bfloat16", "measured")
+        for kind in OBJECTIVES
+    ],
+)
 def test_it_learns_on_another_device(
-    write_frames: Write,
+    three_races: Path,
+    losses_here: Callable[[str], list[float]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     device: torch.device,
@@ -255,11 +296,9 @@ def test_it_learns_on_another_device(
     precision: str,
 ) -> None:
     """The losses are those of the CPU, to rounding, where the device draws the same numbers."""
-    frames_dir, _ = write_frames(num_races=3)
-    expected = run(frames_dir, tmp_path / "here", objective=OBJECTIVES[kind], epochs=2)
+    expected = losses_here(kind)
     monkeypatch.setattr("tasks.pretrain.use_device", lambda: device)
-    found = run(frames_dir, tmp_path / "there", objective=OBJECTIVES[kind], epochs=2, precision=precision)
-    losses = [[epoch["train_loss"] for epoch in metrics["epochs"]] for metrics in (found, expected)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3 if precision == "float32" else 0.1)
+    found = losses(run(three_races, tmp_path / "there", objective=OBJECTIVES[kind], epochs=2, precision=precision))
+    assert found == pytest.approx(expected, rel=1e-3 if precision == "float32" else 0.1)
     artifact = load_artifact(tmp_path / "there", "encoder", observation=OBSERVATION)
     assert all(tensor.device.type == "cpu" for tensor in artifact.tensors.values())

@@ -1,4 +1,7 @@
-"""Every stage to its end through the real DVC, and into a full disk, a closed folder and a missing one."""
+"""Every stage to its end through the real DVC, and into a full disk, a closed folder and a missing one.
+
+The fast tier runs without DVC one stage into each of these.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,18 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from rulka.graph import read_graph
 from rulka.params import Params
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 GRAPH = read_graph(ROOT / "dvc.yaml")
@@ -28,14 +33,17 @@ INPUT = {
     for stage, parts in GRAPH.items()
     if stage != "races"  # without recordings the built-in driver races
 }
-LIMIT_S = 500
+FAST = "races", "capture"
 SIZE_LIMIT_BYTES = 4096
 
 
-@pytest.fixture(scope="module")
-def project(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with the real stages and tiny parameters, in which everything has run through DVC."""
-    folder = tmp_path_factory.mktemp("project")
+def slow_but(fast: str, stages: Iterable[str]) -> list[Any]:
+    """Returns the stages as parameters, all but one of the slow tier."""
+    return [pytest.param(stage, marks=() if stage == fast else pytest.mark.slow) for stage in stages]
+
+
+def make_project(folder: Path, small_params: Params) -> None:
+    """Makes a project with the real stages and tiny parameters."""
     for name in ("tasks", "rulka", "models", "dvc.yaml", ".dvcignore"):
         (folder / name).symlink_to(ROOT / name)  # not copied, so that kernels are compiled already
     params = small_params.model_dump(mode="json")
@@ -48,12 +56,35 @@ def project(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> P
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     (folder / "data" / "recordings").mkdir(parents=True)
     (folder / "data" / "recordings" / ".gitkeep").touch()
+
+
+@pytest.fixture(scope="module")
+def begun(small_params: Params, driven: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with the outputs of its first two stages."""
+    folder = tmp_path_factory.mktemp("begun")
+    make_project(folder, small_params)
+    for stage, output in zip(FAST, driven, strict=True):
+        shutil.copytree(output, folder / OUT[stage])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which everything has run through DVC."""
+    folder = tmp_path_factory.mktemp("whole")
+    make_project(folder, small_params)
     (folder / ".dvc").mkdir()
-    (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    core = "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
+    (folder / ".dvc" / "config").write_text(core)
     answer = repro(folder)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert [line.split("'")[1] for line in answer.stdout.splitlines() if line.startswith("Running stage")] == [*GRAPH]
     return folder
+
+
+@pytest.fixture
+def project(stage: str, request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue("begun" if stage in FAST else "whole")
 
 
 def repro(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -61,7 +92,7 @@ def repro(folder: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=3 * PATIENCE_S
     )
 
 
@@ -94,7 +125,7 @@ def _fails_in_one_line(
     said = project / "said.txt"
     process = forks.Process(target=run_stage, args=(stage, project, said, prepare))
     process.start()
-    process.join(LIMIT_S)
+    process.join(PATIENCE_S)
     lines = said.read_text().splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
     assert (process.exitcode, len(errors)) == (1, 1), lines
@@ -105,6 +136,7 @@ def _fails_in_one_line(
 
 
 def limit_files() -> None:
+    sys.dont_write_bytecode = True  # of the checkout's code, which would be cut off at the limit
     resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE_LIMIT_BYTES, SIZE_LIMIT_BYTES))
 
 
@@ -129,26 +161,27 @@ def closed_data(project: Path) -> Iterator[None]:
     (project / "data").chmod(0o755)
 
 
-def test_every_stage_comes_to_its_end_and_then_there_is_nothing_to_do(project: Path) -> None:
-    assert all(any((project / out).iterdir()) for out in OUT.values())
-    answer = repro(project)
+@pytest.mark.slow
+def test_every_stage_comes_to_its_end_and_then_there_is_nothing_to_do(whole: Path) -> None:
+    assert all(any((whole / out).iterdir()) for out in OUT.values())
+    answer = repro(whole)
     assert "Running stage" not in answer.stdout
 
 
-@pytest.mark.parametrize("stage", GRAPH)
+@pytest.mark.parametrize("stage", slow_but(FAST[0], GRAPH))
 def test_a_full_disk_is_one_line(project: Path, fails_in_one_line: Callable[..., str], stage: str) -> None:
     shutil.rmtree(project / "runs", ignore_errors=True)  # a finished training would only be delivered again
     fails_in_one_line(stage, limit_files)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there can a test of root's be without root's privileges")
-@pytest.mark.parametrize("stage", GRAPH)
+@pytest.mark.parametrize("stage", slow_but(FAST[0], GRAPH))
 @pytest.mark.usefixtures("closed_data")
 def test_a_folder_that_may_not_be_written_is_one_line(fails_in_one_line: Callable[..., str], stage: str) -> None:
     assert "data is not writable" in fails_in_one_line(stage, drop_privileges)
 
 
-@pytest.mark.parametrize("stage", INPUT)
+@pytest.mark.parametrize("stage", slow_but(FAST[1], INPUT))
 def test_a_missing_input_is_one_line(project: Path, fails_in_one_line: Callable[..., str], stage: str) -> None:
     path = project / INPUT[stage]
     aside = path.rename(project / "aside")

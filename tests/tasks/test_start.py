@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,14 +29,15 @@ def test_a_python_without_rulka_says_which_one_it_is_and_what_to_do() -> None:
 def test_a_signal_while_libraries_are_imported_is_one_line(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "tasks").mkdir()
     shutil.copy(ROOT / "tasks" / "__init__.py", tmp_path / "tasks")
-    (tmp_path / "tasks" / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    slow = f"import time\nprint('importing', flush=True)\ntime.sleep({2 * PATIENCE_S})\n"
+    (tmp_path / "tasks" / "slow.py").write_text(slow)
     stage = subprocess.Popen(
         [sys.executable, "-m", "tasks.slow"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert stage.stdout is not None
     assert stage.stdout.readline() == "importing\n"
     stage.send_signal(number)
-    _, errors = stage.communicate(timeout=60)
+    _, errors = stage.communicate(timeout=PATIENCE_S)
     assert stage.returncode == 130
     assert errors == "interrupted before the stage began\n"
 

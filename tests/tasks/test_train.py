@@ -80,6 +80,7 @@ def test_an_agent_is_trained_on_several_tracks(small_params: Params, folders: Fo
     assert not list(folders.runs.rglob("record.npz"))
 
 
+@pytest.mark.slow
 def test_several_learners_train_an_agent(small_params: Params, folders: Folders) -> None:
     """Both algorithms, each learner with a batch of cars of its own and a track more or less."""
     shape = small_params.track.model_dump() | {"seed": 90}
@@ -124,11 +125,12 @@ def test_interrupted_stage_does_not_train_the_first_agent_again(
             raise KeyboardInterrupt
         return real(spec)
 
+    params = changed(small_params, "train", max_env_steps=256)
     monkeypatch.setattr(stage, "train_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(small_params, folders)
+        run(params, folders)
     assert not folders.out.exists()
-    run(small_params, folders)
+    run(params, folders)
     assert trained == ["train ppo", "train iqn", "train iqn"]
 
 

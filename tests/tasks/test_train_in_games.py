@@ -28,7 +28,8 @@ from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
 from tasks.train import train
 from tasks.transfer import transfer
-from tests.game.processes import free_ports, wait_for
+from tests.game.processes import free_ports
+from tests.waiting import PATIENCE_S, wait_for
 
 IN_GAMES = {
     "environment": "game",
@@ -39,6 +40,8 @@ IN_GAMES = {
     "start_lateral_m": 0.0,
     "start_heading_deg": 0.0,
 }
+ENDLESS = {"max_env_steps": 10**9, "max_minutes": 1e6}
+"""For runs that the test ends."""
 
 
 def in_games(params: Params, **changes: Any) -> Params:
@@ -78,6 +81,7 @@ class Watched:
         self.loop, self.games = loop, games
         self.races: list[RaceEnd] = []
         self.num_ends = 0
+        self.is_over = False
         self._collect: Callable[..., Any] = loop._collectors.collect
         loop._collectors.collect = self._watch_collect
 
@@ -87,6 +91,8 @@ class Watched:
             block = delivery.block
             self.races += delivery.facts.races
             self.num_ends += int((block.terminated | block.truncated).sum())
+        if self.is_over:  # said here, as the run moves its clock in this thread
+            self.loop.state.seconds = 60.0 * ENDLESS["max_minutes"]
         return deliveries
 
     def lost(self) -> list[RaceEnd]:
@@ -105,12 +111,13 @@ def watched(params: Params, folders: Folders, link: GameLink, games: GameSupervi
         yield Watched(loop, games)
 
 
+@pytest.mark.slow
 def test_a_game_that_dies_costs_one_race(small_params: Params, folders: Folders, tmp_path: Path) -> None:
     port = free_ports(3)
     once = small_params.model_copy(update={"ppo": small_params.ppo.model_copy(update={"action_repeat": 1})})
-    params = in_games(once, num_collectors=2, max_env_steps=10**9, max_race_s=1.5)
+    params = in_games(once, num_collectors=2, max_race_s=1.5, **ENDLESS)
     games = GameSupervisor(GameSettings(port=port, command=command(folders.races)), 3, tmp_path, tmp_path)
-    link = GameLink(port=port, speed=100.0, patience_s=60.0, reports=tmp_path)
+    link = GameLink(port=port, speed=100.0, timeout_s=PATIENCE_S, patience_s=PATIENCE_S, reports=tmp_path)
     failures: list[BaseException] = []
     kills: list[int] = []
     with watched(params, folders, link, games) as run:
@@ -126,7 +133,7 @@ def test_a_game_that_dies_costs_one_race(small_params: Params, folders: Folders,
                     wait_for(lambda: len(run.races_of(1)) >= kills[-1] + 12, "races in the game that was started again")
             except BaseException as error:
                 failures.append(error)
-            run.loop.state.seconds = 1e9  # over
+            run.is_over = True
 
         thread = threading.Thread(target=kill, daemon=True)
         thread.start()
@@ -140,15 +147,17 @@ def test_a_game_that_dies_costs_one_race(small_params: Params, folders: Folders,
     assert run.loop.state.env_steps > 200
 
 
+@pytest.mark.slow
 def test_a_game_that_does_not_come_back_ends_the_run(
     small_params: Params, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rulka.runtime.supervisor.MAX_RESTARTS", 0)
     monkeypatch.setattr("rulka.game.supervise.MAX_RESTARTS", 0)
     port = free_ports(2)
-    params = in_games(small_params, num_collectors=1, max_env_steps=10**9)
+    params = in_games(small_params, num_collectors=1, **ENDLESS)
     games = GameSupervisor(GameSettings(port=port, command=command(folders.races)), 2, tmp_path, tmp_path)
-    with watched(params, folders, GameLink(port=port, speed=100.0, patience_s=0.5), games) as run:
+    link = GameLink(port=port, speed=100.0, timeout_s=PATIENCE_S, patience_s=0.5)
+    with watched(params, folders, link, games) as run:
 
         def kill() -> None:
             wait_for(lambda: run.loop.state.env_steps > 50, "some decisions")

@@ -58,7 +58,7 @@ def prepare(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
     ("algorithm", "changes", "facts"),
     [
         ("grpo", {}, {"num_groups", "group_deviation", "clone_kl"}),
-        ("dpo", {}, {"num_groups", "chosen_return", "beta"}),
+        pytest.param("dpo", {}, {"num_groups", "chosen_return", "beta"}, marks=pytest.mark.slow),
         ("dpo", {"pairs": STRETCHES}, {"margin", "accuracy", "num_pairs"}),
     ],
 )

@@ -58,7 +58,16 @@ CHAINS["decisions of five actions"] = ONCE | {
 }
 
 
-@pytest.fixture(scope="module", params=CHAINS.values(), ids=list(CHAINS))
+FAST = "one frame"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(changes, id=name, marks=() if name == FAST else pytest.mark.slow)
+        for name, changes in CHAINS.items()
+    ],
+)
 def chain(
     small_params: Params,
     driven: tuple[Path, Path],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -77,6 +78,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # whoever runs tests may sign commits, or have hooks
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     for path in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore"):
         Path(path).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / path, path)

@@ -53,6 +53,7 @@ def test_numbers_and_parameters_are_compared_with_the_last_commit() -> None:
     assert all(text in page.read_text() for text in ("loss of Level 0", "workspace", "HEAD"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compared")
 def test_an_experiment_changes_one_line_and_can_be_taken_over() -> None:
     dvc("exp", "run", "--name", "half", "--set-param", "ppo.gamma=0.5")

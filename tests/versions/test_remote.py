@@ -22,6 +22,7 @@ from rulka.versions.remote import (
     set_remote,
 )
 from tests.versions.conftest import commit, dvc, git, recorded, text_of, write
+from tests.waiting import PATIENCE_S
 
 Clone = Callable[[str], chdir[Path]]
 
@@ -213,17 +214,20 @@ class TestWhatGoesWrong:
         ("name", "error", "words"),
         [
             ("dvc", BusyError, r"another DVC is at work: '.*data/agents' is busy"),
-            ("sleep", DvcError, "which is no DVC but `sleep 60`"),  # of a number that is another program's by now
+            # Of a number that is another program's by now.
+            ("sleep", DvcError, f"which is no DVC but `sleep {PATIENCE_S:.0f}`"),
         ],
     )
     def test_who_holds_the_same_files_is_named(self, name: str, error: type[Exception], words: str) -> None:
         place = write("data/agents/x", "1").parent
-        with subprocess.Popen([name, "60"], executable="/bin/sleep") as other:
+        with subprocess.Popen([name, f"{PATIENCE_S:.0f}"], executable="/bin/sleep") as other:
             lock = {"write": {str(place.absolute()): {"pid": other.pid, "cmd": "dvc repro"}}}
             write(PATHS_LOCK_FILE.as_posix(), json.dumps(lock))
-            with pytest.raises(error, match=words) as caught:
-                add([place])
-            other.kill()
+            try:
+                with pytest.raises(error, match=words) as caught:
+                    add([place])
+            finally:
+                other.kill()
         assert str(other.pid) in f"{caught.value} {getattr(caught.value, 'hint', '')}"
 
     @pytest.mark.usefixtures("project")

@@ -1,0 +1,383 @@
+"""Golden runs: a few hundred updates of every algorithm, objective and level on small made-up data, serial, in float32.
+
+    python -m tests.golden.runs             # prints the values of all runs as JSON, as this processor computes them
+    python -m tests.golden.runs --write     # renews values.json, after a change that is meant to change them
+
+The numbers are to be those of any x86-64 processor. So the process that computes them tells torch's libraries to use
+the instructions that all have (`PORTABLE`), and one thread; that is slower, and changes nothing else.
+
+The world is made up as well, with everything in it that a wrong row, sign or neglected term would show in: random
+images and floats by state, potentials, races of unequal lengths that end or are cut, at any place of a block, starts
+that are shared by groups, two collectors, and weights that are a version old.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+VALUES_FILE = Path(__file__).with_name("values.json")
+PORTABLE = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "MKL_CBWR": "COMPATIBLE",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+    "OPENBLAS_CORETYPE": "Nehalem",
+}
+"""What has torch, oneDNN, MKL, NumPy and OpenBLAS compute alike on all processors; read when they are imported."""
+NUM_STATES = 24
+NUM_UPDATES = 200
+NUM_EARLY = 20
+"""Updates after which the weights are noted as well, for a test that takes seconds."""
+NUM_CARS = 8
+NUM_STEPS = 16
+GROUP = 4
+PIXELS = 34
+
+
+def read_values() -> dict[str, Any]:
+    """Returns what the runs gave when their values were written."""
+    return json.loads(VALUES_FILE.read_text(encoding="utf-8"))
+
+
+def compute(*arguments: str) -> dict[str, Any]:
+    """Returns the values of some runs, or of all, computed by this module in a process of their own."""
+    command = [sys.executable, "-m", "tests.golden.runs", *arguments]
+    answer = subprocess.run(
+        command, cwd=ROOT, env=os.environ | PORTABLE, capture_output=True, encoding="utf-8", check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def digest(tensors: Mapping[str, Any]) -> str:
+    """Returns a hash of what tensors hold; their names and order may change."""
+    each = (
+        hashlib.sha256(np.ascontiguousarray(one.detach().numpy()).tobytes()).hexdigest() for one in tensors.values()
+    )
+    return hashlib.sha256("".join(sorted(each)).encode()).hexdigest()[:16]
+
+
+class World:
+    """Cars that wander through states whose images, floats, potentials and pay are random and fixed.
+
+    Races last 1 to 20 decisions, end or are cut, and groups of `GROUP` cars share their starts, as an environment deals
+    them. Floats are the 184 of a race.
+    """
+
+    def __init__(self, spec: Any, seed: int, races_per_start: int) -> None:
+        from rulka.envs.equal_starts import EqualStarts
+
+        rng = np.random.default_rng(100)  # the same world for all collectors
+        self._spec, self._rng = spec, np.random.default_rng(seed)
+        self._image = rng.integers(0, 256, (NUM_STATES, *spec.image_shape), dtype=np.uint8)
+        self._floats = rng.normal(0, 1, (NUM_STATES, spec.num_floats)).astype(np.float32)
+        self._potential = rng.normal(0, 1, NUM_STATES).astype(np.float32)
+        self._reward = rng.normal(0, 1, (NUM_STATES, 12)).astype(np.float32)
+        self._state = np.zeros(spec.num_cars, np.int64)
+        self._is_over = np.zeros(spec.num_cars, np.bool_)
+        self._time = np.zeros(spec.num_cars, np.int64)
+        self._starts = EqualStarts(spec.num_cars, races_per_start, 1)
+        self._begin(np.ones(spec.num_cars, np.bool_))
+
+    def _begin(self, which: np.ndarray) -> None:
+        chance = self._starts.draw(which, [self._rng] * len(which))[which, 0]
+        self._state[which], self._time[which] = (chance * NUM_STATES).astype(np.int64), 0
+
+    def _show(self, block: Any, row: int) -> None:
+        block.image[row], block.potential[row] = self._image[self._state], self._potential[self._state]
+        block.floats[row] = self._floats[self._state]
+        block.floats[row, :, 0] = self._time
+
+    def drive(self, actor: Any) -> Any:
+        """Returns a block that the actor drove."""
+        import torch
+
+        from rulka.buffers.experience import new_block
+
+        block = new_block(self._spec)
+        for t in range(self._spec.num_steps):
+            self._show(block, t)
+            decision = actor.act(torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t]), explore=True)
+            block.action[t], block.is_greedy[t], block.log_prob[t] = (
+                decision.action,
+                decision.is_greedy,
+                decision.log_prob,
+            )
+            block.is_reset[t] = self._is_over
+            self._begin(self._is_over)
+            on = ~block.is_reset[t]
+            first = block.action[t] if block.action[t].ndim == 1 else block.action[t][:, 0]
+            number = first.astype(np.int64) % 12
+            block.reward[t, on] = self._reward[self._state, number][on]
+            self._state[on] = ((5 * self._state + number + self._rng.integers(0, 2, len(on))) % NUM_STATES)[on]
+            self._time[on] += 1
+            chance = self._rng.random(len(on))
+            block.terminated[t] = on & (chance < 0.1)
+            block.truncated[t] = on & ~block.terminated[t] & ((chance < 0.15) | (self._time >= 20))
+            self._is_over = block.terminated[t] | block.truncated[t]
+        self._show(block, self._spec.num_steps)
+        return block
+
+
+def learn(
+    algorithm: str, changes: Mapping[str, Any], network: Mapping[str, Any], num_updates: int, preset: str = ""
+) -> dict[str, Any]:
+    """Trains an algorithm of `params.yaml` with small networks and batches, and returns what became of it.
+
+    It ends after `num_updates`; how far it is on its schedules is counted out of `NUM_UPDATES`.
+    """
+    from rulka.actions import Choices
+    from rulka.agents.algorithms import make_actor, make_learner
+    from rulka.agents.spec import AgentSpec
+    from rulka.buffers.experience import BlockSpec
+    from rulka.observation import NUM_FLOATS, reference_normalisation
+    from rulka.params import Params, read_params
+    from rulka.params.reader import ParamsError, read_sections
+    from rulka.presets import laid_over
+    from rulka.schedule import Moment
+
+    data = read_params(ROOT / "params.yaml").model_dump()
+    if preset:
+        data = laid_over(data, read_sections(ROOT / "presets" / f"{preset}.yaml"), preset, ParamsError)
+    data["observation"] |= {"height": PIXELS, "width": PIXELS}
+    data["network"] |= {"float_hidden": 16, "dense_hidden": 32}
+    data["network"]["iqn"] |= {"tau_embedding": 8, **network}
+    data["train"] |= {"algorithm": algorithm, "compared": []}
+    data["transfer"]["iqn"] |= dict.fromkeys(("encoder", "float_head"), "fresh")
+    data[algorithm] |= changes
+    params = Params.model_validate(data)
+    settings = params.algorithms[algorithm]
+    spec = AgentSpec(
+        algorithm,
+        params.observation,
+        params.encoder,
+        params.network,
+        settings,
+        Choices(12),
+        reference_normalisation(),
+        precision="float32",
+    )
+    blocks = BlockSpec(NUM_STEPS, NUM_CARS, PIXELS, PIXELS, NUM_FLOATS)
+    worlds = [World(blocks, seed, settings.races_per_start) for seed in range(2)]
+    actors = [make_actor(spec, seed) for seed in range(2)]
+    learner = make_learner(spec, seed=0)
+    learner.load_network(learner.network.state_dict())
+    if changes.get("demonstration_share"):
+        learner.insert_demonstrations([World(blocks, 7, 1).drive(actors[0])])
+    weights = [{name: each.clone() for name, each in learner.network.state_dict().items()}]
+    metrics: dict[str, list[float]] = {}
+    early, turn = "", 0
+    while (version := learner.version) < num_updates:
+        learner.set_budget_share(version / NUM_UPDATES)
+        if learner.num_env_steps < learner.num_allowed_env_steps():
+            lag = turn % 2 if learner.allowed_lag is None else min(turn % 2, learner.allowed_lag)
+            used, actor = max(0, len(weights) - 1 - lag), actors[turn % 2]
+            actor.load_network(weights[used])
+            actor.set_moment(Moment(learner.num_env_steps, version / NUM_UPDATES))
+            learner.insert(worlds[turn % 2].drive(actor), turn % 2, used)
+            turn += 1
+        for name, value in (learner.update() or {}).items():
+            metrics.setdefault(name, []).append(value)
+        if learner.version > version:
+            weights.append({name: each.clone() for name, each in learner.network.state_dict().items()})
+        if learner.version == NUM_EARLY:
+            early = digest(learner.network.state_dict())
+    return {
+        "env_steps": learner.num_env_steps,
+        "early": early,
+        "weights": digest(learner.network.state_dict()),
+        "racer": digest(learner.racer.state_dict()),
+        **{name: summary(values) for name, values in sorted(metrics.items())},
+    }
+
+
+def summary(values: Iterable[float]) -> dict[str, Any]:
+    """Returns first, middle and last of a series of numbers, for people, and a hash of all."""
+    series = [float(value) for value in values]
+    shown = [series[0], series[len(series) // 2], series[-1]]
+    return {
+        "number": len(series),
+        "shown": [float(f"{value:.6g}") for value in shown],
+        "all": hashlib.sha256(np.asarray(series).tobytes()).hexdigest()[:16],
+    }
+
+
+def pretrain_with(objective: Mapping[str, Any]) -> dict[str, Any]:
+    """Trains an encoder with one objective of Level 0, by the stage itself."""
+    from rulka.artifacts import load_artifact
+    from rulka.params import ActionParams, PretrainParams, reference_params
+    from tasks.pretrain import pretrain
+    from tests.conftest import sees
+
+    params = PretrainParams.model_validate(FIT | {"objective": objective})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pretrain(
+            sees(64, 64),
+            ActionParams(ticks_per_action=5),
+            reference_params().encoder,
+            params,
+            frames_dir=write_frames(folder),
+            out_dir=folder / "encoder",
+            runs_dir=folder / "runs",
+        )
+        return level_values(folder / "encoder", load_artifact(folder / "encoder", "encoder").tensors)
+
+
+def clone_with(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Clones the policy of made-up races, by the stage itself, from an encoder with random weights."""
+    import torch
+
+    from models.encoders.build import build_encoder
+    from rulka.actions import action_table
+    from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
+    from rulka.observation import reference_normalisation
+    from rulka.params import ActionParams, CloneParams, reference_params
+    from tasks.clone import Folders, clone
+    from tests.conftest import sees
+
+    reference, observation = reference_params(), sees(64, 64)
+    torch.manual_seed(5)
+    encoder = build_encoder(reference.encoder, 64, 64).state_dict()
+    artifact = Artifact(
+        "encoder",
+        {f"encoder.{name}": tensor for name, tensor in encoder.items()},
+        {"encoder": reference.encoder.model_dump()},
+        sight_contract(observation),
+        action_table(5),
+        reference_normalisation(),
+    )
+    network = reference.network.model_copy(update={"float_hidden": 16, "dense_hidden": 64})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        save_artifact(folder / "encoder", artifact)
+        folders = Folders(
+            races=folder / "races",
+            frames=write_frames(folder),
+            encoder=folder / "encoder",
+            out=folder / "policy",
+            runs=folder / "runs",
+            visited=folder / "visited",
+        )
+        clone(
+            observation,
+            ActionParams(ticks_per_action=5),
+            reference.simulator,
+            reference.race_end,
+            reference.encoder,
+            network,
+            CloneParams.model_validate(clone_section() | FIT | CLONE | changes),
+            folders=folders,
+        )
+        return level_values(folder / "policy", load_artifact(folder / "policy", "policy").tensors)
+
+
+def clone_section() -> dict[str, Any]:
+    """Returns the section of `params.yaml`, of which the runs change what they name."""
+    from rulka.params import read_params
+
+    return read_params(ROOT / "params.yaml").clone.model_dump()
+
+
+def write_frames(folder: Path) -> Path:
+    """Writes six synthetic races of 64 x 64 pixels, two of them held out."""
+    from tests.conftest import write_synthetic_frames
+
+    write_synthetic_frames(folder / "frames")
+    return folder / "frames"
+
+
+def level_values(out: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what became of a level: a hash of its weights, and the losses that it wrote down."""
+    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    losses = {name: [epoch[name] for epoch in metrics["epochs"]] for name in ("train_loss", "validation_loss")}
+    return {"weights": digest(tensors), **{name: summary(series) for name, series in losses.items()}}
+
+
+FIT = {
+    "epochs": 8,
+    "patience": None,
+    "checkpoint_s": 60.0,
+    "batch_size": 32,
+    "learning_rate": 0.003,
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
+    "precision": "float32",
+    "seed": 1,
+}
+CLONE = {"maps": "all", "race_every": 0, "previous_action_dropout": 0.5, "float_noise": 0.02}
+VIEWS = {"projection": 16, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 1.0, "noise": 0.1}
+POLICY = {"steps_per_update": 256, "batch_size": 64}
+IQN = {"start_steps": 512, "buffer_steps": 2048, "batch_size": 16, "samples_per_insert": 1.0, "warmup_steps": 0}
+LEARNS_ALL = {"rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0}}
+
+PRIORITISED = {"alpha": 0.6, "beta": 0.4, "epsilon": 0.01, "min_actions_left": 3}
+AGENTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "iqn": ("iqn", IQN | {"demonstration_share": 0.25}, {}, ""),
+    "iqn, as specified": ("iqn", IQN | {"demonstration_share": 0.0}, {}, "reference"),
+    "iqn, prioritised": (
+        "iqn",
+        IQN | LEARNS_ALL | {"demonstration_share": 0.0, "prioritised": PRIORITISED, "held_out_share": 0.2},
+        {"noisy_sigma": 0.5, "layer_norm": True},
+        "",
+    ),
+    "ppo": ("ppo", POLICY | {"value_warmup_steps": 512, "clone_weight": 0.1}, {}, ""),
+    "impala": ("impala", POLICY | {"value_warmup_steps": 512, "clone_weight": 0.1}, {}, ""),
+    "grpo": ("grpo", POLICY | {"group_size": GROUP, "clone_weight": 0.1}, {}, ""),
+    "dpo": (
+        "dpo",
+        POLICY | {"pairs": {"kind": "online", "group_size": GROUP, "gamma": 0.99, "cut_worth": -1.0, "min_gap": 0.0}},
+        {},
+        "",
+    ),
+    "pql": ("pql", {"start_steps": 512, "buffer_steps": 2048, "batch_size": 32, "critic_warmup_updates": 20}, {}, ""),
+}
+"""Algorithm, what is changed of its section, and of `network.iqn`, and the preset that comes first."""
+LEVELS: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "autoencoder": partial(pretrain_with, {"kind": "autoencoder"}),
+    "vae": partial(pretrain_with, {"kind": "vae", "num_latent": 8, "kl_weight": 0.001}),
+    "simclr": partial(pretrain_with, {"kind": "simclr", "temperature": 0.5, **VIEWS}),
+    "vicreg": partial(
+        pretrain_with, {"kind": "vicreg", "invariance": 25.0, "variance": 25.0, "covariance": 1.0, **VIEWS}
+    ),
+    "clone": partial(clone_with, {}),
+    "clone, in the shape of IQN": partial(clone_with, {"shape": "iqn", "labels": "hard", "offsets": [0, 2]}),
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Computes runs by their names, or all, in this process; prints or writes them."""
+    if "--write" in arguments:
+        VALUES_FILE.write_text(json.dumps(compute(), indent=1) + "\n", encoding="utf-8")
+        return
+    import torch
+
+    torch.set_num_threads(1)
+    num_updates = NUM_EARLY if "--early" in arguments else NUM_UPDATES
+    names = [name for name in arguments if not name.startswith("-")] or [*AGENTS, *LEVELS]
+    found = {}
+    for name in names:
+        if name in LEVELS:
+            found[name] = LEVELS[name]()
+        else:
+            algorithm, changes, network, preset = AGENTS[name]
+            found[name] = learn(algorithm, changes, network, num_updates, preset)
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
