@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # Several processes share the cores: threads of one would spin while they wait for those of another. Before torch.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before torch is imported: several processes share the cores, and threads of one would spin while they wait for those
+# of another. Also where there is one process, so that it computes the same bits.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest

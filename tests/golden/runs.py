@@ -31,13 +31,17 @@ VALUES_FILE = Path(__file__).with_name("values.json")
 PORTABLE = {
     "ATEN_CPU_CAPABILITY": "default",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
     "MKL_CBWR": "COMPATIBLE",
-    "MKL_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL",
     "OPENBLAS_CORETYPE": "Nehalem",
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-FMA,-FMA4,-AVX512F",
+    "NUMBA_CPU_NAME": "nehalem",
+    "NUMBA_CPU_FEATURES": "",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
 }
-"""What has torch, oneDNN, MKL, NumPy and OpenBLAS compute alike on all processors; read when they are imported."""
+"""Has torch, oneDNN, MKL, NumPy, OpenBLAS, libm and numba compute alike on all processors; read when they load."""
 NUM_STATES = 24
 NUM_UPDATES = 200
 NUM_EARLY = 20
