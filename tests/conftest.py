@@ -33,6 +33,7 @@ from rulka.params import ObservationParams
 from rulka.tracks.track import Track
 
 sys.path.insert(0, str(Path(__file__).parent / "device"))
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "localhost,127.0.0.1,::1"
 GIT = {"commit.gpgsign": "false", "color.ui": "auto", "status.showUntrackedFiles": "normal"}
 """What a person has set for git decides nothing here; the rest of their settings, such as safe.directory, stays."""
 os.environ["GIT_CONFIG_COUNT"] = str(len(GIT))
@@ -45,20 +46,29 @@ SEED = 1
 NUM_SLOWEST = 25
 LONG_S = 20.0
 LONG = (
-    "tasks/test_stage_ends",
-    "flows/test_stack",
+    "runtime/test_learning",
+    "flows/test_walk",
     "agents/test_probes",
+    "tasks/test_stage_ends",
+    "golden/test_golden",
+    "flows/test_stack",
     "flows/test_local",
-    "runtime/test_processes",
+    "runtime/test_ray_cluster",
+    "experiments/test_work",
+    "agents/test_pql",
     "runtime/test_fault_matrix",
+    "runtime/test_processes",
     "runtime/test_exact_resume",
+    "populations/test_folder",
+    "tasks/test_clone",
+    "agents/test_ranks",
+    "flows/test_pipeline",
     "agents/test_on_device",
-    "runtime/test_on_device",
+    "cli/test_every_command",
     "tasks/test_train_in_games",
-    "tasks/test_train",
     "agents/test_action_chunks",
 )
-"""Files of half a minute and more, the longest first."""
+"""Files that take longest, in either tier, the longest first."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -71,8 +71,10 @@ def is_cached(kernel: Any) -> bool:
 
     numba looks at more, such as the processor: where it does not take what lies there, it compiles anew.
     """
-    # numba has no public way to ask. By the content of the kernel's file it tells what is stale, not by times of files.
-    return bool(kernel._cache._cache_file._load_index())
+    source = Path(kernel.py_func.__code__.co_filename)
+    # numba names a kernel's index after module, name and line, and takes none from before an edit of the file.
+    indices = Path(kernel.stats.cache_path).glob(f"*.{kernel.py_func.__qualname__}-*.nbi")
+    return any(index.stat().st_mtime > source.stat().st_mtime for index in indices)
 
 
 def _ingredients(function: Callable[..., Any], seen: set[Callable[..., Any]]) -> Iterator[str]:

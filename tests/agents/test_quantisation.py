@@ -252,7 +252,8 @@ def test_scales_follow_recent_frames_and_stay_for_a_version(lab) -> None:
     assert other.quantise(1, tensors)[FLOATS_SCALE] == after
     for _ in range(quantisation.BLOCKS_KEPT):
         quantiser.observe(block_of(20))
-    assert quantiser.quantise(2, tensors)[FLOATS_SCALE] == before, "what was seen long ago is forgotten"
+    # What was seen long ago is forgotten; the sums over more frames at once have other last bits.
+    torch.testing.assert_close(quantiser.quantise(2, tensors)[FLOATS_SCALE], before)
 
 
 def test_the_log_probability_is_that_of_the_quantised_policy(lab) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rulka.errors import UserError
 from rulka.experiments.command import UnfinishedError, run_experiment
 from rulka.experiments.plan import read_plan
 from rulka.experiments.results import UnknownMeasureError
+from rulka.experiments.statistics import stratified_interval
 from rulka.experiments.work import EXPERIMENTS, Work
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -114,6 +116,10 @@ FILE = {
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rulka.experiments.work._LOOK_S", 0.02)
+    # The ends of an interval over two seeds are the two, however often they are drawn.
+    monkeypatch.setattr(
+        "rulka.experiments.results.stratified_interval", partial(stratified_interval, num_resamples=200)
+    )
     for folder in ("tasks", "rulka", "models", "data"):
         Path(folder).mkdir()
     Path("dvc.yaml").write_text(yaml.safe_dump(GRAPH, sort_keys=False))
@@ -240,8 +246,8 @@ def test_what_another_experiment_has_done_is_not_done_again() -> None:
 @pytest.mark.usefixtures("project")
 def test_a_cell_that_fails_is_named_and_stops_no_other() -> None:
     said: list[str] = []
-    path = write(variants={"plain": {}, "bad": {"ppo": {"gamma": 0.5}}, "low": {"ppo": {"gamma": 0.8}}})
-    with pytest.raises(UnfinishedError, match=r"2 of 6 cells .* bad/1, bad/2"):
+    path = write(variants={"plain": {}, "bad": {"ppo": {"gamma": 0.5}}})
+    with pytest.raises(UnfinishedError, match=r"2 of 4 cells .* bad/1, bad/2"):
         run_experiment(path, (), 2, Path("page.md"), said.append)
     failures = [line for line in said if "failed" in line]
     assert len(failures) == 2

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -374,12 +375,13 @@ def main(arguments: Sequence[str]) -> None:
     num_updates = NUM_EARLY if "--early" in arguments else NUM_UPDATES
     names = [name for name in arguments if not name.startswith("-")] or [*AGENTS, *LEVELS]
     found = {}
-    for name in names:
-        if name in LEVELS:
-            found[name] = LEVELS[name]()
-        else:
-            algorithm, changes, network, preset = AGENTS[name]
-            found[name] = learn(algorithm, changes, network, num_updates, preset)
+    with redirect_stdout(sys.stderr):  # stages tell people what came of them
+        for name in names:
+            if name in LEVELS:
+                found[name] = LEVELS[name]()
+            else:
+                algorithm, changes, network, preset = AGENTS[name]
+                found[name] = learn(algorithm, changes, network, num_updates, preset)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 

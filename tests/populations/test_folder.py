@@ -281,7 +281,7 @@ def test_killed_in_the_middle_it_goes_on_and_leaves_no_process(number: signal.Si
 
 def test_a_member_that_is_killed_goes_on() -> None:
     said: list[str] = []
-    run_population(write(gamma=0.55), None, said.append)
+    run_population(write(gamma=0.55, turns=2), None, said.append)
     assert starts()["member-001/turn-0001"] == 2
     assert "turn-0001 of member-001 was killed: it goes on" in said
 
@@ -319,11 +319,11 @@ def test_a_turn_that_somebody_is_at_is_left_alone() -> None:
 
 
 def test_a_result_that_is_no_result_is_named() -> None:
-    run_population(write(), None, lambda _: None)
+    run_population(write(turns=2), None, lambda _: None)
     (path,) = POPULATIONS.glob("*/member-001/turn-0001/result.json")
     path.write_text("{}")
     with pytest.raises(UserError, match=r"turn-0001/result.json is damaged: order is missing"):
-        run_population(write(), None, lambda _: None)
+        run_population(write(turns=2), None, lambda _: None)
 
 
 def test_an_order_half_written_is_none(tmp_path: Path) -> None:

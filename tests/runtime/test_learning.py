@@ -43,9 +43,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
 }
 ENV_STEPS = {"ppo": 60_000, "impala": 100_000, "grpo": 100_000, "dpo": 150_000, "iqn": 40_000, "pql": 40_000}
-"""Which are enough here. For other seeds, and so perhaps by the last bits of other processors, PPO needs them twice and
-IQN four times.
-"""
+"""Of one budget. PPO needs one or two and IQN up to four, by the seed and the last bits of a processor's sums."""
 MOST_BUDGETS = 10
 
 
@@ -60,7 +58,7 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
     """Greedy races from starts that were not trained on: none finishes with the first weights, all with the last.
 
     With one thread 35 s of CPU for PPO, 40 s for IMPALA, 50 s for GRPO, 30 s for DPO, 20 s for IQN and 75 s for PQL,
-    after which the 150 m take about 4.8 s. Who has not learned it by then goes on.
+    after which the 150 m take about 4.8 s. Who has not learned it by then goes on with as much again.
     """
     params = read_params(ROOT / "params.yaml").model_dump()
     generate_track(**params["track"] | {"length_m": 150.0, "difficulty": "easy"}).save(tmp_path / "track.npz")
