@@ -31,7 +31,6 @@ class AlgorithmParams(Section):
 
     action_repeat: Count = Field(description="times each decision is taken in a row; gamma and n_steps count it once")
     rate_of: ByPartParams = Field(description="factors of the learning rate, by part of the network; 0 freezes one")
-    pull_of: ByPartParams = Field(description="pull back to the first weights, beside the gradient, by part; 0 is none")
 
     SPLIT: ClassVar[tuple[str, ...]] = ()
     """Counts of which each of several learners has its share; nothing where only one can learn."""

@@ -49,7 +49,6 @@ def constant(value: float) -> Schedule:
 
 
 ALL_ALIKE = ByPartParams(**dict.fromkeys(ByPartParams.model_fields, constant(1.0)))
-NO_PULL = ByPartParams(**dict.fromkeys(ByPartParams.model_fields, constant(0.0)))
 PPO = PpoParams(
     action_repeat=1,
     steps_per_update=256,
@@ -58,7 +57,6 @@ PPO = PpoParams(
     batch_size=64,
     learning_rate=constant(0.001),
     rate_of=ALL_ALIKE,
-    pull_of=NO_PULL,
     gamma=constant(0.5),
     gae_lambda=constant(0.9),
     clip=constant(0.2),
@@ -80,7 +78,6 @@ IMPALA = ImpalaParams(
     batch_size=64,
     learning_rate=constant(0.001),
     rate_of=ALL_ALIKE,
-    pull_of=NO_PULL,
     gamma=constant(0.5),
     correction=VtraceParams(kind="vtrace", rho_bar=1.0, c_bar=1.0),
     value_weight=constant(0.5),
@@ -98,7 +95,6 @@ SHARED = {
     "batch_size": 64,
     "learning_rate": constant(0.001),
     "rate_of": ALL_ALIKE,
-    "pull_of": NO_PULL,
     "max_grad_norm": constant(0.5),
     "racer_tau": 1.0,
     "max_versions_behind": 0,
@@ -137,7 +133,6 @@ IQN = IqnParams(
     batch_size=16,
     learning_rate=constant(0.003),
     rate_of=ALL_ALIKE,
-    pull_of=NO_PULL,
     gamma=constant(0.5),
     epsilon=constant(0.3),
     munchausen=None,
@@ -180,7 +175,6 @@ PQL = PqlParams(
     learning_rate=constant(0.002),
     policy_learning_rate=constant(0.002),
     rate_of=ALL_ALIKE,
-    pull_of=NO_PULL,
     max_grad_norm=constant(10.0),
     target_tau=0.1,
     noise_least=constant(0.05),

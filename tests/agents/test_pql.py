@@ -177,7 +177,7 @@ def test_while_critics_warm_up_all_else_stays(lab, races) -> None:
 
 
 def test_each_half_moves_what_it_owns(lab, races) -> None:
-    spec = lab.spec("pql", pull_of=lab.spec("pql").settings.pull_of.model_dump())
+    spec = lab.spec("pql")
     learner, actor = PqlLearner(spec), PqlActor(spec, 1)
     for _ in range(3):
         learner.insert(races.drive(actor), 0, 0)

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.averaging import RunningAverage
-from rulka.agents.initial_pull import InitialPull
 from rulka.agents.iqn.inspection import inspect_priorities, inspect_values
 from rulka.agents.iqn.network import PARTS, fresh_network
 from rulka.agents.iqn.replay import IqnReplay
@@ -79,7 +78,6 @@ class IqnLearner:
         self._device, self._generators = device, Generators(device, seed)
         self.replay = IqnReplay(spec, seed, device, self._generators.host)
         self._rates = PartRates(self.network, PARTS, params.rate_of)
-        self._pull = InitialPull(self._rates.groups, params.pull_of)
         self._is_encoder_as_given = True
         self._optimizer = torch.optim.RAdam(
             self._rates.groups,
@@ -115,7 +113,6 @@ class IqnLearner:
         self.network.load_state_dict(dict(tensors))
         self.target.load_state_dict(dict(tensors))
         self._set_limits()
-        self._pull.begin()
         self._average.begin()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
@@ -259,7 +256,6 @@ class IqnLearner:
         if params.max_grad_value is not None:
             nn.utils.clip_grad_value_(self.network.parameters(), params.max_grad_value)
         self._optimizer.step()
-        self._pull.apply(self._optimizer, self.moment)
         self._num_gradient_steps += 1
         self._move_target()
         error_b = (quantile_bt.detach().mean(dim=1) - target_bt.mean(dim=1)).abs()
@@ -361,7 +357,6 @@ class IqnLearner:
         return {
             "network": weights_on_host(self.network),
             "target": weights_on_host(self.target),
-            "pull": self._pull.state_dict(),
             "average": self._average.state_dict(),
             "optimizer": state_on_host(self._optimizer.state_dict()),
             **self._generators.state_dict(),
@@ -380,7 +375,6 @@ class IqnLearner:
         """Goes on from what `state_dict` returned; `load_experience` or `forget_experience` has to follow."""
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
-        self._pull.load_state_dict(state["pull"])
         self._average.load_state_dict(state["average"])
         self._optimizer.load_state_dict(state["optimizer"])
         for group in self._optimizer.param_groups:  # which it holds too; the settings may be those of another turn

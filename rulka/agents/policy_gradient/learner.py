@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.averaging import RunningAverage
-from rulka.agents.initial_pull import InitialPull
 from rulka.agents.metrics import MetricMeans, inspect_training
 from rulka.agents.part_rates import PartRates
 from rulka.agents.policy_gradient.distributions import distribution_of
@@ -110,7 +109,6 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         self._first = self._as_it_is()
         self._average = RunningAverage(self.network, params.racer_tau)
         self._rates = PartRates(self.network, PARTS, params.rate_of)
-        self._pull = InitialPull(self._rates.groups, params.pull_of)
         self._optimizer = self._make_optimizer()
         self._waiting = self._make_waiting()
         self.precision: Precision = spec.precision
@@ -134,7 +132,6 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         """Takes initial weights."""
         self.network.load_state_dict(dict(tensors))
         self._first = self._as_it_is()
-        self._pull.begin()
         self._average.begin()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
@@ -200,7 +197,6 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
             "version": self.version,
             "num_env_steps": self.num_env_steps,
             "first": {} if self._first is None else weights_on_host(self._first),
-            "pull": self._pull.state_dict(),
             "average": self._average.state_dict(),
         }
 
@@ -212,7 +208,6 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
         if self._first is not None:
             self._first.load_state_dict(state["first"])
-        self._pull.load_state_dict(state["pull"])
         self._average.load_state_dict(state["average"])
 
     def experience(self) -> Experience:
@@ -251,7 +246,6 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         """Moves the weights by the gradient that is there and returns its norm."""
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self._params.max_grad_norm.at(self.moment))
         self._optimizer.step()
-        self._pull.apply(self._optimizer, self.moment)
         return norm
 
     def _run_epochs(

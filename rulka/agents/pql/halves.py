@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from models.actor_critic import ClonePolicy
 from models.critics import Critics
-from rulka.agents.initial_pull import InitialPull
 from rulka.agents.metrics import MetricMeans
 from rulka.agents.part_rates import PartRates
 from rulka.agents.pql.decisions import Decisions
@@ -44,7 +43,6 @@ class _Part:
         self._rates = PartRates(network, PARTS, params.rate_of)
         groups = [group for group in self._rates.groups if group["part"] in names]
         self.optimizer = torch.optim.Adam(groups, lr=0.0, eps=ADAM_EPSILON, foreach=True)
-        self.pull = InitialPull(groups, params.pull_of)
 
     def apply(self, learning_rate: float, moment: Moment) -> None:
         self._rates.apply(self.optimizer, learning_rate, moment)
@@ -54,16 +52,11 @@ class _Part:
         weights = (weight for group in self.optimizer.param_groups for weight in group["params"])
         return [weight for weight in weights if weight.requires_grad]
 
-    def step(self, moment: Moment) -> None:
-        self.optimizer.step()
-        self.pull.apply(self.optimizer, moment)
-
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": state_on_host(self.optimizer.state_dict()), "pull": self.pull.state_dict()}
+        return {"optimizer": state_on_host(self.optimizer.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self.pull.load_state_dict(state["pull"])
 
 
 class CriticHalf:
@@ -95,7 +88,6 @@ class CriticHalf:
     def begin(self) -> None:
         """Begins at the weights of now."""
         self._slow_network.load_state_dict(self._network.state_dict())
-        self._torso.pull.begin()
 
     def set_rates(self, moment: Moment) -> None:
         """Sets the learning rates of a moment of the run."""
@@ -120,7 +112,7 @@ class CriticHalf:
         norm = nn.utils.clip_grad_norm_(weights, self._params.max_grad_norm.at(moment))
         self._optimizer.step()
         if is_warm:
-            self._torso.step(moment)
+            self._torso.optimizer.step()
         self.num_updates += 1
         self._move_slow()
         with torch.no_grad():
@@ -199,10 +191,6 @@ class PolicyHalf:
         self._precision: Precision = precision
         self.num_updates = 0
 
-    def begin(self) -> None:
-        """Begins at the weights of now."""
-        self._part.pull.begin()
-
     def set_rates(self, moment: Moment) -> None:
         """Sets the learning rates of a moment of the run."""
         self._part.apply(self._params.policy_learning_rate.at(moment), moment)
@@ -224,7 +212,7 @@ class PolicyHalf:
         self._part.optimizer.zero_grad(set_to_none=True)
         (-value - self._params.entropy_weight.at(moment) * entropy).backward(inputs=weights)
         means.add(policy_grad_norm=nn.utils.clip_grad_norm_(weights, self._params.max_grad_norm.at(moment)))
-        self._part.step(moment)
+        self._part.optimizer.step()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

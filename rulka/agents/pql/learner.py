@@ -88,7 +88,6 @@ class PqlLearner:
         """Takes initial weights for the policy; the critics begin fresh."""
         self.network.load_state_dict(dict(tensors))
         self._critic_half.begin()
-        self._policy_half.begin()
         self._average.begin()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
