@@ -41,11 +41,10 @@ def clipped_policy_loss(
 
     Args:
         log_prob: [B] of the actions taken, under the policy that learns.
-        old_log_prob: [B] of the same actions, under the policy that the ratio is of: the one that acted; or a later
-            one, Hilton et al. 2021, arXiv:2110.00641, and then `weight` leads from the one that acted to it.
+        old_log_prob: [B] of the same actions, under the policy that acted.
         advantage: [B] usually normalised; no gradient flows into it.
         clip: half-width of the trust region of the ratio; positive.
-        weight: [B] of each action in the mean; None counts them alike.
+        weight: [B] of each action in the mean; None weighs them equally.
     """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()

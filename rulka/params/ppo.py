@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from rulka.params.base import PositiveSchedule, ShareSchedule
@@ -18,9 +16,6 @@ class PpoParams(CriticParams, EpochsParams):
         description="weight of longer returns in advantages: 0 is one step, 1 the whole race"
     )
     clip: PositiveSchedule = Field(description="how far the probability ratio of an action may leave 1 and still gain")
-    clip_around: Literal["acting", "update"] = Field(
-        description="the policy that the ratio is of: that which acted, or that which the update began with"
-    )
     value_clip: PositiveSchedule | None = Field(
         description="how far a value may move and still gain, in units of the root mean square return; null: any way"
     )

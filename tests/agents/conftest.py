@@ -60,7 +60,6 @@ PPO = PpoParams(
     gamma=constant(0.5),
     gae_lambda=constant(0.9),
     clip=constant(0.2),
-    clip_around="acting",
     value_clip=constant(10.0),
     value_weight=constant(0.5),
     entropy_weight=constant(0.003),

@@ -189,21 +189,6 @@ def test_how_far_the_policy_has_moved_is_counted_from_the_start_of_the_update(la
     assert metrics["gradient_steps"] == 3, "192 decisions in batches of 64: the whole epoch"
 
 
-def test_a_clip_around_the_update_does_not_mind_how_old_experience_is(lab, coin_races):
-    """The behaviour policy gave each action e times less chance: beyond any clip around it, and none of this update."""
-    metrics = {}
-    for around in ("acting", "update"):
-        spec = lab.spec("ppo", learning_rate=lab.constant(1e-9), epochs=1, clip_around=around)
-        learner, actor = learner_and_actor(spec)
-        block = coin_races.drive(actor)
-        block.log_prob[...] -= 1.0
-        learner.insert(block, 0, -1)
-        metrics[around] = learner.update()
-    assert metrics["acting"]["clip_fraction"] == 1.0
-    assert metrics["update"]["clip_fraction"] == 0.0
-    assert metrics["update"]["approx_kl"] == pytest.approx(0.0, abs=1e-6)
-
-
 def test_update_ends_when_the_policy_has_moved_far_enough(lab, coin_races):
     changes = {"learning_rate": lab.constant(0.01), "max_kl": 1e-3, "batch_size": 32}
     learner, actor = learner_and_actor(lab.spec("ppo", **changes))

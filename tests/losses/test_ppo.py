@@ -86,13 +86,11 @@ def test_explained_variance():
         assert math.isnan(explained_variance(torch.zeros(0), torch.zeros(0)))
 
 
-def test_a_later_policy_in_the_ratio_is_weighed_by_the_way_to_it():
-    """Ratios 1.5 and 1 to the later policy, which is twice and half as likely as the one that acted: by hand
-    -(2 * min(1.5, 1.2) * 1 + 0.5 * 1 * 3) / 2 = -1.95. The clip counts from the later policy alone.
-    """
-    later = torch.tensor([-1.0, -2.0])
-    now, weight = later + torch.tensor([1.5, 1.0]).log(), torch.tensor([2.0, 0.5])
-    loss = clipped_policy_loss(now, later, torch.tensor([1.0, 3.0]), 0.2, weight)
+def test_weighted_surrogate_by_hand():
+    """Ratios 1.5 and 1, weights 2 and 0.5: -(2 * min(1.5, 1.2) * 1 + 0.5 * 1 * 3) / 2 = -1.95."""
+    old = torch.tensor([-1.0, -2.0])
+    now, weight = old + torch.tensor([1.5, 1.0]).log(), torch.tensor([2.0, 0.5])
+    loss = clipped_policy_loss(now, old, torch.tensor([1.0, 3.0]), 0.2, weight)
     torch.testing.assert_close(loss.loss, torch.tensor(-1.95))
     assert float(loss.clip_fraction) == 0.5
 

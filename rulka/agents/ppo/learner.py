@@ -20,7 +20,7 @@ from rulka.agents.policy_gradient.segments import Segment
 from rulka.agents.ppo.rollout import Rollout, rollout_with_gae
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import mean_of, standardised
-from rulka.losses.ppo import PolicyLoss, clipped_policy_loss, clipped_value_loss, explained_variance
+from rulka.losses.ppo import clipped_policy_loss, clipped_value_loss, explained_variance
 from rulka.params import PpoParams
 
 
@@ -67,7 +67,8 @@ class PpoLearner(CriticLearner[PpoParams]):
     def _learn_from(self, decided: PolicyAndValue, part: Rollout, scale: float, means: MetricMeans) -> bool:
         """Makes one gradient step and returns whether the policy has moved too far to go on."""
         params, distribution, now = self._params, self._distribution, self.moment
-        policy = self._policy_loss(decided, part)
+        log_prob = distribution.log_prob(decided.outputs, part.action)
+        policy = clipped_policy_loss(log_prob, part.log_prob, part.advantage, params.clip.at(now))
         value_clip = None if params.value_clip is None else params.value_clip.at(now)
         value = clipped_value_loss(decided.value / scale, part.value / scale, part.returns / scale, value_clip)
         entropy = distribution.entropy(decided.outputs).mean()
@@ -89,15 +90,6 @@ class PpoLearner(CriticLearner[PpoParams]):
             grad_norm=self._step(loss, len(part.action)),
         )
         return float(moved) > params.max_kl.at(now)
-
-    def _policy_loss(self, decided: PolicyAndValue, part: Rollout) -> PolicyLoss:
-        """Returns the surrogate, its ratio that to the policy which acted, or which the update began with."""
-        clip = self._params.clip.at(self.moment)
-        log_prob = self._distribution.log_prob(decided.outputs, part.action)
-        if self._params.clip_around == "acting":
-            return clipped_policy_loss(log_prob, part.log_prob, part.advantage, clip)
-        first = self._distribution.log_prob(part.first_outputs, part.action)
-        return clipped_policy_loss(log_prob, first, part.advantage, clip, (first - part.log_prob).exp())
 
     def _facts(self, rollout: Rollout) -> dict[str, float]:
         error = (rollout.value - rollout.returns) / return_scale(rollout.returns)
