@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from rulka.params.base import GroupSize, PositiveSchedule, Weight
@@ -16,10 +14,6 @@ class GrpoParams(PolicyGradientParams, EpochsParams):
     group_size: GroupSize = Field(description="races that begin alike and are compared with each other")
     cut_worth: Weight = Field(description="counts as paid after a race that a limit has cut; there is no value to ask")
     clip: PositiveSchedule = Field(description="how far the probability ratio of an action may leave 1 and still gain")
-    by_deviation: bool = Field(description="advantages are divided by the standard deviation of their group's returns")
-    length_normalisation: Literal["race", "decision"] = Field(
-        description="what weighs the same in the loss: every race, however long, or every decision"
-    )
     max_kl: PositiveSchedule = Field(description="an update ends when it has moved the policy this far, in nats")
 
     @property

@@ -109,8 +109,6 @@ GRPO = GrpoParams(
     group_size=4,
     cut_worth=0.0,
     clip=constant(0.2),
-    by_deviation=True,
-    length_normalisation="race",
     max_kl=constant(1.0),
 )
 DPO = DpoParams(

@@ -61,8 +61,8 @@ class GrpoLearner(BasePolicyLearner[GrpoParams, WaitingRaces]):
         params, waiting, network = self._params, self._waiting, self.network
         returns = waiting.returns(params.gamma.at(self.moment), params.cut_worth)
         races = waiting.rows([race for group in waiting.groups() for race in group])
-        by_race = group_advantages(returns, by_deviation=params.by_deviation).flatten().to(self._device)
-        weight = decision_weights(races.num_decisions, params.length_normalisation)
+        by_race = group_advantages(returns).flatten().to(self._device)
+        weight = decision_weights(races.num_decisions)
         encoded = self._encode(races.image, races.floats)
         with torch.no_grad(), autocast(self.precision, self._device):
             outputs = network.decide(encoded, races.floats).outputs
