@@ -12,7 +12,6 @@ from rulka.params.base import (
     BatchSize,
     Count,
     LearningRateSchedule,
-    NotNegative,
     NotNegativeSchedule,
     PositiveSchedule,
     Section,
@@ -71,9 +70,6 @@ class CriticParams(PolicyGradientParams):
 
     value_weight: NotNegativeSchedule = Field(description="of the value loss, beside the policy loss")
     value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")
-    value_warmup_ridge: NotNegative = Field(
-        description="pull of its weights toward 0, as a share of the mean variance of the features"
-    )
 
     def warmup_without_clone(self, name: Algorithm, parts: PartsParams, *, is_trained: bool) -> tuple[bool, str]:
         """Returns whether the value is solved for though no policy is spared by it, and what is wrong with that."""

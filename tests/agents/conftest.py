@@ -68,7 +68,6 @@ PPO = PpoParams(
     racer_tau=1.0,
     max_versions_behind=0,
     value_warmup_steps=0,
-    value_warmup_ridge=0.0,
     max_kl=constant(1.0),
 )
 IMPALA = ImpalaParams(
@@ -87,7 +86,6 @@ IMPALA = ImpalaParams(
     max_versions_behind=0,
     forced_lag=0,
     value_warmup_steps=0,
-    value_warmup_ridge=0.0,
 )
 SHARED = {
     "steps_per_update": 192,

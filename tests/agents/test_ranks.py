@@ -36,14 +36,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         "epochs": 2,
         "max_kl": 0.002,
         "value_warmup_steps": 512,
-        "value_warmup_ridge": 0.001,
         "learning_rate": FALLING,
     },
     "impala": {
         "steps_per_update": 512,
         "batch_size": 512,
         "value_warmup_steps": 512,
-        "value_warmup_ridge": 0.001,
         "learning_rate": FALLING,
     },
     "iqn": {

@@ -22,6 +22,8 @@ from rulka.losses.least_squares import solve_linear_value
 from rulka.params import CriticParams
 
 CriticT = TypeVar("CriticT", bound=CriticParams)
+RIDGE = 1e-3
+"""Pull of the solved weights toward 0, as a share of the mean variance of the features."""
 SMALLEST_RETURN = 1e-3
 """Floor of the root mean square return that values are measured in."""
 
@@ -45,15 +47,15 @@ class CriticLearner(PolicyLearner[CriticT]):
         Returns:
             What the network puts out then, with rows [(T + 1) N] for all observations.
         """
-        params, network, discount = self._params, self.network, self._params.gamma.at(self.moment)
+        network, discount = self.network, self._params.gamma.at(self.moment)
         hidden = self._in_parts(
             lambda image, floats: network.hidden(network.encode(image), floats).float(), segment.image, segment.floats
         )
         # In main memory: the sums are float64, which is slow on many GPUs and unknown to others.
         feature, reward, *ends = on_host(hidden, segment.shaped_reward(discount), *segment.endings)
-        ridge, ranks = params.value_warmup_ridge, self._ranks
+        ranks = self._ranks
         total = None if ranks.size == 1 else self._total_on_host
-        solved = solve_linear_value(feature, reward, Endings(*ends), discount, trace_decay, ridge, total)
+        solved = solve_linear_value(feature, reward, Endings(*ends), discount, trace_decay, RIDGE, total)
         with torch.no_grad():
             network.value_head.weight.copy_(solved.weight[None].float())
             network.value_head.bias.copy_(solved.bias.float())
