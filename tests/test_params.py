@@ -96,7 +96,7 @@ def refusal(data: dict[str, Any]) -> str:
 
 def test_every_number_is_finite_bounded_and_a_number() -> None:
     numbers_of_all = [key for key, _ in numbers(FULL)]
-    assert len(numbers_of_all) > 400
+    assert len(numbers_of_all) > 300
     values: tuple[Any, ...] = (float("nan"), float("inf"), float("-inf"), 1e30, -1e30, 10**30, -(10**30), True, "1")
     taken = [
         f"{key}: {value}"
