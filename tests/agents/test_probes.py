@@ -3,6 +3,9 @@
 GRPO and DPO learn from whole races beside others from the same start. They have no value, and what follows a time limit
 is none of their sums, so theirs are the probes of actions.
 
+They hold whatever the seeds are, and so with the other last bits of another processor: numbers of updates are those
+after which of six or more seeds none failed, with room to spare.
+
 In the fast tier each probe is there for the algorithms that take little time for it, and each algorithm with the
 discount or the choice of an action.
 """
@@ -31,11 +34,19 @@ def by_algorithm(names: tuple[str, ...], *fast: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("algorithm", marked)
 
 
+def settling(algorithm: str, num_updates: int) -> dict[str, object]:
+    """Lets what is learned from new experience alone come to rest: its values waver by as much as each step moves."""
+    if algorithm not in ("ppo", "impala"):
+        return {}
+    env_steps = 256 * num_updates
+    return {"learning_rate": {"interpolation": "linear", "points": [[0, 0.001], [env_steps, 0.0001]]}}
+
+
 @by_algorithm(WITH_VALUES, "impala")
 def test_value_of_a_sure_reward(lab, step, algorithm):
     """One state, one decision, reward 1. Fails when values are not learned at all."""
     races = lab.races(lambda _state, _action: step(1.0, 0, "terminated"))
-    trained = lab.train(lab.spec(algorithm), races, 16)
+    trained = lab.train(lab.spec(algorithm, **settling(algorithm, 16)), races, 16)
     assert trained.values(0) == pytest.approx([1.0], abs=0.1)
 
 
@@ -43,7 +54,8 @@ def test_value_of_a_sure_reward(lab, step, algorithm):
 def test_value_depends_on_the_observation(lab, step, algorithm):
     """Reward +1 in state 1 and -1 in state 0. Fails when observations and rewards are misaligned."""
     races = lab.races(lambda state, _action: step(2.0 * state - 1.0, 0, "terminated"), starts=(0, 1))
-    trained = lab.train(lab.spec(algorithm), races, 20 if algorithm == "ppo" else 40)
+    num_updates = 20 if algorithm == "ppo" else 40
+    trained = lab.train(lab.spec(algorithm, **settling(algorithm, num_updates)), races, num_updates)
     assert trained.values(0, 1) == pytest.approx([-1.0, 1.0], abs=0.15)
 
 
@@ -51,7 +63,8 @@ def test_value_depends_on_the_observation(lab, step, algorithm):
 def test_discount(lab, step, algorithm):
     """State 0 leads to 1, whose reward is 1: values gamma and 1. Fails when the future is miscounted."""
     races = lab.races(lambda state, _action: step(1.0, 0, "terminated") if state else step(0.0, 1))
-    trained = lab.train(lab.spec(algorithm), races, 20 if algorithm == "ppo" else 40)
+    num_updates = {"ppo": 20, "impala": 20, "iqn": 60}.get(algorithm, 40)
+    trained = lab.train(lab.spec(algorithm, **settling(algorithm, num_updates)), races, num_updates)
     assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.1)
 
 
@@ -59,7 +72,7 @@ def test_discount(lab, step, algorithm):
 def test_time_limits_have_a_future(lab, step, algorithm):
     """Reward 1 and a cut after each decision: 1 / (1 - gamma) = 2. Fails when a cut counts as an end (1)."""
     races = lab.races(lambda _state, _action: step(1.0, 0, "truncated"))
-    trained = lab.train(lab.spec(algorithm), races, 25)
+    trained = lab.train(lab.spec(algorithm, **settling(algorithm, 25)), races, 25)
     assert trained.values(0) == pytest.approx([2.0], abs=0.2)
 
 
@@ -72,11 +85,16 @@ def test_choice_of_action(lab, step, algorithm):
     assert lab.train(lab.spec(algorithm), races, 10).actions(0) == [paid]
 
 
-@by_algorithm(ALGORITHM_NAMES, "impala", "dpo")
+@by_algorithm(ALGORITHM_NAMES, "ppo", "dpo")
 def test_action_depends_on_the_observation(lab, step, algorithm):
-    """The action equal to the state pays. Fails when the policy ignores what it sees."""
+    """The action equal to the state pays. Fails when the policy ignores what it sees.
+
+    DPO is held nearer to its first policy: once it is sure of one action it has no pairs to learn another from.
+    """
     races = lab.races(lambda state, action: step(float(action == state), 0, "terminated"), starts=(0, 1, 2))
-    trained = lab.train(lab.spec(algorithm), races, 50)
+    num_updates = {"impala": 90, "iqn": 80}.get(algorithm, 50)
+    changes = {"ppo": settling("ppo", num_updates), "dpo": {"beta": lab.constant(2.0)}}.get(algorithm, {})
+    trained = lab.train(lab.spec(algorithm, **changes), races, num_updates)
     assert trained.actions(0, 1, 2) == [0, 1, 2]
 
 
@@ -103,7 +121,7 @@ def test_distribution_of_a_random_reward(lab, step, place):
     """Rewards 0 and 1 by chance: the low quantiles go to 0, the high ones to 1."""
     rng = np.random.default_rng(0)
     races = lab.races(lambda _state, _action: step(float(rng.integers(2)), 0, "terminated"))
-    trained = lab.train(lab.spec("iqn", {"embedding_at": place}), races, 40)
+    trained = lab.train(lab.spec("iqn", {"embedding_at": place}), races, 100)
     image, floats = torch.zeros(1, 1, 34, 34, dtype=torch.uint8), torch.zeros(1, 4)
     with torch.no_grad():
         value = trained.learner.network(image, floats, torch.tensor([[0.1, 0.25, 0.75, 0.9]])).value[0, :, 0]
@@ -130,7 +148,7 @@ FAST = "prioritised, n-step"
 def test_discount_and_choice_with_options(lab, step, extras, changes):
     """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
     races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))
-    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.5), **changes), races, 50)
+    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.5), **changes), races, 80)
     assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
     assert trained.actions(1) == [2]
 
@@ -145,13 +163,19 @@ FUSIONS = {
 
 
 @by_algorithm(WITH_VALUES, "impala")
-@pytest.mark.parametrize("fusion", FUSIONS.values(), ids=list(FUSIONS))
+@pytest.mark.parametrize(
+    "fusion",
+    [
+        pytest.param(fusion, id=name, marks=[] if name in ("fused vector", "unified") else pytest.mark.slow)
+        for name, fusion in FUSIONS.items()
+    ],
+)
 def test_discount_and_choice_with_every_fusion(lab, step, fusion, algorithm):
     """State 0 leads to 1 whatever is done; there one action pays 1, the others nothing: values gamma and 1."""
     races = lab.races(lambda state, action: step(float(action == 2), 0, "terminated") if state else step(0.0, 1))
-    changes = {"epsilon": lab.constant(0.5)} if algorithm == "iqn" else {}
-    spec = lab.spec(algorithm, {"fusion": fusion}, **changes)
-    trained = lab.train(spec, races, 30 if algorithm == "iqn" else 15)
+    num_updates = 15 if algorithm == "pql" else 30
+    changes = {"epsilon": lab.constant(0.5)} if algorithm == "iqn" else settling(algorithm, num_updates)
+    trained = lab.train(lab.spec(algorithm, {"fusion": fusion}, **changes), races, num_updates)
     assert trained.values(0, 1) == pytest.approx([0.5, 1.0], abs=0.15)
     assert trained.actions(1) == [2]
 
@@ -162,7 +186,7 @@ def test_prioritised_replay_keeps_the_mean_of_a_random_reward(lab, step):
     rng = np.random.default_rng(0)
     races = lab.races(lambda _state, _action: step(float(rng.random() < 0.1), 0, "terminated"))
     changes = {"alpha": 1.0, "beta": lab.constant(1.0).model_dump(), "epsilon": 0.01, "min_actions_left": 0}
-    trained = lab.train(lab.spec("iqn", prioritised=changes), races, 40)
+    trained = lab.train(lab.spec("iqn", prioritised=changes), races, 80)
     assert trained.values(0) == pytest.approx([0.1], abs=0.12)
 
 
@@ -177,5 +201,5 @@ def test_delayed_reward_with_options(lab, step, name):
             return step(0.0, 1 if action == 2 else 2)
         return step(float(state == 1), 0, "terminated")
 
-    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.6), **changes), lab.races(probe), 45)
+    trained = lab.train(lab.spec("iqn", extras, epsilon=lab.constant(0.6), **changes), lab.races(probe), 90)
     assert trained.actions(0) == [2]
