@@ -185,6 +185,7 @@ class TestDvc:
         found = self.results()
         assert (found.state, found.text) == (State.NOTE, "out of date: capture, evaluate")
 
+    @pytest.mark.slow
     def test_the_remote(self, tmp_path: Path) -> None:
         def remote() -> Finding:
             return versioning.dvc()[1]

@@ -218,7 +218,8 @@ def test_features_are_kept_while_the_encoder_stands_still_and_change_nothing(lab
         torch.testing.assert_close(tensor, learners[1].network.state_dict()[name], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("critic", [{"kind": "mean"}, pytest.param(C51, marks=pytest.mark.slow)], ids=["mean", "c51"])
+@pytest.mark.slow
+@pytest.mark.parametrize("critic", [{"kind": "mean"}, C51], ids=["mean", "c51"])
 def test_numbers_are_learned(lab, step, critic) -> None:
     """Two states, in each another decision is best. Fails when the gradient does not get through the decision."""
     wanted = {0: np.array([-0.5, 1.5]), 1: np.array([0.5, 0.5])}

@@ -59,7 +59,7 @@ def test_value_depends_on_the_observation(lab, step, algorithm):
     assert trained.values(0, 1) == pytest.approx([-1.0, 1.0], abs=0.15)
 
 
-@by_algorithm(WITH_VALUES, "ppo", "impala", "iqn")
+@by_algorithm(WITH_VALUES, "ppo", "impala")
 def test_discount(lab, step, algorithm):
     """State 0 leads to 1, whose reward is 1: values gamma and 1. Fails when the future is miscounted."""
     races = lab.races(lambda state, _action: step(1.0, 0, "terminated") if state else step(0.0, 1))
@@ -116,7 +116,8 @@ def test_delayed_reward(lab, step, algorithm):
     assert trained.actions(0) == [paid]
 
 
-@pytest.mark.parametrize("place", ["state", pytest.param("hidden", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["state", "hidden"])
 def test_distribution_of_a_random_reward(lab, step, place):
     """Rewards 0 and 1 by chance: the low quantiles go to 0, the high ones to 1."""
     rng = np.random.default_rng(0)
@@ -166,7 +167,7 @@ FUSIONS = {
 @pytest.mark.parametrize(
     "fusion",
     [
-        pytest.param(fusion, id=name, marks=[] if name in ("fused vector", "unified") else pytest.mark.slow)
+        pytest.param(fusion, id=name, marks=[] if name == "unified" else pytest.mark.slow)
         for name, fusion in FUSIONS.items()
     ],
 )

@@ -155,7 +155,9 @@ def in_processes(share: AgentSpec, blocks: Blocks, num_updates: int, folder: Pat
 @pytest.mark.parametrize(
     "learn", [in_turns, pytest.param(in_processes, marks=pytest.mark.slow)], ids=["in turns", "in processes"]
 )
-@pytest.mark.parametrize("algorithm", sorted(CHANGES))
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=[] if name == "iqn" else pytest.mark.slow) for name in sorted(CHANGES)]
+)
 def test_two_learners_equal_one_with_the_union_of_their_batches(
     lab, step, tmp_path: Path, algorithm: str, learn: Callable[..., list[rank_main.Learned]]
 ) -> None:

@@ -95,7 +95,9 @@ def test_stored_lap_is_found_and_driven(tmp_path: Path) -> None:
     assert found.along_m[-1] >= road.length_m
 
 
-@pytest.mark.parametrize(("slug", "has_another"), [(None, False), ("copper-oval", True)])
+@pytest.mark.parametrize(
+    ("slug", "has_another"), [(None, False), pytest.param("copper-oval", True, marks=pytest.mark.slow)]
+)
 def test_a_lap_of_another_processor_is_left_out_and_said(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -93,7 +93,8 @@ def test_a_dry_run_says_what_would_run(toy_project: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only the Linux kernel ends children with their parent")
 @pytest.mark.usefixtures("used_project", "_own_port")
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_of_a_run_that_is_ended(number: signal.Signals) -> None:
     change_command("races", "sleep 600")
     with subprocess.Popen(

@@ -76,7 +76,14 @@ class TestRuns:
         assert state.is_completed()
         assert state.message == "nothing had changed: races, capture, evaluate"
         assert ran(caplog) == []
+
+    @pytest.mark.slow
+    def test_what_has_changed_and_what_follows_from_it(
+        self, toy_project: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert pipeline(return_state=True).message == "ran: races, capture, evaluate"
         change_command("capture", "echo capturing && mkdir -p data/frames && echo 3 > data/frames/x")
+        caplog.clear()
         state = pipeline(return_state=True)
         assert state.message == "ran: capture, evaluate; nothing had changed: races"
         assert ran(caplog) == ["capturing", "evaluating"], "what had not changed by then is asked of DVC once more"

@@ -176,9 +176,9 @@ def score(result: Result) -> float:
     return sum(result.scores) / len(result.scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num_turns", "least_rate", "most_rate", "num_copies"),
-    [(4, 2e-4, 5e-4, 2), pytest.param(14, 5e-4, 2e-3, 4, marks=pytest.mark.slow)],
+    ("num_turns", "least_rate", "most_rate", "num_copies"), [(4, 2e-4, 5e-4, 2), (14, 5e-4, 2e-3, 4)]
 )
 def test_members_find_a_rate_that_is_a_decade_off(
     num_turns: int, least_rate: float, most_rate: float, num_copies: int

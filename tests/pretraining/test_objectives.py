@@ -184,10 +184,8 @@ def teach(objective: Objective, num_steps: int) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize(
-    "params",
-    [pytest.param(one, id=one.kind, marks=() if one.kind == "vicreg" else pytest.mark.slow) for one in LEARNED],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("params", LEARNED, ids=lambda one: one.kind)
 def test_learned_features_say_more_than_random_ones(params: ObjectiveParams) -> None:
     """By 0.35 and more from each of the seeds 1 to 4; half as many steps are not enough for all of them."""
     torch.manual_seed(1)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from rulka.recordings import RecordingError, parse_map, parse_recording
 from rulka.recordings.header import parse_header
@@ -13,6 +14,7 @@ from tests.recordings.conftest import little_memory, little_work
 
 MAX_BYTES_A_FILE = 400_000_000
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFF)
+how_often = pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 
 
 def mutate(data: bytes, rng: np.random.Generator) -> bytes:
@@ -56,23 +58,26 @@ def both(data: bytes) -> object:
     return parse_map(recording.map_data) if recording.map_data else recording
 
 
-def test_damaged_recordings_made_by_hand(forge) -> None:
+@how_often
+def test_damaged_recordings_made_by_hand(forge, count: int) -> None:
     """Stored bodies are mutated inside, where the structures are; compressed ones mostly break the compression."""
     packed = forge.recording_file(num_ghosts=2)
     body = read_container(packed).body
     stored = forge.gbx(0x03093000, forge.replay_header(), body, compression="U")
     both(stored)
     both(packed)
-    hammer([stored, packed], both, seed=1, count=10_000)
+    hammer([stored, packed], both, seed=1, count=count)
 
 
-def test_damaged_maps_made_by_hand(forge) -> None:
+@how_often
+def test_damaged_maps_made_by_hand(forge, count: int) -> None:
     packed = forge.map_file()
     stored = forge.gbx(0x03043000, {}, read_container(packed).body, compression="U")
-    hammer([stored, packed], parse_map, seed=2, count=10_000)
+    hammer([stored, packed], parse_map, seed=2, count=count)
 
 
-def test_damaged_real_recordings(forge, corpus: Path) -> None:
+@how_often
+def test_damaged_real_recordings(forge, corpus: Path, count: int) -> None:
     """Their bodies stored plainly, so that the damage reaches every structure of every generation."""
     files = []
     for file in sorted(corpus.glob("*.Gbx")):
@@ -86,7 +91,7 @@ def test_damaged_real_recordings(forge, corpus: Path) -> None:
         except RecordingError:
             return parse_map(data)
 
-    hammer(files, parse, seed=3, count=5_000)
+    hammer(files, parse, seed=3, count=count)
 
 
 def test_memory_stays_bounded(forge) -> None:

@@ -119,6 +119,7 @@ def test_iqn_learns_with_the_same_runtime(tmp_path: Path) -> None:
     assert len(agent.returns) == QUICK["final_check_races"]
 
 
+@pytest.mark.slow
 def test_pictures_and_numbers_with_collector_processes(tmp_path: Path) -> None:
     """A process registers `benchmarks.qrdqn.catch` by itself."""
     updates = small_updates(encoder_epochs=1)

@@ -154,8 +154,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-FAST_CASES = ("impala", "iqn")
-"""One that learns from what is fresh, and one that remembers."""
+FAST_CASES = ("iqn",)
+"""One that remembers; `test_train.py` has one that learns from what is fresh."""
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,7 @@ def test_learners_that_keep_parting_end_the_run(tmp_path: Path, monkeypatch: pyt
         train_run(spec)
 
 
+@pytest.mark.slow
 def test_an_error_of_one_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
     spec = fake_run(tmp_path, learners=2, learner={"fault": f"raise:{tmp_path / 'raised'}"})
     with pytest.raises(RankError, match=r"(?s)learner 1 of 2 ended .*RuntimeError: the second learner broke down"):

@@ -134,9 +134,9 @@ def train(learner: PqlLearner, cars: Cars, until: int, look: Look = lambda: None
     assert newest == (until, until // UPDATES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("slow", "num_updates"),
-    [("policy", 60), *(pytest.param(slow, 600, marks=pytest.mark.slow) for slow in ("cars", "critics", "policy"))],
+    ("slow", "num_updates"), [("policy", 60), *((slow, 600) for slow in ("cars", "critics", "policy"))]
 )
 def test_ratios_hold_within_one_percent_while_one_is_three_times_as_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str, num_updates: int
