@@ -25,9 +25,10 @@ def train(*options: str) -> list[re.Match[str]]:
     return [match for match in found if match]
 
 
+@pytest.mark.slow
 def test_a_short_run_counts_steps_moves_the_policy_and_ends() -> None:
-    lines = train("--steps", "384", "--steps-per-update", "128", "--seed", "1")
-    assert [int(line["steps"]) for line in lines] == [128, 256, 384]
+    lines = train("--steps", "1536", "--steps-per-update", "512", "--seed", "1")
+    assert [int(line["steps"]) for line in lines] == [512, 1024, 1536]
     assert all(0.0 < float(line["kl"]) < 1.0 for line in lines), "a policy with the same weights would have moved by 0"
     assert lines[-1]["races"], "in 96 decisions some car has stood for 2 s"
     for line in lines:
