@@ -16,6 +16,8 @@ from pathlib import Path
 # Before torch is imported: several processes share the cores, and threads of one would spin while they wait for those
 # of another. Also where there is one process, so that it computes the same bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Stages compute on the CPU, whatever GPU there is: tests of other devices name theirs.
+os.environ.setdefault("RULKA_DEVICE", "cpu")
 
 import numpy as np
 import pytest
@@ -82,23 +84,32 @@ def sees(height: int, width: int) -> ObservationParams:
     return ObservationParams(height=height, width=width, frames=1, frames_as="channels", withheld=())
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the long files first, and skips what needs a GPU where there is none, with the reason.
 
     Processes that share the files end at about the same time if the long ones come first. The stand-in has to be there
-    before the first gradient of the process: torch then counts the devices, once.
+    before the first gradient of the process: torch then counts the devices, once. torch takes it for the machine's
+    accelerator and no longer pins memory for a GPU: tests that need one run where `-m gpu` has left out the others.
     """
     places = {f"tests/{name}.py": place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
-    if any({"device", "standin"} & set(getattr(item, "fixturenames", ())) for item in items):
-        importlib.import_module("stand_in")
     needing = [item for item in items if item.get_closest_marker("gpu")]
+    others = [item for item in items if not item.get_closest_marker("gpu")]
+    has_stand_in = any({"device", "standin"} & set(getattr(item, "fixturenames", ())) for item in others)
+    if has_stand_in:
+        importlib.import_module("stand_in")
     if not needing:
         return
     chosen = choose_device("auto")
     if chosen.device.type == "cpu":
-        for item in needing:
-            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {chosen.why}"))
+        reason = f"needs a GPU: {chosen.why}"
+    elif has_stand_in:
+        reason = "needs a process without the stand-in: `pytest -m gpu`"
+    else:
+        return
+    for item in needing:
+        item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def seed_all(seed: int) -> None:

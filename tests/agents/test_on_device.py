@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import stand_in
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
@@ -207,6 +206,8 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
     lab, blocks, standin: torch.device, caplog: pytest.LogCaptureFixture, shown: bool
 ) -> None:
     """On the device, and in main memory where it does not fit; both with demonstrations that fit."""
+    import stand_in
+
     spec = lab.spec("iqn", batch_size=32, prioritised=PRIORITISED, demonstration_share=0.25 if shown else 0.0)
     batches = []
     for place, free_bytes in ((CPU, 0), (standin, stand_in.FREE_BYTES), (standin, 1 << 20)):
@@ -230,6 +231,8 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
 
 def test_a_gradient_step_waits_for_the_device_only_where_it_has_to(lab, blocks, standin: torch.device) -> None:
     """Crossings of a step are bounded: whoever adds one that a GPU has to be waited for has to look here."""
+    import stand_in
+
     learner = make_learner(lab.spec("iqn", gradient_steps_per_update=1), 3, standin)
     for block in blocks:
         learner.insert(block, 0, 0)
