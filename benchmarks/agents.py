@@ -146,10 +146,11 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rates))
         return
+    print("samples/s")
     for group, variants in rates.items():
-        print(f"\n{group}: samples/s")
+        print(f"\n{group}")
         for name, rate in variants.items():
-            print(f"  {name:48s} {rate:10,.0f}")
+            print(f"  {name:48s} {rate:12,.1f}")
 
 
 if __name__ == "__main__":

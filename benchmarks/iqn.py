@@ -106,6 +106,17 @@ def update_variants(params: Params) -> Variants:
     return {NAIVE: naive} | {name: learner.update for name, learner in learners.items()}
 
 
+def device_settings(batch_size: int) -> dict[str, float]:
+    """Returns what is changed of IQN's settings to measure updates of batches of a size."""
+    return {
+        "batch_size": batch_size,
+        "start_steps": max(1024, batch_size),
+        "buffer_steps": 65536,
+        "samples_per_insert": 1e9,
+        "gradient_steps_per_update": DEVICE_STEPS,
+    }
+
+
 def rates_on(device: torch.device, params: Params) -> dict[str, float]:
     """Returns samples a second of updates on a device, and its peak memory in GB where it is counted."""
     size = params.observation.height, params.observation.width
@@ -113,14 +124,7 @@ def rates_on(device: torch.device, params: Params) -> dict[str, float]:
     rates = {}
     for batch_size in DEVICE_BATCHES:
         for precision in PRECISIONS:
-            settings = {
-                "batch_size": batch_size,
-                "start_steps": 1024,
-                "buffer_steps": 65536,
-                "samples_per_insert": 1e9,
-                "gradient_steps_per_update": DEVICE_STEPS,
-            }
-            learner = IqnLearner(agent_spec(params, "iqn", precision, **settings), 0, device)
+            learner = IqnLearner(agent_spec(params, "iqn", precision, **device_settings(batch_size)), 0, device)
             for _ in range(8):
                 learner.insert(block, 0, 0)
             learner.update()  # to warm up

@@ -237,7 +237,7 @@ def run_for(
         return [line for line in read_metrics(Path(folder) / METRICS_FILE) if line["env_steps"] and line["version"]]
 
 
-def sustained(params: Params, track: Path, seconds: float) -> dict[str, float | None]:
+def sustained(params: Params, track: Path, seconds: float, device: torch.device = CPU) -> dict[str, float | None]:
     """Compares IQN's learner beside one busy collector with the same updates alone, before and after.
 
     A sample is learned from once for each decision, so that the collector has to drive thousands a second; no warm-up.
@@ -251,11 +251,11 @@ def sustained(params: Params, track: Path, seconds: float) -> dict[str, float | 
     block = new_block(_block_spec(params))
 
     def bare() -> float:
-        learner = make_learner(agent_spec(params, "iqn"), 0)
+        learner = make_learner(agent_spec(params, "iqn"), 0, device)
         return per_cpu_second(partial(learn, learner, block, iqn.batch_size), seconds / 5.0)
 
     before = bare()
-    lines = run_for(params, track, "iqn", 1, seconds)[1:]  # learning begins somewhere in the first
+    lines = run_for(params, track, "iqn", 1, seconds, device)[1:]  # learning begins somewhere in the first
     after = bare()
     rates = [(line["samples_learned_per_s"], line["learner_cpu_share"]) for line in lines]
     return {
@@ -442,7 +442,7 @@ def main() -> None:
             for algorithm in ("ppo", "iqn")
             for num in (0, 2)
         }
-        result["sustained"] = sustained(params, track, 3.0 * arguments.seconds)
+        result["sustained"] = sustained(params, track, 3.0 * arguments.seconds, device)
         result["checkpoints"] = checkpoints(params)
         result["inference"] = {
             f"{cars} car{'s' * (cars > 1)} each, {name}": inference(

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from benchmarks import iqn
+from benchmarks.agents import agent_spec
 
 
 @pytest.fixture
@@ -34,6 +35,12 @@ def test_updates_and_decisions_are_timed(
         *(f"{name} {precision}" for name in ("rulka", "as shipped") for precision in ("float32", "bfloat16")),
     }
     assert all(time_ms > 0.0 for group in times.values() for time_ms in group.values())
+
+
+def test_iqn_takes_the_settings_of_every_batch_that_is_measured_on_a_device() -> None:
+    for batch_size in iqn.DEVICE_BATCHES:
+        spec = agent_spec(iqn.reference_params(), "iqn", "float32", **iqn.device_settings(batch_size))
+        assert spec.settings.batch_size == batch_size
 
 
 def test_updates_on_a_device_are_timed(
