@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.iqn import IqnNetwork
-from rulka.buffers.sampler import Batch
-from rulka.losses.quantile import SelfLoss, initial_self_loss, self_loss_weights
+from rulka.agents.iqn.learner import FIRST_SELF_LOSS, SelfLoss, self_loss_weights
+from rulka.buffers.replay import Batch
 from rulka.params import IqnParams
 
 SLOPE = 0.01
@@ -36,7 +36,7 @@ class NaiveIqn:
     def __init__(self, network: IqnNetwork, params: IqnParams, learning_rate: float) -> None:
         self.network = copy.deepcopy(network)
         self.target = copy.deepcopy(network).requires_grad_(False)
-        self.self_loss: SelfLoss = initial_self_loss()
+        self.self_loss: SelfLoss = FIRST_SELF_LOSS
         self._params = params
         self._optimizer = torch.optim.RAdam(
             self.network.parameters(),

@@ -24,14 +24,12 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDict
-from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
+from rulka.agents.iqn.learner import CLOCK, ClockRule, draw_clocks, mini_race_returns
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.buffers.mini_race import ClockRule
-from rulka.buffers.prioritised import Priorities
-from rulka.buffers.sampler import BatchMemory
-from rulka.buffers.storage import BlockBuffer
-from rulka.buffers.torchrl_parts import BlockStorage, BlockWriter, MiniRaceCollate, PrioritisedRows, UniformRows
+from rulka.buffers.replay import Replay, make_batch
+from rulka.device import CPU
 from rulka.observation import NUM_FLOATS
 
 BATCH = 512
@@ -58,29 +56,32 @@ def random_blocks() -> list[ExperienceBlock]:
     return blocks
 
 
-def our_variants(blocks: BlockBuffer) -> Variants:
+def filled(blocks: list[ExperienceBlock], priority: tuple[float, float] | None = None) -> Replay:
+    """Returns a replay that holds all blocks, with the alpha and epsilon of priorities where it has any."""
+    replay = Replay(NUM_DECISIONS, 3, CPU, torch.Generator().manual_seed(0), priority=priority)
+    for block in blocks:
+        replay.insert(block, 0)
+    if replay.sampler is not None:
+        replay.sampler.beta = 0.4
+    return replay
+
+
+def our_variants(uniform: Replay, prioritised: Replay) -> Variants:
     """Returns our own ways to draw a batch."""
-    storage, memory = BlockStorage(blocks), BatchMemory((1, 64, 64), NUM_FLOATS, BATCH)
-    generator = torch.Generator().manual_seed(0)
     errors = torch.from_numpy(np.random.default_rng(0).random(BATCH).astype(np.float32))
 
-    def replay(sampler: UniformRows) -> ReplayBuffer:
-        collate = MiniRaceCollate(storage, memory, RULE, 3, generator)
-        collate.gamma = 0.99
-        parts: dict[str, Any] = {"sampler": sampler, "writer": BlockWriter(), "collate_fn": collate}
-        return ReplayBuffer(storage=storage, batch_size=BATCH, generator=generator, **parts)
-
-    uniform = replay(UniformRows())
-    prioritised = replay(PrioritisedRows(storage, Priorities(blocks, alpha=0.6, epsilon=0.002), beta=0.4))
-
-    def with_update() -> object:
-        _, info = prioritised.sample(return_info=True)
-        return prioritised.update_priority(info["index"], errors)
+    def sample(replay: Replay) -> torch.Tensor:
+        drawn = replay.draw(BATCH)
+        clock = draw_clocks(torch.rand(BATCH, dtype=torch.float64).numpy(), RULE)
+        drawn.floats[:, CLOCK] = torch.from_numpy(clock)
+        drawn.next_floats[:, CLOCK] = torch.from_numpy(clock + drawn.found.num_steps)
+        make_batch(drawn, mini_race_returns(drawn.found, clock, 0.99, RULE.horizon), CPU)
+        return drawn.row
 
     return {
-        "rulka uniform": uniform.sample,
-        "rulka prioritised": prioritised.sample,
-        "rulka prioritised, with update": with_update,
+        "rulka uniform": lambda: sample(uniform),
+        "rulka prioritised": lambda: sample(prioritised),
+        "rulka prioritised, with update": lambda: prioritised.update_priorities(sample(prioritised), errors),
     }
 
 
@@ -164,13 +165,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     blocks = random_blocks()
-    buffer = BlockBuffer(SPEC, len(blocks))
-    for block in blocks:
-        buffer.insert(block, 0)
+    uniform = filled(blocks)
     transitions = transitions_of(blocks)
-    variants = our_variants(buffer) | torchrl_variant(transitions) | peer_variant(transitions)
+    variants = (
+        our_variants(uniform, filled(blocks, (0.6, 0.002))) | torchrl_variant(transitions) | peer_variant(transitions)
+    )
     times = median_ms(variants | cpprb_variants(transitions))
-    ours = sum(array.nbytes for array in buffer.arrays) / buffer.num_rows
+    ours = sum(array.nbytes for array in uniform.ring.arrays) / uniform.num_rows
     others = sum(array.nbytes for array in transitions.values()) / NUM_DECISIONS
     if arguments.json:
         print(json.dumps({"batch": BATCH, "cpu_ms": times, "bytes": {"rulka": ours, "others": others}}))

@@ -99,7 +99,7 @@ def update_variants(params: Params) -> Variants:
     generator = torch.Generator().manual_seed(0)
 
     def naive() -> object:
-        batch = first.replay.draw(Moment(0))
+        batch = first.draw().batch
         fractions = [draw_fractions(BATCH, NUM_QUANTILES, generator) for _ in range(3)]
         return twin.learn(batch, fractions[0], fractions[1], fractions[2])
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from models.actor_critic import ActorCritic
 from rulka.actions import action_table
+from rulka.agents.advantages import Endings, explained_variance, solve_linear_value
 from rulka.agents.algorithms import make_actor
 from rulka.agents.policy_gradient.segments import Segment, join_segments, keep_block
 from rulka.agents.precision import raise_malloc_thresholds
@@ -28,9 +29,6 @@ from rulka.agents.spec import AgentSpec
 from rulka.artifacts import Artifact, load_artifact
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.datasets.races import read_meta, track_path
-from rulka.losses.gae import Endings
-from rulka.losses.least_squares import solve_linear_value
-from rulka.losses.ppo import explained_variance
 from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.acting import LocalActor

@@ -48,7 +48,6 @@ from rulka.evaluation.closed_loop import ClosedLoop, drive
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.visiting import visit
 from rulka.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES, VISITED
-from rulka.losses.cloning import action_weights
 from rulka.params import (
     ActionParams,
     CloneParams,
@@ -73,6 +72,7 @@ from rulka.pretraining.cloning import (
     predict_own,
     races_of,
 )
+from rulka.pretraining.cloning_losses import action_weights
 from rulka.pretraining.fit import History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.plots import plot_confusion, plot_loss
 from rulka.pretraining.resume import resumable

@@ -43,7 +43,6 @@ from rulka.folders import (
     PREVIEWS_PICTURE,
     PROBES_PICTURE,
 )
-from rulka.losses.pretraining import VICREG_EPSILON
 from rulka.observation import reference_normalisation
 from rulka.params import (
     ActionParams,
@@ -56,6 +55,7 @@ from rulka.params import (
 from rulka.pretraining.backbones import first_encoder
 from rulka.pretraining.embedding import embed
 from rulka.pretraining.fit import FitError, History, Lessons, choose_precision, fit, say_if_stopped
+from rulka.pretraining.losses import VICREG_EPSILON
 from rulka.pretraining.objectives import Objective, build_objective
 from rulka.pretraining.plots import plot_embedding, plot_loss, plot_neighbours, plot_probes, save_rows
 from rulka.pretraining.probes import Probes, probe_encoder, spread

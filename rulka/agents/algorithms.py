@@ -15,25 +15,23 @@ import torch
 from torch import nn
 
 from models.encoders.config import EncoderConfig
-from rulka.agents.dpo.learner import DpoLearner
-from rulka.agents.grpo.learner import GrpoLearner
+from rulka.agents.grpo.learner import DpoLearner, GrpoLearner
 from rulka.agents.impala.learner import ImpalaLearner
 from rulka.agents.iqn.actor import IqnActor
 from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
 from rulka.agents.iqn.network import PARTS as IQN_PARTS
 from rulka.agents.iqn.network import build_network as build_iqn
 from rulka.agents.iqn.network import greedy_choice as choose_as_iqn
+from rulka.agents.learner import Learner
 from rulka.agents.networks import SEEING_PARTS, build_clone_policy
 from rulka.agents.policy_gradient.actor import PolicyActor
+from rulka.agents.policy_gradient.network import ACTOR_PARTS
 from rulka.agents.policy_gradient.network import PARTS as POLICY_PARTS
 from rulka.agents.policy_gradient.network import build_network as build_policy
 from rulka.agents.policy_gradient.network import greedy_choice as choose_as_policy
 from rulka.agents.ppo.learner import PpoLearner
 from rulka.agents.pql.actor import PqlActor
-from rulka.agents.pql.learner import PqlLearner
-from rulka.agents.pql.network import PARTS as PQL_PARTS
-from rulka.agents.pql.network import greedy_choice as choose_as_pql
-from rulka.agents.spec import Actor, AgentSpec, Choose, Learner
+from rulka.agents.spec import Actor, AgentSpec, Choose
 from rulka.artifacts import Artifact
 from rulka.device import CPU
 from rulka.observation import Normalisation
@@ -45,6 +43,7 @@ from rulka.params import (
     IqnParams,
     NetworkParams,
     ObservationParams,
+    PqlParams,
 )
 from rulka.schedule import Schedule
 
@@ -64,8 +63,8 @@ class AlgorithmEntry:
         parts: how the names of the network's tensors begin, for each part that `transfer` knows.
         without_source: how the names of those begin that no earlier stage has: they start fresh whatever their part
             comes from.
-        own_code: files that nothing but this algorithm's training runs, as patterns of paths; see
-            `rulka.runtime.agent_run`.
+        own_code: files that nothing but this algorithm's training runs, or that of others that list them too, as
+            patterns of paths; see `rulka.runtime.agent_run`.
         given_pairs: returns what its section of the parameters says of pairs of captured races to learn from, if it
             does.
         needs_demonstrations: whether its section of the parameters has it learn from captured races.
@@ -87,12 +86,18 @@ class AlgorithmEntry:
     given_besides: Callable[[Mapping[str, Any]], str] = lambda _section: ""
 
 
+# Imported where they are needed: their replay is torchrl's, whose import takes 3 s and 95 MB, and collectors and
+# evaluation, which act only, would pay for it too.
 def _iqn_learner(spec: AgentSpec[IqnParams], seed: int, device: torch.device) -> Learner:
-    # Imported where it is needed: the learner's replay is torchrl's, whose import takes 3 s and 95 MB, and collectors
-    # and evaluation, which act only, would pay for it too.
     from rulka.agents.iqn.learner import IqnLearner
 
     return IqnLearner(spec, seed, device)
+
+
+def _pql_learner(spec: AgentSpec[PqlParams], seed: int, device: torch.device) -> Learner:
+    from rulka.agents.pql.learner import PqlLearner
+
+    return PqlLearner(spec, seed, device)
 
 
 def _iqn_needs_demonstrations(iqn: IqnParams) -> bool:
@@ -138,6 +143,9 @@ CLONED_SHAPES: Mapping[
 ] = {"policy": build_clone_policy, "iqn": build_cloned_iqn}
 """What makes the network of a cloned policy with weights from torch's global generator, by its shape."""
 
+PREFERENCES = ("rulka/agents/grpo/*.py", "rulka/agents/policy_gradient/waiting_races.py")
+"""Code of GRPO and DPO, and of nobody else."""
+
 _of_policy = partial(
     AlgorithmEntry,
     build_network=build_policy,
@@ -157,7 +165,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
     "impala": _of_policy(
         label="IMPALA",
         make_learner=ImpalaLearner,
-        own_code=("rulka/agents/impala/*.py", "rulka/losses/vtrace.py"),
+        own_code=("rulka/agents/impala/*.py",),
     ),
     "iqn": AlgorithmEntry(
         label="IQN",
@@ -170,12 +178,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         own_code=(
             "models/iqn*.py",
             "rulka/agents/iqn/*.py",
-            "rulka/buffers/held_out.py",
-            "rulka/buffers/prioritised.py",
-            "rulka/buffers/sum_tree.py",
-            "rulka/buffers/torchrl_parts.py",
-            "rulka/losses/munchausen.py",
-            "rulka/losses/quantile.py",
+            "rulka/agents/iqn_inspection.py",
         ),
         needs_demonstrations=_iqn_needs_demonstrations,
         clone_inside="guide.policy.",
@@ -184,12 +187,12 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
     "grpo": _of_policy(
         label="GRPO",
         make_learner=GrpoLearner,
-        own_code=("rulka/agents/grpo/*.py", "rulka/losses/grpo.py"),
+        own_code=PREFERENCES,
     ),
     "dpo": _of_policy(
         label="DPO",
         make_learner=DpoLearner,
-        own_code=("rulka/agents/dpo/*.py", "rulka/losses/dpo.py"),
+        own_code=PREFERENCES,
         given_pairs=_given_pairs_of_dpo,
         given_besides=_given_to_dpo,
     ),
@@ -197,11 +200,11 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         label="PQL",
         build_network=build_clone_policy,
         make_actor=PqlActor,
-        make_learner=PqlLearner,
-        greedy_choice=choose_as_pql,
-        parts=PQL_PARTS,
+        make_learner=_pql_learner,
+        greedy_choice=choose_as_policy,
+        parts=ACTOR_PARTS,
         without_source=(),
-        own_code=("models/critics.py", "rulka/agents/pql/*.py", "rulka/losses/categorical.py"),
+        own_code=("models/critics.py", "rulka/agents/pql/*.py"),
     ),
 }
 

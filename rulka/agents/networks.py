@@ -71,3 +71,8 @@ def build_clone_policy(
     """Returns a cloned policy with fresh weights from torch's global generator."""
     inputs = input_shape(observation, normalisation)
     return ClonePolicy(inputs, encoder, network.float_hidden, network.dense_hidden, num_outputs, network.fusion)
+
+
+def by_place(outputs: torch.Tensor, decision_shape: tuple[int, ...]) -> torch.Tensor:
+    """Returns outputs [B, K A] as [B, K, A], of which the last dimension is compared; [B, A] where K is 1."""
+    return outputs.unflatten(1, (*decision_shape, -1)) if decision_shape else outputs

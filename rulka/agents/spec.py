@@ -6,7 +6,7 @@ Dimensions: N cars, L frames seen at once, H x W pixels, F floats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -18,8 +18,7 @@ from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, Choices
 from rulka.agents.precision import ActingPrecision, FloatPrecision, Precision
 from rulka.agents.ranks import Ranks
-from rulka.buffers.experience import ExperienceBlock
-from rulka.buffers.pairs import PreferencePairs
+from rulka.buffers.experience import ExperienceBlock, PreferencePairs
 from rulka.errors import UserError
 from rulka.observation import Normalisation
 from rulka.params import Algorithm, AlgorithmParams, NetworkParams, ObservationParams
@@ -84,35 +83,17 @@ class AgentSpec(Generic[SettingsT]):
         raise AgentError(message)
 
 
-Piece = Mapping[str, NDArray]
-"""A part of a learner's experience that never changes: arrays by name."""
-
-
-class Experience(NamedTuple):
-    """What a learner still learns from, in parts that are written once and read together.
-
-    Attributes:
-        state: what changes: nested dictionaries and lists of tensors and numbers.
-        pieces: by number, which means the same content as long as the learner lives.
-    """
-
-    state: dict[str, Any]
-    pieces: Mapping[int, Piece]
-
-
 class Decision(NamedTuple):
     """What an actor decided for each car; the fields are those of `ExperienceBlock`.
 
     Attributes:
         action: [N] int64; [N, K] chunks of actions; [N, K] float32 where decisions are numbers.
         log_prob: [N] float32 under the policy that acted; 0 where it has none.
-        value: [N] float32 estimate of the state; 0 where there is none.
         is_greedy: [N] bool, the action, or all of the chunk, is the one it would have chosen without exploring.
     """
 
     action: NDArray
     log_prob: NDArray[np.float32]
-    value: NDArray[np.float32]
     is_greedy: NDArray[np.bool_]
 
 
@@ -166,98 +147,6 @@ class Actor(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        ...
-
-
-class Learner(Protocol):
-    """Turns blocks of experience into new weights.
-
-    Attributes:
-        version: of the weights; grows whenever there are new ones to publish.
-    """
-
-    version: int
-
-    @property
-    def network(self) -> nn.Module:
-        """The network that collectors act with; read its weights whenever `version` has grown."""
-        ...
-
-    @property
-    def racer(self) -> nn.Module:
-        """The network that drives the greedy races and becomes the agent: `network`, or an average of its weights."""
-        ...
-
-    @property
-    def num_env_steps(self) -> int:
-        """Decisions inserted so far (resets included); after a resume, the count to go on from."""
-        ...
-
-    @property
-    def allowed_lag(self) -> int | None:
-        """By how many versions the weights that made experience may lag when it comes; None where any age will do."""
-        ...
-
-    @property
-    def precision(self) -> Precision:
-        """In which the network's body learns: "float32" or "bfloat16"."""
-        ...
-
-    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes initial weights for the network and for everything that starts as its copy."""
-        ...
-
-    def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Takes in experience made by `collector` with weights of `version`; copies it, so the memory is free again."""
-        ...
-
-    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
-        """Takes in demonstrations; an error where the algorithm has no use for them."""
-        ...
-
-    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
-        """Tells how far the run is, for schedules; not at all before the first call.
-
-        Args:
-            share: of its budget that is used, 0 to 1.
-            env_steps_elsewhere: decisions that other ranks have inserted.
-        """
-        ...
-
-    def num_allowed_env_steps(self) -> int:
-        """How many decisions collectors may have taken by now; they may start a block while they have taken fewer."""
-        ...
-
-    def update(self) -> dict[str, float] | None:
-        """Learns for a moment and returns metrics by name, or None when more experience must come first.
-
-        Of these the runtime reads `num_samples`, how many transitions were learned from, each as often as it was used,
-        and, if there is one, `gradient_steps`.
-        """
-        ...
-
-    def inspect(self) -> dict[str, float]:
-        """Returns what is worth a closer look now and then, under tags `Group/name`; changes nothing."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the experience: nested dictionaries and lists of tensors and numbers."""
-        ...
-
-    def experience(self) -> Experience:
-        """What is not forgotten yet; the arrays are the learner's own, and hold only until its next change."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; `load_experience` or `forget_experience` has to follow."""
-        ...
-
-    def load_experience(self, experience: Experience) -> None:
-        """Goes on with what `experience` returned; copies it."""
-        ...
-
-    def forget_experience(self) -> None:
-        """Goes on without experience, which is gathered anew."""
         ...
 
 

@@ -1,7 +1,9 @@
 """One block of experience: what a batch of cars saw and did for a fixed number of decisions.
 
-The unit that travels from collectors to learners, for replay and on-policy algorithms alike.
-Dimensions: T decisions, N cars, L frames that are seen at once, oldest first, H x W pixels, F floats.
+The unit that travels from collectors to learners, for replay and on-policy algorithms alike; and the other kinds of
+experience that learners take in and hand out.
+Dimensions: T decisions, N cars, L frames that are seen at once, oldest first, H x W pixels, F floats; of preferences M
+decisions, S stretches, P pairs, K actions of a decision.
 
 A race that ends at decision t (`terminated` or `truncated`) leaves its true last observation at index t + 1; the
 environment is reset by decision t + 1, whose row has `is_reset` set and is no transition (gymnasium's "next step"
@@ -10,7 +12,9 @@ autoreset). Observation 0 of a block repeats observation T of the block before i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +62,6 @@ class BlockSpec:
             "is_reset": (steps, np.bool_),
             "is_greedy": (steps, np.bool_),
             "log_prob": (steps, np.float32),
-            "value": (steps, np.float32),
         }
 
     @property
@@ -80,10 +83,9 @@ class ExperienceBlock:
         reward: [T, N] float32 reward for the decision, without shaping.
         terminated: [T, N] the race ended for good: finished or off the track.
         truncated: [T, N] the race was cut by a limit; its last observation still has a value.
-        is_reset: [T, N] the decision was swallowed by a reset and is no transition.
+        is_reset: [T, N] an autoreset step: the action was ignored, so this is not a transition.
         is_greedy: [T, N] the behaviour policy would have chosen this action without exploring; of a chunk, all of them.
         log_prob: [T, N] log-probability of the action under the policy that acted; 0 where it has none.
-        value: [T, N] that policy's estimate of the state; 0 where it has none.
     """
 
     spec: BlockSpec
@@ -97,7 +99,6 @@ class ExperienceBlock:
     is_reset: NDArray[np.bool_]
     is_greedy: NDArray[np.bool_]
     log_prob: NDArray[np.float32]
-    value: NDArray[np.float32]
 
     @property
     def num_transitions(self) -> int:
@@ -117,6 +118,64 @@ def block_in(memory: memoryview | bytearray, spec: BlockSpec) -> ExperienceBlock
 def new_block(spec: BlockSpec) -> ExperienceBlock:
     """Returns a block in memory of its own, zeroed."""
     return block_in(bytearray(spec.num_bytes), spec)
+
+
+def as_block(observations: Mapping[str, NDArray], decisions: Mapping[str, NDArray]) -> ExperienceBlock:
+    """Makes a block of one car out of plain arrays, for whoever reads demonstrations from files.
+
+    Args:
+        observations: `image` [T + 1, L, H, W], `floats` [T + 1, F], `potential` [T + 1] (optional, 0).
+        decisions: `action` [T] or, of K each, [T, K], `reward` [T], `terminated` [T], `truncated` [T] (optional,
+            false).
+
+    Returns:
+        A block whose decisions all count as greedy, so that transitions run over several of them.
+    """
+    num_steps = len(decisions["action"])
+    frames, height, width = observations["image"].shape[-3:]
+    places = decisions["action"].size // num_steps
+    shape = () if places == 1 else (places,)
+    floats = observations["floats"].shape[-1]
+    block = new_block(BlockSpec(num_steps, 1, height, width, floats, decision_shape=shape, frames=frames))
+    for name, values in {**observations, **decisions}.items():
+        target = getattr(block, name)
+        target[...] = values.reshape(target.shape)
+    block.is_greedy[...] = True
+    return block
+
+
+class PreferencePairs(NamedTuple):
+    """Stretches of races, one after another, and which of two is preferred; a stretch may be in several pairs.
+
+    Attributes:
+        image: [M, L, H, W] uint8.
+        floats: [M, F] float32 raw.
+        action: [M, K] indices of the actions of each decision.
+        num_decisions: [S] int64 of each stretch; M together.
+        pairs: [P, 2] int64 the preferred stretch and the other one, which begin in the same place.
+    """
+
+    image: NDArray[np.uint8]
+    floats: NDArray[np.float32]
+    action: NDArray
+    num_decisions: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+
+
+Piece = Mapping[str, NDArray]
+"""A part of a learner's experience that never changes: arrays by name."""
+
+
+class Experience(NamedTuple):
+    """A learner's experience as a checkpoint stores it, in parts that are written once and read together.
+
+    Attributes:
+        state: what changes: nested dictionaries and lists of tensors and numbers.
+        pieces: by number, which means the same content as long as the learner lives.
+    """
+
+    state: dict[str, Any]
+    pieces: Mapping[int, Piece]
 
 
 def _aligned(num_bytes: int) -> int:

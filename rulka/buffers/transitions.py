@@ -1,4 +1,4 @@
-"""Transitions of several decisions, read out of stored blocks by compiled loops.
+"""Transitions of several decisions, read out of stored blocks by compiled loops, and their returns.
 
 Dimensions: B transitions, L most decisions in a transition, K actions of a chunk.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rulka.buffers.storage import NO_SLOT, Storage
+from rulka.buffers.ring import NO_SLOT, RingArrays
 
 
 class Transitions(NamedTuple):
@@ -39,7 +39,7 @@ class Transitions(NamedTuple):
 
 
 def find_transitions(
-    storage: Storage, rows: NDArray[np.int64], max_steps: int, *, past_exploring: bool = False
+    ring: RingArrays, rows: NDArray[np.int64], max_steps: int, *, past_exploring: bool = False
 ) -> Transitions:
     """Follows each row for up to `max_steps` decisions.
 
@@ -48,13 +48,13 @@ def find_transitions(
     least its own decision, the finishing one included. A race cut by a limit is no end for good.
 
     Args:
-        storage: the blocks.
+        ring: the blocks.
         rows: [B] flat indices of decisions that are no resets.
         max_steps: L, most decisions in a transition; positive.
         past_exploring: goes on past decisions that were not greedy, for policies all of whose decisions are noisy.
     """
     batch = len(rows)
-    first = storage.action.reshape(-1, *storage.action.shape[3:])[rows]
+    first = ring.action.reshape(-1, *ring.action.shape[3:])[rows]
     found = Transitions(
         reward=np.zeros((batch, max_steps), np.float32),
         num_steps=np.zeros(batch, np.int64),
@@ -65,37 +65,66 @@ def find_transitions(
         next_potential=np.zeros(batch, np.float32),
         action=first if first.dtype == np.float32 else first.astype(np.int64),
     )
-    _follow(storage, rows, max_steps, past_exploring, found)
+    _follow_rows(ring, rows, max_steps, past_exploring, found)
     return found
 
 
 @njit(cache=True, nogil=True)
-def _follow(
-    storage: Storage, rows: NDArray[np.int64], max_steps: int, past_exploring: bool, found: Transitions
+def _follow_rows(
+    ring: RingArrays, rows: NDArray[np.int64], max_steps: int, past_exploring: bool, found: Transitions
 ) -> None:
-    num_steps, num_cars = storage.reward.shape[1], storage.reward.shape[2]
+    num_steps, num_cars = ring.reward.shape[1], ring.reward.shape[2]
     for b in range(rows.shape[0]):
         car = rows[b] % num_cars
         step = (rows[b] // num_cars) % num_steps
         slot = rows[b] // (num_cars * num_steps)
         found.observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
-        found.potential[b] = storage.potential[slot, step, car]
+        found.potential[b] = ring.potential[slot, step, car]
         count = 0
         while True:
-            found.reward[b, count] = storage.reward[slot, step, car]
+            found.reward[b, count] = ring.reward[slot, step, car]
             count += 1
-            is_terminal = storage.terminated[slot, step, car]
-            has_ended = is_terminal or storage.truncated[slot, step, car]
+            is_terminal = ring.terminated[slot, step, car]
+            has_ended = is_terminal or ring.truncated[slot, step, car]
             step += 1
             if has_ended or count == max_steps:
                 break
             if step == num_steps:
-                if storage.next_slot[slot] == NO_SLOT:
+                if ring.next_slot[slot] == NO_SLOT:
                     break
-                slot, step = storage.next_slot[slot], 0
-            if storage.is_reset[slot, step, car] or not (past_exploring or storage.is_greedy[slot, step, car]):
+                slot, step = ring.next_slot[slot], 0
+            if ring.is_reset[slot, step, car] or not (past_exploring or ring.is_greedy[slot, step, car]):
                 break
         found.num_steps[b] = count
         found.is_terminal[b] = is_terminal
         found.next_observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
-        found.next_potential[b] = storage.potential[slot, step, car]
+        found.next_potential[b] = ring.potential[slot, step, car]
+
+
+class Returns(NamedTuple):
+    """What transitions were paid, and the factor of the value that follows them; both [B] float32."""
+
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+
+
+def shaped_returns(
+    found: Transitions, num_counted: NDArray[np.int64], has_ended: NDArray[np.bool_], gamma: float
+) -> Returns:
+    """Discounts rewards and adds potential-based shaping.
+
+    Ng et al. 1999: adding gamma phi(s') - phi(s), with phi = 0 where nothing follows, leaves the best policy as it is.
+
+    Args:
+        found: B transitions.
+        num_counted: [B] their first decisions whose rewards count, 1 to L.
+        has_ended: [B] whether no value follows.
+        gamma: discount of one decision, in [0, 1].
+    """
+    powers = gamma ** np.arange(found.reward.shape[1] + 1, dtype=np.float64)
+    discount = np.where(has_ended, 0.0, powers[num_counted])
+    paid = np.zeros(len(num_counted))
+    for step, power in enumerate(powers[:-1]):
+        paid += np.where(step < num_counted, found.reward[:, step] * power, 0.0)
+    reward = paid + (discount * found.next_potential - found.potential)
+    return Returns(reward.astype(np.float32), discount.astype(np.float32))

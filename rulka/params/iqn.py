@@ -26,7 +26,7 @@ from rulka.params.networks import NetworkParams, PartsParams
 
 
 class PrioritisedParams(Section):
-    """Prioritised replay; see `rulka.buffers.prioritised`."""
+    """Prioritised replay; see `rulka.buffers.priorities`."""
 
     alpha: Share = Field(description="exponent of the priorities; 0 draws all transitions alike")
     beta: ShareSchedule = Field(description="exponent of the importance weights; 1 undoes the preference wholly")
@@ -37,7 +37,7 @@ class PrioritisedParams(Section):
 
 
 class MunchausenParams(Section):
-    """Munchausen targets; see `rulka.losses.munchausen`."""
+    """Munchausen targets; see `rulka.agents.iqn.learner`."""
 
     alpha: Share = Field(description="weight of the log-probability in the reward")
     temperature: Positive = Field(description="of the policy that the target network stands for")
@@ -101,7 +101,7 @@ class IqnParams(AlgorithmParams):
     )
     gradient_steps_per_update: Count = Field(description="gradient steps between two versions of the weights")
     oversample_long_term: Whole = Field(
-        description="draws of the mini-race clock, see rulka.buffers.mini_race.ClockRule"
+        description="draws of the mini-race clock, see rulka.agents.iqn.ClockRule"
     )
     oversample_max_term: Whole = Field(description="the same; 40 and 5 in the reference")
     self_loss_clamp_ratio: Positive = Field(description="how much narrower than typical a target may count")

@@ -30,9 +30,9 @@ from rulka.datasets.frames import Batch, FrameDataset, FrameRace, frames_of
 from rulka.datasets.split import Split
 from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
-from rulka.losses.cloning import action_loss, mean_of_known
 from rulka.observation import float_slices, places_of
 from rulka.params import CloneParams, LabelKind, MapChoice
+from rulka.pretraining.cloning_losses import action_loss, mean_of_known
 
 EVALUATION_BATCH = 512
 NEAREST_END = 0.98

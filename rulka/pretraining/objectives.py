@@ -15,7 +15,6 @@ from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from models.pretraining_heads import ConvDecoder, Projector, VaeHead, sample
 from rulka.errors import UserError
-from rulka.losses.pretraining import nt_xent_loss, reconstruction_loss, vae_loss, vicreg_loss
 from rulka.params import (
     AutoencoderParams,
     ObjectiveParams,
@@ -25,6 +24,7 @@ from rulka.params import (
     VicregParams,
     ViewsParams,
 )
+from rulka.pretraining.losses import nt_xent_loss, reconstruction_loss, vae_loss, vicreg_loss
 from rulka.pretraining.views import random_view
 
 TRAINING_BYTES = 16

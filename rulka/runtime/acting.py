@@ -117,7 +117,7 @@ class InferenceClient:
         slot, version = self._slot, self._wait_for_response()
         self.version = version if self.version == NO_VERSION else min(version, self.version)
         action = slot.action[0].copy() if slot.spec.continuous else slot.action[0].astype(np.int64)
-        return Decision(action, slot.log_prob[0].copy(), slot.value[0].copy(), slot.is_greedy[0].copy())
+        return Decision(action, slot.log_prob[0].copy(), slot.is_greedy[0].copy())
 
     def _wait_for_response(self) -> int:
         """Returns the version of the weights that acted; sends the request again if need be."""

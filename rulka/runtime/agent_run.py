@@ -21,9 +21,10 @@ from pydantic import BaseModel
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, make_actor
+from rulka.agents.learner import Learner
 from rulka.agents.networks import decision_table
 from rulka.agents.quantisation import check_acting_precision
-from rulka.agents.spec import AgentSpec, Learner
+from rulka.agents.spec import AgentSpec
 from rulka.artifacts import (
     META_FILE,
     Artifact,
@@ -33,8 +34,7 @@ from rulka.artifacts import (
     save_artifact,
     sight_contract,
 )
-from rulka.buffers.experience import ExperienceBlock
-from rulka.buffers.pairs import PreferencePairs
+from rulka.buffers.experience import ExperienceBlock, PreferencePairs
 from rulka.datasets.races import load_races, track_path
 from rulka.datasets.races import read_meta as read_races_meta
 from rulka.device import CPU, devices_of_learners
@@ -430,7 +430,8 @@ def code_of(algorithm: Algorithm) -> list[Path]:
     as their own. A file that nobody lists counts for all algorithms: that costs a training at worst, and a file listed
     wrongly would let old work pass for new.
     """
-    others = [pattern for name, entry in ALGORITHMS.items() if name != algorithm for pattern in entry.own_code]
+    others = {pattern for entry in ALGORITHMS.values() for pattern in entry.own_code}
+    others -= set(ALGORITHMS[algorithm].own_code)
     return [file for file in code_files("train") if not any(file.match(pattern) for pattern in others)]
 
 

@@ -246,7 +246,6 @@ def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
 def _write(block: ExperienceBlock, t: int, rows: slice, decision: Decision, result: StepResult) -> None:
     block.action[t, rows] = decision.action
     block.log_prob[t, rows] = decision.log_prob
-    block.value[t, rows] = decision.value
     block.is_greedy[t, rows] = decision.is_greedy
     block.reward[t, rows] = result.reward
     block.terminated[t, rows] = result.terminated

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rulka.actions import CONTROLS, ActionTable, shares_of_ticks
-from rulka.buffers.demonstrations import as_block
-from rulka.buffers.experience import ExperienceBlock
+from rulka.buffers.experience import ExperienceBlock, as_block
 from rulka.datasets.frames import CapturedRace, FrameDataError, FrameDataset
 from rulka.datasets.races import RaceDataset
 from rulka.envs.rewards import NUM_RULES, set_rewards

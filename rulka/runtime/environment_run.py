@@ -31,9 +31,10 @@ import rulka
 from models.encoders.config import BackboneConfig, ConvConfig
 from rulka.actions import Intervals
 from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
+from rulka.agents.learner import Learner
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.quantisation import check_acting_precision
-from rulka.agents.spec import AgentSpec, Learner
+from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec
 from rulka.device import CPU, devices_of_learners
 from rulka.envs.episodes import (

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.agents.spec import Piece
+from rulka.buffers.experience import Piece
 from rulka.runtime.checkpoint import NUM_KEPT, CheckpointError, write_file
 
 FOLDER = "experience"

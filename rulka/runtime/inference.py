@@ -153,5 +153,5 @@ def _write(slots: Sequence[ExperienceBlock], decision: Decision) -> None:
     for slot in slots:
         cars = slice(start, start + slot.spec.num_cars)
         slot.action[0], slot.log_prob[0] = decision.action[cars], decision.log_prob[cars]
-        slot.value[0], slot.is_greedy[0] = decision.value[cars], decision.is_greedy[cars]
+        slot.is_greedy[0] = decision.is_greedy[cars]
         start = cars.stop

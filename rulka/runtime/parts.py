@@ -12,10 +12,10 @@ import torch
 
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.spec import AgentSpec, Learner, LearnsFromPairs
+from rulka.agents.learner import Learner
+from rulka.agents.spec import AgentSpec, LearnsFromPairs
 from rulka.artifacts import Artifact
-from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.buffers.pairs import PreferencePairs
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs
 from rulka.cluster.settings import ClusterError, find_cluster
 from rulka.device import CPU
 from rulka.envs.game import GameCars

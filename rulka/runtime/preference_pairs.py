@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from rulka.buffers.pairs import PreferencePairs
+from rulka.buffers.experience import PreferencePairs
 from rulka.datasets.frames import FrameDataError, FrameDataset, FrameRace
 from rulka.datasets.races import RaceDataset
 from rulka.datasets.split import Split

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rulka.agents.learner import Learner
 from rulka.agents.quantisation import Quantiser, make_quantiser
 from rulka.agents.ranks import ALONE, Ranks
-from rulka.agents.spec import Experience, Learner, LearnsInHalves, LearnsInRanks
+from rulka.agents.spec import LearnsInHalves, LearnsInRanks
+from rulka.buffers.experience import Experience
 from rulka.cluster.ray_post import RayPost
 from rulka.cluster.settings import find_cluster
 from rulka.device import weights_on_host

@@ -18,7 +18,7 @@ from rulka.runtime.shared_memory import new_memory
 POISON = 0xFF
 """Byte of memory that nobody has written: NaN as float32, no action as uint8, no truth value as bool."""
 
-_NUMBERS = ("potential", "reward", "log_prob", "value", "floats")
+_NUMBERS = ("potential", "reward", "log_prob", "floats")
 _TRUTHS = ("terminated", "truncated", "is_reset", "is_greedy")
 
 

@@ -10,8 +10,9 @@ from typing import Protocol
 
 import torch
 
+from rulka.agents.learner import Learner
 from rulka.agents.precision import Precision
-from rulka.agents.spec import Actor, Learner
+from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
 from rulka.device import CPU, devices_of_learners
 from rulka.params import TrainParams

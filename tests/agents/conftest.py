@@ -16,8 +16,9 @@ import torch
 from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.learner import Learner
 from rulka.agents.pql.learner import PqlLearner
-from rulka.agents.spec import Actor, AgentSpec, Learner
+from rulka.agents.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.envs.equal_starts import EqualStarts
 from rulka.observation import Normalisation
@@ -223,7 +224,7 @@ class Races:
             block.floats[t, :, 1] = self.state
             decision = actor.act(torch.from_numpy(block.image[t]), torch.from_numpy(block.floats[t]), explore=explore)
             block.action[t], block.is_greedy[t] = decision.action, decision.is_greedy
-            block.log_prob[t], block.value[t] = decision.log_prob, decision.value
+            block.log_prob[t] = decision.log_prob
             block.is_reset[t] = self.is_over
             self._begin(self.is_over)
             for car in np.flatnonzero(~self.is_over):

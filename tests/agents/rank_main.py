@@ -58,12 +58,12 @@ def record_draws(learner: Any) -> dict[str, list[Any]]:
 
         def drawing() -> Any:
             found = draw()
-            drawn[name].append(found.clone() if torch.is_tensor(found) else [column.clone() for column in found])
+            drawn[name].append(found.clone() if torch.is_tensor(found) else [column.clone() for column in found.batch])
             return found
 
         setattr(learner, name, drawing)
 
-    noting("_draw")
+    noting("draw")
     noting("_draw_fractions")
     return drawn
 

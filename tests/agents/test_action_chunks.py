@@ -12,10 +12,9 @@ import torch
 
 from models.iqn import IqnNetwork, fixed_fractions
 from rulka.agents.algorithms import make_actor
-from rulka.agents.iqn.action_chunks import chunk_values
-from rulka.agents.iqn.targets import Networks, sampled_returns
+from rulka.agents.iqn.learner import Networks, chunk_values, sampled_returns
 from rulka.buffers.experience import new_block
-from rulka.buffers.sampler import Batch, empty_batch
+from rulka.buffers.replay import Batch
 
 K, A, ALL = 2, 3, list(product(range(3), repeat=2))
 
@@ -77,10 +76,9 @@ class Outputs:
 
 
 def some_batch(count: int) -> Batch:
-    batch = empty_batch((34, 34), 4, count, (K,))
-    batch.action[:] = torch.randint(0, A, (count, K))
-    batch.reward[:], batch.discount[:] = torch.randn(count), torch.rand(count)
-    return batch
+    image, floats, action = torch.zeros(count, 1, 34, 34), torch.zeros(count, 4), torch.randint(0, A, (count, K))
+    reward, discount = torch.randn(count), torch.rand(count)
+    return Batch(image, floats, action, reward, discount, image, floats, torch.ones(count), torch.zeros(count, 0))
 
 
 MUNCHAUSEN = {"alpha": 0.9, "temperature": 0.3, "floor": -1.0}

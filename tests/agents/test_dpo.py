@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.grpo.learner import preference_loss
 from rulka.agents.spec import AgentError
-from rulka.buffers.pairs import PreferencePairs
-from rulka.losses.dpo import preference_loss
+from rulka.buffers.experience import PreferencePairs
 
 GIVEN = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
 

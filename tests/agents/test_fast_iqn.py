@@ -11,8 +11,9 @@ import torch
 from benchmarks import _naive_iqn as naive_iqn
 from benchmarks._naive_iqn import NaiveIqn, values
 from rulka.agents.algorithms import make_learner
-from rulka.agents.metrics import MetricMeans
-from rulka.buffers.sampler import Batch
+from rulka.agents.iqn.learner import Sample
+from rulka.agents.learner import MetricMeans
+from rulka.buffers.replay import Batch
 
 BATCH, SIZE, FLOATS, ACTIONS = 64, 34, 4, 3  # large enough for the fused layers
 
@@ -46,7 +47,8 @@ def step_both(lab, precision: str):
     tau, target_tau = learner._draw_fractions(), learner._draw_fractions()
     learner._generators.host.set_state(state)
     means = MetricMeans()
-    learner._learn(random_batch(), means)
+    batch = random_batch()
+    learner._learn(Sample(batch, torch.arange(BATCH), torch.zeros(BATCH)), means)
     loss = twin.learn(random_batch(), tau, target_tau, learner._tau_choosing.expand(BATCH, -1))
     return learner, twin, means.result()["loss"], float(loss.mean())
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from rulka.actions import Choices, Intervals
+from rulka.agents.advantages import Endings
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.impala.correction import corrected, log_prob_in_loss
-from rulka.losses.gae import Endings
-from rulka.losses.vtrace import on_policy_weights, trace_values
+from rulka.agents.impala.learner import TraceWeights, corrected, log_prob_in_loss, trace_values
 from rulka.params import EpsilonParams, ImpalaParams, NoCorrectionParams, OneStepParams, VtraceParams
 
 NONE = NoCorrectionParams(kind="none")
@@ -58,7 +57,7 @@ def test_on_policy_every_correction_is_none(correction):
     generator = torch.Generator().manual_seed(0)
     reward, value = torch.randn(9, 4, generator=generator), torch.randn(10, 4, generator=generator)
     ends = Endings(*(torch.rand(9, 4, generator=generator) < share for share in (0.2, 0.0, 0.0)))
-    expected = trace_values(reward, value, on_policy_weights(reward), ends, 0.9)
+    expected = trace_values(reward, value, TraceWeights(torch.ones_like(reward), torch.ones_like(reward)), ends, 0.9)
     torch.testing.assert_close(corrected(correction, torch.zeros(9, 4), reward, value, ends, 0.9), expected)
 
 

@@ -10,8 +10,8 @@ from torch import nn
 from models.encoders.config import ConvConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape
-from rulka.agents.iqn.inspection import inspect_priorities, inspect_values
-from rulka.agents.metrics import inspect_training
+from rulka.agents.iqn_inspection import inspect_priorities, inspect_values
+from rulka.agents.learner import inspect_training
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 

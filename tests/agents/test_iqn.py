@@ -13,7 +13,7 @@ import torch
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
-from rulka.buffers.sampler import Batch
+from rulka.buffers.replay import Batch
 from rulka.schedule import Moment
 
 
@@ -95,7 +95,7 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
     while learner.update() is None:
         learner.insert(races.drive(actor), 0, 0)
     assert float(learner.network.guide.floor) == 1.0
-    batch = learner.replay.batch
+    batch = learner._latest
     torch.testing.assert_close(batch.next_guide.exp(), torch.tensor([0.2, 0.5, 0.3]).expand(len(batch.reward), -1))
     targets, tau = learner._targets(batch)
     with torch.no_grad():
@@ -178,7 +178,7 @@ def test_demonstrations_fill_their_share(lab, step, races):
     learner = filled_learner(lab.spec("iqn", demonstration_share=0.25, batch_size=32), races)
     shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
     learner.insert_demonstrations([shown])
-    batch = learner._draw()
+    batch = learner.draw().batch
     assert (batch.floats[:24, 1] < 7).all()
     assert (batch.floats[24:, 1] == 7).all()
     assert learner._num_learned == 24, "demonstrations are not counted"
@@ -190,7 +190,8 @@ def test_the_share_of_demonstrations_follows_its_schedule(lab, step, races):
     shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
     learner.insert_demonstrations([shown])
     for env_steps, num_own in ((0, 16), (10**9, 24)):
-        batch = learner.replay.draw(Moment(env_steps))
+        learner.num_env_steps = env_steps
+        batch = learner.draw().batch
         assert (batch.floats[:, 1] == 7).nonzero()[:, 0].tolist() == list(range(num_own, 32))
 
 
@@ -199,7 +200,8 @@ def test_a_share_of_demonstrations_may_end_at_none(lab, step, races):
     learner = filled_learner(lab.spec("iqn", demonstration_share=ending, batch_size=32), races)
     shown = lab.races(lambda _state, _action: step(0.0, 7), starts=(7,)).drive(make_actor(lab.spec("iqn"), 0))
     learner.insert_demonstrations([shown])
-    assert learner.replay.draw(Moment(0, 0.75)).floats[:, 1].max() < 7
+    learner.set_budget_share(0.75)
+    assert learner.draw().batch.floats[:, 1].max() < 7
 
 
 def test_demonstrations_of_another_shape_are_refused(lab):

@@ -11,14 +11,11 @@ from pydantic import ValidationError
 
 from models.iqn import fixed_fractions
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn.learner import reset_weights
+from rulka.agents.iqn.learner import munchausen_bonus, reset_weights, soft_value
 from rulka.agents.iqn.network import fresh_network
-from rulka.agents.spec import Experience
-from rulka.buffers.experience import BlockSpec, new_block
-from rulka.buffers.sampler import Batch
-from rulka.losses.munchausen import munchausen_bonus, soft_value
+from rulka.buffers.experience import BlockSpec, Experience, new_block
+from rulka.buffers.replay import Batch
 from rulka.params import ResetParams
-from rulka.schedule import Moment
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -123,7 +120,7 @@ def test_a_frozen_encoder_sees_each_image_once_and_every_image_again_when_it_lea
 
     while learner.update() is None:
         insert()
-    ring, batch = learner.replay._own.blocks, learner.replay.batch
+    ring, batch = learner.replay.ring, learner._latest
     with torch.no_grad():
         images = torch.from_numpy(ring.arrays.image[: ring.num_blocks]).view(-1, 1, 34, 34)
         every = learner.network.encode(images)
@@ -135,7 +132,7 @@ def test_a_frozen_encoder_sees_each_image_once_and_every_image_again_when_it_lea
     while learner.num_env_steps < 600:
         insert()
     learner.update()
-    assert learner.replay.batch.image.dtype == torch.uint8
+    assert learner._latest.image.dtype == torch.uint8
     assert not torch.equal(weights(learner.network)["encoder.layers.0.weight"], before["encoder.layers.0.weight"])
 
 
@@ -231,7 +228,7 @@ def test_value_clip_bounds_each_number(lab, races):
 def test_a_mini_race_lasts_as_long_as_the_parameter_says(lab, races):
     """No clock reaches 1,000 ms of 50 ms each, and nothing follows a transition that ends there."""
     changes = {"mini_race_ms": 1000.0, "oversample_long_term": 5, "batch_size": 128}
-    batch = filled(lab.spec("iqn", **changes), races).replay.draw(Moment(0))
+    batch = filled(lab.spec("iqn", **changes), races).draw().batch
     clock = batch.floats[:, 0].numpy()
     assert 10 < clock.max() < 20
     at_end = batch.next_floats[:, 0].numpy() >= 20
@@ -245,20 +242,19 @@ def test_priorities_are_the_errors_where_time_is_left(lab, races):
     All others wait with the largest of these, which are the first that were measured.
     """
     learner = filled(lab.spec("iqn", prioritised=PRIORITISED, gradient_steps_per_update=1, batch_size=128), races)
-    replay = learner.replay
-    batch = replay.draw(Moment(0))
-    before = replay._priorities.tree.weights.copy()
+    sample, priorities = learner.draw(), learner.replay.sampler.priorities
+    before = priorities.tree.weights.copy()
     errors = np.linspace(0.1, 5.0, 128).astype(np.float32)
     errors[7] = np.nan
-    replay.note_errors(torch.from_numpy(errors))
-    clock, rows = batch.floats[:, 0].numpy(), replay._own.index.numpy()
+    learner._note_errors(sample, torch.from_numpy(errors))
+    clock, rows = sample.batch.floats[:, 0].numpy(), sample.row.numpy()
     has_time = clock < 100
     assert 0 < has_time.sum() < 128
     counted = {rows[b]: float(errors[b]) + 0.002 for b in np.flatnonzero(has_time & np.isfinite(errors))}
     expected = np.where(before > 0.0, max(counted.values()) ** 0.6, 0.0)
     for row, priority in counted.items():
         expected[row] = priority**0.6
-    np.testing.assert_allclose(replay._priorities.tree.weights, expected, rtol=1e-6)
+    np.testing.assert_allclose(priorities.tree.weights, expected, rtol=1e-6)
 
 
 def test_priorities_without_preference_can_be_looked_at(lab, races):
@@ -277,10 +273,10 @@ def test_prioritised_batches_carry_importance_and_demonstrations_do_not(lab, ste
         metrics = learner.update()
     assert metrics is not None
     assert 0.1 < metrics["importance"] < 1.0
-    weight = learner.replay.batch.weight
+    weight = learner._latest.weight
     assert (weight[24:] == 1).all()
     assert float(weight[:24].max()) == 1.0
-    learner.replay._priorities.tree.check_valid()
+    learner.replay.sampler.priorities.tree.check_valid()
 
 
 def test_held_out_races_are_tested_and_not_learned_from(lab, races):
@@ -289,14 +285,12 @@ def test_held_out_races_are_tested_and_not_learned_from(lab, races):
     metrics = learner.update()
     assert metrics is not None
     assert metrics["held_out_loss"] > 0, "a quarter of eight batches"
-    buffer = learner.replay._own.blocks
-    held_out = buffer.arrays.is_held_out.reshape(-1)
-    assert 0.1 < held_out[: buffer.num_rows].mean() < 0.4
+    ring = learner.replay.ring
+    held_out = ring.arrays.is_held_out.reshape(-1)
+    assert 0.1 < held_out[: ring.num_rows].mean() < 0.4
     for _ in range(20):
-        learner._draw()
-        assert not held_out[learner.replay._own.index].any()
-    learner.replay.draw_held_out(Moment(0))
-    assert held_out[learner.replay._held_out.index].all()
+        assert not held_out[learner.draw().row].any()
+    assert held_out[learner.replay.draw_held_out(16).row].all()
 
 
 def test_munchausen_targets_by_their_formula(lab):

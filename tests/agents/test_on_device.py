@@ -14,11 +14,10 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.buffers.storage import BlockBuffer
+from rulka.buffers.ring import BlockRing
 from rulka.device import CPU, Generators, make_generator, state_on_host
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
-from rulka.schedule import Moment
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -129,7 +128,7 @@ def test_acting_there_is_acting_here(lab, blocks, device: torch.device, algorith
         assert all(isinstance(column, np.ndarray) for column in other)
         if not explore or device.type != "cuda":
             np.testing.assert_array_equal(one.action, other.action)
-            np.testing.assert_allclose(one.value, other.value, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(one.log_prob, other.log_prob, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(here.action_values(*seen).value, there.action_values(*seen).value, rtol=1e-3, atol=1e-4)
 
 
@@ -218,10 +217,10 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
         stand_in.backend.free_bytes = free_bytes
         for block in blocks:
             learner.insert(block, 0, 0)
-        ring: BlockBuffer = learner.replay._own.blocks
+        ring: BlockRing = learner.replay.ring
         ring.check_valid()
         assert bool(ring.on_device) == (free_bytes == stand_in.FREE_BYTES)
-        batch = learner.replay.draw(Moment(0))
+        batch = learner.draw().batch
         batches.append([column.cpu().clone() for column in batch])
     for other in batches[1:]:
         assert all(torch.equal(one, two) for one, two in zip(batches[0], other, strict=True))

@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from rulka.actions import Choices, Intervals
-from rulka.agents.metrics import MetricMeans
+from rulka.agents.learner import MetricMeans
 from rulka.agents.pql.actor import PqlActor
 from rulka.agents.pql.decisions import ChosenActions, NumberActions
-from rulka.agents.pql.halves import CriticHalf
-from rulka.agents.pql.learner import PqlLearner
-from rulka.agents.pql.ratios import Ratios
-from rulka.agents.pql.returns import CategoricalReturns, MeanReturns
+from rulka.agents.pql.learner import CategoricalReturns, MeanReturns, PqlLearner
 from rulka.agents.spec import AgentError
+from rulka.buffers.replay import FEATURES
 from rulka.device import CPU
 from rulka.params import C51Params
 from rulka.schedule import Moment
@@ -26,21 +24,27 @@ NUMBERS = Intervals((-1.0, 0.0), (1.0, 2.0))
 C51 = {"kind": "c51", "atoms": 21, "least": -1.0, "most": 3.0}
 
 
-@pytest.mark.parametrize("ratios", [Ratios(32, 2, 0), Ratios(7, 3, 10), Ratios(1, 1, 0), Ratios(500, 5, 2)])
-def test_whoever_goes_on_as_it_may_holds_the_ratios(ratios: Ratios) -> None:
+@pytest.mark.parametrize("ratios", [(32, 2, 0), (7, 3, 10), (1, 1, 0), (500, 5, 2)])
+def test_whoever_goes_on_as_it_may_holds_the_ratios(lab, ratios: tuple[int, int, int]) -> None:
     """Three who take turns by chance, one a third as often as another, and look at nothing but permissions."""
-    rng, ahead = random.Random(0), 40
-    steps = critic = policy = 0
-    for _ in range(40_000):
+    per_critic, per_policy, warmup = ratios
+    changes = {"critic_updates_per_policy_update": per_policy, "critic_warmup_updates": warmup, "max_steps_ahead": 40}
+    spec = lab.spec("pql", steps_per_critic_update=per_critic, critic_updates_per_version=1, start_steps=64, **changes)
+    learner, rng = PqlLearner(spec), random.Random(0)
+    learner.num_env_steps = 64
+    for _ in range(20_000):
         who = rng.choices(["cars", "critics", "policy"], [9, 3, 1])[0]
-        if who == "cars" and steps < ratios.steps_of(critic + 1) + ahead:
-            steps += 8  # decisions of a block
-        elif who == "critics" and critic < ratios.critic_updates_due(steps):
-            critic += ratios.policy_updates_due(critic + 1) <= policy + 1  # a pending update of the policy at most
-        elif who == "policy" and policy < ratios.policy_updates_due(critic):
-            policy += 1
-        assert critic * ratios.steps <= steps <= (critic + 1) * ratios.steps + ahead + 8
-        assert policy * ratios.critic_updates <= max(0, critic - ratios.warmup) < (policy + 2) * ratios.critic_updates
+        critic, policy = learner.num_critic_updates, learner.policy.num_updates
+        if who == "cars" and learner.num_env_steps < learner.num_allowed_env_steps():
+            learner.num_env_steps += 8  # decisions of a block
+        elif who == "critics" and learner.is_ready() and not learner._is_policy_behind():
+            learner.num_critic_updates += 1
+        elif who == "policy" and policy < learner._num_policy_updates_due(critic):
+            learner.policy.num_updates += 1
+        steps, critic, policy = learner.num_env_steps - 64, learner.num_critic_updates, learner.policy.num_updates
+        assert critic * per_critic <= steps <= (critic + 1) * per_critic + 40 + 8
+        # The policy may be behind by the updates of one version, and by those of the version that is being made.
+        assert policy * per_policy <= max(0, critic - warmup) < (policy + 1) * per_policy + 2
     assert critic > 5
 
 
@@ -182,14 +186,15 @@ def test_each_half_moves_what_it_owns(lab, races) -> None:
     for _ in range(3):
         learner.insert(races.drive(actor), 0, 0)
     moment, seeing = Moment(768), ("encoder.", "float_head.", "fusion.")
-    for half, owned in ((learner._policy_half, ("trunk.", "policy_head.")), (learner._critic_half, seeing)):
+    for owned in (("trunk.", "policy_head."), seeing):
         before = {name: tensor.clone() for name, tensor in learner.network.named_parameters()}
         critics = [tensor.clone() for tensor in learner.critics.parameters()]
-        half.set_rates(moment)
-        if isinstance(half, CriticHalf):
-            half.learn(learner.replay.draw(0.9), moment, MetricMeans())
+        if owned == seeing:
+            learner._rates.apply(learner._optimizer, 0.002, moment)
+            learner._learn_critics(learner._draw(), MetricMeans())
         else:
-            half.learn(learner.replay.draw_states(), moment, MetricMeans())
+            learner.policy.set_rates(moment)
+            learner.policy.learn(*learner.replay.draw_states(64), moment, MetricMeans())
         moved = {name for name, now in learner.network.named_parameters() if not torch.equal(now, before[name])}
         assert moved <= {name for name in before if name.startswith(owned)}
         assert any("weight" in name for name in moved)
@@ -209,8 +214,8 @@ def test_features_are_kept_while_the_encoder_stands_still_and_change_nothing(lab
         for learner in learners:
             learner.insert(block, 0, 0)
     assert all(learner.replay.has_features for learner in learners)
-    learners[1].replay.drop_features()
-    learners[1]._features.is_as_given = False
+    learners[1].replay.drop(FEATURES)
+    learners[1]._is_encoder_as_given = False
     for learner in learners:
         assert learner.update() is not None
     assert [learner.replay.has_features for learner in learners] == [True, False]

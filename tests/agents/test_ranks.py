@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.iqn.learner import Sample
 from rulka.agents.ranks import ALONE, average_gradients, fewest, mean_of, standardised, sum_gradients
 from rulka.agents.spec import AgentSpec, LearnsInRanks
 from rulka.buffers.experience import ExperienceBlock
-from rulka.buffers.sampler import Batch
+from rulka.buffers.replay import Batch
 from rulka.runtime.ranks import RanksApartError, meet
 from tests.agents import rank_main
 from tests.waiting import PATIENCE_S
@@ -190,17 +191,17 @@ def vector(network: torch.nn.Module) -> torch.Tensor:
 def draw_as(union: Any, *ranks: dict[str, list[Any]]) -> None:
     """Lets a learner draw what ranks have drawn, side by side."""
     batches = (
-        Batch(*map(torch.cat, zip(*each, strict=True))) for each in zip(*(r["_draw"] for r in ranks), strict=True)
+        Batch(*map(torch.cat, zip(*each, strict=True))) for each in zip(*(r["draw"] for r in ranks), strict=True)
     )
     fractions = (torch.cat(each) for each in zip(*(r["_draw_fractions"] for r in ranks), strict=True))
 
-    def draw() -> Batch:
+    def draw() -> Sample:
         batch = next(batches)
         union._num_learned += len(batch.action)
-        return batch
+        return Sample(batch, torch.zeros(len(batch.action), dtype=torch.int64), torch.zeros(len(batch.action)))
 
-    union._draw, union._draw_fractions = draw, lambda: next(fractions)
-    union.replay.note_errors = lambda _errors: None
+    union.draw, union._draw_fractions = draw, lambda: next(fractions)
+    union._note_errors = lambda _sample, _error: None
 
 
 def test_reductions_by_hand() -> None:

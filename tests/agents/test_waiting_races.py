@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rulka.agents.policy_gradient.waiting_races import WaitingRaces, num_decisions_of
-from rulka.agents.spec import AgentError, Experience
-from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
+from rulka.agents.spec import AgentError
+from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, new_block
 from rulka.envs.equal_starts import EqualStarts
 
 NUM_CARS, SIZE, NUM_STEPS = 4, 2, 5

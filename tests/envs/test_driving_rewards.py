@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numba import njit
 
+from rulka.agents.iqn.learner import mini_race_returns
 from rulka.buffers.experience import BlockSpec, new_block
-from rulka.buffers.mini_race import place_in_mini_races
-from rulka.buffers.storage import BlockBuffer
+from rulka.buffers.ring import BlockRing
 from rulka.buffers.transitions import find_transitions
 from rulka.envs import rewards as formulas
 from rulka.envs.batch import RaceBatch, car_generators
@@ -308,13 +308,13 @@ def test_transitions_are_shaped_by_the_direction_when_they_are_drawn(straight) -
     block.is_greedy[:] = True
     for name in ("terminated", "truncated", "is_reset"):
         getattr(block, name)[:] = seen.rest[name][1:]
-    buffer = BlockBuffer(block.spec, 2)
+    buffer = BlockRing(block.spec, 2)
     buffer.insert(block, 0)
     rows = np.flatnonzero(buffer.is_trainable(0))
     found = find_transitions(buffer.arrays, rows, 3)
     phi = 0.4 * (seen.cars[:, :, CAR["rotation"]][:, :, 8].astype(float) - 1.0)
     for clock, gamma in ((0, 0.9), (139, 1.0)):
-        race = place_in_mini_races(found, np.full(len(rows), clock), gamma, 140)
+        race = mini_race_returns(found, np.full(len(rows), clock), gamma, 140)
         for k in range(0, len(rows), 11):
             t, car = divmod(int(rows[k]), NUM_CARS)
             steps = 1 if clock == 139 else int(found.num_steps[k])

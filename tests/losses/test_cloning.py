@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rulka.losses.cloning import action_loss, action_weights
+from rulka.pretraining.cloning_losses import action_loss, action_weights
 
 
 def some_frames() -> tuple[torch.Tensor, torch.Tensor]:

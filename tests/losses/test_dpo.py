@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rulka.losses.dpo import preference_loss
+from rulka.agents.grpo.learner import preference_loss
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rulka.losses.gae import Endings, estimate_advantages
+from rulka.agents.advantages import Endings, estimate_advantages
 
 
 def endings(num_steps: int, **at: list[int]) -> Endings:

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from rulka.losses.grpo import decision_weights, group_advantages
-from rulka.losses.ppo import clipped_policy_loss
+from rulka.agents.grpo.learner import decision_weights, group_advantages
+from rulka.agents.policy_gradient.learner import clipped_policy_loss
 
 
 def test_advantages_by_hand() -> None:

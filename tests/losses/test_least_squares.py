@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rulka.losses.gae import Endings, estimate_advantages
-from rulka.losses.least_squares import solve_linear_value
+from rulka.agents.advantages import Endings, estimate_advantages, solve_linear_value
 
 
 def chain(states: list[list[int]], **ends: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, Endings]:

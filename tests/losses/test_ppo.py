@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from rulka.losses.ppo import (
-    clipped_policy_loss,
-    clipped_value_loss,
-    explained_variance,
-)
+from rulka.agents.advantages import explained_variance
+from rulka.agents.policy_gradient.learner import clipped_policy_loss
+from rulka.agents.ppo.learner import clipped_value_loss
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional
 
-from rulka.losses.pretraining import (
+from rulka.pretraining.losses import (
     kl_from_standard_normal,
     nt_xent_loss,
     reconstruction_loss,

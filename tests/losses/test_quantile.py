@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rulka.losses.quantile import SelfLoss, initial_self_loss, quantile_huber_loss, self_loss_weights
+from rulka.agents.iqn.learner import FIRST_SELF_LOSS, SelfLoss, quantile_huber_loss, self_loss_weights
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_self_loss_by_hand():
 
 
 def test_self_loss_of_sure_targets_never_divides_by_zero():
-    running = initial_self_loss()
+    running = FIRST_SELF_LOSS
     for _ in range(5000):
         weights, running = self_loss_weights(torch.zeros(4), running, clamp_ratio=4.0)
     assert bool(torch.isfinite(weights).all())

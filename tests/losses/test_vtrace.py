@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rulka.losses.gae import Endings
-from rulka.losses.vtrace import TraceWeights, on_policy_weights, trace_values, truncated_ratio
+from rulka.agents.advantages import Endings
+from rulka.agents.impala.learner import TraceWeights, trace_values, truncated_ratio
 
 
 def endings(num_steps: int, **at: list[int]) -> Endings:
@@ -137,7 +137,7 @@ def test_on_policy_it_is_the_n_step_return():
                 total += factor * float(value[step, car])
                 break
         assert float(result.target[start, car]) == pytest.approx(total, abs=1e-9)
-    plain = trace_values(reward, value, on_policy_weights(reward), ends, 0.9)
+    plain = trace_values(reward, value, TraceWeights(torch.ones_like(reward), torch.ones_like(reward)), ends, 0.9)
     torch.testing.assert_close(plain, result)
 
 

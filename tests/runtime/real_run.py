@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rulka.actions import Choices, action_table
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.spec import AgentSpec, Learner
+from rulka.agents.learner import Learner
+from rulka.agents.spec import AgentSpec
 from rulka.observation import reference_normalisation
 from rulka.params import Params
 from rulka.race_settings import RaceSettings

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rulka.agents.ranks import ALONE, Ranks
-from rulka.agents.spec import ActionValues, Decision, Experience
-from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.agents.spec import ActionValues, Decision
+from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.device import CPU
 from rulka.envs.results import StepResult
 from rulka.params import TrainParams, read_params
@@ -131,8 +132,17 @@ class FakeNetwork(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
 
+MOMENT = 2.0**-14
+"""What each environment step so far adds to the version in the log-probabilities of the fake actor."""
+
+
+def versions_in(block: ExperienceBlock) -> NDArray[np.float32]:
+    """Returns the version of the weights that took each decision of a block, by the fake actor."""
+    return np.floor(block.log_prob)
+
+
 class FakeActor:
-    """Takes random actions; its value estimate is its weight, so that a block shows what acted in it."""
+    """Takes random actions; its log-probabilities are its weight and moment, so that a block shows what acted in it."""
 
     def __init__(self, seed: int, device: torch.device = CPU) -> None:
         self.network = FakeNetwork().requires_grad_(False)
@@ -147,8 +157,8 @@ class FakeActor:
         action = self._generator.integers(NUM_ACTIONS, size=num_cars) if explore else np.ones(num_cars, np.int64)
         low, high = float(self.network.weight.min()), float(self.network.weight.max())
         assert low == high, "torn weights"
-        log_prob = np.full(num_cars, float(self._env_steps), np.float32)
-        return Decision(action, log_prob, np.full(num_cars, low, np.float32), action == 1)
+        log_prob = np.full(num_cars, low + min(self._env_steps * MOMENT, 1.0 - MOMENT), np.float32)
+        return Decision(action, log_prob, action == 1)
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
         """Thinks most of action 1, and more of all the more decisions a race has taken."""
@@ -208,7 +218,7 @@ class FakeLearner:
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         groups = columns(block, self._car_groups)
-        oldest = [int(group.value.min()) if len(groups) > 1 else version for group in groups]
+        oldest = [int(versions_in(group).min()) if len(groups) > 1 else version for group in groups]
         for group, version_of_group in zip(groups, oldest, strict=True):
             check_intact(group, version_of_group, is_central=self._is_central)
         assert min(oldest) == version
@@ -321,14 +331,14 @@ def check_intact(block: ExperienceBlock, version: int, *, is_central: bool = Fal
     pixel = fake_pixel(count.astype(np.int64), car.astype(np.int64), seed.astype(np.int64))
     assert (block.image == pixel[..., None, None, None]).all()
     assert (block.potential == -0.5 * block.floats[..., 3]).all()
-    first = block.log_prob[0, 0]
     if is_central:
-        assert block.value.min() == version, "the oldest version"
-        assert (np.diff(block.value, axis=0) >= 0).all(), "weights never become older"
-        assert (block.value == block.value[:, :1]).all(), "one version in each decision"
+        acted = versions_in(block)
+        assert acted.min() == version, "the oldest version"
+        assert (np.diff(acted, axis=0) >= 0).all(), "weights never become older"
+        assert (acted == acted[:, :1]).all(), "one version in each decision"
     else:
-        assert (block.value == version).all(), "one version in the whole block"
-        assert (block.log_prob == first).all()
+        assert (versions_in(block) == version).all(), "one version in the whole block"
+        assert (block.log_prob == block.log_prob[0, 0]).all(), "one moment in the whole block"
     assert (block.reward == np.where(block.is_reset, 0.0, 1.0 + block.action)).all()
     assert (block.is_greedy == (block.action == 1)).all()
     ended = block.floats[1:, :, 3] == RACE_STEPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import time
@@ -17,8 +18,7 @@ import torch
 from real_run import run_spec
 from runtime_fakes import memory_of
 
-from rulka.agents.pql.elsewhere import PolicyElsewhere, copied_to_host
-from rulka.agents.pql.learner import PqlLearner
+from rulka.agents.pql.learner import PolicyElsewhere, PqlLearner
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import Params, read_params
 from rulka.runtime.connect import connect
@@ -127,7 +127,7 @@ def train(learner: PqlLearner, cars: Cars, until: int, look: Look = lambda: None
             look()
         else:
             learner._keep_in_touch(0.5)
-        found = (learner._critic_half.num_updates, learner._policy_half.num_updates)
+        found = (learner.num_critic_updates, learner.policy.num_updates)
         if found != newest:
             newest, moved_s = found, time.monotonic()
         assert time.monotonic() < moved_s + PATIENCE_S, "somebody waits for what does not come"
@@ -150,11 +150,11 @@ def test_ratios_hold_within_one_percent_while_one_is_three_times_as_slow(
         if slow == "cars":
             monkeypatch.setattr(cars, "drive", three_times_as_slow(cars.drive))
         if slow == "critics":
-            monkeypatch.setattr(learner._critic_half, "learn", three_times_as_slow(learner._critic_half.learn))
+            monkeypatch.setattr(learner, "_learn_critics", three_times_as_slow(learner._learn_critics))
         ahead: list[tuple[int, int]] = []
 
         def look() -> None:
-            critic, policy = learner._critic_half.num_updates, learner._policy_half.num_updates
+            critic, policy = learner.num_critic_updates, learner.policy.num_updates
             ahead.append((learner.num_env_steps - START - critic * STEPS, critic - policy * UPDATES))
 
         train(learner, cars, num_updates, look)
@@ -162,7 +162,7 @@ def test_ratios_hold_within_one_percent_while_one_is_three_times_as_slow(
         assert max(steps for steps, _ in ahead) <= most_ahead, "a version, max_steps_ahead and a block"
         assert min(updates for _, updates in ahead) >= 0, "the policy does nothing that is not permitted"
         assert max(updates for _, updates in ahead) <= 4, "two versions"
-        critic, policy = learner._critic_half.num_updates, learner._policy_half.num_updates
+        critic, policy = learner.num_critic_updates, learner.policy.num_updates
         share_ahead = most_ahead / (num_updates * STEPS)  # 0.01 of 600 updates
         assert (learner.num_env_steps - START) / (critic * STEPS) == pytest.approx(1.0, abs=share_ahead)
         assert critic == policy * UPDATES, "at the end"
@@ -175,7 +175,7 @@ def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Pa
     cars = Cars(spec.block)
     with parted(spec) as (learner, other):
         train(learner, cars, 40)
-        known, weights = learner._policy_half.num_updates, copied_to_host(learner.half_tensors())
+        known, weights = learner.policy.num_updates, copy.deepcopy(learner.half_tensors())
         assert known == 20
         os.kill(other.pids[0], signal.SIGKILL)
 
@@ -184,11 +184,11 @@ def test_a_policy_that_is_killed_goes_on_from_what_it_had_published(tmp_path: Pa
             return other.num_restarts == 1
 
         wait_for(is_begun_anew, "a successor")
-        assert learner._policy_half.num_updates == known
+        assert learner.policy.num_updates == known
         for name, tensor in learner.half_tensors().items():
             torch.testing.assert_close(tensor, weights[name], rtol=0.0, atol=0.0)
         train(learner, cars, 80)
-        assert learner._policy_half.num_updates == 40
+        assert learner.policy.num_updates == 40
         steps = {float(tensor) for name, tensor in learner.half_tensors().items() if name.startswith("step.")}
         assert steps == {40.0}, "its optimizer goes on too"
         moved = [name for name, tensor in learner.half_tensors().items() if not torch.equal(tensor, weights[name])]
@@ -220,7 +220,7 @@ def test_both_halves_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     cars = Cars(spec.block)
     with parted(spec) as (learner, _):
         train(learner, cars, 20)
-        state, experience = copied_to_host(learner.state_dict()), learner.experience()
+        state, experience = copy.deepcopy(learner.state_dict()), learner.experience()
     resumed = spec.make_learner()
     assert isinstance(resumed, PqlLearner)
     resumed.load_state_dict(state)
@@ -245,6 +245,6 @@ def test_a_whole_run_with_three_kinds_of_processes(tmp_path: Path) -> None:
         noted = memory_of(tmp_path)
         assert len(noted) == 1 + 1 + 3
         assert loop.run().ended_by == "max_env_steps"
-        assert learner._policy_half.num_updates >= learner._critic_half.num_updates // UPDATES - 2
+        assert learner.policy.num_updates >= learner.num_critic_updates // UPDATES - 2
     assert not any(path.exists() for path in noted)
     assert not (tmp_path / LIST_FILE).exists()

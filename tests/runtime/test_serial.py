@@ -10,6 +10,7 @@ import pytest
 from runtime_fakes import (
     BLOCK_STEPS,
     HEIGHT,
+    MOMENT,
     OVER_S,
     RACE_STEPS,
     SPEC,
@@ -57,7 +58,7 @@ def test_blocks_follow_each_other() -> None:
     for name, value in zip(("image", "floats", "potential"), kept, strict=True):
         np.testing.assert_array_equal(getattr(second, name)[0], value)
     check_intact(second, version=0)
-    assert (second.log_prob == BLOCK_STEPS).all(), "the actor was told how many env steps were taken"
+    assert (second.log_prob == BLOCK_STEPS * MOMENT).all(), "the actor was told how many env steps were taken"
 
 
 class NotingActor(LocalActor):

@@ -60,13 +60,14 @@ def test_what_one_writes_the_other_reads_and_slots_do_not_overlap(blocks: Shared
             getattr(other[slot], name)[...] = (10 * slot + number) % 2 if "is_" in name else 10 * slot + number
     for slot in range(3):
         np.testing.assert_array_equal(blocks[slot].floats, np.full((5, 2, 6), 10 * slot + 1))
-        np.testing.assert_array_equal(blocks[slot].value, np.full((4, 2), 10 * slot + 10))
+        np.testing.assert_array_equal(blocks[slot].log_prob, np.full((4, 2), 10 * slot + 9))
         np.testing.assert_array_equal(blocks[slot].image, np.full((5, 2, 1, 3, 5), 10 * slot))
     other.close()
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("reward", 8), ("potential", 10), ("floats", 60), ("action", 8), ("is_reset", 8), ("value", 8)]
+    ("name", "size"),
+    [("reward", 8), ("potential", 10), ("floats", 60), ("action", 8), ("is_reset", 8), ("log_prob", 8)],
 )
 def test_every_missing_part_is_noticed(blocks: SharedBlocks, name: str, size: int) -> None:
     for part in SPEC.layout():

@@ -31,10 +31,10 @@ from rulka.datasets.split import SPLITS
 from rulka.errors import UserError
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces
-from rulka.losses.cloning import action_loss, action_weights
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import ActionParams, CloneParams, NetworkParams, reference_params
 from rulka.pretraining.cloning import Predictions
+from rulka.pretraining.cloning_losses import action_loss, action_weights
 from rulka.pretraining.fit import Lessons, fit
 from rulka.progress import Progress
 from tasks.clone import Folders, clone

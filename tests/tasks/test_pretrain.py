@@ -17,9 +17,9 @@ from models.encoders.build import build_encoder
 from models.encoders.config import ENCODER_CONFIG, ImpalaConfig
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.errors import UserError
-from rulka.losses.pretraining import nt_xent_loss
 from rulka.params import ActionParams, PretrainParams, reference_params
 from rulka.pretraining.fit import FitError
+from rulka.pretraining.losses import nt_xent_loss
 from rulka.pretraining.objectives import AutoencoderObjective, SimclrObjective
 from tasks.pretrain import pretrain
 from tests.conftest import sees, write_synthetic_frames

@@ -1,4 +1,4 @@
-"""IMPALA, Espeholt et al. 2018, arXiv:1802.01561: how it learns.
+"""IMPALA, Espeholt et al. 2018, arXiv:1802.01561; begin with `ImpalaLearner._learn`.
 
 Collectors run ahead of the learner, up to `max_versions_behind` updates; what an older policy did is corrected for by
 V-trace, or by what the paper compares it with.
@@ -12,6 +12,7 @@ Dimensions: M decisions, T decisions of a block, N cars, P outputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,14 +20,13 @@ import torch
 from torch import Tensor
 
 from models.actor_critic import PolicyAndValue
-from rulka.agents.impala.correction import corrected, log_prob_in_loss
-from rulka.agents.metrics import MetricMeans
-from rulka.agents.policy_gradient.critic import CriticLearner, return_scale
+from rulka.agents.advantages import Endings, explained_variance
+from rulka.agents.learner import MetricMeans
+from rulka.agents.policy_gradient.learner import CriticLearner, return_scale
 from rulka.agents.policy_gradient.segments import Segment
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import fewest
-from rulka.losses.ppo import explained_variance
-from rulka.params import ImpalaParams
+from rulka.params import CorrectionParams, EpsilonParams, ImpalaParams, OneStepParams, VtraceParams
 
 
 class Experienced(NamedTuple):
@@ -134,3 +134,99 @@ def _facts(parts: Sequence[Experienced]) -> dict[str, float]:
         "num_decisions": float(len(seen.value)),
         "num_samples": float(len(seen.value)),
     }
+
+
+def corrected(
+    correction: CorrectionParams, log_ratio: Tensor, reward: Tensor, value: Tensor, endings: Endings, discount: float
+) -> Traced:
+    """Returns targets of values and advantages of actions [T, N], of experience that may be of an older policy.
+
+    Args:
+        correction: V-trace, or one of those that the paper compares it with.
+        log_ratio: [T, N] log-probability of each action now, less that when it was chosen.
+        reward: [T, N] for each decision.
+        value: [T + 1, N] of all observations, the last ones included.
+        endings: how each decision ended.
+        discount: gamma in [0, 1].
+    """
+    ones = torch.ones_like(reward)
+    weights = TraceWeights(ones, ones)  # on-policy
+    if isinstance(correction, VtraceParams):
+        rho, c = (truncated_ratio(log_ratio, bar) for bar in (correction.rho_bar, correction.c_bar))
+        weights = TraceWeights(rho, c)
+    traced = trace_values(reward, value, weights, endings, discount)
+    if isinstance(correction, OneStepParams):
+        return traced._replace(advantage=truncated_ratio(log_ratio, correction.rho_bar) * traced.advantage)
+    return traced
+
+
+def log_prob_in_loss(correction: CorrectionParams, log_prob: Tensor) -> Tensor:
+    """Returns the logarithms of probabilities [...] whose gradients the policy follows: of pi, or of pi + epsilon."""
+    if isinstance(correction, EpsilonParams):
+        return torch.logaddexp(log_prob, log_prob.new_tensor(math.log(correction.epsilon)))
+    return log_prob
+
+
+# V-trace: values and advantages of one policy from what another one did
+#
+# mu is the policy that acted, pi the one that learns. Importance weights pi / mu are cut at rho_bar and c_bar. The
+# first decides which policy the values are of: `min(rho_bar mu, pi)`, scaled to a distribution, which is pi where
+# rho_bar is large and mu where it is small. The second decides how far a surprise is carried back, so how fast values
+# get there, and how much they vary.
+
+
+class TraceWeights(NamedTuple):
+    """Truncated weights [T, N] of decisions; values settle where rho_bar is at least c_bar.
+
+    Attributes:
+        rho: of a decision's own surprise.
+        c: of those behind it, on their way back past it.
+    """
+
+    rho: Tensor
+    c: Tensor
+
+
+class Traced(NamedTuple):
+    """Both [T, N], the value itself and 0 where a decision is a reset.
+
+    Attributes:
+        target: v_s, what values should predict.
+        advantage: rho_s (r_s + gamma v_{s+1} - V(x_s)), by which the log-probability of an action is to grow.
+    """
+
+    target: Tensor
+    advantage: Tensor
+
+
+def truncated_ratio(log_ratio: Tensor, bar: float) -> Tensor:
+    """Returns min(bar, pi / mu) [T, N] of log pi(a) - log mu(a) of the actions taken; `bar` is not negative."""
+    return log_ratio.exp().clamp(max=bar)  # a ratio beyond all numbers is infinite, which is cut too
+
+
+def trace_values(reward: Tensor, value: Tensor, weights: TraceWeights, endings: Endings, discount: float) -> Traced:
+    """Estimates what the states of a batch of cars are worth, and how much better every action was.
+
+    v_s - V(x_s) = delta_s + gamma c_s (v_{s+1} - V(x_{s+1})) with delta_s = rho_s (r_s + gamma V(x_{s+1}) - V(x_s)).
+    On-policy, with all weights 1, v_s is the return up to the last row and its value.
+
+    Args:
+        reward: [T, N] for each decision.
+        value: [T + 1, N] of the observation before each decision, and of the last one. After a decision that ended a
+            race, the next row still belongs to that race: it is its last observation.
+        weights: of each decision.
+        endings: how each decision ended.
+        discount: gamma in [0, 1].
+    """
+    is_last = endings.terminated | endings.truncated
+    next_value = torch.where(endings.terminated, 0.0, value[1:])
+    surprise = reward + discount * next_value - value[:-1]
+    target, advantage = torch.empty_like(surprise), torch.empty_like(surprise)
+    excess = torch.zeros_like(surprise[0])  # v - V of the row behind
+    for step in range(len(surprise) - 1, -1, -1):
+        behind = discount * torch.where(is_last[step], 0.0, excess)
+        advantage[step] = torch.where(endings.is_reset[step], 0.0, weights.rho[step] * (surprise[step] + behind))
+        excess = weights.rho[step] * surprise[step] + weights.c[step] * behind
+        excess = torch.where(endings.is_reset[step], 0.0, excess)
+        target[step] = value[step] + excess
+    return Traced(target, advantage)

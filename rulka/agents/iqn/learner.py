@@ -1,84 +1,99 @@
-"""The learner of implicit quantile networks with mini-races; begin with `update`, and `_learn` below it.
+"""IQN with mini-races: what it learns from, its targets, its loss, its update. Begin with `IqnLearner.update`.
 
-Sources: Dabney et al. 2018, arXiv:1806.06923; van Hasselt et al. 2015 (double DQN), arXiv:1509.06461; Linesight.
-Demonstrations may fill a part of every batch (Ball et al. 2023, arXiv:2302.02948). Logits of the cloned policy are
-never taken for Q-values. docs/algorithms/iqn.md compares all of it with Linesight, item by item.
+Sources: Dabney et al. 2018 (implicit quantile networks), arXiv:1806.06923; van Hasselt et al. 2015 (double DQN),
+arXiv:1509.06461; Vieillard et al. 2020 (Munchausen), arXiv:2007.14430; Schaul et al. 2015 (prioritised replay),
+arXiv:1511.05952; Ball et al. 2023 (demonstrations in every batch), arXiv:2302.02948; Hester et al. 2018 (DQfD's
+margin), arXiv:1704.03732; Linesight (mini-races, resets, weights by self-loss). docs/algorithms/iqn.md compares all of
+it with Linesight, item by item.
 
-Two things go through all files here. While the encoder is frozen as it was given, the ring keeps image features, and a
-batch's `image` holds these; from its first update on the ring keeps images alone. Where the network carries a guide,
-the cloned policy, `_set_limits` writes the floor of the moment into its weights: actors read it with them, `targets`
-choose next actions within it by the likelihoods that the ring keeps (`Batch.next_guide`).
-Dimensions: B batch, T quantile fractions, A actions, E image features, L frames seen at once, H x W pixels, F floats.
+Two things go through all of it. While the encoder is frozen, the ring stores image features instead of images; it
+switches to images at the encoder's first update. And the network may carry a guide, the cloned policy, whose
+`guide_floor` limits which actions are taken, and which next actions double DQN chooses; logits of the cloned policy are
+never taken for Q-values.
+Dimensions: B batch, T quantile fractions, S sampled returns (as many), A actions, K actions of a decision (a chunk), E
+image features, L frames seen at once, H x W pixels, F floats.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
-from rulka.agents.averaging import RunningAverage
-from rulka.agents.iqn.inspection import inspect_priorities, inspect_values
 from rulka.agents.iqn.network import PARTS, fresh_network
-from rulka.agents.iqn.replay import IqnReplay
-from rulka.agents.iqn.targets import Networks, quantiles_of, sampled_returns
-from rulka.agents.metrics import MetricMeans, inspect_training
-from rulka.agents.part_rates import PartRates
-from rulka.agents.precision import Precision, autocast, faster_precision
-from rulka.agents.ranks import ALONE, Ranks, fewest, mean_of, seed_of_rank, sum_gradients
-from rulka.agents.spec import AgentSpec, Experience
+from rulka.agents.iqn_inspection import inspect_priorities, inspect_values
+from rulka.agents.learner import MetricMeans
+from rulka.agents.networks import by_place
+from rulka.agents.off_policy import OffPolicyLearner
+from rulka.agents.precision import autocast
+from rulka.agents.ranks import fewest, mean_of, sum_gradients
+from rulka.agents.spec import AgentError, AgentSpec
 from rulka.buffers.experience import ExperienceBlock
-from rulka.buffers.sampler import GUIDE, Batch
-from rulka.device import CPU, Generators, state_on_host, upload, weights_on_host
-from rulka.losses.margin import margin_loss
-from rulka.losses.quantile import SelfLoss, initial_self_loss, quantile_huber_loss, self_loss_weights
+from rulka.buffers.replay import GUIDE, Batch, Drawn, RaceSplit, Replay, make_batch
+from rulka.buffers.transitions import Returns, Transitions, shaped_returns
+from rulka.device import CPU, upload, weights_on_host
+from rulka.observation import FLOATS
 from rulka.params import IqnParams, ResetParams
-from rulka.schedule import Moment
 
+CLOCK = FLOATS["clock"].start
+"""The float that shows the network how many decisions ago the mini-race began."""
 RADAM_EPSILON = 1e-4
 
 
-class IqnLearner:
-    """Keeps experience in a ring and learns from random parts of it, as often as `samples_per_insert` says.
+class Sample(NamedTuple):
+    """A batch, of whose transitions the first are the agent's own; the others are demonstrations.
+
+    Attributes:
+        batch: [B] all of them.
+        row: [own] int64 rows of the ring.
+        clock: [own] int64 decisions since the mini-race of each began.
+    """
+
+    batch: Batch
+    row: Tensor
+    clock: Tensor
+
+
+class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
+    """Off-policy learner: a replay ring and `samples_per_insert` gradient samples per inserted decision.
 
     Attributes:
         network: the online network, which collectors act with.
         target: its slow copy.
-        replay: the experience.
-        version: grows by one with every update.
-        num_env_steps: decisions inserted so far, resets included.
-        precision: in which the body of the networks learns.
     """
 
     OWN_STATE: ClassVar[tuple[str, ...]] = (
-        "generator",
-        "device_generator",
-        "num_env_steps",
+        *OffPolicyLearner.OWN_STATE,
         "num_learned",
         "num_start_steps",
         "num_reset_samples",
     )
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int = 0, device: torch.device = CPU) -> None:
-        self.network = fresh_network(spec, seed).to(device)
+        super().__init__(spec, fresh_network(spec, seed).to(device), PARTS, seed, device)
+        params = self._params
         self.target = copy.deepcopy(self.network).requires_grad_(False)
-        self.version = 0
-        self.num_env_steps = 0
-        self._budget_share, self._env_steps_elsewhere = 0.0, 0
-        self._ranks: Ranks = ALONE
-        self._spec, self._seed = spec, seed
-        params: IqnParams = spec.settings
-        self._params = params
-        self._average = RunningAverage(self.network, params.racer_tau)
-        self._device, self._generators = device, Generators(device, seed)
-        self.replay = IqnReplay(spec, seed, device, self._generators.host)
-        self._rates = PartRates(self.network, PARTS, params.rate_of)
-        self._is_encoder_as_given = True
+        self._horizon = params.mini_race_decisions(spec.decision_ms)
+        self._clock_rule = ClockRule(self._horizon, params.oversample_long_term, params.oversample_max_term)
+        self.replay = Replay(
+            params.buffer_steps,
+            params.n_steps,
+            device,
+            self._generators.host,
+            priority=None if params.prioritised is None else (params.prioritised.alpha, params.prioritised.epsilon),
+            split=RaceSplit(params.held_out_share, seed) if params.held_out_share else None,
+            always_frozen=not any(params.rate_of.encoder.values),
+        )
+        if self.network.guide is not None and params.has_limits:
+            self.replay.keep(GUIDE, self._guide_log_probs)
         self._optimizer = torch.optim.RAdam(
             self._rates.groups,
             lr=0.0,
@@ -87,33 +102,23 @@ class IqnLearner:
             decoupled_weight_decay=True,
             foreach=True,
         )
-        if self.network.guide is not None and params.has_limits:
-            self.replay.keep(GUIDE, self._guide_log_probs)
-        self._num_gradient_steps = 0
-        self._num_resets = 0
+        self._num_gradient_steps = self._num_resets = 0
         # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps)
-        # + _num_reset_samples. Demonstrations are not counted as learned, nor the decisions that fill an empty ring as
-        # inserted; each reset allows some samples more.
-        self._num_learned = 0
-        self._num_start_steps = params.start_steps
-        self._num_reset_samples = 0
-        self._self_loss = initial_self_loss()
+        # + _num_reset_samples. Demonstrations do not count as learned; each reset allows some samples more.
+        self._num_learned = self._num_reset_samples = 0
+        self._self_loss = FIRST_SELF_LOSS
         self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
-        self.precision: Precision = spec.precision
-        if self.precision == "measured":
-            self.precision = self._measure()
-
-    @property
-    def racer(self) -> IqnNetwork:
-        """The network itself, or a running average of its weights."""
-        return self._average.network
+        self._latest: Batch | None = None
+        self.precision = self._chosen_precision(params.batch_size)
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights for the online and the target network."""
-        self.network.load_state_dict(dict(tensors))
         self.target.load_state_dict(dict(tensors))
+        self.network.load_state_dict(dict(tensors))
         self._set_limits()
         self._average.begin()
+
+    # What it learns from ----------------------------------------------------------------------------------------------
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
@@ -130,127 +135,121 @@ class IqnLearner:
             ValueError: if there are none.
         """
         self._keep_features_while_frozen()
+        expected = (*self._spec.observation.image_shape, len(self._spec.normalisation.mean))
+        for block in blocks:
+            found = (*block.spec.image_shape, block.spec.num_floats)
+            if found != expected:
+                message = f"demonstrations have (frames, height, width, floats) {found}, the agent sees {expected}"
+                raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
         self.replay.insert_demonstrations(blocks)
 
-    def join(self, ranks: Ranks) -> None:
-        """Learns as one with others from now on; see `rulka.agents.spec.LearnsInRanks`."""
-        self._ranks = ranks
-        self._generators.seed(seed_of_rank(self._seed, ranks.rank))
-
-    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
-        """Tells which share of the run's budget is used, and what other ranks have inserted, for schedules."""
-        self._budget_share, self._env_steps_elsewhere = share, env_steps_elsewhere
-
-    @property
-    def moment(self) -> Moment:
-        """How far learning has come."""
-        return Moment(self.num_env_steps + self._env_steps_elsewhere, self._budget_share)
-
-    @property
-    def allowed_lag(self) -> None:
-        """Any: replayed experience is old anyhow."""
-
     def num_allowed_env_steps(self) -> int:
-        """Decisions to start with, those that learning has kept up with, and as many ahead as there were to start."""
+        """How far collectors may run ahead: `start_steps`, what learning has consumed, and one more `start_steps`."""
         learned = int((self._num_learned - self._num_reset_samples) / self._params.samples_per_insert)
         return self._num_start_steps + learned + self._params.start_steps
 
     def is_ready(self) -> bool:
-        """Whether there is enough experience, and it was not learned from enough."""
-        num_samples_due = self._num_inserts * self._params.samples_per_insert + self._num_reset_samples
+        """True if the ring holds `start_steps` decisions and `samples_per_insert` is not used up."""
+        num_inserts = self.num_env_steps - self._num_start_steps
+        num_samples_due = num_inserts * self._params.samples_per_insert + self._num_reset_samples
         return self.replay.num_rows >= self._params.start_steps and self._num_learned <= num_samples_due
 
-    @property
-    def _num_inserts(self) -> int:
-        """Decisions inserted that count for `samples_per_insert`."""
-        return self.num_env_steps - self._num_start_steps
+    def draw(self) -> Sample:
+        """Draws a batch: own transitions, by priority if they have any, and a share of demonstrations."""
+        params, sampler = self._params, self.replay.sampler
+        share = params.demonstration_share.at(self.moment) if self.replay.has_demonstrations() else 0.0
+        num_shown = round(params.batch_size * share)
+        if sampler is not None and params.prioritised is not None:
+            sampler.beta = params.prioritised.beta.at(self.moment)
+        drawn = self.replay.draw(params.batch_size - num_shown)
+        batch, clock = self._place_in_mini_races(drawn)
+        if self._ranks.size > 1 and sampler is not None:
+            # Importance is relative to the largest of the batch, which is that of all ranks.
+            batch.weight.mul_(sampler.largest_importance / self._ranks.largest(sampler.largest_importance))
+        if num_shown:
+            shown, _ = self._place_in_mini_races(self.replay.draw_demonstrations(num_shown))
+            batch = Batch(*(torch.cat(columns) for columns in zip(batch, shown, strict=True)))
+        self._num_learned += len(drawn.row)
+        return Sample(batch, drawn.row, clock)
 
-    def update(self) -> dict[str, float] | None:
-        """Makes some gradient steps, or returns None while the experience is too little or learned from enough."""
-        if not self.is_ready():
-            return None
-        self._keep_features_while_frozen()
-        learning_rate = self._params.learning_rate.at(self.moment)
-        self._rates.apply(self._optimizer, learning_rate, self.moment)
-        self._set_limits()
-        self._reset_when_due()  # after the rates, which say what is frozen
-        means = MetricMeans()
-        for _ in range(self._params.gradient_steps_per_update):
-            self._learn(self._draw(), means)
-            self._test_when_due(means)
-        self._average.move()
-        self.version += 1
-        return means.result() | {
-            "learning_rate": learning_rate,
-            "epsilon": self._params.epsilon.at(self.moment),
-            "boltzmann_epsilon": self._params.boltzmann_epsilon.at(self.moment),
-            "gamma": self._params.gamma.at(self.moment),
-            "buffer_decisions": float(self.replay.num_rows),
-            "samples_per_insert": self._num_learned / max(1, self._num_inserts),
-            "typical_self_loss": self._self_loss.typical,
-            "num_resets": float(self._num_resets),
-            "num_samples": float(self._params.batch_size * self._params.gradient_steps_per_update),
-        }
+    def _place_in_mini_races(self, drawn: Drawn) -> tuple[Batch, Tensor]:
+        """Lays a mini-race at random over each transition; returns the batch and the clocks [B], in main memory."""
+        uniform = torch.rand(len(drawn.row), generator=self._generators.host, dtype=torch.float64)
+        clock = draw_clocks(uniform.numpy(), self._clock_rule)
+        drawn.floats[:, CLOCK] = torch.from_numpy(clock).to(drawn.floats)
+        drawn.next_floats[:, CLOCK] = torch.from_numpy(clock + drawn.found.num_steps).to(drawn.next_floats)
+        returns = mini_race_returns(drawn.found, clock, self._params.gamma.at(self.moment), self._horizon)
+        return make_batch(drawn, returns, self._device), torch.from_numpy(clock)
 
-    def _set_limits(self) -> None:
-        """Sets what the guides leave to the agent to what is due now."""
-        for network in (self.network, self.target):
-            if network.guide is not None:
-                network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
+    def _note_errors(self, sample: Sample, error: Tensor) -> None:
+        """Sets the priorities of own transitions from the errors [B] of the batch.
 
-    def _keep_features_while_frozen(self) -> None:
-        """Has the ring keep image features until the encoder learns for the first time."""
-        self._is_encoder_as_given &= self._rates.factor("encoder", self.moment) == 0.0
-        if self._is_encoder_as_given == self.replay.has_features:
+        Only where its mini-race has more than `min_actions_left` decisions left: near its end little is left to gain,
+        and a small error there says nothing of the same transition earlier in a mini-race. What is not a number ends
+        the run elsewhere, with the weights that led to it.
+        """
+        if self._params.prioritised is None:
             return
-        if self._is_encoder_as_given:
-            dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
-            self.replay.keep_features(self._encode, self.network.num_encoded, dtype)
-        else:
-            self.replay.drop_features()
-
-    def _encode(self, image: Tensor, _floats: Tensor) -> Tensor:
-        """Maps images [B, L, H, W] uint8 to features [B, E], as collectors see them."""
-        self.network.eval()  # spectral norms must not move on
-        with torch.no_grad(), autocast(self.precision, self._device):
-            parts = [self.network.encode(part.to(self._device)) for part in image.split(self._params.batch_size)]
-        self.network.train()
-        return torch.cat(parts)
+        errors = error[: len(sample.row)].cpu()
+        is_early = sample.clock < self._horizon - self._params.prioritised.min_actions_left
+        counts = is_early & errors.isfinite()
+        self.replay.update_priorities(sample.row[counts], errors[counts])
 
     def _guide_log_probs(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the log-probabilities [B, A] of the cloned policy, in float32 as evaluation has them."""
+        """Returns the log-probabilities [B, K A] of the cloned policy, in float32 as evaluation has them."""
         assert self.network.guide is not None
         parts = zip(image.split(self._params.batch_size), floats.split(self._params.batch_size), strict=True)
         with torch.no_grad():
             return torch.cat([self.network.guide.log_probs(*upload(part, self._device)) for part in parts])
 
-    def _draw(self) -> Batch:
-        batch = self.replay.draw(self.moment)
-        if self._ranks.size > 1 and self._params.prioritised is not None:
-            # Importance is relative to the largest of the batch, which is that of all ranks.
-            own = self.replay.largest_importance
-            batch.weight[: self.replay.num_own] *= own / self._ranks.largest(own)
-        self._num_learned += self.replay.num_own
-        return batch
+    # Its update -------------------------------------------------------------------------------------------------------
 
-    def _learn(self, batch: Batch, means: MetricMeans) -> None:
-        """Makes one gradient step and moves the target network."""
+    def update(self) -> dict[str, float] | None:
+        """Makes `gradient_steps_per_update` gradient steps; returns None if not `is_ready()`."""
+        if not self.is_ready():
+            return None
         params = self._params
+        self._keep_features_while_frozen()
+        learning_rate = params.learning_rate.at(self.moment)
+        self._rates.apply(self._optimizer, learning_rate, self.moment)
+        self._set_limits()
+        self._reset_when_due()  # after the rates, which say what is frozen
+        means = MetricMeans()
+        for _ in range(params.gradient_steps_per_update):
+            self._learn(self.draw(), means)
+            self._test_when_due(means)
+        self._average.move()
+        self.version += 1
+        return means.result() | {
+            "learning_rate": learning_rate,
+            "epsilon": params.epsilon.at(self.moment),
+            "boltzmann_epsilon": params.boltzmann_epsilon.at(self.moment),
+            "gamma": params.gamma.at(self.moment),
+            "buffer_decisions": float(self.replay.num_rows),
+            "samples_per_insert": self._num_learned / max(1, self.num_env_steps - self._num_start_steps),
+            "typical_self_loss": self._self_loss.typical,
+            "num_resets": float(self._num_resets),
+            "num_samples": float(params.batch_size * params.gradient_steps_per_update),
+        }
+
+    def _learn(self, sample: Sample, means: MetricMeans) -> None:
+        """Makes one gradient step and moves the target network."""
+        params, batch = self._params, sample.batch
         for network in (self.network, self.target):
             draw_noise(network, self._generators.device)
         tau = self._draw_fractions()
-        target_bt, target_tau = self._targets(batch)
+        target_bs, target_tau = self._targets(batch)
         with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
-        loss_b = quantile_huber_loss(quantile_bt, tau, target_bt, params.kappa)
-        # A wide target costs even the network that predicts it exactly: its loss against itself says how much.
-        self_loss_b = quantile_huber_loss(target_bt, target_tau, target_bt, params.kappa)
+        loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
+        # Even a perfect prediction has a loss where the target is wide: its loss against itself measures how much.
+        self_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
         weight_b, self._self_loss = self_loss_weights(
             self_loss_b, self._self_loss, params.self_loss_clamp_ratio, lambda values: mean_of(values, self._ranks)
         )
         self._optimizer.zero_grad(set_to_none=True)
         # The sum over the batch, not its mean: learning rate and clip are those of Linesight, which sums.
-        (loss_b * weight_b * batch.weight).sum().add(self._margin_loss(batch, means)).backward()
+        (loss_b * weight_b * batch.weight).sum().add(self._margin_loss(sample, means)).backward()
         sum_gradients(self.network, self._ranks)
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm)
         if params.max_grad_value is not None:
@@ -258,21 +257,22 @@ class IqnLearner:
         self._optimizer.step()
         self._num_gradient_steps += 1
         self._move_target()
-        error_b = (quantile_bt.detach().mean(dim=1) - target_bt.mean(dim=1)).abs()
-        self.replay.note_errors(error_b)  # of the batch drawn last, which is this one
+        error_b = (quantile_bt.detach().mean(dim=1) - target_bs.mean(dim=1)).abs()
+        self._note_errors(sample, error_b)
+        self._latest = batch
         means.add(
             loss=loss_b.mean(),
             weighted_loss=(loss_b * weight_b).mean(),
             td_error=error_b.mean(),
             q_mean=quantile_bt.mean(),
-            target_mean=target_bt.mean(),
+            target_mean=target_bs.mean(),
             importance=batch.weight.mean(),
             grad_norm=norm,
         )
 
-    def _margin_loss(self, batch: Batch, means: MetricMeans) -> Tensor | float:
-        """Returns the weighted sum of how far demonstrated actions are from being worth a margin more than others."""
-        params, shown = self._params.demonstration_margin, slice(self.replay.num_own, None)
+    def _margin_loss(self, sample: Sample, means: MetricMeans) -> Tensor | float:
+        """Returns the large-margin loss on demonstrations, weighted and summed over the batch."""
+        params, batch, shown = self._params.demonstration_margin, sample.batch, slice(len(sample.row), None)
         if params is None or not len(batch.action[shown]):
             return 0.0
         with autocast(self.precision, self._device):
@@ -282,7 +282,7 @@ class IqnLearner:
         return params.weight * loss.sum()
 
     def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns sampled returns [B, T] of the transitions, and their fractions [B, T] or [T]."""
+        """Returns sampled returns [B, S] of the transitions, and their fractions [B, S] or [S]."""
         tau = self._draw_fractions()
         networks = Networks(self.network, self.target)
         with autocast(self.precision, self._device):
@@ -303,6 +303,12 @@ class IqnLearner:
             if online.requires_grad:
                 target.lerp_(online, self._params.target_tau)
 
+    def _set_limits(self) -> None:
+        """Writes the current `guide_floor` into both networks; actors read it with the weights."""
+        for network in (self.network, self.target):
+            if network.guide is not None:
+                network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
+
     def _reset_when_due(self) -> None:
         """Mixes fresh weights in once for each `every_env_steps`; the target follows by itself."""
         resets = self._params.resets
@@ -321,87 +327,292 @@ class IqnLearner:
             return
         if not fewest(self.replay.has_held_out(), self._ranks):  # spectral norms move with it, so all do it or none
             return
-        batch = self.replay.draw_held_out(self.moment)
+        batch, _ = self._place_in_mini_races(self.replay.draw_held_out(self._params.batch_size))
         for network in (self.network, self.target):
             clear_noise(network)
         tau = self._draw_fractions()
-        target_bt, _ = self._targets(batch)
+        target_bs, _ = self._targets(batch)
         with autocast(self.precision, self._device):
             quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
-        means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bt, self._params.kappa).mean())
+        means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
+
+    # What else a learner does -----------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, float]:
-        """Looks closer at gradients, weights, values and priorities; see `rulka.agents.iqn.inspection`."""
-        if not self._num_gradient_steps:
+        """Returns diagnostics of gradients, weights, Q-values and priorities, by tags; changes nothing."""
+        if self._latest is None:
             return {}
-        batch = self.replay.batch
-        shape = self._spec.choices.decision_shape
-        values = inspect_values(self.network, batch.image, batch.floats, self._tau_choosing, shape)
-        return inspect_training(self.network, self._optimizer) | values | inspect_priorities(self.replay.priorities())
-
-    def _measure(self) -> Precision:
-        batch, tau = self.replay.batch, self._draw_fractions()
-        batch.image.zero_()
-        floats = self.network.float_mean.expand(self._params.batch_size, -1)
-
-        def run(precision: Precision) -> None:
-            with autocast(precision, self._device):
-                value = quantiles_of(self.network, batch.image, floats, tau, torch.zeros_like(batch.action))
-            value.sum().backward()
-            self._optimizer.zero_grad(set_to_none=True)
-
-        return faster_precision(run, self._device)
+        shape, sampler = self._spec.choices.decision_shape, self.replay.sampler
+        values = inspect_values(self.network, self._latest.image, self._latest.floats, self._tau_choosing, shape)
+        priorities = np.zeros(0) if sampler is None else sampler.priorities.measured
+        return super().inspect() | values | inspect_priorities(priorities)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, target, optimizer, counters, running averages and random state; not the experience."""
-        return {
-            "network": weights_on_host(self.network),
+        """Returns all but the experience."""
+        return super().state_dict() | {
             "target": weights_on_host(self.target),
-            "average": self._average.state_dict(),
-            "optimizer": state_on_host(self._optimizer.state_dict()),
-            **self._generators.state_dict(),
-            "version": self.version,
-            "num_env_steps": self.num_env_steps,
             "num_gradient_steps": self._num_gradient_steps,
             "num_resets": self._num_resets,
             "num_learned": self._num_learned,
-            "num_start_steps": self._num_start_steps,
             "num_reset_samples": self._num_reset_samples,
-            "is_encoder_as_given": self._is_encoder_as_given,
             "self_loss": list(self._self_loss),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; `load_experience` or `forget_experience` has to follow."""
-        self.network.load_state_dict(state["network"])
-        self.target.load_state_dict(state["target"])
-        self._average.load_state_dict(state["average"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        """Resumes from a `state_dict`; `load_experience` or `forget_experience` has to follow."""
+        super().load_state_dict(state)
         for group in self._optimizer.param_groups:  # which it holds too; the settings may be those of another turn
             group["weight_decay"] = self._params.weight_decay
-        self._generators.load_state_dict(state)
-        self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
+        self.target.load_state_dict(state["target"])
         self._num_gradient_steps, self._num_resets = int(state["num_gradient_steps"]), int(state["num_resets"])
-        self._num_learned = int(state["num_learned"])
-        self._num_start_steps = int(state["num_start_steps"])
-        self._num_reset_samples = int(state["num_reset_samples"])
+        self._num_learned, self._num_reset_samples = int(state["num_learned"]), int(state["num_reset_samples"])
         self._self_loss = SelfLoss(*state["self_loss"])
-        self._is_encoder_as_given = bool(state["is_encoder_as_given"])
 
-    def experience(self) -> Experience:
-        """What the ring holds; see `rulka.agents.spec.Learner`."""
-        return self.replay.experience()
+    def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
+        tau = self._tau_choosing if self.network.embedding_at == "hidden" else self._tau_choosing.expand(len(image), -1)
+        places = self._spec.choices.decision_shape
+        action = torch.zeros(len(image), *places, dtype=torch.int64, device=self._device)
+        return quantiles_of(self.network, image, floats, tau, action)
 
-    def load_experience(self, experience: Experience) -> None:
-        """Goes on with what `experience` returned."""
-        self._keep_features_while_frozen()
-        self.replay.load_experience(experience)
 
-    def forget_experience(self) -> None:
-        """Empties the ring, which is filled anew before learning goes on."""
-        self.replay.clear()
-        # What fills it counts as little as it did the first time, or all of it would be learned from at once.
-        self._num_start_steps += self._params.start_steps
+# Mini-races -----------------------------------------------------------------------------------------------------------
+#
+# Every transition is seen as part of a short race that began some random time before it and ends after
+# `iqn.mini_race_ms`, whatever happens on the track. The network sees the clock, the number of decisions since it began.
+# So a Q-value is the best return in the time that is left, and gamma may be 1. The rules are those of Linesight.
+
+
+class ClockRule(NamedTuple):
+    """How clocks are drawn: x uniform on the integers [max_term - long_term, horizon + max_term), then
+    max(0, |x| - max_term). With 140, 40 and 5: P(0) = 11 / 180, P(1 to 30) = 2 / 180 each, P(31 to 139) = 1 / 180 each.
+    """  # noqa: D205
+
+    horizon: int
+    long_term: int
+    max_term: int
+
+
+def draw_clocks(uniform: NDArray[np.float64], rule: ClockRule) -> NDArray[np.int64]:
+    """Turns uniform numbers [B] in [0, 1) into clocks [B] in [0, horizon)."""
+    first, last = rule.max_term - rule.long_term, rule.horizon + rule.max_term
+    x = first + np.floor(uniform * (last - first)).astype(np.int64)
+    return np.maximum(0, np.abs(x) - rule.max_term)
+
+
+def mini_race_returns(found: Transitions, clock: NDArray[np.int64], gamma: float, horizon: int) -> Returns:
+    """Cuts transitions at the end of their mini-race, discounts their rewards and adds shaping.
+
+    A race that ends by finishing *or by leaving the track* is over: no value and no potential follow. A race cut by a
+    limit (too long, no progress) is not: its last observation still has a value.
+
+    Args:
+        found: B transitions.
+        clock: [B] decisions since each mini-race began, before the transition; 0 to horizon - 1.
+        gamma: discount of one decision, in [0, 1].
+        horizon: decisions in a mini-race.
+    """
+    num_counted = np.minimum(found.num_steps, horizon - clock)
+    is_over = clock + found.num_steps >= horizon
+    has_ended = found.is_terminal & (num_counted == found.num_steps)
+    return shaped_returns(found, num_counted, is_over | has_ended, gamma)
+
+
+# Targets --------------------------------------------------------------------------------------------------------------
+
+
+class Networks(NamedTuple):
+    """The network that learns and its slow copy."""
+
+    online: IqnNetwork
+    target: IqnNetwork
+
+
+@torch.no_grad()
+def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing: Tensor, params: IqnParams) -> Tensor:
+    """Returns samples [B, S] of the return of each transition.
+
+    Args:
+        networks: the values that follow are the target network's.
+        batch: transitions.
+        tau: [B, S] fractions of those values, or [S].
+        tau_choosing: [T] fractions at which actions are compared.
+        params: which rule. Double DQN takes the action that the online network prefers within the limits of its guide,
+            Munchausen the softmax over the target network's values, and otherwise each quantile its own best action.
+    """
+    following = batch.next_image, batch.next_floats
+    chunk_shape = tuple(batch.action.shape[1:])
+    reward = batch.reward
+    if params.munchausen is not None:
+        alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
+        advantage = by_place(networks.target.advantages(batch.image, batch.floats, tau_choosing), chunk_shape)
+        reward = reward + munchausen_bonus(advantage, batch.action, alpha, temperature, floor)
+        next_value = chunk_soft_value(networks.target(*following, tau).value, chunk_shape, temperature)
+    elif params.use_double_dqn:
+        advantage = networks.online.advantages(*following, tau_choosing)
+        if networks.online.guide is not None and batch.next_guide.shape[1]:
+            advantage = networks.online.guide.limit(advantage, batch.next_guide)
+        action = by_place(advantage, chunk_shape).argmax(dim=-1)
+        next_value = quantiles_of(networks.target, *following, tau, action)
+    else:
+        value_bta = networks.target(*following, tau).value
+        next_value = chunk_values(value_bta, *chunk_shape).best() if chunk_shape else value_bta.amax(dim=2)
+    return reward[:, None] + batch.discount[:, None] * next_value
+
+
+def munchausen_bonus(value: Tensor, action: Tensor, alpha: float, temperature: float, floor: float) -> Tensor:
+    """Returns what the reward gains [B]: alpha times temperature log pi(action), at least alpha times `floor`.
+
+    Vieillard et al. 2020, equation 4, with the target network as the policy softmax(Q / temperature). A policy over
+    chunks is the product of one for each place, so its log-probability is their sum.
+
+    Args:
+        value: [B, A] Q-values of the target network, or advantages: a number added to a row changes nothing;
+            [B, K, A] for chunks.
+        action: [B] int64, taken; [B, K] for chunks.
+        alpha: weight, 0.9 in the paper.
+        temperature: of the policy, in return units; positive.
+        floor: at most 0; -1 in the paper.
+    """
+    log_policy = torch.log_softmax(value / temperature, dim=-1).gather(-1, action[..., None]).flatten(1).sum(dim=1)
+    return alpha * (temperature * log_policy).clamp(floor, 0.0)
+
+
+def soft_value(quantile: Tensor, temperature: float) -> Tensor:
+    """Returns for each quantile [B, S] the sum over actions of pi (quantile - temperature log pi).
+
+    Args:
+        quantile: [B, S, A] of the next state, by the target network; pi is the softmax of their means.
+        temperature: of the policy, in return units; positive.
+    """
+    log_policy = torch.log_softmax(quantile.mean(dim=1, keepdim=True) / temperature, dim=2)
+    policy = log_policy.exp()
+    # The product is 0 where the logarithm is minus infinity.
+    return (policy * quantile - temperature * torch.special.xlogy(policy, policy)).sum(dim=2)
+
+
+# Chunks of actions ----------------------------------------------------------------------------------------------------
+#
+# A decision of K actions has Q(s, a_1 .. a_K) = V(s) + sum over i of A_i(s, a_i), each A_i with a mean of 0 over its
+# actions: so the best chunk is the best action of each place. The advantage head has K A outputs, those of the first
+# place first. The network takes their common mean out; what each place still has of its own is taken out here.
+
+
+class ChunkValues(NamedTuple):
+    """Parts of the values of chunks: `state` [B, T], and `advantage` [B, T, K, A] of every action of every place."""
+
+    state: Tensor
+    advantage: Tensor
+
+    def of(self, action: Tensor) -> Tensor:
+        """Returns the values [B, T] of one chunk [B, K] for each row."""
+        index = action[:, None, :, None].expand(*self.advantage.shape[:3], 1)
+        return self.state + self.advantage.gather(3, index)[..., 0].sum(dim=2)
+
+    def best(self) -> Tensor:
+        """Returns the values [B, T] of each quantile's own best chunk."""
+        return self.state + self.advantage.amax(dim=3).sum(dim=2)
+
+
+def chunk_values(value: Tensor, num_places: int) -> ChunkValues:
+    """Splits outputs [B, T, K A] of a duelling network for K = `num_places`."""
+    state = value.mean(dim=2)
+    places = value.unflatten(2, (num_places, -1))
+    return ChunkValues(state, places - places.mean(dim=3, keepdim=True))
+
+
+def quantiles_of(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+    """Returns quantiles [B, T] of one action [B], or chunk [B, K], for each observation; tau is [B, T] or [T]."""
+    if action.dim() > 1:
+        return chunk_values(network(image, floats, tau).value, action.shape[1]).of(action)
+    return network.of_action(image, floats, tau, action)
+
+
+def chunk_soft_value(value_bta: Tensor, chunk_shape: tuple[int, ...], temperature: float) -> Tensor:
+    """Returns `soft_value` [B, T] of outputs [B, T, K A], summed over places."""
+    if not chunk_shape:
+        return soft_value(value_bta, temperature)
+    values = chunk_values(value_bta, *chunk_shape)
+    by_place_bt = [soft_value(place, temperature) for place in values.advantage.unbind(dim=2)]
+    return values.state + torch.stack(by_place_bt).sum(dim=0)
+
+
+# Losses ---------------------------------------------------------------------------------------------------------------
+
+
+def quantile_huber_loss(quantile: Tensor, tau: Tensor, target: Tensor, kappa: float) -> Tensor:
+    """Distance from a predicted return distribution to samples of its target, Dabney et al. 2018, section 3.
+
+    Args:
+        quantile: [B, T] predicted value of each quantile.
+        tau: [B, T] the fraction in (0, 1) that each prediction stands for; or [T], the same for all rows.
+        target: [B, S] sampled returns; no gradient flows into them.
+        kappa: half-width of the quadratic zone, in return units; must be positive. The loss is divided by it.
+
+    Returns:
+        [B] one loss for each transition, unreduced so that importance weights can be applied: the sum over predicted
+        quantiles of the mean over targets.
+    """
+    error_bts = target.detach()[:, None, :] - quantile[:, :, None]
+    size = error_bts.abs()
+    huber = torch.where(size <= kappa, 0.5 * error_bts.square() / kappa, size - 0.5 * kappa)
+    weight = torch.where(error_bts.detach() < 0, 1.0 - tau[..., None], tau[..., None])
+    return (weight * huber).mean(dim=2).sum(dim=1)
+
+
+SMALLEST_WIDTH = 1e-6
+"""Floor of the averages, in roots of return units: targets without any spread must not divide by zero."""
+
+
+class SelfLoss(NamedTuple):
+    """Running averages of a target's quantile loss against itself, before and after the floor."""
+
+    typical: float
+    typical_clamped: float
+
+
+FIRST_SELF_LOSS = SelfLoss(0.01, 0.01)
+
+
+def self_loss_weights(
+    self_loss: Tensor, running: SelfLoss, clamp_ratio: float, mean: Callable[[Tensor], Tensor] = torch.mean
+) -> tuple[Tensor, SelfLoss]:
+    """Weighs transitions so that those with a wide target distribution do not dominate (Linesight's).
+
+    The root of the loss of a target against itself measures its width. Each loss is divided by it, at least by the
+    typical width over `clamp_ratio`, and multiplied by the typical divisor, which leaves the scale of the whole.
+
+    Args:
+        self_loss: [B] `quantile_huber_loss(target, target_tau, target)`.
+        running: the averages so far.
+        clamp_ratio: how much narrower than typical a target may count.
+        mean: of values [B] over all batches that are learned from as one.
+
+    Returns:
+        [B] weights without gradient, and the averages that follow.
+    """
+    width = self_loss.detach().sqrt()
+    typical = 0.99 * running.typical + 0.01 * float(mean(width))
+    clamped = width.clamp(min=max(typical / clamp_ratio, SMALLEST_WIDTH))
+    typical_clamped = 0.99 * running.typical_clamped + 0.01 * float(mean(clamped))
+    return typical_clamped / clamped, SelfLoss(typical, typical_clamped)
+
+
+def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
+    """Returns [B] by how much the best other action, a margin added, exceeds the demonstrated one; 0 if it does not.
+
+    Hester et al. 2018, equation 3: so actions nobody has shown are not taken for better ones before they were tried.
+
+    Args:
+        value: [B, A] Q-values, or advantages: a number added to a row changes nothing.
+        action: [B] int64, demonstrated.
+        margin: in units of returns; not negative.
+    """
+    is_demonstrated = functional.one_hot(action, value.shape[1]).bool()
+    shown = value[is_demonstrated]
+    return (value + margin).masked_fill(is_demonstrated, -float("inf")).amax(dim=1).sub(shown).clamp(min=0.0)
+
+
+# Resets ---------------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()

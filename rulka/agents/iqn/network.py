@@ -8,9 +8,8 @@ from models.encoders.config import EncoderConfig
 from models.guide import Guide
 from models.iqn import IqnNetwork, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
-from rulka.agents.iqn.action_chunks import by_place
 from rulka.agents.iqn.cloned import iqn_sizes
-from rulka.agents.networks import SEEING_PARTS, build_clone_policy, input_shape, seeded
+from rulka.agents.networks import SEEING_PARTS, build_clone_policy, by_place, input_shape, seeded
 from rulka.agents.spec import AgentSpec, Choose
 from rulka.artifacts import Artifact
 from rulka.observation import Normalisation

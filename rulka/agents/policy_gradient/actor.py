@@ -52,13 +52,13 @@ class PolicyActor:
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`."""
-        outputs, value = self._decide(image, floats)
+        outputs, _ = self._decide(image, floats)
         greedy = action = self._distribution.greedy(outputs)
         if explore:
             action = self._distribution.sample(outputs, self._generators.device)
         log_prob = self._distribution.log_prob(outputs, action)
         is_greedy = (action == greedy).view(len(floats), -1).all(dim=1)
-        return Decision(*(column.numpy() for column in on_host(action, log_prob, value, is_greedy)))
+        return Decision(*(column.numpy() for column in on_host(action, log_prob, is_greedy)))
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
         """Returns the probabilities [N, A] or [N, K, A] of the policy; see `rulka.agents.spec.Actor`."""

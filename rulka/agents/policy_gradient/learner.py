@@ -1,34 +1,39 @@
-"""How every policy learns: gathers experience until there is enough, learns from it, drops it.
+"""What all learners of a policy share: they gather experience until there is enough, learn from it, and drop it.
 
-Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, E image features, P outputs.
+With a value (`CriticLearner`), a first update may solve for it: a cloned policy comes without one, and advantages from
+an untrained value would ruin it.
+Dimensions: T decisions of a block, N cars, M decisions to learn from, L frames seen at once, H x W pixels, F floats,
+E image features, P outputs of the policy.
 """
 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic, PolicyAndValue
-from rulka.agents.averaging import RunningAverage
-from rulka.agents.metrics import MetricMeans, inspect_training
-from rulka.agents.part_rates import PartRates
+from rulka.agents.advantages import Endings, solve_linear_value
+from rulka.agents.learner import Learner, MetricMeans
 from rulka.agents.policy_gradient.distributions import distribution_of
 from rulka.agents.policy_gradient.network import PARTS, fresh_network
 from rulka.agents.policy_gradient.segments import Segment, WaitingBlocks
-from rulka.agents.precision import Precision, autocast, faster_precision
-from rulka.agents.ranks import ALONE, Ranks, average_gradients, fewest, seed_of_rank
-from rulka.agents.spec import AgentError, AgentSpec, Experience
-from rulka.buffers.experience import ExperienceBlock
-from rulka.device import CPU, Generators, state_on_host, weights_on_host
-from rulka.params import EpochsParams, PolicyGradientParams, PolicyParams
-from rulka.schedule import Moment
+from rulka.agents.precision import autocast
+from rulka.agents.ranks import ALONE, Ranks, average_gradients, fewest, mean_of
+from rulka.agents.spec import AgentSpec
+from rulka.buffers.experience import Experience, ExperienceBlock
+from rulka.device import CPU, on_host, weights_on_host
+from rulka.params import CriticParams, EpochsParams, PolicyParams
 
 ADAM_EPSILON = 1e-5
+RIDGE = 1e-3
+"""Pull of the solved weights of the value toward 0, as a share of the mean variance of the features."""
+SMALLEST_RETURN = 1e-3
+"""Floor of the root mean square return that values are measured in."""
 
 
 class Waiting(Protocol):
@@ -41,7 +46,7 @@ class Waiting(Protocol):
     num_decisions: int
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Copies what is learned from in a block, made by a collector with weights of a version."""
+        """Takes a block that `collector` made with weights of `version`; copies it."""
         ...
 
     def forget(self) -> None:
@@ -49,11 +54,11 @@ class Waiting(Protocol):
         ...
 
     def experience(self) -> Experience:
-        """Returns all of it for a checkpoint; see `rulka.agents.spec.Learner`."""
+        """Returns all of it for a checkpoint."""
         ...
 
     def load_experience(self, experience: Experience) -> None:
-        """Goes on with what `experience` returned."""
+        """Resumes from an `experience`; copies it."""
         ...
 
 
@@ -75,105 +80,59 @@ class Rows(Protocol):
         ...
 
 
+AnyRows = TypeVar("AnyRows")
 RowsT = TypeVar("RowsT", bound=Rows)
 WaitingT = TypeVar("WaitingT", bound=Waiting)
 LearnedT = TypeVar("LearnedT", bound=PolicyParams)
-SettingsT = TypeVar("SettingsT", bound=PolicyGradientParams)
+CriticT = TypeVar("CriticT", bound=CriticParams)
 
 
-class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
-    """A `Learner` of `rulka.agents.spec`; what derives from it says what waits, and how it learns from that.
-
-    Attributes:
-        network: the network that collectors act with.
-        version: grows by one with every update.
-        num_env_steps: decisions inserted so far, resets included.
-        precision: in which the network's body learns.
-    """
-
-    OWN_STATE: ClassVar[tuple[str, ...]] = ("generator", "device_generator", "num_env_steps")
-
-    _params: LearnedT
+class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT]):
+    """Learns a policy from what its own actions led to, each experience in one update alone."""
 
     def __init__(self, spec: AgentSpec[LearnedT], seed: int = 0, device: torch.device = CPU) -> None:
-        self.network = fresh_network(spec, seed).to(device)
-        self.version = 0
-        self.num_env_steps = 0
-        self._budget_share, self._env_steps_elsewhere = 0.0, 0
-        self._ranks: Ranks = ALONE
-        self._seed = seed
-        params = spec.settings
-        self._params = params
-        self._device, self._generators = device, Generators(device, seed)
+        network, racer_tau = fresh_network(spec, seed).to(device), spec.settings.racer_tau
+        super().__init__(spec, network, PARTS, seed, device, racer_tau=racer_tau)
         self._distribution = distribution_of(spec.actions)
         self._first = self._as_it_is()
-        self._average = RunningAverage(self.network, params.racer_tau)
-        self._rates = PartRates(self.network, PARTS, params.rate_of)
-        self._optimizer = self._make_optimizer()
+        self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
         self._waiting = self._make_waiting()
-        self.precision: Precision = spec.precision
-        if self.precision == "measured":
-            self.precision = self._measure(spec)
+        self.precision = self._chosen_precision(self._params.batch_size)
 
     @abstractmethod
     def _make_waiting(self) -> WaitingT:
-        """Returns what experience waits in."""
+        """Returns an empty store for experience that waits."""
 
     @abstractmethod
     def _learn_from_waiting(self, means: MetricMeans) -> dict[str, float]:
-        """Takes what it learns from out of what waits; returns metrics beside those that it adds to `means`."""
-
-    @property
-    def racer(self) -> ActorCritic:
-        """The network itself, or a running average of its weights."""
-        return self._average.network
+        """Takes experience out and learns from it; returns metrics beside those that it adds to `means`."""
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes initial weights."""
-        self.network.load_state_dict(dict(tensors))
+        """Takes initial weights, also for the reference policy of the KL penalty."""
+        super().load_network(tensors)
         self._first = self._as_it_is()
-        self._average.begin()
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Copies what is learned from in a block."""
+        """Stores a block until it is learned from; copies it."""
         self._waiting.insert(block, collector, version)
         self.num_env_steps += block.is_reset.size
 
-    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
-        """Refuses: a policy learns only from what it did itself."""
-        message = f"a policy cannot learn from {len(blocks)} blocks of demonstrations; clone them instead"
-        raise AgentError(message)
-
-    def join(self, ranks: Ranks) -> None:
-        """Learns as one with others from now on; see `rulka.agents.spec.LearnsInRanks`."""
-        self._ranks = ranks
-        self._generators.seed(seed_of_rank(self._seed, ranks.rank))
-
-    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
-        """Tells which share of the run's budget is used, and what other ranks have inserted, for schedules."""
-        self._budget_share, self._env_steps_elsewhere = share, env_steps_elsewhere
-
-    @property
-    def moment(self) -> Moment:
-        """How far learning has come."""
-        return Moment(self.num_env_steps + self._env_steps_elsewhere, self._budget_share)
-
     @property
     def allowed_lag(self) -> int:
-        """As many updates as collectors may run ahead."""
+        """As many versions as collectors may run ahead."""
         return self._params.max_versions_behind
 
     def num_allowed_env_steps(self) -> int:
-        """As many decisions as are used up, and those of the update to come and of `max_versions_behind` more."""
+        """Decisions used up, those of the next update, and those of `max_versions_behind` more."""
         num_used = self.num_env_steps - self._waiting.num_decisions
         return num_used + self._num_needed() + self._params.max_versions_behind * self._params.steps_per_update
 
     def is_ready(self) -> bool:
-        """Whether enough waits for an update."""
+        """True if enough decisions wait for an update."""
         return self._waiting.num_decisions >= self._num_needed()
 
     def update(self) -> dict[str, float] | None:
-        """Learns from what waits, or returns None while that is too little."""
+        """Learns from what waits; returns None if not `is_ready()`."""
         if not self.is_ready():
             return None
         means = MetricMeans()
@@ -184,38 +143,22 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         self.version += 1
         return facts | {"learning_rate": rate} | means.result()
 
-    def inspect(self) -> dict[str, float]:
-        """Looks closer at gradients and weights; see `rulka.agents.metrics`."""
-        return inspect_training(self.network, self._optimizer) if self.version else {}
-
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, counters and random state; not the waiting experience."""
-        return {
-            "network": weights_on_host(self.network),
-            "optimizer": state_on_host(self._optimizer.state_dict()),
-            **self._generators.state_dict(),
-            "version": self.version,
-            "num_env_steps": self.num_env_steps,
-            "first": {} if self._first is None else weights_on_host(self._first),
-            "average": self._average.state_dict(),
-        }
+        """Returns all but the experience."""
+        return super().state_dict() | {"first": {} if self._first is None else weights_on_host(self._first)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
-        self.network.load_state_dict(state["network"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._generators.load_state_dict(state)
-        self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
+        """Resumes from a `state_dict`; `load_experience` or `forget_experience` has to follow."""
+        super().load_state_dict(state)
         if self._first is not None:
             self._first.load_state_dict(state["first"])
-        self._average.load_state_dict(state["average"])
 
     def experience(self) -> Experience:
-        """What waits for the next update; see `rulka.agents.spec.Learner`."""
+        """Returns what waits for the next update."""
         return self._waiting.experience()
 
     def load_experience(self, experience: Experience) -> None:
-        """Goes on with what `experience` returned."""
+        """Resumes from an `experience`; copies it."""
         self._waiting.load_experience(experience)
 
     def forget_experience(self) -> None:
@@ -223,13 +166,10 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         self._waiting.forget()
 
     def _as_it_is(self) -> ActorCritic | None:
-        """Returns a copy of the policy that it begins as, where the loss holds on to that."""
+        """Returns a copy of the policy, the reference of a KL penalty, or None if the loss never has one."""
         if not self._params.holds_on:
             return None
         return copy.deepcopy(self.network).requires_grad_(False).eval()  # in training mode spectral norms would move on
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
 
     def _num_needed(self) -> int:
         """Decisions that the next update waits for."""
@@ -257,19 +197,14 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
             features: what to learn from, with the features of its images, which serve until the encoder moves.
             whole: the same with the images.
             passes: how many epochs.
-            learn_from: makes a gradient step from what the network says of some decisions, and returns whether that
+            learn_from: makes a gradient step from the network's outputs for some decisions, and returns whether that
                 was the last one.
 
         Returns:
             Decisions learned from, each as often as it was used.
         """
-        num_encoder_epochs = self._num_encoder_epochs(passes)
-        parts = (
-            (features, self.network.decide, passes.epochs - num_encoder_epochs),
-            (whole, self.network, num_encoder_epochs),
-        )
         num_samples = 0
-        for rows, decide, num_epochs in parts:
+        for rows, decide, num_epochs in self._passes(features, whole, passes):
             for index in self._minibatches(len(rows.floats), self._params.batch_size, num_epochs):
                 part = rows.rows(index)
                 num_samples += len(index)
@@ -279,8 +214,15 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
                     return num_samples
         return num_samples
 
-    def _num_encoder_epochs(self, passes: EpochsParams) -> int:
-        return 0 if self._rates.factor("encoder", self.moment) == 0.0 else passes.encoder_epochs
+    def _passes(
+        self, features: AnyRows, whole: AnyRows, passes: EpochsParams
+    ) -> tuple[tuple[AnyRows, Callable[[Tensor, Tensor], PolicyAndValue], int], ...]:
+        """Returns rows, what computes the policy from them, and epochs: with the encoder frozen, then learning."""
+        num_encoder_epochs = 0 if self._rates.factor("encoder", self.moment) == 0.0 else passes.encoder_epochs
+        return (
+            (features, self.network.decide, passes.epochs - num_encoder_epochs),
+            (whole, self.network, num_encoder_epochs),
+        )
 
     def _minibatches(self, num_rows: int, size: int, num_epochs: int) -> Iterator[Tensor]:
         """Yields shuffled indices of nearly equal minibatches of about a size, epoch after epoch.
@@ -309,39 +251,35 @@ class BasePolicyLearner(ABC, Generic[LearnedT, WaitingT]):
         return computed
 
     def _first_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns what the policy that it began as puts out [M, P] for images [M, L, H, W] and floats [M, F]."""
+        """Returns the outputs [M, P] of the reference policy for images [M, L, H, W] and floats [M, F]."""
         first = self._first
         assert first is not None
         return self._in_parts(lambda seen, beside: first.decide(first.encode(seen), beside).outputs, image, floats)
 
-    def _measure(self, spec: AgentSpec[LearnedT]) -> Precision:
-        rows = min(256, self._params.batch_size)
-        shape = (rows, *spec.observation.image_shape)
-        image = torch.zeros(shape, dtype=torch.uint8, device=self._device)
-        floats = self.network.float_mean.expand(rows, -1)
-
-        def run(precision: Precision) -> None:
-            with autocast(precision, self._device):
-                decided = self.network(image, floats)
-            (decided.outputs.sum() + decided.value.sum()).backward()
-            self._optimizer.zero_grad(set_to_none=True)
-
-        return faster_precision(run, self._device)
+    def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
+        decided = self.network(image, floats)
+        return decided.outputs.sum() + decided.value.sum()
 
 
-class PolicyLearner(BasePolicyLearner[SettingsT, WaitingBlocks]):
-    """Learns from whole blocks; what derives from it says how, in `_learn`."""
+class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
+    """Learns a policy and its value from whole blocks; what derives from it says how, in `_learn`."""
 
     @abstractmethod
     def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
-        """Learns from blocks side by side; returns metrics beside those that it adds to `means`."""
+        """Learns from blocks side by side; returns metrics beside those that it adds to `means`.
+
+        If `_is_warming_up`, it only calls `_solve_value`.
+        """
+
+    def _make_waiting(self) -> WaitingBlocks:
+        return WaitingBlocks(self._device)
 
     def _num_taken(self) -> int:
         """Decisions that an update learns from: all that wait."""
         return self._waiting.num_decisions
 
-    def _make_waiting(self) -> WaitingBlocks:
-        return WaitingBlocks(self._device)
+    def _num_needed(self) -> int:
+        return self._params.value_warmup_steps if self._is_warming_up() else super()._num_needed()
 
     def _learn_from_waiting(self, means: MetricMeans) -> dict[str, float]:
         segment, version = self._waiting.take(self._num_taken())
@@ -353,3 +291,80 @@ class PolicyLearner(BasePolicyLearner[SettingsT, WaitingBlocks]):
 
     def _clone_weight(self) -> float:
         return 0.0 if self._first is None else self._params.clone_weight.at(self.moment)
+
+    def _is_warming_up(self) -> bool:
+        return self.version == 0 and self._params.value_warmup_steps > 0
+
+    def _solve_value(self, segment: Segment, trace_decay: float) -> PolicyAndValue:
+        """Solves for the value head, on frozen features; the policy does not change.
+
+        Args:
+            segment: what happened.
+            trace_decay: lambda of the returns that the value is to agree with.
+
+        Returns:
+            The network's outputs then, with rows [(T + 1) N] for all observations.
+        """
+        network, discount = self.network, self._params.gamma.at(self.moment)
+        hidden = self._in_parts(
+            lambda image, floats: network.hidden(network.encode(image), floats).float(), segment.image, segment.floats
+        )
+        # In main memory: the sums are float64, which is slow on many GPUs and unknown to others.
+        feature, reward, *ends = on_host(hidden, segment.shaped_reward(discount), *segment.endings)
+        ranks = self._ranks
+        total = None if ranks.size == 1 else self._total_on_host
+        solved = solve_linear_value(feature, reward, Endings(*ends), discount, trace_decay, RIDGE, total)
+        with torch.no_grad():
+            network.value_head.weight.copy_(solved.weight[None].float())
+            network.value_head.bias.copy_(solved.bias.float())
+            if total is not None:  # machines may solve the same equations with different last bits
+                for tensor in (network.value_head.weight, network.value_head.bias):
+                    tensor.copy_(ranks.total(tensor if ranks.rank == 0 else torch.zeros_like(tensor)))
+            return network.read_out(hidden.flatten(0, 1))
+
+    def _total_on_host(self, numbers: Tensor) -> Tensor:
+        """Returns the sum over all ranks of tensors in main memory."""
+        return on_host(self._ranks.total(numbers.to(self._device)))[0]
+
+
+def return_scale(returns: Tensor, ranks: Ranks = ALONE) -> float:
+    """Returns the root mean square of the returns [M] of all ranks: the unit values are clipped and weighed in."""
+    return max(float(mean_of(returns.square(), ranks).sqrt()), SMALLEST_RETURN)
+
+
+class PolicyLoss(NamedTuple):
+    """Scalars; only `loss` carries a gradient.
+
+    Attributes:
+        loss: the negative clipped surrogate.
+        approx_kl: mean of (r - 1) - log r, an estimate of how far the policy is from the one that acted, in nats; never
+            negative.
+        clip_fraction: share of samples whose ratio lies outside the clip.
+    """
+
+    loss: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+
+
+def clipped_policy_loss(
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float, weight: Tensor | None = None
+) -> PolicyLoss:
+    """PPO's and GRPO's negative surrogate, flat where the ratio has left [1 - clip, 1 + clip] for the better.
+
+    Args:
+        log_prob: [M] of the actions taken, under the policy that learns.
+        old_log_prob: [M] of the same actions, under the policy that acted.
+        advantage: [M] usually normalised; no gradient flows into it.
+        clip: half-width of the trust region of the ratio; positive.
+        weight: [M] of each action in the mean; None weighs them equally.
+    """
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1.0 - clip, 1.0 + clip)
+    gain = torch.minimum(ratio * advantage, clipped * advantage)
+    loss = -(gain if weight is None else weight * gain).mean()
+    with torch.no_grad():
+        approx_kl = (ratio - 1.0 - log_ratio).mean()
+        clip_fraction = ((ratio - 1.0).abs() > clip).float().mean()
+    return PolicyLoss(loss, approx_kl, clip_fraction)

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.spec import Experience, Piece
-from rulka.buffers.experience import ExperienceBlock
+from rulka.agents.advantages import Endings
+from rulka.buffers.experience import Experience, ExperienceBlock, Piece
 from rulka.device import CPU, on_host, upload, upload_copy
-from rulka.losses.gae import Endings
 
 
 class Segment(NamedTuple):

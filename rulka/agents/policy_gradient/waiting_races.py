@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rulka.agents.policy_gradient.segments import Segment, as_piece, from_piece, keep_block
-from rulka.agents.spec import AgentError, Experience
-from rulka.buffers.experience import ExperienceBlock
+from rulka.agents.spec import AgentError
+from rulka.buffers.experience import Experience, ExperienceBlock
 from rulka.device import CPU, on_host
 
 

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation, Schulman et al. 2017, arXiv:1707.06347: how it learns.
+"""Proximal policy optimisation (PPO), Schulman et al. 2017, arXiv:1707.06347; begin with `PpoLearner._learn`.
 
 Deviations from the paper and the peer: advantages and returns are estimated when an update begins, from the values of
 the network as it then is, so that collectors that lag behind do not mix values of several versions; values are clipped
@@ -6,42 +6,42 @@ and weighed in units of the root mean square return, so that the settings do not
 first update solves for the value head alone, so that a cloned policy is not ruined by advantages from an untrained
 value; the encoder may sit out some epochs, whose image features are then computed once; an update ends when it has
 moved the policy `max_kl` away.
-Dimensions: M decisions of one update, T decisions of a block, N cars, F floats, E image features.
+Dimensions: M decisions of one update, T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats,
+E image features, P outputs of the policy.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 
 from models.actor_critic import PolicyAndValue
-from rulka.agents.metrics import MetricMeans
-from rulka.agents.policy_gradient.critic import CriticLearner, return_scale
+from rulka.agents.advantages import estimate_advantages, explained_variance
+from rulka.agents.learner import MetricMeans
+from rulka.agents.policy_gradient.learner import CriticLearner, clipped_policy_loss, return_scale
 from rulka.agents.policy_gradient.segments import Segment
-from rulka.agents.ppo.rollout import Rollout, rollout_with_gae
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import mean_of, standardised
-from rulka.losses.ppo import clipped_policy_loss, clipped_value_loss, explained_variance
 from rulka.params import PpoParams
 
 
 class PpoLearner(CriticLearner[PpoParams]):
-    """Goes through the waiting blocks for some epochs."""
-
-    _num_samples = 0
-    """Decisions learned from in this update, each as often as it was used."""
+    """On-policy learner: some epochs over all blocks that wait."""
 
     def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
-        self._num_samples = 0
-        return self._facts(self._solve(segment) if self._is_warming_up() else self._fit_policy(segment, means))
+        if self._is_warming_up():
+            rollout = self._evaluate(segment, self._solve_value(segment, self._params.gae_lambda.at(self.moment)))
+            return self._facts(rollout, len(rollout.action))
+        return self._facts(*self._fit_policy(segment, means))
 
-    def _solve(self, segment: Segment) -> Rollout:
-        """Solves for the value head, see `CriticLearner`."""
-        rollout = self._evaluate(segment, self._solve_value(segment, self._params.gae_lambda.at(self.moment)))
-        self._num_samples += len(rollout.action)
-        return rollout
+    def _fit_policy(self, segment: Segment, means: MetricMeans) -> tuple[Rollout, int]:
+        """Trains everything, the encoder in the last epochs only; stops early when the policy has moved too far.
 
-    def _fit_policy(self, segment: Segment, means: MetricMeans) -> Rollout:
-        """Trains everything, the encoder in the last epochs only; stops early when the policy has moved too far."""
+        Returns:
+            What was learned from, and how many decisions, each as often as it was used.
+        """
         network = self.network
         encoded = self._encode(segment.image, segment.floats)
         with torch.no_grad(), autocast(self.precision, self._device):
@@ -52,10 +52,10 @@ class PpoLearner(CriticLearner[PpoParams]):
             standard = standard._replace(clone_outputs=self._first_outputs(rollout.image, rollout.floats))
         features = standard._replace(image=encoded[:-1][~segment.is_reset])
         scale = return_scale(rollout.returns, self._ranks)
-        self._num_samples += self._run_epochs(
+        num_samples = self._run_epochs(
             features, standard, self._params, lambda decided, part: self._learn_from(decided, part, scale, means)
         )
-        return rollout
+        return rollout, num_samples
 
     def _evaluate(self, segment: Segment, decided: PolicyAndValue) -> Rollout:
         """Estimates advantages; `decided` has rows [(T + 1) N] for all observations of the segment."""
@@ -91,7 +91,7 @@ class PpoLearner(CriticLearner[PpoParams]):
         )
         return float(moved) > params.max_kl.at(now)
 
-    def _facts(self, rollout: Rollout) -> dict[str, float]:
+    def _facts(self, rollout: Rollout, num_samples: int) -> dict[str, float]:
         error = (rollout.value - rollout.returns) / return_scale(rollout.returns)
         return {
             "value_loss": 0.5 * float(error.square().mean()),  # before the update; the means of its steps replace it
@@ -100,5 +100,88 @@ class PpoLearner(CriticLearner[PpoParams]):
             "return_mean": float(rollout.returns.mean()),
             "advantage_std": float(rollout.advantage.std()),
             "num_decisions": float(len(rollout.action)),
-            "num_samples": float(self._num_samples),
+            "num_samples": float(num_samples),
         }
+
+
+class Rollout(NamedTuple):
+    """Decisions to learn from, resets left out: what happened, and what it was worth when the update began.
+
+    Attributes:
+        image: [M, L, H, W] uint8; or image features [M, E], where the encoder is frozen.
+        floats: [M, F] float32 raw.
+        action: [M] int64, or [M, K]; float32 where decisions are numbers.
+        log_prob: [M] float32 of the action when it was chosen.
+        first_outputs: [M, P] float32 of the policy when the update began.
+        value: [M] float32 when the update began.
+        advantage: [M] float32.
+        returns: [M] float32 targets of the value.
+        clone_outputs: [M, P] float32 of the policy that learning began with; [0] where nothing holds on to it.
+    """
+
+    image: Tensor
+    floats: Tensor
+    action: Tensor
+    log_prob: Tensor
+    first_outputs: Tensor
+    value: Tensor
+    advantage: Tensor
+    returns: Tensor
+    clone_outputs: Tensor
+
+    def rows(self, index: Tensor) -> Rollout:
+        """Returns the decisions at `index`."""
+        return Rollout(*(column[index] if len(column) else column for column in self))
+
+
+def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float, trace_decay: float) -> Rollout:
+    """Estimates the advantages of a segment's actions.
+
+    The decision of an autoreset step saw the last observation of the race before it, so its value serves as the value
+    after a cut race.
+
+    Args:
+        segment: what happened.
+        decided: outputs [T + 1, N, P] and values [T + 1, N] of all its observations, by one network.
+        discount: gamma, also of the shaping.
+        trace_decay: lambda of generalised advantage estimation.
+    """
+    value = decided.value
+    estimate = estimate_advantages(segment.shaped_reward(discount), value, segment.endings, discount, trace_decay)
+    is_kept = ~segment.is_reset
+    return Rollout(
+        image=segment.image[:-1][is_kept],
+        floats=segment.floats[:-1][is_kept],
+        action=segment.action[is_kept],
+        log_prob=segment.log_prob[is_kept],
+        first_outputs=decided.outputs[:-1][is_kept],
+        value=value[:-1][is_kept],
+        advantage=estimate.advantage[is_kept],
+        returns=estimate.returns[is_kept],
+        clone_outputs=torch.empty(0, device=value.device),
+    )
+
+
+class ValueLoss(NamedTuple):
+    """Scalars; only `loss` carries a gradient. `clip_fraction` is the share of values that moved beyond the clip."""
+
+    loss: Tensor
+    clip_fraction: Tensor
+
+
+def clipped_value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None) -> ValueLoss:
+    """Half the squared error, of the value or of the value held within `clip` of the old one, whichever is larger.
+
+    Args:
+        value: [M] predicted now.
+        old_value: [M] predicted when the update began.
+        returns: [M] targets.
+        clip: how far a value may move, in units of the values; positive. None leaves the plain squared error.
+    """
+    if clip is None:
+        return ValueLoss(0.5 * (value - returns).square().mean(), torch.zeros((), device=value.device))
+    held = old_value + (value - old_value).clamp(-clip, clip)
+    squared = torch.maximum((value - returns).square(), (held - returns).square())
+    with torch.no_grad():
+        clip_fraction = ((value - old_value).abs() > clip).float().mean()
+    return ValueLoss(0.5 * squared.mean(), clip_fraction)

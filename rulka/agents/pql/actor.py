@@ -16,8 +16,8 @@ from torch import Tensor
 from models.actor_critic import ClonePolicy
 from rulka.actions import Choices
 from rulka.agents.acting import ActingNetwork
+from rulka.agents.policy_gradient.network import fresh_actor
 from rulka.agents.pql.decisions import decisions_of
-from rulka.agents.pql.network import fresh_network
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import PqlParams
@@ -28,7 +28,7 @@ class PqlActor:
     """Takes the decision of the policy, with noise while it explores."""
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int, device: torch.device = CPU) -> None:
-        self._acting = ActingNetwork(fresh_network(spec, seed).to(device), spec.precision)
+        self._acting = ActingNetwork(fresh_actor(spec, seed).to(device), spec.precision)
         self._params: PqlParams = spec.settings
         self._is_chosen, self._decisions = isinstance(spec.actions, Choices), decisions_of(spec.actions)
         self._device, self._generators = device, Generators(device, seed)
@@ -51,7 +51,7 @@ class PqlActor:
             action = self._decisions.explore(outputs, self.noise(len(floats)), self._generators.device)
         taken, best = (column.numpy() for column in on_host(action, greedy))
         nothing = np.zeros(len(taken), np.float32)
-        return Decision(taken, nothing, nothing, (taken == best).reshape(len(taken), -1).all(axis=1))
+        return Decision(taken, nothing, (taken == best).reshape(len(taken), -1).all(axis=1))
 
     def noise(self, num_cars: int) -> Tensor:
         """Returns the measure of noise of each car [N] at this moment: it grows from the first to the last."""

@@ -1,14 +1,15 @@
-"""What a policy decides of its outputs, how it explores, and how critics rate that: for numbers, and for choices.
+"""How a policy of PQL decides, explores, and is rated by critics: for numbers, and for choices.
 
 Numbers, as in the paper: tanh of the first half of the outputs, which are those of the cloned policy; its deviations,
 the other half, have no part in it. The gradient of a critic goes through the decision.
 Choices: softmax of the outputs. Critics rate all of them at once, and the gradient goes through the probabilities.
-Dimensions: N cars, B batch, P outputs, D numbers of the state, K numbers of a decision, A choices, Z as in `returns`.
+Dimensions: N cars, B batch, P outputs, D numbers of the state, K numbers of a decision, A choices, Z numbers of a
+critic for each.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from rulka.agents.policy_gradient.distributions import Categoricals, SquashedGau
 
 
 class Rated(NamedTuple):
-    """What critics think of what a policy would do.
+    """How critics rate a policy's decision.
 
     Attributes:
         numbers: [2, B, A, Z] of the critics; A is 1 where a decision is numbers.
@@ -32,64 +33,35 @@ class Rated(NamedTuple):
     entropy: Tensor
 
 
-class Decisions(Protocol):
-    """A kind of decisions; it holds no weights, so one serves on every device."""
-
-    def make_critics(self, num_state: int, dense_hidden: int, num_atoms: int) -> Critics:
-        """Returns critics of such decisions with fresh weights from torch's global generator."""
-        ...
-
-    def greedy(self, outputs: Tensor) -> Tensor:
-        """Returns the decisions [N, ...] that are taken without exploring."""
-        ...
-
-    def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns decisions [N, ...] with noise, of which each car has its own measure [N]."""
-        ...
-
-    def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
-        """Has critics rate what a policy with outputs [B, P] would do in states [B, D]."""
-        ...
-
-    def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
-        """Has critics rate decisions [B, ...] that were taken; returns [2, B, Z]."""
-        ...
-
-
-def decisions_of(actions: ActionSpace) -> Decisions:
-    """Returns the kind of decisions of a space of actions."""
-    return ChosenActions(actions) if isinstance(actions, Choices) else NumberActions(actions)
-
-
 class ChosenActions:
-    """One of A choices, drawn from the policy, and with a probability of `noise` any of them alike."""
+    """One of A choices, drawn from the policy, and with a probability of `noise` any of them alike. No tensors."""
 
     def __init__(self, actions: Choices) -> None:
         self._num_choices, self._distribution = actions.num_choices, Categoricals(actions)
 
     def make_critics(self, num_state: int, dense_hidden: int, num_atoms: int) -> Critics:
-        """Returns critics that rate all choices of a state."""
+        """Returns critics that rate all choices of a state, with fresh weights from torch's global generator."""
         return Critics(num_state, dense_hidden, num_numbers=0, num_choices=self._num_choices, num_atoms=num_atoms)
 
     def greedy(self, outputs: Tensor) -> Tensor:
-        """Returns the likeliest choices [N] int64."""
+        """Returns the likeliest choices [N] int64 of outputs [N, P]."""
         return self._distribution.greedy(outputs)
 
     def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws choices [N]."""
+        """Draws choices [N] of outputs [N, P] with noise, of which each car has its own measure [N]."""
         drawn = self._distribution.sample(outputs, generator)
         uniform = torch.rand(noise.shape, generator=generator, device=noise.device)
         random = torch.randint(self._num_choices, drawn.shape, generator=generator, device=noise.device)
         return torch.where(uniform < noise, random, drawn)
 
     def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
-        """Rates all choices."""
+        """Has critics rate all choices in states [B, D], and says how likely they are by outputs [B, P]."""
         log_probs = outputs.log_softmax(dim=1)
         probability = log_probs.exp()
         return Rated(critics(state), probability, -(probability * log_probs).sum(dim=1))
 
     def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
-        """Picks what was chosen [B] out of what all choices are worth."""
+        """Returns the critics' numbers [2, B, Z] for the choices [B] that were taken."""
         return critics(state)[:, torch.arange(len(action), device=action.device), action]
 
 
@@ -116,13 +88,13 @@ class NumberActions:
         return middle + half * (decided + noise[:, None] * drawn).clamp(-1.0, 1.0)
 
     def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
-        """Rates the one decision."""
+        """Has critics rate the one decision of outputs [B, P] in states [B, D]."""
         numbers = critics(state, self._squashed(outputs))
         ones = torch.ones(len(state), 1, device=state.device)
         return Rated(numbers, ones, torch.zeros_like(ones[:, 0]))
 
     def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
-        """Rates decisions [B, K] as they were taken."""
+        """Returns the critics' numbers [2, B, Z] for decisions [B, K] that were taken."""
         middle, half = self._middle_and_half(action)
         return critics(state, (action - middle) / half)[:, :, 0]
 
@@ -132,3 +104,11 @@ class NumberActions:
     def _middle_and_half(self, like: Tensor) -> tuple[Tensor, Tensor]:
         low, high = like.new_tensor(self._low), like.new_tensor(self._high)
         return (high + low) / 2.0, (high - low) / 2.0
+
+
+Decisions = ChosenActions | NumberActions
+
+
+def decisions_of(actions: ActionSpace) -> Decisions:
+    """Returns the kind of decisions of a space of actions; it holds no weights, so one serves on every device."""
+    return ChosenActions(actions) if isinstance(actions, Choices) else NumberActions(actions)

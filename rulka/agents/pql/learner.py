@@ -1,158 +1,219 @@
-"""The learner of parallel Q-learning, Li et al. 2023, arXiv:2307.12983; begin with `update`.
+"""Parallel Q-learning (PQL), Li et al. 2023, arXiv:2307.12983: two critics, and a policy that maximises the first.
 
-This learner does what the paper's V-learner and P-learner do, at the ratios of `rulka.agents.pql.ratios`: one update
-after another, or, with `policy_process`, the policy in a process of its own (`rulka.agents.pql.elsewhere`). With large
-batches and many cars the former is also the synchronous shape of FastTD3 (Seo et al. 2025, arXiv:2505.22642).
-docs/algorithms/pql.md compares both with what is here.
+Begin with `PqlLearner.update`. It makes the updates of the paper's V-learner (`_learn_critics`) and P-learner
+(`PolicyHalf`) at exact ratios of each other and of the cars: one after another, or, with `policy_process`, the policy
+in a process of its own (`PolicyElsewhere`). With large batches and many cars the former is also the synchronous shape
+of FastTD3 (Seo et al. 2025, arXiv:2505.22642). docs/algorithms/pql.md compares both with what is here.
+
+Ratios follow from counts, never from a clock: of two neighbours one may do its next thing only where the other has done
+enough. So they are exact however slow anybody is. The paper's learners sleep for a time that is measured instead.
+
+Critics and policy see by one torso (encoder, float head, fusion), which the critics teach, as DrQ-v2 does (Yarats et
+al. 2021, arXiv:2107.09645): what a critic says of a policy's decisions is a poor teacher of seeing. So all weights have
+one owner: torso and critics the critics' half, trunk and heads the policy's; and a half reads what the other owns.
+Dimensions: N cars, B batch, P outputs of the policy, D numbers of the state, K numbers of a decision, A choices (1
+where a decision is numbers), Z numbers of a critic for each: 1, or the atoms; L frames, H x W pixels, F floats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from models.actor_critic import ClonePolicy
-from rulka.agents.averaging import RunningAverage
-from rulka.agents.metrics import MetricMeans, inspect_training
-from rulka.agents.pql.elsewhere import DECIDING_NAMES, PolicyElsewhere, copied_to_host
-from rulka.agents.pql.features import FeatureKeeper
-from rulka.agents.pql.halves import CriticHalf, PolicyHalf
-from rulka.agents.pql.network import fresh_parts
-from rulka.agents.pql.ratios import Ratios
-from rulka.agents.pql.replay import PqlReplay
-from rulka.agents.precision import Precision, autocast, faster_precision
-from rulka.agents.spec import AgentError, AgentSpec, Experience, Half, OtherHalf
+from models.critics import Critics
+from rulka.agents.learner import MetricMeans, PartRates, inspect_training
+from rulka.agents.networks import seeded
+from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features
+from rulka.agents.policy_gradient.network import ACTOR_PARTS, fresh_actor
+from rulka.agents.pql.decisions import Decisions, Rated, decisions_of
+from rulka.agents.precision import Precision, autocast
+from rulka.agents.spec import AgentSpec, Half, OtherHalf
 from rulka.buffers.experience import ExperienceBlock
-from rulka.device import CPU, Generators, weights_on_host
-from rulka.params import PqlParams
+from rulka.buffers.replay import Batch, Replay, make_batch
+from rulka.buffers.transitions import shaped_returns
+from rulka.device import CPU, Generators, device_of, state_on_host, weights_on_host
+from rulka.params import C51Params, MeanReturnParams, PqlParams
 from rulka.schedule import Moment
 
+ADAM_EPSILON = 1e-5
+SEEING, DECIDING = ("encoder", "float_head"), ("trunk", "heads")
+"""Parts of the network that the critics teach, and those that the policy learns."""
+DECIDING_NAMES = tuple(beginning for part in DECIDING for beginning in ACTOR_PARTS[part])
+"""How the names of the latter begin."""
+MOMENTS = "exp_avg", "exp_avg_sq"
+"""What Adam keeps of each weight, beside the number of its steps."""
 WAIT_S = 0.5
 """Longest wait for a policy that learns elsewhere, before the runtime looks at signals and clocks again."""
 
 
-class PqlLearner:
-    """Keeps experience in a ring and teaches critics and policy from random parts of it, at exact ratios.
+class Parts(NamedTuple):
+    """What learns, and how it is to be understood."""
+
+    network: ClonePolicy
+    critics: Critics
+    decisions: Decisions
+    returns: MeanReturns | CategoricalReturns
+
+
+def fresh_parts(spec: AgentSpec[PqlParams], seed: int, device: torch.device) -> Parts:
+    """Returns the policy of an agent and its critics, with the fresh weights of a seed, on a device."""
+    network = fresh_actor(spec, seed).to(device)
+    decisions, returns = decisions_of(spec.actions), returns_of(spec.settings.critic, device)
+    with seeded(seed + 1):
+        critics = decisions.make_critics(network.num_state, spec.network.dense_hidden, returns.num_atoms)
+    return Parts(network, critics.to(device), decisions, returns)
+
+
+class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
+    """Off-policy learner: a replay ring, and updates of critics and policy at exact ratios.
 
     Attributes:
         network: the policy, which collectors act with.
-        critics: what its decisions are worth; they are the learner's alone.
-        replay: the experience.
+        critics: rate its decisions; they are the learner's alone.
         version: grows by one with every `critic_updates_per_version` updates of the critics.
-        num_env_steps: decisions inserted so far, resets included.
-        precision: in which the body of the networks learns.
+        num_critic_updates: so far.
+        policy: the policy's half, or what is known of it here.
     """
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int = 0, device: torch.device = CPU) -> None:
-        params: PqlParams = spec.settings
-        self._params, self._ratios = params, Ratios.of(params)
-        self._spec, self._seed = spec, seed
         parts = fresh_parts(spec, seed, device)
-        self.network, self.critics, self._decisions, self._returns = parts
-        self.version = 0
-        self.num_env_steps = 0
-        self._budget_share, self._env_steps_elsewhere = 0.0, 0
-        self._device, self._generators = device, Generators(device, seed)
-        self.replay = PqlReplay(spec, device, self._generators.host)
-        self._average = RunningAverage(self.network, params.racer_tau)
-        self.precision: Precision = spec.precision
-        if self.precision == "measured":
-            self.precision = self._measure()
-        self._critic_half = CriticHalf(*parts, params, self.precision)
-        self._policy_half = PolicyHalf(*parts, params, self.precision)
-        self._features = FeatureKeeper(self.network, self.replay, params, self.precision)
+        super().__init__(spec, parts.network, ACTOR_PARTS, seed, device)
+        params = self._params
+        self.critics, self._decisions, self._returns = parts[1:]
+        self._slow_network = copy.deepcopy(self.network).requires_grad_(False)
+        self._slow_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.replay = make_replay(params, device, self._generators)
+        torso = [group for group in self._rates.groups if group["part"] in SEEING]
+        critics = {"part": "critics", "params": [*self.critics.parameters()]}
+        self._optimizer = torch.optim.Adam([*torso, critics], lr=0.0, eps=ADAM_EPSILON, foreach=True)
+        self.precision = self._chosen_precision(params.batch_size)
+        self.num_critic_updates = 0
+        self.policy = PolicyHalf(parts, params, self.precision)
         self._other: OtherHalf | None = None
         self._taught: Mapping[str, float] = {}
-        self._num_start_steps = params.start_steps
-
-    @property
-    def racer(self) -> ClonePolicy:
-        """The policy itself, or a running average of its weights."""
-        return self._average.network
-
-    @property
-    def moment(self) -> Moment:
-        """How far learning has come."""
-        return Moment(self.num_env_steps + self._env_steps_elsewhere, self._budget_share)
-
-    @property
-    def allowed_lag(self) -> None:
-        """Any: replayed experience is old anyhow."""
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes initial weights for the policy; the critics begin fresh."""
-        self.network.load_state_dict(dict(tensors))
-        self._critic_half.begin()
-        self._average.begin()
+        super().load_network(tensors)
+        self._slow_network.load_state_dict(self.network.state_dict())
+
+    # What it learns from, and when ------------------------------------------------------------------------------------
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
         del version
-        self._features.look(self.moment)
+        self._keep_features_while_frozen()
         self.replay.insert(block, collector)
         self.num_env_steps += block.is_reset.size
         self._keep_in_touch(0.0)
 
-    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
-        """Refuses: the critics learn from what the policy did itself."""
-        message = f"parallel Q-learning cannot learn from {len(blocks)} blocks of demonstrations; clone them instead"
-        raise AgentError(message)
-
-    def set_budget_share(self, share: float, env_steps_elsewhere: int = 0) -> None:
-        """Tells which share of the run's budget is used, and what other ranks have inserted, for schedules."""
-        self._budget_share, self._env_steps_elsewhere = share, env_steps_elsewhere
-
     def num_allowed_env_steps(self) -> int:
-        """Decisions to start with, those that belong to the next version, and as many ahead as the parameters say."""
-        params = self._params
-        due = self._ratios.steps_of(self._critic_half.num_updates + params.critic_updates_per_version)
-        return self._num_start_steps + due + params.max_steps_ahead
+        """How far collectors may run ahead: `start_steps`, those of the next version, and `max_steps_ahead`."""
+        due = self._num_wanted * self._params.steps_per_critic_update
+        return self._num_start_steps + due + self._params.max_steps_ahead
+
+    def is_ready(self) -> bool:
+        """True if the cars have gone far enough for all critic updates of the next version."""
+        num_counted = self.num_env_steps - self._num_start_steps
+        return num_counted // self._params.steps_per_critic_update >= self._num_wanted
+
+    @property
+    def _num_wanted(self) -> int:
+        """Updates of the critics that the next version has behind it."""
+        return self.num_critic_updates + self._params.critic_updates_per_version
+
+    def _num_policy_updates_due(self, num_critic_updates: int) -> int:
+        """Returns how many updates of the policy belong to so many of the critics."""
+        counted = max(0, num_critic_updates - self._params.critic_warmup_updates)
+        return counted // self._params.critic_updates_per_policy_update
+
+    def _is_policy_behind(self) -> bool:
+        """Whether the policy has not made the updates of the version before the last one."""
+        before = self.num_critic_updates - self._params.critic_updates_per_version
+        return self.policy.num_updates < self._num_policy_updates_due(before)
+
+    def _draw(self) -> Batch:
+        """Draws transitions of up to `n_steps` decisions, which go on past noise, as the paper's do."""
+        drawn = self.replay.draw(self._params.batch_size)
+        found, gamma = drawn.found, self._params.gamma.at(self.moment)
+        return make_batch(drawn, shaped_returns(found, found.num_steps, found.is_terminal, gamma), self._device)
+
+    # Its update -------------------------------------------------------------------------------------------------------
 
     def update(self) -> dict[str, float] | None:
-        """Makes the updates of one version, or returns None where the cars have not gone far enough for all of them."""
-        params, critics, policy = self._params, self._critic_half, self._policy_half
-        wanted = critics.num_updates + params.critic_updates_per_version
-        num_counted = self.num_env_steps - self._num_start_steps
+        """Makes the updates of one version; returns None if not `is_ready()`."""
         self._keep_in_touch(0.0)
-        if self._ratios.critic_updates_due(num_counted) < wanted:
+        if not self.is_ready():
             return None
         if self._is_policy_behind():
             self._keep_in_touch(WAIT_S)
             if self._is_policy_behind():
                 return {"waited_for_policy": 1.0}
-        self._features.look(self.moment)
-        moment, means = self.moment, MetricMeans()
-        critics.set_rates(moment)
+        self._keep_features_while_frozen()
+        params, policy, moment, means = self._params, self.policy, self.moment, MetricMeans()
+        self._rates.apply(self._optimizer, params.learning_rate.at(moment), moment)
         policy.set_rates(moment)
-        while critics.num_updates < wanted:
-            critics.learn(self.replay.draw(params.gamma.at(moment)), moment, means)
-            while self._other is None and policy.num_updates < self._ratios.policy_updates_due(critics.num_updates):
-                policy.learn(self.replay.draw_states(), moment, means)
+        for _ in range(params.critic_updates_per_version):
+            self._learn_critics(self._draw(), means)
+            while self._other is None and policy.num_updates < self._num_policy_updates_due(self.num_critic_updates):
+                policy.learn(*self.replay.draw_states(params.batch_size), moment, means)
         self._average.move()
         self.version += 1
         if self._other is not None:
-            self._other.permit(self._ratios.policy_updates_due(critics.num_updates), moment)
-        return means.result() | self._facts(num_counted, moment)
+            self._other.permit(self._num_policy_updates_due(self.num_critic_updates), moment)
+        return means.result() | self._facts(moment)
 
-    def _is_policy_behind(self) -> bool:
-        """Whether the policy has not made the updates of the version before the last one."""
-        before = self._critic_half.num_updates - self._params.critic_updates_per_version
-        return self._policy_half.num_updates < self._ratios.policy_updates_due(before)
+    def _learn_critics(self, batch: Batch, means: MetricMeans) -> None:
+        """Makes one gradient step of critics and torso, and moves the slow copies."""
+        is_warm = self.num_critic_updates >= self._params.critic_warmup_updates
+        with autocast(self.precision, self._device):
+            target = self._target(batch)
+            with torch.set_grad_enabled(is_warm):  # before that the cloned policy goes on seeing what it has seen
+                state = self.network.state(batch.image, batch.floats)
+            rated = self._decisions.rate_taken(self.critics, state, batch.action)
+        loss = self._returns.loss(rated, target).mean()
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        weights = [*self.critics.parameters(), *_learning(self._rates.groups, SEEING)]
+        norm = nn.utils.clip_grad_norm_(weights, self._params.max_grad_norm.at(self.moment))
+        self._optimizer.step()
+        self.num_critic_updates += 1
+        self._move_slow()
+        with torch.no_grad():
+            value = self._returns.mean(rated.detach())
+            means.add(
+                critic_loss=loss,
+                q_mean=value.mean(),
+                q_apart=(value[0] - value[1]).abs().mean(),
+                target_mean=self._returns.mean(self._returns.as_rated(target)).mean(),
+                grad_norm=norm,
+            )
 
-    def _keep_in_touch(self, timeout_s: float) -> None:
-        """Hears what the policy has learned elsewhere, and shows what it has not seen."""
-        if self._other is not None:
-            self._other.hear(timeout_s)
-            self._other.show(self.replay.numbers(), self.replay.copy_states)
+    @torch.no_grad()
+    def _target(self, batch: Batch) -> Tensor:
+        """Returns the target [B, Z] of both critics: slow ones rate what the policy would do next."""
+        seen = batch.next_image, batch.next_floats
+        outputs = self.network.read_out(self.network.trunk(self.network.state(*seen)))
+        rated = self._decisions.rate(self._slow_critics, self._slow_network.state(*seen), outputs)
+        return self._returns.target(rated.numbers, rated.probability, batch.reward, batch.discount)
 
-    def _facts(self, num_counted: int, moment: Moment) -> dict[str, float]:
-        params, num_critic, num_policy = self._params, self._critic_half.num_updates, self._policy_half.num_updates
-        return {
+    @torch.no_grad()
+    def _move_slow(self) -> None:
+        for slow, learning in ((self._slow_critics, self.critics), (self._slow_network, self.network)):
+            for kept, weight in zip(slow.parameters(), learning.parameters(), strict=True):
+                kept.lerp_(weight, self._params.target_tau)
+
+    def _facts(self, moment: Moment) -> dict[str, float]:
+        params, num_critic, num_policy = self._params, self.num_critic_updates, self.policy.num_updates
+        facts = {
             "learning_rate": params.learning_rate.at(moment),
             "policy_learning_rate": params.policy_learning_rate.at(moment),
             "gamma": params.gamma.at(moment),
@@ -161,117 +222,350 @@ class PqlLearner:
             "buffer_decisions": float(self.replay.num_rows),
             "critic_updates": float(num_critic),
             "policy_updates": float(num_policy),
-            "steps_per_critic_update": num_counted / num_critic,
+            "steps_per_critic_update": (self.num_env_steps - self._num_start_steps) / num_critic,
             "critic_updates_per_policy_update": max(0, num_critic - params.critic_warmup_updates) / max(1, num_policy),
             "num_samples": float(params.batch_size * params.critic_updates_per_version),
-            **self._facts_of_other(),
         }
+        if self._other is not None:
+            facts |= {"waited_for_policy": 0.0, "policy_restarts": float(self._other.num_restarts), **self._taught}
+        return facts
 
-    def _facts_of_other(self) -> dict[str, float]:
-        if self._other is None:
-            return {}
-        return {"waited_for_policy": 0.0, "policy_restarts": float(self._other.num_restarts), **self._taught}
+    # What else a learner does -----------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def values(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns what the first critic thinks of the policy [B] at images [B, L, H, W] and floats [B, F]."""
-        state = self.network.state(image, floats)
-        rated = self._decisions.rate(self.critics, state, self.network.read_out(self.network.trunk(state)))
+        """Returns the first critic's value [B] of the policy at images [B, L, H, W] and floats [B, F]."""
+        rated = self._rate(image, floats)
         return (rated.probability * self._returns.mean(rated.numbers[0])).sum(dim=1)
 
+    def _rate(self, image: Tensor, floats: Tensor) -> Rated:
+        state = self.network.state(image, floats)
+        return self._decisions.rate(self.critics, state, self.network.read_out(self.network.trunk(state)))
+
+    def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
+        return self._rate(image, floats).numbers
+
     def inspect(self) -> dict[str, float]:
-        """Looks closer at gradients and weights; see `rulka.agents.metrics`."""
-        if not self.version:
-            return {}
-        torso, _ = self._critic_half.optimizers
-        return inspect_training(self.network, torso) | inspect_training(self.network, self._policy_half.optimizer)
+        """Returns diagnostics of gradients and weights, by tags; changes nothing."""
+        return super().inspect() | (inspect_training(self.network, self.policy.optimizer) if self.version else {})
 
-    def _measure(self) -> Precision:
-        batch = self.replay.batch
-        batch.image.zero_()
-        floats = self.network.float_mean.expand(self._params.batch_size, -1)
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all but the experience."""
+        return super().state_dict() | {
+            "critics": weights_on_host(self.critics),
+            "slow_network": weights_on_host(self._slow_network),
+            "slow_critics": weights_on_host(self._slow_critics),
+            "num_critic_updates": self.num_critic_updates,
+            "policy": self.policy.state_dict(),
+        }
 
-        def run(precision: Precision) -> None:
-            with autocast(precision, self._device):
-                state = self.network.state(batch.image, floats)
-                rated = self._decisions.rate(self.critics, state, self.network.read_out(self.network.trunk(state)))
-            rated.numbers.sum().backward()
-            self.network.zero_grad(set_to_none=True)
-            self.critics.zero_grad(set_to_none=True)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes from a `state_dict`; `load_experience` or `forget_experience` has to follow."""
+        super().load_state_dict(state)
+        self.critics.load_state_dict(state["critics"])
+        self._slow_network.load_state_dict(state["slow_network"])
+        self._slow_critics.load_state_dict(state["slow_critics"])
+        self.num_critic_updates = int(state["num_critic_updates"])
+        self.policy.load_state_dict(state["policy"])
 
-        return faster_precision(run, self._device)
+    # The policy in another process; see `rulka.agents.spec.LearnsInHalves` --------------------------------------------
+
+    def _keep_in_touch(self, timeout_s: float) -> None:
+        """Receives what the policy has learned elsewhere, and shows it what it has not seen."""
+        if self._other is not None:
+            self._other.hear(timeout_s)
+            self._other.show(self.replay.numbers(), self.replay.copy_states)
 
     def make_half(self) -> Callable[[], Half] | None:
-        """Returns what builds the policy's half as it is now; see `rulka.agents.spec.LearnsInHalves`."""
+        """Returns a picklable builder of the policy's half as it is now; None if one process does all."""
         if not self._params.policy_process:
             return None
         state = {
             "network": self.network.state_dict(),
             "critics": self.critics.state_dict(),
-            "policy_half": self._policy_half.state_dict(),
-            "is_encoder_as_given": self._features.is_as_given,
+            "policy": self.policy.state_dict(),
+            "is_encoder_as_given": self._is_encoder_as_given,
         }
-        seed = self._seed + self._policy_half.num_updates
+        seed = self._seed + self.policy.num_updates
         spec = replace(self._spec, precision=self.precision)
-        return partial(PolicyElsewhere, spec, seed, self._device, copied_to_host(state))
+        return partial(PolicyElsewhere, spec, seed, self._device, _copied_to_host(state))
 
     def own_tensors(self) -> dict[str, Tensor]:
         """Returns torso and critics."""
-        network = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
-        seeing = {name: tensor for name, tensor in network.items() if not name.startswith(DECIDING_NAMES)}
-        return seeing | {f"critics.{name}": tensor for name, tensor in self.critics.state_dict().items()}
+        torso = {name: each for name, each in self.network.state_dict().items() if not name.startswith(DECIDING_NAMES)}
+        own = (("network", torso), ("critics", self.critics.state_dict()))
+        return {f"{owner}.{name}": tensor for owner, tensors in own for name, tensor in tensors.items()}
 
     def half_tensors(self) -> dict[str, Tensor]:
         """Returns trunk and heads of the policy, and the state of their optimizer."""
-        return self._policy_half.tensors()
+        return self.policy.tensors()
 
     def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
-        """Takes what the policy has learned elsewhere."""
-        self._policy_half.take(num_updates, tensors)
+        """Installs the policy after `num_updates` updates elsewhere (copied)."""
+        self.policy.take(num_updates, tensors)
         self._taught = metrics or self._taught
 
     def part_with(self, other: OtherHalf) -> None:
         """Has the policy learn elsewhere from now on."""
         self._other = other
 
+
+class PolicyHalf:
+    """Teaches the policy to do what the first critic rates best.
+
+    Attributes:
+        num_updates: so far.
+        optimizer: of trunk and heads.
+    """
+
+    def __init__(self, parts: Parts, params: PqlParams, precision: Precision) -> None:
+        self._network, self._critics, self._decisions, self._returns = parts
+        self._params = params
+        self._rates = PartRates(self._network, ACTOR_PARTS, params.rate_of)
+        groups = [group for group in self._rates.groups if group["part"] in DECIDING]
+        self.optimizer = torch.optim.Adam(groups, lr=0.0, eps=ADAM_EPSILON, foreach=True)
+        self._device = device_of(self._network)
+        self._precision: Precision = precision
+        self.num_updates = 0
+
+    def set_rates(self, moment: Moment) -> None:
+        """Sets the learning rates of a moment of the run."""
+        self._rates.apply(self.optimizer, self._params.policy_learning_rate.at(moment), moment)
+
+    def learn(self, image: Tensor, floats: Tensor, moment: Moment, means: MetricMeans) -> None:
+        """Makes one gradient step from images [B, L, H, W], or features [B, E], and floats [B, F]."""
+        self.num_updates += 1
+        with autocast(self._precision, self._device):
+            with torch.no_grad():
+                state = self._network.state(image, floats)
+            outputs = self._network.read_out(self._network.trunk(state))
+            rated = self._decisions.rate(self._critics, state, outputs)
+        value = (rated.probability * self._returns.mean(rated.numbers[0])).sum(dim=1).mean()
+        entropy = rated.entropy.mean()
+        means.add(policy_value=value, entropy=entropy)
+        weights = _learning(self._rates.groups, DECIDING)
+        if not weights:  # all of it is frozen
+            return
+        self.optimizer.zero_grad(set_to_none=True)
+        (-value - self._params.entropy_weight.at(moment) * entropy).backward(inputs=weights)
+        means.add(policy_grad_norm=nn.utils.clip_grad_norm_(weights, self._params.max_grad_norm.at(moment)))
+        self.optimizer.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns trunk and heads and the state of their optimizer, which is zeros before its first step."""
+        found: dict[str, Tensor] = {}
+        for name, weight in self._named():
+            state = self.optimizer.state.get(weight, {})
+            found[f"weight.{name}"] = weight.detach()
+            found[f"step.{name}"] = torch.as_tensor(state.get("step", 0.0), dtype=torch.float32)
+            for moment in MOMENTS:
+                found[f"{moment}.{name}"] = state[moment] if moment in state else torch.zeros_like(weight)
+        return found
+
+    @torch.no_grad()
+    def take(self, num_updates: int, tensors: Mapping[str, Tensor]) -> None:
+        """Installs the `tensors` of another one that has made so many updates; copies them."""
+        self.num_updates = num_updates
+        for name, weight in self._named():
+            weight.copy_(tensors[f"weight.{name}"])
+            step = tensors[f"step.{name}"]
+            if float(step) > 0.0:
+                state = {moment: tensors[f"{moment}.{name}"].to(weight, copy=True) for moment in MOMENTS}
+                self.optimizer.state[weight] = {"step": step.clone(), **state}
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, each) for name, each in self._network.named_parameters() if name.startswith(DECIDING_NAMES)]
+
     def state_dict(self) -> dict[str, Any]:
-        """Weights, slow copies, optimizers, counters and random state; not the experience."""
-        return {
-            "network": weights_on_host(self.network),
-            "critics": weights_on_host(self.critics),
-            "critic_half": self._critic_half.state_dict(),
-            "policy_half": self._policy_half.state_dict(),
-            "average": self._average.state_dict(),
-            **self._generators.state_dict(),
-            "version": self.version,
-            "num_env_steps": self.num_env_steps,
-            "num_start_steps": self._num_start_steps,
-            "is_encoder_as_given": self._features.is_as_given,
-        }
+        """Returns all but the weights of network and critics."""
+        return {"optimizer": state_on_host(self.optimizer.state_dict()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; `load_experience` or `forget_experience` has to follow."""
-        self.network.load_state_dict(state["network"])
-        self.critics.load_state_dict(state["critics"])
-        self._critic_half.load_state_dict(state["critic_half"])
-        self._policy_half.load_state_dict(state["policy_half"])
-        self._average.load_state_dict(state["average"])
-        self._generators.load_state_dict(state)
-        self.version, self.num_env_steps = int(state["version"]), int(state["num_env_steps"])
-        self._num_start_steps = int(state["num_start_steps"])
-        self._features.is_as_given = bool(state["is_encoder_as_given"])
+        """Resumes from a `state_dict`."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.num_updates = int(state["num_updates"])
 
-    def experience(self) -> Experience:
-        """What the ring holds; see `rulka.agents.spec.Learner`."""
-        return self.replay.experience()
 
-    def load_experience(self, experience: Experience) -> None:
-        """Goes on with what `experience` returned."""
-        self._features.look(self.moment)
-        self.replay.load_experience(experience)
+class PolicyElsewhere:
+    """The policy's half in a process of its own, a `Half` of `rulka.agents.spec`: the paper's P-learner.
 
-    def forget_experience(self) -> None:
-        """Empties the ring, which is filled anew before learning goes on."""
-        self.replay.clear()
-        # What fills it counts as little as it did the first time, or all of it would be learned from at once.
-        self._num_start_steps += self._params.start_steps
+    It has copies of the torso and the critics, which the other half owns, and a ring of states: only the observations
+    of blocks are shown to it.
+    """
+
+    def __init__(self, spec: AgentSpec[PqlParams], seed: int, device: torch.device, state: Mapping[str, Any]) -> None:
+        """Resumes from a state.
+
+        Args:
+            spec: of the agent, with the precision in which it learns.
+            seed: of what it draws.
+            device: where it learns.
+            state: network and critics, the half, and whether the encoder is as it was given.
+        """
+        self._params: PqlParams = spec.settings
+        self._precision: Precision = spec.precision
+        parts = fresh_parts(spec, seed, device)
+        self._network, self._critics = parts.network, parts.critics
+        self._network.load_state_dict(state["network"])
+        self._critics.load_state_dict(state["critics"])
+        self._half = PolicyHalf(parts, self._params, self._precision)
+        self._half.load_state_dict(state["policy"])
+        self._rates = PartRates(self._network, ACTOR_PARTS, self._params.rate_of)
+        self._replay = make_replay(self._params, device, Generators(device, seed))
+        self._is_encoder_as_given = bool(state["is_encoder_as_given"])
+        self._moment = Moment(0)
+        self._num_blocks = 0
+
+    @property
+    def num_updates(self) -> int:
+        """So far, those before it began among them."""
+        return self._half.num_updates
+
+    @property
+    def can_learn(self) -> bool:
+        """True if it has seen anything."""
+        return self._replay.has_states()
+
+    def insert(self, block: ExperienceBlock) -> None:
+        """Copies states in."""
+        self._keep_features_while_frozen()
+        self._replay.insert(block, self._num_blocks)  # a stream of its own: no transition runs across blocks
+        self._num_blocks += 1
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes torso and critics."""
+        for name, network in (("network.", self._network), ("critics.", self._critics)):
+            found = {key.removeprefix(name): tensor for key, tensor in tensors.items() if key.startswith(name)}
+            network.load_state_dict(network.state_dict() | found)
+
+    def learn(self, moment: Moment) -> dict[str, float]:
+        """Makes one update from random states."""
+        self._moment = moment
+        self._keep_features_while_frozen()
+        self._half.set_rates(moment)
+        means = MetricMeans()
+        self._half.learn(*self._replay.draw_states(self._params.batch_size), moment, means)
+        return {name: value for name, value in means.result().items() if name != "gradient_steps"}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns trunk and heads of the policy, and the state of their optimizer."""
+        return self._half.tensors()
+
+    def _keep_features_while_frozen(self) -> None:
+        self._is_encoder_as_given &= is_frozen(self._rates, self._moment)
+        keep_features(self._replay, self._network, self._precision, self._params.batch_size, self._is_encoder_as_given)
+
+
+def make_replay(params: PqlParams, device: torch.device, generators: Generators) -> Replay:
+    """Returns an empty ring for critics or policy."""
+    return Replay(params.buffer_steps, params.n_steps, device, generators.host, past_exploring=True)
+
+
+def _learning(groups: list[dict[str, Any]], parts: tuple[str, ...]) -> list[nn.Parameter]:
+    """Returns the weights of some parts that are not frozen."""
+    weights = (weight for group in groups if group["part"] in parts for weight in group["params"])
+    return [weight for weight in weights if weight.requires_grad]
+
+
+def _copied_to_host(state: Any) -> Any:
+    """Returns copies of all tensors in nested dictionaries and lists, in main memory."""
+    return copy.deepcopy(state_on_host(state))
+
+
+# What critics say of a return -----------------------------------------------------------------------------------------
+
+
+def returns_of(critic: MeanReturnParams | C51Params, device: torch.device) -> MeanReturns | CategoricalReturns:
+    """Returns how critics are to be read and taught."""
+    return CategoricalReturns(critic, device) if isinstance(critic, C51Params) else MeanReturns()
+
+
+class MeanReturns:
+    """A critic says the mean; its loss is the squared error.
+
+    Attributes:
+        num_atoms: Z.
+    """
+
+    num_atoms = 1
+
+    def mean(self, rated: Tensor) -> Tensor:
+        """Returns mean returns [...] of outputs [..., Z] of critics."""
+        return rated[..., 0]
+
+    def target(self, rated: Tensor, probability: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        """Returns reward + discount * the smaller mean, [B, Z].
+
+        Args:
+            rated: [2, B, A, Z] of the state that follows, by slow critics.
+            probability: [B, A] of each choice there; of the critics that which thinks less of them is believed.
+            reward: [B] of the transition.
+            discount: [B] factor of what follows.
+        """
+        value = (self.mean(rated) * probability).sum(dim=2).amin(dim=0)
+        return (reward + discount * value)[:, None]
+
+    def loss(self, rated: Tensor, target: Tensor) -> Tensor:
+        """Returns the losses [B] of both critics [2, B, Z] together: squared errors, halved."""
+        return 0.5 * (rated - target.detach()).square().sum(dim=(0, 2))
+
+    def as_rated(self, target: Tensor) -> Tensor:
+        """Returns a target [B, Z] as a critic would put it out."""
+        return target
+
+
+class CategoricalReturns:
+    """A critic says how likely each of some returns is (C51); its loss is the cross-entropy.
+
+    Bellemare et al. 2017, arXiv:1707.06887. Methods as those of `MeanReturns`.
+    """
+
+    def __init__(self, critic: C51Params, device: torch.device) -> None:
+        self.num_atoms = critic.atoms
+        self._support = torch.linspace(critic.least, critic.most, critic.atoms, device=device)
+
+    def mean(self, rated: Tensor) -> Tensor:
+        """Returns the mean over the atoms."""
+        return (rated.softmax(dim=-1) * self._support).sum(dim=-1)
+
+    def target(self, rated: Tensor, probability: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        """Returns the distribution of the critic with the smaller mean, moved and projected, [B, Z]."""
+        mixture = (rated.softmax(dim=-1) * probability[..., None]).sum(dim=2)
+        smaller = (mixture * self._support).sum(dim=-1).argmin(dim=0)
+        chosen = mixture[smaller, torch.arange(len(reward), device=reward.device)]
+        return project_returns(chosen, reward, discount, self._support)
+
+    def loss(self, rated: Tensor, target: Tensor) -> Tensor:
+        """Returns cross-entropies [B], those of both critics together."""
+        return categorical_loss(rated, target).sum(dim=0)
+
+    def as_rated(self, target: Tensor) -> Tensor:
+        """Returns the logarithms of probabilities [B, Z]."""
+        return target.clamp(min=1e-12).log()
+
+
+def project_returns(probability: Tensor, reward: Tensor, discount: Tensor, support: Tensor) -> Tensor:
+    """Returns probabilities [B, Z] of reward + discount * atom, each shared by the two atoms that it lies between.
+
+    Algorithm 1 of the paper.
+
+    Args:
+        probability: [B, Z] of the return that follows.
+        reward: [B] paid before it.
+        discount: [B] factor of it; 0 where nothing follows.
+        support: [Z] returns of the atoms, rising; what lies beyond the first or last counts as these.
+    """
+    distance = support[1] - support[0]
+    returns = (reward[:, None] + discount[:, None] * support).clamp(support[0], support[-1])
+    place = (returns - support[0]) / distance
+    lower = place.floor().clamp(0, len(support) - 2)
+    share = place - lower  # of the upper atom
+    index = lower.long()
+    result = torch.zeros_like(probability)
+    result.scatter_add_(1, index, probability * (1.0 - share))
+    return result.scatter_add_(1, index + 1, probability * share)
+
+
+def categorical_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Returns the cross-entropies [...] of probabilities [..., Z] under logits [..., Z]; no gradient flows to them."""
+    return -(target.detach() * functional.log_softmax(logits, dim=-1)).sum(dim=-1)

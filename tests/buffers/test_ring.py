@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
-from rulka.buffers.storage import NO_SLOT, BlockBuffer
+from rulka.buffers.ring import NO_SLOT, BlockRing
 from rulka.buffers.transitions import Transitions, find_transitions
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
 MakeStream = Callable[..., list[ExperienceBlock]]
 
 
-def every_row(buffer: BlockBuffer) -> np.ndarray:
-    rows = np.arange(buffer.num_rows)
-    return rows[~buffer.arrays.is_reset.reshape(-1)[rows]]
+def every_row(ring: BlockRing) -> np.ndarray:
+    rows = np.arange(ring.num_rows)
+    return rows[~ring.arrays.is_reset.reshape(-1)[rows]]
 
 
 class SlowStreams:
@@ -71,30 +71,30 @@ class SlowStreams:
         }
 
 
-def names(buffer: BlockBuffer, index: np.ndarray) -> np.ndarray:
-    return buffer.arrays.floats.reshape(-1, SPEC.num_floats)[index, 1]
+def names(ring: BlockRing, index: np.ndarray) -> np.ndarray:
+    return ring.arrays.floats.reshape(-1, SPEC.num_floats)[index, 1]
 
 
 @pytest.mark.parametrize("max_steps", [1, 3, 8])
 def test_transitions_equal_the_slow_twin(make_stream: MakeStream, max_steps: int):
-    buffer, twin = BlockBuffer(SPEC, num_slots=6), SlowStreams()
+    ring, twin = BlockRing(SPEC, num_slots=6), SlowStreams()
     streams = [make_stream(SPEC, 3, stream) for stream in range(2)]
     for blocks in zip(*streams, strict=True):  # collectors take turns
         for stream, block in enumerate(blocks):
-            buffer.insert(block, stream)
+            ring.insert(block, stream)
             twin.insert(block, stream)
-    buffer.check_valid()
-    rows = every_row(buffer)
-    found = find_transitions(buffer.arrays, rows, max_steps)
+    ring.check_valid()
+    rows = every_row(ring)
+    found = find_transitions(ring.arrays, rows, max_steps)
     lengths = set()
     for b in range(len(rows)):
-        expected = twin.transition(float(names(buffer, found.observation[[b]])[0]), max_steps)
+        expected = twin.transition(float(names(ring, found.observation[[b]])[0]), max_steps)
         count = int(found.num_steps[b])
         assert count == len(expected["reward"])
         np.testing.assert_array_equal(found.reward[b, :count], np.float32(expected["reward"]))
         assert not found.reward[b, count:].any()
         assert found.is_terminal[b] == expected["is_terminal"]
-        assert names(buffer, found.next_observation[[b]])[0] == np.float32(expected["next_name"])
+        assert names(ring, found.next_observation[[b]])[0] == np.float32(expected["next_name"])
         assert found.potential[b] == np.float32(expected["potential"])
         assert found.next_potential[b] == np.float32(expected["next_potential"])
         assert found.action[b] == expected["action"]
@@ -109,34 +109,34 @@ def test_a_race_of_ten_decisions_gives_ten_transitions(make_stream: MakeStream):
     (block,) = make_stream(spec, 1, end_share=0.0)
     block.is_greedy[...] = True
     block.terminated[9], block.is_reset[10] = True, True
-    buffer = BlockBuffer(spec, 2)
-    buffer.insert(block, 0)
+    ring = BlockRing(spec, 2)
+    ring.insert(block, 0)
     rows = np.arange(10)
-    found = find_transitions(buffer.arrays, rows, 3)
+    found = find_transitions(ring.arrays, rows, 3)
     assert found.num_steps.tolist() == [3] * 8 + [2, 1]
     assert found.is_terminal.tolist() == [False] * 7 + [True] * 3
-    single = find_transitions(buffer.arrays, rows, 1)
+    single = find_transitions(ring.arrays, rows, 1)
     assert float(single.reward.sum()) == pytest.approx(float(block.reward[:10].sum()), abs=1e-5)
-    np.testing.assert_array_equal(names_of(buffer, single.next_observation), block.floats[1:11, 0, 1])
+    np.testing.assert_array_equal(names_of(ring, single.next_observation), block.floats[1:11, 0, 1])
 
 
-def names_of(buffer: BlockBuffer, index: np.ndarray) -> np.ndarray:
-    return buffer.arrays.floats.reshape(-1, buffer.spec.num_floats)[index, 1]
+def names_of(ring: BlockRing, index: np.ndarray) -> np.ndarray:
+    return ring.arrays.floats.reshape(-1, ring.spec.num_floats)[index, 1]
 
 
 def test_exploring_cuts_before_it_but_may_begin_a_transition(make_stream: MakeStream):
     spec = BlockSpec(num_steps=4, num_cars=1, height=2, width=2, num_floats=4)
     (block,) = make_stream(spec, 1, end_share=0.0)
     block.is_greedy[:, 0] = [True, False, True, True]
-    buffer = BlockBuffer(spec, 2)
-    buffer.insert(block, 0)
-    assert find_transitions(buffer.arrays, np.arange(4), 3).num_steps.tolist() == [1, 3, 2, 1]
+    ring = BlockRing(spec, 2)
+    ring.insert(block, 0)
+    assert find_transitions(ring.arrays, np.arange(4), 3).num_steps.tolist() == [1, 3, 2, 1]
 
 
 def test_ring_forgets_the_oldest_and_links_survive(make_stream: MakeStream):
     """Random insertions of three collectors, some restarting: links lead to the right observation at all times."""
     rng = np.random.default_rng(0)
-    buffer = BlockBuffer(SPEC, num_slots=5)
+    ring = BlockRing(SPEC, num_slots=5)
     streams = {stream: iter(make_stream(SPEC, 40, stream)) for stream in range(3)}
     fresh, num_restarts = 3, 0
     for number in range(60):
@@ -144,89 +144,87 @@ def test_ring_forgets_the_oldest_and_links_survive(make_stream: MakeStream):
         if rng.random() < 0.15:
             streams[collector] = iter(make_stream(SPEC, 40, fresh))
             fresh, num_restarts = fresh + 1, num_restarts + 1
-        buffer.insert(next(streams[collector]), collector)
-        buffer.check_valid()
-        assert buffer.num_blocks == min(number + 1, 5)
-        assert buffer.num_rows == buffer.num_blocks * 15
-        found = find_transitions(buffer.arrays, every_row(buffer), 4)
-        start, end = names(buffer, found.observation), names(buffer, found.next_observation)
+        ring.insert(next(streams[collector]), collector)
+        ring.check_valid()
+        assert ring.num_blocks == min(number + 1, 5)
+        assert ring.num_rows == ring.num_blocks * 15
+        found = find_transitions(ring.arrays, every_row(ring), 4)
+        start, end = names(ring, found.observation), names(ring, found.next_observation)
         np.testing.assert_allclose(end - start, found.num_steps, atol=1e-2)
     assert num_restarts > 3
 
 
 def test_a_restarted_collector_begins_a_new_stream(make_stream: MakeStream):
-    buffer = BlockBuffer(SPEC, num_slots=4)
-    buffer.insert(make_stream(SPEC, 1, stream=0)[0], stream=7)
-    buffer.insert(make_stream(SPEC, 1, stream=1)[0], stream=7)
-    assert (buffer.arrays.next_slot == NO_SLOT).all()
+    ring = BlockRing(SPEC, num_slots=4)
+    ring.insert(make_stream(SPEC, 1, stream=0)[0], stream=7)
+    ring.insert(make_stream(SPEC, 1, stream=1)[0], stream=7)
+    assert (ring.arrays.next_slot == NO_SLOT).all()
 
 
 def test_streams_that_look_alike_are_not_mixed(make_stream: MakeStream):
     """Every observation is the same here: only the streams' numbers tell which block continues which."""
     (block,) = make_stream(SPEC, 1)
     block.floats[...] = 0
-    buffer = BlockBuffer(SPEC, num_slots=2)
+    ring = BlockRing(SPEC, num_slots=2)
     for stream in (0, 1, 1):  # the third overwrites the only block of stream 0
-        buffer.insert(block, stream)
-    assert buffer.arrays.next_slot.tolist() == [NO_SLOT, 0]
-    buffer.insert(block, 0)
-    assert buffer.arrays.next_slot.tolist() == [NO_SLOT, NO_SLOT]
+        ring.insert(block, stream)
+    assert ring.arrays.next_slot.tolist() == [NO_SLOT, 0]
+    ring.insert(block, 0)
+    assert ring.arrays.next_slot.tolist() == [NO_SLOT, NO_SLOT]
 
 
 def test_inserting_copies(make_stream: MakeStream):
     (block,) = make_stream(SPEC, 1)
-    buffer = BlockBuffer(SPEC, num_slots=2)
-    buffer.insert(block, 0)
-    before = buffer.arrays.floats[0].copy()
+    ring = BlockRing(SPEC, num_slots=2)
+    ring.insert(block, 0)
+    before = ring.arrays.floats[0].copy()
     block.floats[...] = -1
-    np.testing.assert_array_equal(buffer.arrays.floats[0], before)
+    np.testing.assert_array_equal(ring.arrays.floats[0], before)
 
 
 def test_wrong_shapes_are_refused(make_stream: MakeStream):
-    buffer = BlockBuffer(SPEC, num_slots=2)
+    ring = BlockRing(SPEC, num_slots=2)
     other = BlockSpec(num_steps=4, num_cars=3, height=2, width=2, num_floats=4)
     with pytest.raises(ValueError, match="does not fit"):
-        buffer.insert(make_stream(other, 1)[0], 0)
+        ring.insert(make_stream(other, 1)[0], 0)
     with pytest.raises(ValueError, match="at least two"):
-        BlockBuffer(SPEC, num_slots=1)
+        BlockRing(SPEC, num_slots=1)
 
 
 def test_gathered_observations_are_those_pointed_at(make_stream: MakeStream):
-    buffer = BlockBuffer(SPEC, num_slots=3)
+    ring = BlockRing(SPEC, num_slots=3)
     for block in make_stream(SPEC, 3):
-        buffer.insert(block, 0)
-    found: Transitions = find_transitions(buffer.arrays, every_row(buffer), 2)
-    image = torch.zeros((len(found.action), 1, 2, 2), dtype=torch.uint8)
-    floats = torch.zeros((len(found.action), 4))
-    buffer.gather("image", found.next_observation, image)
-    buffer.gather("floats", found.next_observation, floats)
+        ring.insert(block, 0)
+    found: Transitions = find_transitions(ring.arrays, every_row(ring), 2)
+    image, floats = (ring.gather(name, found.next_observation) for name in ("image", "floats"))
+    assert image.shape == (len(found.action), 1, 2, 2)
     np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
-    np.testing.assert_array_equal(floats[:, 1], names(buffer, found.next_observation))
+    np.testing.assert_array_equal(floats[:, 1], names(ring, found.next_observation))
 
 
 def test_a_transition_costs_less_than_it_may(make_stream: MakeStream):
     """At most 5.2 kB at 64 x 64 with 184 floats."""
     spec = BlockSpec(num_steps=64, num_cars=2, height=64, width=64, num_floats=184)
-    buffer = BlockBuffer(spec, num_slots=2)
-    num_bytes = sum(array.nbytes for array in buffer.arrays)
+    ring = BlockRing(spec, num_slots=2)
+    num_bytes = sum(array.nbytes for array in ring.arrays)
     assert num_bytes / (2 * 64 * 2) < 5200
 
 
 def test_blocks_of_actions_are_read_as_they_were_written() -> None:
     """Three actions a decision: the ring keeps [T, N, 3], a transition has the first block, whatever its length."""
     spec = BlockSpec(num_steps=4, num_cars=2, height=2, width=2, num_floats=4, decision_shape=(3,))
-    buffer = BlockBuffer(spec, 3)
+    ring = BlockRing(spec, 3)
     rng = np.random.default_rng(0)
     blocks = []
     for number in range(4):  # the first is overwritten by the last
         block = new_block(spec)
         block.action[:] = rng.integers(0, 12, block.action.shape)
         block.is_greedy[:] = True
-        buffer.insert(block, number)
+        ring.insert(block, number)
         blocks.append(block.action.copy())
-    assert buffer.arrays.action.shape == (3, 4, 2, 3)
-    rows = rng.integers(0, buffer.num_rows, 50)
-    found = find_transitions(buffer.arrays, rows, 2)
+    assert ring.arrays.action.shape == (3, 4, 2, 3)
+    rows = rng.integers(0, ring.num_rows, 50)
+    found = find_transitions(ring.arrays, rows, 2)
     expected = np.stack([blocks[3], blocks[1], blocks[2]]).reshape(-1, 3)[rows]
     np.testing.assert_array_equal(found.action, expected)
     assert found.action.dtype == np.int64
@@ -257,26 +255,24 @@ def test_several_frames_are_stored_once_and_seen_as_they_were(make_stream: MakeS
     for blocks in streams:  # the images of one race differ in every decision
         for block in blocks:
             assert block.is_reset.any() or block.num_transitions == block.is_reset.size
-    buffer = BlockBuffer(streams[0][0].spec, 6)
-    buffer.keep("mean", lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None])
+    ring = BlockRing(streams[0][0].spec, 6)
+    ring.keep("mean", lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None])
     slots = {}
     for pair in zip(*streams, strict=True):
         for stream, block in enumerate(pair):
-            slots[buffer.insert(block, stream)] = block
-    assert buffer.arrays.image.shape == (6, SPEC.num_steps + frames, SPEC.num_cars, 4)
+            slots[ring.insert(block, stream)] = block
+    assert ring.arrays.image.shape == (6, SPEC.num_steps + frames, SPEC.num_cars, 4)
     rows = SPEC.num_cars * (SPEC.num_steps + 1)
     for slot, block in slots.items():
-        out = torch.empty(rows, frames, 2, 2, dtype=torch.uint8)
         index = slot * rows + np.random.default_rng(0).permutation(rows)
-        buffer.gather("image", index, out)
+        out = ring.gather("image", index)
         expected = torch.from_numpy(block.image.reshape(rows, frames, 2, 2)[index - slot * rows])
         assert torch.equal(out, expected)
-        kept = torch.empty(rows, 1)
-        buffer.gather("mean", index, kept)
+        kept = ring.gather("mean", index)
         torch.testing.assert_close(kept[:, 0], expected.float().mean(dim=(1, 2, 3)))
-    other = BlockBuffer(buffer.spec, 6)
-    other.load_ring(buffer.ring_state(), {number: buffer.block_arrays(number) for number in buffer.numbers()})
-    assert np.array_equal(other.arrays.image, buffer.arrays.image)
+    other = BlockRing(ring.spec, 6)
+    other.load_ring(ring.ring_state(), {number: ring.block_arrays(number) for number in ring.numbers()})
+    assert np.array_equal(other.arrays.image, ring.arrays.image)
 
 
 @pytest.mark.parametrize("frames", [1, 3])
@@ -291,7 +287,7 @@ def test_what_is_kept_in_the_place_of_images_is_what_was_made_of_them(
     def derive(image: torch.Tensor, floats: torch.Tensor) -> torch.Tensor:
         return torch.stack([image.float().mean(dim=(1, 2, 3)), floats[:, 1]], dim=1).to(dtype)
 
-    full, lean = BlockBuffer(blocks[0].spec, 4), BlockBuffer(blocks[0].spec, 4, with_images=False)
+    full, lean = BlockRing(blocks[0].spec, 4), BlockRing(blocks[0].spec, 4, with_images=False)
     for ring in (full, lean):
         ring.keep("made", derive)
         for block in blocks:
@@ -300,25 +296,21 @@ def test_what_is_kept_in_the_place_of_images_is_what_was_made_of_them(
     assert torch.equal(lean.derived["made"], full.derived["made"])
     assert len(lean.derived["made"].unique()) > 2
 
-    resumed = BlockBuffer(lean.spec, 4, with_images=False)
+    resumed = BlockRing(lean.spec, 4, with_images=False)
     resumed.keep("made", derive)
     resumed.load_ring(lean.ring_state(), {number: lean.block_arrays(number) for number in lean.numbers()})
     assert torch.equal(resumed.derived["made"], lean.derived["made"])
     np.testing.assert_array_equal(resumed.arrays.action, lean.arrays.action)
-    copied = BlockBuffer(lean.spec, 4, with_images=False)
-    copied.keep("made", derive)
-    copied.load_state_dict(lean.state_dict())
-    assert torch.equal(copied.derived["made"], lean.derived["made"])
 
 
 def test_images_that_are_not_stored_are_not_asked_for(make_stream: MakeStream) -> None:
-    full, lean = BlockBuffer(SPEC, 4), BlockBuffer(SPEC, 4, with_images=False)
+    full, lean = BlockRing(SPEC, 4), BlockRing(SPEC, 4, with_images=False)
     for ring in (full, lean):
         ring.insert(make_stream(SPEC, 1)[0], 0)
     with pytest.raises(ValueError, match="images of what is stored are not"):
         lean.keep("mean", lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None])
     pieces = {number: full.block_arrays(number) for number in full.numbers()}
-    other = BlockBuffer(SPEC, 4, with_images=False)
+    other = BlockRing(SPEC, 4, with_images=False)
     other.keep("mean", lambda image, _floats: image.float().mean(dim=(1, 2, 3))[:, None])
     with pytest.raises(ValueError, match=r"stored are images, wanted are \['mean'\]"):
         other.load_ring(full.ring_state(), pieces)

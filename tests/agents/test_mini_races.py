@@ -1,11 +1,11 @@
-"""The mini-race rules: clock distribution, lengths, discounts, shaping."""
+"""The rules of mini-races: clock distribution, lengths, discounts, shaping."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rulka.buffers.mini_race import ClockRule, draw_clocks, place_in_mini_races
+from rulka.agents.iqn.learner import ClockRule, draw_clocks, mini_race_returns
 from rulka.buffers.transitions import Transitions
 
 RULE = ClockRule(horizon=140, long_term=40, max_term=5)
@@ -47,11 +47,9 @@ def test_every_clock_has_its_exact_probability():
     ],
 )
 def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, discount: float):
-    race = place_in_mini_races(transitions([1, 1, 1], is_terminal=is_terminal), np.array([clock]), 0.5, 140)
+    race = mini_race_returns(transitions([1, 1, 1], is_terminal=is_terminal), np.array([clock]), 0.5, 140)
     assert race.reward.tolist() == [reward]
     assert race.discount.tolist() == [discount]
-    assert race.clock.tolist() == [clock]
-    assert race.next_clock.tolist() == [clock + 3]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +63,7 @@ def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, d
 )
 def test_shaping_by_hand(clock: int, is_terminal: bool, expected: float):
     found = transitions([2, 2], is_terminal=is_terminal, potential=4.0, next_potential=8.0)
-    race = place_in_mini_races(found, np.array([clock]), 0.5, 140)
+    race = mini_race_returns(found, np.array([clock]), 0.5, 140)
     assert race.reward.tolist() == [expected]
 
 
@@ -76,7 +74,7 @@ def test_shaping_telescopes():
     total, factor = 0.0, 1.0
     for clock in range(140):
         found = transitions([0.0], potential=potentials[clock], next_potential=potentials[clock + 1])
-        race = place_in_mini_races(found, np.array([clock]), gamma, 140)
+        race = mini_race_returns(found, np.array([clock]), gamma, 140)
         total += factor * float(race.reward[0])
         factor *= float(race.discount[0])
     assert factor == 0.0
@@ -89,14 +87,14 @@ def test_value_of_a_constant_reward_is_the_time_left():
         value = np.zeros(150)
         for _ in range(140):
             for clock in range(140):
-                race = place_in_mini_races(transitions([1.0] * length), np.array([clock]), 1.0, 140)
-                value[clock] = race.reward[0] + race.discount[0] * value[int(race.next_clock[0])]
+                race = mini_race_returns(transitions([1.0] * length), np.array([clock]), 1.0, 140)
+                value[clock] = race.reward[0] + race.discount[0] * value[clock + length]
             if np.array_equal(value[:140], np.arange(140, 0, -1)):
                 break
         np.testing.assert_allclose(value[:140], np.arange(140, 0, -1))
 
 
-def test_the_compiled_loop_is_the_formula_on_arrays():
+def test_returns_are_the_formula_on_arrays():
     """Any transitions: rewards up to the end of the mini-race count, discounted, and nothing follows an end."""
     rng = np.random.default_rng(0)
     batch, max_steps, horizon, discount = 500, 4, 20, 0.9
@@ -114,9 +112,8 @@ def test_the_compiled_loop_is_the_formula_on_arrays():
     factor = np.where(has_end, 0.0, discount**num_counted)
     expected = (reward * discount**steps * (steps < num_counted[:, None])).sum(axis=1)
     expected += factor * next_potential - potential
-    race = place_in_mini_races(found, clock, discount, horizon)
+    race = mini_race_returns(found, clock, discount, horizon)
     np.testing.assert_allclose(race.reward, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(race.discount, factor, rtol=1e-6)
-    np.testing.assert_array_equal(race.next_clock, clock + num_steps)
     assert has_end.any()
     assert not has_end.all()

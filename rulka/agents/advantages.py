@@ -1,19 +1,82 @@
-"""Least-squares temporal differences: the linear value that agrees with its own lambda-returns, solved for.
+"""Advantages and values of a policy that acted itself: generalised advantage estimation, and a value solved for.
 
-Sources: Bradtke & Barto 1996 (LSTD); Boyan 1999 (LSTD(lambda)). Deviation: a ridge, as a network has more features
-than a few races can tell apart. Returns are those of `rulka.losses.gae`: they bootstrap at the end of a block.
+Sources: Schulman et al. 2015 (GAE), arXiv:1506.02438, with bootstrapping at time limits;
+Bradtke & Barto 1996 (LSTD); Boyan 1999 (LSTD(lambda)). Deviation of the latter: a ridge, as a network has more features
+than a few races can tell apart.
 Dimensions: T decisions, N cars, W features, C columns (W features and a 1), M decisions that are no resets.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rulka.losses.gae import Endings, estimate_advantages
+
+class Endings(NamedTuple):
+    """How decisions ended, all [T, N] bool; see `rulka.buffers.experience`.
+
+    Attributes:
+        terminated: nothing follows: the next value counts as 0.
+        truncated: the race went on, unseen: the next value counts, further rewards do not.
+        is_reset: no transition at all.
+    """
+
+    terminated: Tensor
+    truncated: Tensor
+    is_reset: Tensor
+
+
+class Advantages(NamedTuple):
+    """Both [T, N] float32, 0 and the value itself where a decision is a reset."""
+
+    advantage: Tensor
+    returns: Tensor
+
+
+def estimate_advantages(
+    reward: Tensor, value: Tensor, endings: Endings, discount: float, trace_decay: float
+) -> Advantages:
+    """Estimates how much better every action was than the policy's average.
+
+    Args:
+        reward: [T, N] for each decision.
+        value: [T + 1, N] of the observation before each decision, and of the last one. After a decision that ended a
+            race, the next row still belongs to that race: it is its last observation.
+        endings: how each decision ended.
+        discount: gamma in [0, 1].
+        trace_decay: lambda in [0, 1]; 0 looks one step ahead, 1 sums all rewards.
+
+    Returns:
+        Advantages, and the returns (advantage + value) that values should predict.
+    """
+    is_last = endings.terminated | endings.truncated
+    next_value = torch.where(endings.terminated, 0.0, value[1:])
+    error = reward + discount * next_value - value[:-1]
+    advantage = torch.zeros_like(error)
+    carried = torch.zeros_like(error[0])
+    for step in range(len(error) - 1, -1, -1):
+        carried = error[step] + discount * trace_decay * torch.where(is_last[step], 0.0, carried)
+        carried = torch.where(endings.is_reset[step], 0.0, carried)
+        advantage[step] = carried
+    return Advantages(advantage, advantage + value[:-1])
+
+
+def explained_variance(value: Tensor, returns: Tensor) -> float:
+    """Returns 1 for values [B] that equal the returns [B], 0 for a constant, less for worse.
+
+    0 where all returns are equal, as one alone is; NaN where there are none.
+    """
+    if not len(returns):
+        return math.nan
+    variance = float(returns.var(correction=0))
+    if variance == 0.0:
+        return 0.0
+    return 1.0 - float((returns - value).var(correction=0)) / variance
+
 
 CARS_AT_ONCE = 32
 """Bounds the memory that is needed, which is some five times that of the features of so many cars, in float64."""
@@ -35,7 +98,7 @@ def solve_linear_value(
     ridge: float,
     total: Callable[[Tensor], Tensor] | None = None,
 ) -> LinearValue:
-    """Finds the linear value nearest, in squares, to the lambda-returns that it predicts itself.
+    """Finds the linear value nearest, in squares, to the lambda-returns that it predicts itself (LSTD(lambda)).
 
     A value fitted to returns that bootstrap from an untrained one keeps a share of its error, however good the fit is.
     Here the returns are those of the result.

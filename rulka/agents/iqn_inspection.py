@@ -1,4 +1,4 @@
-"""A closer look at IQN's values and priorities, now and then.
+"""Diagnostics of IQN, now and then: of its values and priorities.
 
 Everything here only reads. Tags are those of Linesight and the peer (docs/runtime.md). Dimensions: B batch, T quantile
 fractions, A actions.
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.iqn import IqnNetwork
-from rulka.agents.iqn.action_chunks import by_place
+from rulka.agents.networks import by_place
 
 MAX_ROWS = 64
 """Rows of a batch whose values are looked at."""
 MAX_PRIORITIES = 1 << 14
-"""Priorities that are sorted; of a larger buffer as many as are evenly spread over it."""
+"""Priorities that are sorted; of a larger ring as many as are evenly spread over it."""
 _QUANTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
 
 
@@ -32,7 +32,7 @@ def inspect_values(
 
     Args:
         network: of values.
-        image: [B, L, H, W] uint8; the first `MAX_ROWS` are looked at.
+        image: [B, L, H, W] uint8, or features [B, E]; the first `MAX_ROWS` are looked at.
         floats: [B, F] float32, raw.
         tau: [T] fractions.
         chunk_shape: of a decision; none for one action, [K] for chunks, whose quantiles are named by place and action.

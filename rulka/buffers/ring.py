@@ -1,19 +1,19 @@
-"""Experience for replay: a ring of whole blocks, every frame stored once.
+"""A ring of experience blocks, every frame stored once: what replay draws from.
 
 A block is kept as it came, with its last observation, so a frame costs (T + 1) / T of its size. Where L frames are seen
 at once, the newest of each observation is kept, and before them the older ones of the first, which makes (T + L) / T;
 they are put together when an observation is drawn, the first frame of a race in the place of those before it. Blocks of
 one stream are linked, so that transitions of several decisions run across them. Written in arrival order, the oldest
 block is the next to be overwritten.
-What a network that stands still makes of an observation can be kept beside it (`derived`), so that it is computed once
-and not whenever the observation is drawn; or in the place of its image, which is several times as large.
+The output of a frozen network for an observation can be kept beside it (`derived`), so that it is computed once and not
+whenever the observation is drawn; or in place of its image, which is several times as large.
 Dimensions: S slots, T decisions, N cars, L frames seen at once, H x W pixels, F floats, E image features, A actions, B
 of a batch. A *row* is the flat index of a decision, (slot T + step) N + car.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, Piece
 from rulka.device import CPU, free_bytes, on_host, upload_copy
 
 NO_SLOT = -1
@@ -43,7 +43,7 @@ _SEEN = ("image", "floats")
 """Nearly all of a block, which no compiled code looks at: may lie on a device."""
 
 
-class Storage(NamedTuple):
+class RingArrays(NamedTuple):
     """Arrays of all slots, as compiled code takes them; see `ExperienceBlock` for the meaning of the fields.
 
     Images and floats have no slots where they lie on a device.
@@ -93,7 +93,7 @@ Derive = Callable[[Tensor, Tensor], Tensor]
 """Maps images [B, L, H, W] uint8 and raw floats [B, F] to something [B, ...] that is kept of each observation."""
 
 
-class BlockBuffer:
+class BlockRing:
     """A ring of experience blocks.
 
     Attributes:
@@ -120,7 +120,7 @@ class BlockBuffer:
             ValueError: if `num_slots` is less than two.
         """
         if num_slots < 2:
-            message = f"the buffer must hold at least two blocks of experience, got room for {num_slots}"
+            message = f"the ring must hold at least two blocks of experience, got room for {num_slots}"
             raise ValueError(message)
         self.spec = spec
         self.num_slots = num_slots
@@ -136,14 +136,14 @@ class BlockBuffer:
                 slots[name] = 0
         arrays = {name: np.empty((slots[name], *layout[name][0]), layout[name][1]) for name in _FIELDS}
         is_held_out = np.zeros((num_slots, *layout["is_reset"][0]), np.bool_)
-        self.arrays = Storage(**arrays, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
+        self.arrays = RingArrays(**arrays, is_held_out=is_held_out, next_slot=np.full(num_slots, NO_SLOT))
         self._newest: dict[int, int] = {}
         self.derived: dict[str, Tensor] = {}
         self._derive: dict[str, Derive] = {}
 
     @property
     def num_blocks(self) -> int:
-        """Blocks in the buffer."""
+        """Blocks in the ring."""
         return min(self.num_inserted, self.num_slots)
 
     @property
@@ -153,7 +153,7 @@ class BlockBuffer:
 
     @property
     def num_rows(self) -> int:
-        """Decisions in the buffer, resets included; stored rows are 0 to `num_rows` - 1."""
+        """Decisions in the ring, resets included; stored rows are 0 to `num_rows` - 1."""
         return self.num_blocks * self.rows_per_slot
 
     def is_trainable(self, slot: int) -> NDArray[np.bool_]:
@@ -164,10 +164,10 @@ class BlockBuffer:
         """Copies a block in, over the oldest one when the ring is full.
 
         Args:
-            block: of this buffer's shape.
+            block: of this ring's shape.
             stream: who made it. A block continues the last one of its stream if it starts with the observation that
                 ended the other; a restarted collector does not, and so begins anew.
-            is_held_out: [T, N] decisions of races that are never learned from, see `rulka.buffers.held_out`; None
+            is_held_out: [T, N] decisions of races that are never learned from, see `RaceSplit`; None
                 holds out none.
 
         Returns:
@@ -177,7 +177,7 @@ class BlockBuffer:
             ValueError: if the block has another shape.
         """
         if block.spec != self.spec:
-            message = f"a block of {block.spec} does not fit a buffer of {self.spec}"
+            message = f"a block of {block.spec} does not fit a ring of {self.spec}"
             raise ValueError(message)
         slot = self.num_inserted % self.num_slots
         self._newest = {name: newest for name, newest in self._newest.items() if newest != slot}
@@ -212,42 +212,8 @@ class BlockBuffer:
         self._derive.pop(name, None)
         self.derived.pop(name, None)
 
-    def clear(self) -> None:
-        """Forgets everything."""
-        self.num_inserted = 0
-        self._newest = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns all that is stored, as tensors that share its memory if they can, and where the ring stands."""
-        stored = {name: torch.from_numpy(array[: self.num_blocks]) for name, array in self.arrays._asdict().items()}
-        stored |= {name: on_host(tensor[: self.num_blocks])[0] for name, tensor in self.on_device.items()}
-        stored |= {} if self.with_images else {name: tensor[: self.num_blocks] for name, tensor in self.derived.items()}
-        return {"arrays": stored, "num_inserted": self.num_inserted, "newest": dict(self._newest)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` of a buffer of the same shape returned; copies it.
-
-        Raises:
-            ValueError: if that buffer had another shape.
-        """
-        for name, array in self.arrays._asdict().items():
-            stored = state["arrays"][name].numpy()
-            if stored.shape[1:] != array.shape[1:] or len(stored) > self.num_slots:
-                message = f"stored {name!r} of shape {stored.shape} does not fit a buffer of shape {array.shape}"
-                raise ValueError(message)
-            if name in self.on_device:
-                self.on_device[name][: len(stored)].copy_(torch.from_numpy(stored))
-            else:
-                array[: len(stored)] = stored
-        self.num_inserted = int(state["num_inserted"])
-        self._newest = {int(stream): int(slot) for stream, slot in state["newest"].items()}
-        if self.with_images:
-            self._derive_all()
-        for name, target in ({} if self.with_images else self._reserve_derived()).items():
-            target[: self.num_blocks] = state["arrays"][name]
-
     def ring_state(self) -> dict[str, Any]:
-        """Returns where the ring stands: all but what blocks hold."""
+        """Returns the position and the links of the ring: all but the content of its blocks."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
         kept = {} if self.with_images else {name: _name_of(tensor.dtype) for name, tensor in self.derived.items()}
         return {"num_inserted": self.num_inserted, "newest": dict(self._newest), "next_slot": links, "kept": kept}
@@ -256,8 +222,12 @@ class BlockBuffer:
         """Returns the numbers of the stored blocks, in order of insertion; the first block ever has number 0."""
         return range(self.num_inserted - self.num_blocks, self.num_inserted)
 
+    def pieces(self) -> Mapping[int, Piece]:
+        """Returns the stored blocks by number, each read when it is asked for; see `Experience`."""
+        return _Pieces(self)
+
     def block_arrays(self, number: int) -> dict[str, NDArray]:
-        """Returns what the block of a number holds, as views that the ring may overwrite later, or as copies."""
+        """Returns the arrays of the block of a number: views that the ring may overwrite later, or copies."""
         slot = number % self.num_slots
         read = {name: self._read(name, slot) for name in (*self._stored, "is_held_out")}
         # In the place of the images; numpy knows no bfloat16.
@@ -265,10 +235,10 @@ class BlockBuffer:
         return read | kept
 
     def load_ring(self, state: Mapping[str, Any], blocks: Mapping[int, Mapping[str, NDArray]]) -> None:
-        """Goes on from what `ring_state` and `block_arrays` returned, of a buffer of the same shape; copies it.
+        """Goes on from what `ring_state` and `block_arrays` returned, of a ring of the same shape; copies it.
 
         Raises:
-            ValueError: if that buffer had another shape or kept something else, or a block is missing.
+            ValueError: if that ring had another shape or kept something else, or a block is missing.
         """
         self.num_inserted = int(state["num_inserted"])
         derived = {} if self.with_images else self._reserve_derived()
@@ -292,24 +262,28 @@ class BlockBuffer:
         if self.with_images:
             self._derive_all()
 
-    def gather(self, name: str, index: NDArray[np.int64], out: Tensor) -> None:
+    def gather(self, name: str, index: NDArray[np.int64]) -> Tensor:
         """Copies a part of observations out of the blocks.
 
         Args:
             name: "image", "floats" or what is kept beside them.
             index: [B] flat indices of observations, as in `rulka.buffers.transitions.Transitions`.
-            out: [B, ...] of the dtype of what is copied, overwritten; contiguous, and where the buffer's images lie.
+
+        Returns:
+            [B, ...]; on the device where images and floats lie.
         """
-        rows = out.flatten(1)
         if name == "image" and self.spec.frames > 1:
-            index, rows = self._frames_seen(index), out.flatten(2).flatten(0, 1)
+            index = self._frames_seen(index)
         stored = self.derived.get(name, self.on_device.get(name))
         if stored is None:
             array = getattr(self.arrays, name)
-            np.take(array.reshape(-1, array.shape[-1]), index, axis=0, out=rows.numpy(), mode="clip")
-            return
-        (uploaded,) = upload_copy((torch.from_numpy(index),), out.device)
-        torch.index_select(stored.flatten(0, 2), 0, uploaded, out=rows)
+            array = array.reshape(-1, array.shape[-1])
+            out = torch.empty(len(index), array.shape[-1], dtype=torch.uint8 if name == "image" else torch.float32)
+            np.take(array, index, axis=0, out=out.numpy(), mode="clip")
+        else:
+            (uploaded,) = upload_copy((torch.from_numpy(index),), stored.device)
+            out = stored.flatten(0, 2).index_select(0, uploaded)
+        return out.view(-1, *self.spec.image_shape) if name == "image" else out
 
     def _frames_seen(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the flat indices [B L] of the frames that observations [B] consist of, oldest first."""
@@ -355,9 +329,7 @@ class BlockBuffer:
             stored = self.on_device["image"] if self.on_device else torch.from_numpy(self.arrays.image)
             return stored[slot].view(-1, *self.spec.image_shape)
         rows = (self.spec.num_steps + 1) * self.spec.num_cars
-        image = torch.empty(rows, *self.spec.image_shape, dtype=torch.uint8, device=self._floats.device)
-        self.gather("image", np.arange(slot * rows, (slot + 1) * rows), image)
-        return image
+        return self.gather("image", np.arange(slot * rows, (slot + 1) * rows))
 
     @property
     def _floats(self) -> Tensor:
@@ -407,6 +379,22 @@ class BlockBuffer:
 
     def _age(self, slot: int) -> int:
         return (self.num_inserted - 1 - slot) % self.num_slots
+
+
+class _Pieces(Mapping[int, Piece]):
+    def __init__(self, ring: BlockRing) -> None:
+        self._ring = ring
+
+    def __getitem__(self, number: int) -> Piece:
+        if number not in self._ring.numbers():
+            raise KeyError(number)
+        return self._ring.block_arrays(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ring.numbers())
+
+    def __len__(self) -> int:
+        return self._ring.num_blocks
 
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

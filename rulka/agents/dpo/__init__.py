@@ -1,1 +1,0 @@
-"""Direct preference optimisation: how it learns from pairs of races (`learner`), and what waits beside (`passed`)."""

@@ -1,0 +1,110 @@
+"""What learners have in common that draw from replay, IQN and PQL; and image features while the encoder is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from models.torso import Torso
+from rulka.agents.learner import Learner, NetworkT, PartRates
+from rulka.agents.precision import Precision, autocast
+from rulka.agents.spec import AgentSpec
+from rulka.buffers.experience import Experience
+from rulka.buffers.replay import FEATURES, Replay
+from rulka.device import CPU, device_of
+from rulka.params import IqnParams, PqlParams
+from rulka.schedule import Moment
+
+SettingsT = TypeVar("SettingsT", IqnParams, PqlParams)
+
+
+class OffPolicyLearner(Learner[SettingsT, NetworkT]):
+    """Keeps experience in a ring and learns from random parts of it.
+
+    Attributes:
+        replay: the experience; what derives from this class makes it.
+    """
+
+    replay: Replay
+
+    def __init__(
+        self,
+        spec: AgentSpec[SettingsT],
+        network: NetworkT,
+        parts: Mapping[str, tuple[str, ...]],
+        seed: int = 0,
+        device: torch.device = CPU,
+    ) -> None:
+        super().__init__(spec, network, parts, seed, device, racer_tau=spec.settings.racer_tau)
+        self._is_encoder_as_given = True
+        # Decisions that fill an empty ring: they do not count for how much is to be learned.
+        self._num_start_steps: int = spec.settings.start_steps
+
+    @property
+    def allowed_lag(self) -> None:
+        """No limit: replay is off-policy."""
+
+    def experience(self) -> Experience:
+        """Returns the content of the ring."""
+        return self.replay.experience()
+
+    def load_experience(self, experience: Experience) -> None:
+        """Resumes from an `experience`; copies it."""
+        self._keep_features_while_frozen()
+        self.replay.load_experience(experience)
+
+    def forget_experience(self) -> None:
+        """Clears the ring. Learning pauses until it holds `start_steps` decisions again."""
+        self.replay.clear()
+        # What fills it counts as little as it did the first time, or all of it would be learned from at once.
+        self._num_start_steps += self._params.start_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all but the experience."""
+        own = {"num_start_steps": self._num_start_steps, "is_encoder_as_given": self._is_encoder_as_given}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes from a `state_dict`; `load_experience` or `forget_experience` has to follow."""
+        super().load_state_dict(state)
+        self._num_start_steps = int(state["num_start_steps"])
+        self._is_encoder_as_given = bool(state["is_encoder_as_given"])
+
+    def _keep_features_while_frozen(self) -> None:
+        """Has the ring store image features until the encoder's first update, and images from then on."""
+        self._is_encoder_as_given &= is_frozen(self._rates, self.moment)
+        keep_features(self.replay, self.network, self.precision, self._params.batch_size, self._is_encoder_as_given)
+
+
+def is_frozen(rates: PartRates, moment: Moment) -> bool:
+    """Returns whether the encoder does not learn at this moment."""
+    return rates.factor("encoder", moment) == 0.0
+
+
+def keep_features(replay: Replay, network: Torso, precision: Precision, batch_size: int, is_wanted: bool) -> None:
+    """Has a ring store features in place of images, or images again.
+
+    Args:
+        replay: the ring.
+        network: whose features; its encoder stays as it is as long as they are kept.
+        precision: in which they are computed.
+        batch_size: images encoded at once.
+        is_wanted: whether features are to be stored.
+    """
+    device = device_of(network)
+
+    def encode(image: Tensor, _floats: Tensor) -> Tensor:
+        """Maps images [B, L, H, W] uint8 to features [B, E], as collectors see them."""
+        network.eval()  # in training mode spectral norms would move on
+        with torch.no_grad(), autocast(precision, device):
+            parts = [network.encode(part.to(device)) for part in image.split(batch_size)]
+        network.train()
+        return torch.cat(parts)
+
+    if is_wanted and not replay.has_features:
+        replay.keep(FEATURES, encode)
+    elif replay.has_features and not is_wanted:
+        replay.drop(FEATURES)

@@ -1,0 +1,514 @@
+"""Replay: a ring of experience, and the batches that IQN and PQL draw from it.
+
+Drawing is torchrl's `ReplayBuffer`: its sampler draws rows (`UniformRows`, `PrioritisedRows`), its storage follows each
+row for some decisions (`Transitions`), and its collate function gathers what was seen before and after (`Drawn`). What
+a transition is worth, its returns, is for the algorithm to say. Blocks are written into the ring by `Replay.insert`:
+torchrl's writers know items, and a block is many rows of one collector that continue each other.
+torchrl's own prioritised samplers do not load beside torch 2.13; `PrioritisedRows` behaves like them.
+
+Importing torchrl takes 3 s of processor time and some 95 MB: only what learns from replay imports this module.
+Dimensions: B batch, T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, E image features,
+A actions, K actions of a chunk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchrl.data import ImmutableDatasetWriter, ReplayBuffer
+from torchrl.data.replay_buffers.samplers import RandomSampler
+from torchrl.data.replay_buffers.storages import Storage
+
+from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, new_block
+from rulka.buffers.priorities import Priorities
+from rulka.buffers.ring import BlockRing, Derive, place_of_ring
+from rulka.buffers.transitions import Returns, Transitions, find_transitions
+from rulka.device import CPU, upload_copy
+
+_LOGGER = logging.getLogger(__name__)
+
+FEATURES, GUIDE = "features", "guide"
+"""What rings may keep beside observations: features [E] of the image, log-probabilities [K A] of the cloned policy."""
+PIECE_STEPS = 64
+"""Decisions in one stored piece of a demonstration; the unused rest of a race's last piece is marked as reset."""
+
+
+# What is drawn --------------------------------------------------------------------------------------------------------
+
+
+class Drawn(NamedTuple):
+    """Transitions as they are stored; images and floats lie where those of the ring do, all else in main memory.
+
+    Attributes:
+        found: where transitions begin and end, and what happened between.
+        image: [B, L, H, W] uint8; or features [B, E] of the images, where the ring keeps `FEATURES`.
+        floats: [B, F] float32, raw.
+        next_image: as `image`, after the transition.
+        next_floats: [B, F] float32, raw.
+        next_guide: [B, K A] float32 log-probabilities of the cloned policy there, where the ring keeps `GUIDE`; else
+            [B, 0].
+        row: [B] int64 rows of the ring that the transitions begin in.
+        weight: [B] float32 importance of each; 1 where all are drawn alike.
+    """
+
+    found: Transitions
+    image: Tensor
+    floats: Tensor
+    next_image: Tensor
+    next_floats: Tensor
+    next_guide: Tensor
+    row: Tensor
+    weight: Tensor
+
+
+class Batch(NamedTuple):
+    """Transitions to learn from, on the device.
+
+    Attributes:
+        image: [B, L, H, W] uint8; or features [B, E] of the images, where the ring keeps `FEATURES`.
+        floats: [B, F] float32, raw.
+        action: [B] int64; [B, K] chunks of actions, or K numbers, float32.
+        reward: [B] float32, discounted over the decisions of the transition, with shaping.
+        discount: [B] float32 factor of the value of the next observation; 0 where nothing follows.
+        next_image: as `image`.
+        next_floats: [B, F] float32, raw.
+        weight: [B] float32 importance of each transition; 1 where all are drawn alike.
+        next_guide: [B, K A] float32 log-probabilities of the cloned policy at the next observation, where the ring
+            keeps `GUIDE`; else [B, 0].
+    """
+
+    image: Tensor
+    floats: Tensor
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    next_image: Tensor
+    next_floats: Tensor
+    weight: Tensor
+    next_guide: Tensor
+
+
+def make_batch(drawn: Drawn, returns: Returns, device: torch.device) -> Batch:
+    """Returns transitions with their returns as a batch on a device."""
+    batch = Batch(
+        image=drawn.image,
+        floats=drawn.floats,
+        action=torch.from_numpy(drawn.found.action),
+        reward=torch.from_numpy(returns.reward),
+        discount=torch.from_numpy(returns.discount),
+        next_image=drawn.next_image,
+        next_floats=drawn.next_floats,
+        weight=drawn.weight,
+        next_guide=drawn.next_guide,
+    )
+    return Batch(*on_device(batch, device))
+
+
+def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
+    """Returns tensors on a device; those that lie there already are handed on."""
+    if device.type == "cpu":
+        return list(columns)
+    return [upload_copy((each,), device)[0] if each.device.type == "cpu" else each for each in columns]
+
+
+def draw_rows(
+    ring: BlockRing, num_rows: int, generator: torch.Generator, *, from_held_out: bool = False
+) -> NDArray[np.int64]:
+    """Draws rows [B] that are transitions of one side of the split, all equally likely, with repetition.
+
+    They come in rising order, in which memory is read a little faster; a batch has no order.
+
+    Raises:
+        ValueError: if the ring holds no such transition.
+    """
+    is_reset = ring.arrays.is_reset.reshape(-1)[: ring.num_rows]
+    is_held_out = ring.arrays.is_held_out.reshape(-1)[: ring.num_rows]
+    drawn = np.empty(0, np.int64)
+    while len(drawn) < num_rows:
+        count = num_rows + num_rows // 8 + 8
+        candidates = torch.randint(len(is_reset), (count,), generator=generator).numpy() if len(is_reset) else drawn
+        accepted = candidates[~is_reset[candidates] & (is_held_out[candidates] == from_held_out)]
+        if not len(accepted) and not (~is_reset & (is_held_out == from_held_out)).any():
+            message = "the ring holds no transition to draw"
+            raise ValueError(message)
+        drawn = np.concatenate([drawn, accepted])
+    return np.sort(drawn[:num_rows])
+
+
+# Parts of torchrl's ReplayBuffer --------------------------------------------------------------------------------------
+
+
+class TransitionStorage(Storage):
+    """A ring as a storage of transitions, which are found by the rows that they begin in; its length counts rows."""
+
+    def __init__(self, ring: BlockRing, max_steps: int, *, past_exploring: bool) -> None:
+        super().__init__(ring.num_slots * ring.rows_per_slot)
+        self.ring, self._max_steps, self._past_exploring = ring, max_steps, past_exploring
+
+    def get(self, index: Tensor) -> Transitions:  # pyright: ignore[reportIncompatibleMethodOverride] - torchrl: int
+        """Returns the transitions that begin in rows [B], see `find_transitions`."""
+        return find_transitions(self.ring.arrays, index.numpy(), self._max_steps, past_exploring=self._past_exploring)
+
+    def __len__(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride] - torchrl left out its type
+        """Returns the decisions stored, resets included."""
+        return self.ring.num_rows
+
+
+class UniformRows(RandomSampler):
+    """Draws all transitions of one side of the split with the same probability, and never resets."""
+
+    def __init__(self, generator: torch.Generator, *, from_held_out: bool = False) -> None:
+        super().__init__()
+        self._generator, self._from_held_out = generator, from_held_out
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Draws rows [batch_size] of a `TransitionStorage`."""
+        assert isinstance(storage, TransitionStorage)
+        rows = draw_rows(storage.ring, batch_size, self._generator, from_held_out=self._from_held_out)
+        return torch.from_numpy(rows), {}
+
+
+class PrioritisedRows(RandomSampler):
+    """Draws transitions by priority; see `rulka.buffers.priorities`.
+
+    Attributes:
+        priorities: of every row.
+        beta: how far the importance weights undo the preference; 1 wholly.
+        largest_importance: see `DrawnRows.largest`, of the rows drawn last.
+    """
+
+    def __init__(self, priorities: Priorities, generator: torch.Generator) -> None:
+        super().__init__()
+        self.priorities, self._generator, self.beta = priorities, generator, 1.0
+        self.largest_importance = 1.0
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Draws rows [batch_size]; `_weight` of the second value are their importance weights."""
+        del storage
+        drawn = self.priorities.draw(batch_size, self.beta, self._generator)
+        self.largest_importance = drawn.largest
+        return torch.from_numpy(drawn.row), {"_weight": torch.from_numpy(drawn.weight)}
+
+    def update_priority(self, index: int | Tensor, priority: float | Tensor, *, storage: Storage | None = None) -> None:
+        """Sets priorities from errors [B] of either sign, of rows [B] that were sampled."""
+        del storage
+        self.priorities.update(torch.as_tensor(index).numpy(), torch.as_tensor(priority, dtype=torch.float32).numpy())
+
+
+def make_buffer(ring: BlockRing, sampler: RandomSampler, max_steps: int, *, past_exploring: bool) -> ReplayBuffer:
+    """Returns what draws `Drawn` transitions of up to `max_steps` decisions from a ring; see `find_transitions`."""
+
+    def collate(found: Transitions) -> Drawn:
+        seen = FEATURES if FEATURES in ring.derived else "image"
+        count = len(found.num_steps)
+        return Drawn(
+            found,
+            image=ring.gather(seen, found.observation),
+            floats=ring.gather("floats", found.observation),
+            next_image=ring.gather(seen, found.next_observation),
+            next_floats=ring.gather("floats", found.next_observation),
+            next_guide=ring.gather(GUIDE, found.next_observation) if GUIDE in ring.derived else torch.zeros(count, 0),
+            row=torch.empty(0, dtype=torch.int64),
+            weight=torch.ones(count),
+        )
+
+    storage = TransitionStorage(ring, max_steps, past_exploring=past_exploring)
+    return ReplayBuffer(storage=storage, sampler=sampler, writer=ImmutableDatasetWriter(), collate_fn=collate)
+
+
+# The replay of a learner ----------------------------------------------------------------------------------------------
+
+
+class Replay:
+    """A ring of the agent's own experience, races held out of it, and demonstrations; each is drawn from by itself.
+
+    Attributes:
+        sampler: draws from the ring by priority; None before the first block, and where all are drawn alike.
+    """
+
+    def __init__(
+        self,
+        num_decisions: int,
+        max_steps: int,
+        device: torch.device,
+        generator: torch.Generator,
+        *,
+        past_exploring: bool = False,
+        priority: tuple[float, float] | None = None,
+        split: RaceSplit | None = None,
+        always_frozen: bool = False,
+    ) -> None:
+        """Prepares; the ring is reserved by the first block.
+
+        Args:
+            num_decisions: kept.
+            max_steps: most decisions in a transition.
+            device: of the network that learns from it.
+            generator: of what is drawn; in main memory.
+            past_exploring: see `find_transitions`.
+            priority: alpha and epsilon of `Priorities`; None draws all alike.
+            split: which races are held out; None holds out none.
+            always_frozen: the encoder never learns: where features are kept, images need not be.
+        """
+        self._num_decisions, self._max_steps, self._past_exploring = num_decisions, max_steps, past_exploring
+        self._device, self._generator = device, generator
+        self._priority, self._split, self._always_frozen = priority, split, always_frozen
+        self._derive: dict[str, Derive] = {}
+        self._demonstrations: BlockRing | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all experience but the demonstrations."""
+        self._ring: BlockRing | None = None
+        self.sampler: PrioritisedRows | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Decisions in the ring, resets and held-out races included."""
+        return 0 if self._ring is None else self._ring.num_rows
+
+    @property
+    def ring(self) -> BlockRing:
+        """The ring.
+
+        Raises:
+            ValueError: if nothing was inserted yet.
+        """
+        if self._ring is None:
+            message = "nothing was inserted yet"
+            raise ValueError(message)
+        return self._ring
+
+    @property
+    def has_features(self) -> bool:
+        """Whether batches hold features of the images."""
+        return FEATURES in self._derive
+
+    def keep(self, name: str, derive: Derive) -> None:
+        """Keeps the output of a function for every observation beside it; see `BlockRing.keep`."""
+        self._derive[name] = derive
+        for ring in self._rings():
+            ring.keep(name, derive)
+
+    def drop(self, name: str) -> None:
+        """Lets go of what is kept by a name."""
+        del self._derive[name]
+        for ring in self._rings():
+            ring.drop(name)
+
+    def insert(self, block: ExperienceBlock, stream: int, num_env_steps: int = 0) -> None:
+        """Copies a block of a stream in; `num_env_steps` decisions came before it."""
+        ring = self._ring or self._reserve(block.spec)
+        slot = ring.insert(block, stream, self._split and self._split.split(block, stream, num_env_steps))
+        if self.sampler is not None:
+            self.sampler.priorities.enter(slot)
+
+    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
+        """Replaces the demonstrations.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        self._demonstrations = demonstration_ring(blocks, self._device)
+        for name, derive in self._derive.items():
+            self._demonstrations.keep(name, derive)
+        self._shown = self._buffer(self._demonstrations, UniformRows(self._generator))
+
+    def draw(self, count: int) -> Drawn:
+        """Draws transitions that are not held out, by their priorities if there are any.
+
+        Raises:
+            ValueError: if there is nothing to draw.
+        """
+        self.ring  # noqa: B018 - or there is nothing to draw
+        return _draw(self._own, count)
+
+    def draw_held_out(self, count: int) -> Drawn:
+        """Draws transitions of the races that are held out.
+
+        Raises:
+            ValueError: if there is nothing to draw.
+        """
+        self.ring  # noqa: B018 - or there is nothing to draw
+        return _draw(self._held_out, count)
+
+    def draw_demonstrations(self, count: int) -> Drawn:
+        """Draws transitions of demonstrations, of which there are some."""
+        return _draw(self._shown, count)
+
+    def draw_states(self, count: int) -> tuple[Tensor, Tensor]:
+        """Draws images [B, L, H, W], or features [B, E], and floats [B, F] of the decisions in the ring, on the device.
+
+        Raises:
+            ValueError: if there is nothing to draw.
+        """
+        ring = self.ring
+        rows = draw_rows(ring, count, self._generator)
+        # A row is (slot T + step) N + car, an observation (slot (T + 1) + step) N + car.
+        index = rows + rows // ring.rows_per_slot * ring.spec.num_cars
+        seen = ring.gather(FEATURES if self.has_features else "image", index), ring.gather("floats", index)
+        image, floats = on_device(seen, self._device)
+        return image, floats
+
+    def has_states(self) -> bool:
+        """Whether there is any decision to draw."""
+        ring = self._ring
+        return ring is not None and not ring.arrays.is_reset[: ring.num_blocks].all()
+
+    def has_demonstrations(self) -> bool:
+        """Whether there are demonstrations to draw."""
+        return self._demonstrations is not None
+
+    def has_held_out(self) -> bool:
+        """Whether the ring holds a transition of a race that is held out."""
+        arrays, stored = self.ring.arrays, slice(0, self.ring.num_blocks)
+        return bool((arrays.is_held_out[stored] & ~arrays.is_reset[stored]).any())
+
+    def update_priorities(self, rows: Tensor, errors: Tensor) -> None:
+        """Sets priorities from the errors [B] of rows [B] that were drawn; without priorities it does nothing."""
+        if self.sampler is not None:
+            self._own.update_priority(rows, errors)
+
+    def numbers(self) -> range:
+        """Returns the numbers of the stored blocks, in order of insertion."""
+        return range(0) if self._ring is None else self._ring.numbers()
+
+    def copy_states(self, number: int, block: ExperienceBlock) -> None:
+        """Copies images, floats and resets of the block of a number into another block."""
+        ring = self.ring
+        slot, count = number % ring.num_slots, (ring.spec.num_steps + 1) * ring.spec.num_cars
+        index = np.arange(slot * count, (slot + 1) * count)
+        for name in ("image", "floats"):
+            torch.from_numpy(getattr(block, name)).flatten(0, 1).copy_(ring.gather(name, index))
+        block.is_reset[...] = ring.arrays.is_reset[slot]
+
+    def experience(self) -> Experience:
+        """Returns all but the demonstrations, for a checkpoint."""
+        if self._ring is None:
+            return Experience({}, {})
+        state: dict[str, Any] = {"spec": asdict(self._ring.spec), "ring": self._ring.ring_state()}
+        state |= {} if self._split is None else {"split": self._split.state_dict()}
+        state |= {} if self.sampler is None else {"priorities": self.sampler.priorities.state_dict()}
+        return Experience(state, self._ring.pieces())
+
+    def load_experience(self, experience: Experience) -> None:
+        """Resumes from an `experience`; copies it."""
+        self.clear()
+        if not experience.state:
+            return
+        ring = self._reserve(BlockSpec(**experience.state["spec"]))
+        ring.load_ring(experience.state["ring"], experience.pieces)
+        if self._split is not None:
+            self._split.load_state_dict(experience.state["split"])
+        if self.sampler is not None:
+            self.sampler.priorities.load_state_dict(experience.state["priorities"])
+
+    def _reserve(self, spec: BlockSpec) -> BlockRing:
+        num_slots = max(2, -(-self._num_decisions // spec.num_env_steps))
+        with_images = not (self.has_features and self._always_frozen)
+        place, remark = place_of_ring(spec, num_slots, self._device, with_images=with_images)
+        if remark:
+            _LOGGER.warning(remark)
+        ring = self._ring = BlockRing(spec, num_slots, place, with_images=with_images)
+        for name, derive in self._derive.items():
+            ring.keep(name, derive)
+        if self._priority is not None:
+            self.sampler = PrioritisedRows(Priorities(ring, *self._priority), self._generator)
+        self._own = self._buffer(ring, self.sampler or UniformRows(self._generator))
+        self._held_out = self._buffer(ring, UniformRows(self._generator, from_held_out=True))
+        return ring
+
+    def _buffer(self, ring: BlockRing, sampler: RandomSampler) -> ReplayBuffer:
+        return make_buffer(ring, sampler, self._max_steps, past_exploring=self._past_exploring)
+
+    def _rings(self) -> list[BlockRing]:
+        return [ring for ring in (self._ring, self._demonstrations) if ring is not None]
+
+
+def _draw(buffer: ReplayBuffer, count: int) -> Drawn:
+    drawn, info = buffer.sample(count, return_info=True)
+    return drawn._replace(row=info["index"], weight=info.get("_weight", drawn.weight))
+
+
+class RaceSplit:
+    """Draws for every race whether it is held out: kept to measure predictions of returns, never learned from.
+
+    Whole races, not decisions: neighbouring decisions are nearly the same, and what was learned from one is known of
+    the next. Chance depends on the seed and the number of decisions so far alone.
+    """
+
+    def __init__(self, share: float, seed: int) -> None:
+        """Takes the share of races to hold out, 0 to 1, and the seed of the draws."""
+        self.share, self._seed = share, seed
+        self._is_held_out: dict[int, NDArray[np.bool_]] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns on which side each stream's present races are."""
+        return {"is_held_out": {stream: torch.from_numpy(cars) for stream, cars in self._is_held_out.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes from a `state_dict`."""
+        self._is_held_out = {int(stream): cars.numpy() for stream, cars in state["is_held_out"].items()}
+
+    def split(self, block: ExperienceBlock, stream: int, num_env_steps: int) -> NDArray[np.bool_]:
+        """Returns [T, N] which decisions of a block belong to races that are held out.
+
+        Args:
+            block: the next one of its stream.
+            stream: who made it; a race that goes on from the stream's last block stays on its side.
+            num_env_steps: decisions of all streams before this block.
+        """
+        rng = np.random.default_rng((self._seed, num_env_steps))
+        now = self._is_held_out.get(stream)
+        if now is None or len(now) != block.spec.num_cars:
+            now = rng.random(block.spec.num_cars) < self.share
+        result = np.empty(block.is_reset.shape, np.bool_)
+        drawn = rng.random(block.is_reset.shape) < self.share
+        for step in range(block.spec.num_steps):
+            now = np.where(block.is_reset[step], drawn[step], now)  # a reset begins the next race
+            result[step] = now
+        self._is_held_out[stream] = now
+        return result
+
+
+def demonstration_ring(blocks: Sequence[ExperienceBlock], device: torch.device = CPU) -> BlockRing:
+    """Stores demonstrations, races of any length, so that they can be drawn from like any other experience.
+
+    Args:
+        blocks: at least one; lengths and numbers of cars may differ, image shape and floats may not.
+        device: of the network that learns from them, which they lie on where they fit.
+
+    Raises:
+        ValueError: if there are no blocks or no transition in them, or their image shapes differ.
+    """
+    if not any(block.num_transitions for block in blocks):
+        message = "there are no demonstrations to store"
+        raise ValueError(message)
+    spec = replace(blocks[0].spec, num_steps=PIECE_STEPS, num_cars=1)
+    num_pieces = sum(block.spec.num_cars * -(-block.spec.num_steps // PIECE_STEPS) for block in blocks)
+    num_slots = max(2, num_pieces)
+    place, _ = place_of_ring(spec, num_slots, device)
+    ring = BlockRing(spec, num_slots, place)
+    races = [(block, car) for block in blocks for car in range(block.spec.num_cars)]
+    for stream, (block, car) in enumerate(races):
+        for piece in _pieces(block, car, spec):
+            ring.insert(piece, stream)
+    return ring
+
+
+def _pieces(block: ExperienceBlock, car: int, spec: BlockSpec) -> Iterator[ExperienceBlock]:
+    for start in range(0, block.spec.num_steps, PIECE_STEPS):
+        piece = new_block(spec)
+        length = min(PIECE_STEPS, block.spec.num_steps - start)
+        for name, (shape, _) in spec.layout().items():
+            extra = shape[0] - PIECE_STEPS  # observations have one row more
+            getattr(piece, name)[: length + extra, 0] = getattr(block, name)[start : start + length + extra, car]
+        piece.is_reset[length:] = True
+        yield piece

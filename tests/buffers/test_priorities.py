@@ -1,0 +1,241 @@
+"""Prioritised rows and their sum tree: probabilities, importance weights, overwriting, held-out races."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.buffers.priorities import Priorities, SumTree
+from rulka.buffers.replay import RaceSplit, draw_rows
+from rulka.buffers.ring import BlockRing
+
+SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
+MakeStream = Callable[..., list[ExperienceBlock]]
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def filled(make_stream: MakeStream, num_blocks: int = 4, alpha: float = 0.5) -> tuple[BlockRing, Priorities]:
+    ring = BlockRing(SPEC, num_slots=4)
+    priorities = Priorities(ring, alpha, epsilon=0.1)
+    for block in make_stream(SPEC, num_blocks):
+        priorities.enter(ring.insert(block, 0))
+    return ring, priorities
+
+
+def is_reset(ring: BlockRing) -> np.ndarray:
+    return ring.arrays.is_reset.reshape(-1)[: ring.num_rows]
+
+
+def test_probabilities_and_weights_by_their_formulas(make_stream: MakeStream):
+    """Errors 0.9, 2.4, 6.2 and epsilon 0.1 are priorities 1, 2.5, 6.3; P = p^alpha / sum, w = (min P / P)^beta."""
+    ring, priorities = filled(make_stream)
+    rows = np.flatnonzero(~is_reset(ring))
+    errors = np.resize([0.9, -2.4, 6.2], len(rows)).astype(np.float32)
+    priorities.update(rows, errors)
+    priorities.tree.check_valid()
+    drawn = priorities.draw(20_000, beta=0.7, generator=seeded())
+    share = (np.abs(errors) + 0.1) ** 0.5
+    share /= share.sum()
+    counts = np.bincount(drawn.row, minlength=ring.num_rows) / 20_000
+    np.testing.assert_allclose(counts[rows], share, atol=2 / 20_000)
+    assert not counts[is_reset(ring)].any()
+    position = np.searchsorted(rows, drawn.row)
+    np.testing.assert_allclose(drawn.weight, (share[position] / share.min()) ** -0.7, rtol=1e-5)
+    assert drawn.weight.max() == 1.0
+
+
+def test_alpha_0_draws_all_alike(make_stream: MakeStream):
+    ring, priorities = filled(make_stream, alpha=0.0)
+    rows = np.flatnonzero(~is_reset(ring))
+    priorities.update(rows, np.arange(len(rows), dtype=np.float32))
+    drawn = priorities.draw(100 * len(rows), beta=1.0, generator=seeded())
+    assert np.abs(np.bincount(drawn.row)[rows] - 100).max() < 2
+    assert (drawn.weight == 1.0).all()
+
+
+def test_new_transitions_have_the_largest_priority_and_resets_none(make_stream: MakeStream):
+    """The ring is written over: what stands in a slot afterwards is new, whatever was there before."""
+    ring, priorities = filled(make_stream)
+    priorities.update(np.flatnonzero(~is_reset(ring))[:5], np.array([8.9, 0, 0, 0, 0], np.float32))
+    assert priorities.largest == pytest.approx(9.0)
+    (block,) = make_stream(SPEC, 1, stream=7)
+    slot = ring.insert(block, 1)
+    priorities.enter(slot)
+    weights = priorities.tree.weights[slot * 15 : (slot + 1) * 15]
+    expected = np.where(block.is_reset.reshape(-1), 0.0, 9.0**0.5)
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    priorities.tree.check_valid()
+
+
+def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeStream):
+    """Errors around 0.01: what waits to be measured has the largest of them, not 1, which no error ever reaches."""
+    ring, priorities = filled(make_stream, alpha=1.0)
+    rows = np.flatnonzero(~is_reset(ring))
+    priorities.update(rows[:0], np.zeros(0, np.float32))
+    assert priorities.largest == 1.0
+    priorities.update(rows[:2], np.array([-0.02, 0.01], np.float32))
+    expected = np.full(len(rows), 0.12)
+    expected[1] = 0.11
+    np.testing.assert_allclose(priorities.tree.weights[rows], expected, rtol=1e-6)
+    assert not priorities.tree.weights[: ring.num_rows][is_reset(ring)].any()
+    priorities.tree.check_valid()
+
+
+def test_the_largest_priority_falls_with_the_errors(make_stream: MakeStream):
+    """9 is measured, then measured anew as 2, then written over: new transitions get what is largest by then."""
+    ring, priorities = filled(make_stream)
+    rows = np.flatnonzero(~is_reset(ring))
+    first = rows[rows < ring.rows_per_slot]
+    priorities.update(rows, np.full(len(rows), 0.4, np.float32))
+    priorities.update(first[:1], np.array([8.9], np.float32))
+    assert priorities.largest == pytest.approx(9.0)
+    priorities.update(first[:1], np.array([1.9], np.float32))
+    assert priorities.largest == pytest.approx(2.0)
+    slot = ring.insert(make_stream(SPEC, 1, stream=7)[0], 1)
+    assert slot == 0
+    priorities.enter(slot)
+    assert priorities.largest == pytest.approx(0.5)
+    assert priorities.tree.weights[:15].max() == pytest.approx(0.5**0.5)
+
+
+def test_state_brings_everything_back(make_stream: MakeStream):
+    ring, priorities = filled(make_stream)
+    priorities.update(np.flatnonzero(~is_reset(ring))[:5], np.array([8.9, 0, 1, 2, 0], np.float32))
+    other = Priorities(ring, 0.5, 0.1)
+    other.load_state_dict(priorities.state_dict())
+    np.testing.assert_array_equal(other.tree.nodes, priorities.tree.nodes)
+    np.testing.assert_array_equal(other.measured, priorities.measured)
+
+
+def test_priorities_of_a_buffer_that_is_not_empty(make_stream: MakeStream):
+    ring, entered = filled(make_stream)
+    np.testing.assert_array_equal(Priorities(ring, 0.5, 0.1).tree.nodes, entered.tree.nodes)
+
+
+def test_whole_races_are_held_out(make_stream: MakeStream):
+    """Each race lies wholly on one side, about the share of them is held out, and chance repeats."""
+    blocks = make_stream(SPEC, 400)
+    halves = [RaceSplit(0.3, seed=1), RaceSplit(0.3, seed=1)]
+    sides, again = (np.concatenate([s.split(b, 0, 15 * k) for k, b in enumerate(blocks)]) for s in halves)
+    np.testing.assert_array_equal(sides, again)
+    resets = np.concatenate([block.is_reset for block in blocks])
+    changes = sides[1:] != sides[:-1]
+    assert not (changes & ~resets[1:]).any(), "a race changes sides"
+    assert sides[resets].mean() == pytest.approx(0.3, abs=0.06)
+    assert not np.array_equal(sides, np.concatenate([RaceSplit(0.3, 2).split(b, 0, 0) for b in blocks]))
+
+
+def test_held_out_races_are_never_learned_from(make_stream: MakeStream):
+    ring, split = BlockRing(SPEC, num_slots=8), RaceSplit(0.4, seed=0)
+    priorities = Priorities(ring, 1.0, 0.1)
+    for number, block in enumerate(make_stream(SPEC, 12)):
+        priorities.enter(ring.insert(block, 0, split.split(block, 0, 15 * number)))
+    held_out = ring.arrays.is_held_out.reshape(-1)
+    assert held_out.any()
+    assert not held_out[draw_rows(ring, 500, seeded())].any()
+    assert not held_out[priorities.draw(500, 1.0, seeded()).row].any()
+    tested = draw_rows(ring, 500, seeded(), from_held_out=True)
+    assert held_out[tested].all()
+    assert not is_reset(ring)[tested].any()
+    assert set(tested) == set(np.flatnonzero(held_out & ~is_reset(ring)))
+
+
+def test_no_held_out_race_is_refused(make_stream: MakeStream):
+    ring, _ = filled(make_stream)
+    with pytest.raises(ValueError, match="no transition"):
+        draw_rows(ring, 5, seeded(), from_held_out=True)
+    with pytest.raises(ValueError, match="no transition"):
+        draw_rows(BlockRing(SPEC, 2), 5, seeded())
+
+
+def slow_draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """The twin: walk along all entries until the mass is used up."""
+    total, drawn = weights.sum(), []
+    for stratum, u in enumerate(uniform):
+        mass, entry = (stratum + u) / len(uniform) * total, 0
+        while mass >= weights[entry]:
+            mass -= weights[entry]
+            entry += 1
+        drawn.append(entry)
+    return np.array(drawn)
+
+
+@pytest.mark.parametrize("num_entries", [1, 2, 7, 64, 100])
+def test_random_operations_against_the_twin(num_entries: int):
+    """Whole numbers as weights: sums are exact in any order, so both must agree on every draw."""
+    rng = np.random.default_rng(num_entries)
+    tree, weights = SumTree(num_entries), np.zeros(num_entries)
+    for _ in range(60):
+        if rng.random() < 0.5:
+            entries = rng.integers(0, num_entries, rng.integers(0, 9))
+            new = rng.integers(0, 5, len(entries)).astype(float)
+            tree.set(entries, new)
+            for entry, weight in zip(entries, new, strict=True):  # the last one counts
+                weights[entry] = weight
+        else:
+            start = int(rng.integers(0, num_entries))
+            new = rng.integers(0, 5, rng.integers(0, num_entries - start + 1)).astype(float)
+            tree.set_range(start, new)
+            weights[start : start + len(new)] = new
+        tree.check_valid()
+        np.testing.assert_array_equal(tree.weights, weights)
+        assert tree.total == weights.sum()
+        if weights.any():
+            uniform = rng.random(17)
+            np.testing.assert_array_equal(tree.draw(uniform), slow_draw(weights, uniform))
+
+
+def test_rounding_does_not_pile_up():
+    """After a million changes a node is still exactly the sum of its children, and an emptied tree exactly empty."""
+    rng = np.random.default_rng(0)
+    tree = SumTree(1000)
+    for _ in range(100):
+        tree.set(rng.integers(0, 1000, 10_000), 10.0 ** rng.uniform(-8, 8, 10_000))
+    tree.check_valid()
+    assert tree.total == pytest.approx(tree.weights.sum(), rel=1e-12)
+    tree.set_range(0, np.zeros(1000))
+    assert tree.total == 0.0
+
+
+def test_entries_of_no_weight_are_never_drawn():
+    rng = np.random.default_rng(0)
+    tree = SumTree(300)
+    weights = 10.0 ** rng.uniform(-9, 9, 300) * (rng.random(300) < 0.3)
+    tree.set_range(0, weights)
+    uniform = np.concatenate([rng.random(20_000), np.full(1000, np.nextafter(1.0, 0.0)), np.zeros(1000)])
+    assert (weights[tree.draw(uniform)] > 0).all()
+
+
+def test_draws_follow_the_weights():
+    """Stratified: with n strata, an entry of share s is drawn n s times, give or take less than two."""
+    weights = np.array([1.0, 0.0, 3.0, 4.0, 2.0])
+    tree = SumTree(5)
+    tree.set_range(0, weights)
+    counts = np.bincount(tree.draw(np.random.default_rng(0).random(1000)), minlength=5)
+    assert np.abs(counts - 100 * weights).max() < 2
+
+
+def test_bad_input_is_refused():
+    tree = SumTree(3)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        tree.draw(np.array([0.5]))
+    for weights in ([-1.0], [np.nan], [np.inf]):
+        with pytest.raises(ValueError, match="finite"):
+            tree.set(np.array([0]), np.array(weights))
+        with pytest.raises(ValueError, match="finite"):
+            tree.set_range(0, np.array(weights))
+    for entry in (-1, 3):
+        with pytest.raises(ValueError, match="0 to 2"):
+            tree.set(np.array([entry]), np.array([1.0]))
+    with pytest.raises(ValueError, match="below 3"):
+        tree.set_range(2, np.ones(2))
+    with pytest.raises(ValueError, match="at least one"):
+        SumTree(0)
+    assert tree.total == 0.0
