@@ -2,7 +2,7 @@
 
 Three passes through the whole network (the online network on the next observations to choose actions, the target
 network on them to value these, the online network on the observations), in torch's usual image layout, with the
-quantiles of every action each time. Formulas and random fractions are those of `rulka.agents.iqn.learner`; tests hold
+quantiles of every action each time. Formulas and random fractions are those of `rulka.agents.iqn`; tests hold
 both to the same losses and gradients. Dimensions: B batch, T quantile fractions, A actions.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.iqn import IqnNetwork
-from rulka.agents.iqn.learner import FIRST_SELF_LOSS, SelfLoss, self_loss_weights
+from rulka.agents.iqn import FIRST_SELF_LOSS, SelfLoss, self_loss_weights
 from rulka.buffers.replay import Batch
 from rulka.params import IqnParams
 

@@ -26,7 +26,7 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
-from rulka.agents.iqn.learner import CLOCK, ClockRule, draw_clocks, mini_race_returns
+from rulka.agents.iqn import CLOCK, ClockRule, draw_clocks, mini_race_returns
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.replay import Replay, make_batch
 from rulka.device import CPU

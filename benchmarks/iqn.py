@@ -36,9 +36,9 @@ from models.encoders.config import ENCODER_CONFIG
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.iqn_acting import PreparedAdvantages
 from rulka.agents.algorithms import ALGORITHMS, make_actor
-from rulka.agents.iqn.learner import IqnLearner
-from rulka.agents.iqn.network import fresh_network
-from rulka.agents.iqn.onnx import OnnxAdvantages
+from rulka.agents.iqn import IqnLearner
+from rulka.agents.iqn_network import fresh_network
+from rulka.agents.iqn_onnx import OnnxAdvantages
 from rulka.agents.onnx_graph import has_onnx
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import load_artifact

@@ -36,7 +36,7 @@ from torch import nn
 from models.cloning_heads import CloningHeads
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionTable, action_table
-from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
+from rulka.agents.iqn_cloned import Cloned, build_cloned_iqn
 from rulka.agents.networks import build_clone_policy, decision_table
 from rulka.agents.precision import Precision, raise_malloc_thresholds
 from rulka.artifacts import Artifact, load_artifact, observation_contract, sight_contract, write_artifact

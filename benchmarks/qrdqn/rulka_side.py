@@ -13,7 +13,7 @@ import time
 import numpy as np
 import torch
 
-import rulka.agents.iqn.learner  # noqa: F401 else imported with the first learner, and counted as its time
+import rulka.agents.iqn  # noqa: F401 else imported with the first learner, and counted as its time
 from benchmarks.qrdqn import tasks as shared
 from benchmarks.qrdqn.tasks import TASKS, Episode, Task, Watch
 from rulka.actions import Choices

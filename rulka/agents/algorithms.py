@@ -1,6 +1,6 @@
 """The registry of algorithms: an entry for each, which holds all that differs by algorithm.
 
-Nobody else compares their names. A further one is a folder beside `iqn` and `ppo`, its section of the parameters and an
+Nobody else compares their names. A further one is a file beside `iqn.py` and `ppo.py`, its section of the parameters and an
 entry here; docs/architecture.md says what to write.
 """
 
@@ -15,22 +15,22 @@ import torch
 from torch import nn
 
 from models.encoders.config import EncoderConfig
-from rulka.agents.grpo.learner import DpoLearner, GrpoLearner
-from rulka.agents.impala.learner import ImpalaLearner
-from rulka.agents.iqn.actor import IqnActor
-from rulka.agents.iqn.cloned import Cloned, build_cloned_iqn
-from rulka.agents.iqn.network import PARTS as IQN_PARTS
-from rulka.agents.iqn.network import build_network as build_iqn
-from rulka.agents.iqn.network import greedy_choice as choose_as_iqn
+from rulka.agents.impala import ImpalaLearner
+from rulka.agents.iqn_actor import IqnActor
+from rulka.agents.iqn_cloned import Cloned, build_cloned_iqn
+from rulka.agents.iqn_network import PARTS as IQN_PARTS
+from rulka.agents.iqn_network import build_network as build_iqn
+from rulka.agents.iqn_network import greedy_choice as choose_as_iqn
 from rulka.agents.learner import Learner
 from rulka.agents.networks import SEEING_PARTS, build_clone_policy
-from rulka.agents.policy_gradient.actor import PolicyActor
-from rulka.agents.policy_gradient.network import ACTOR_PARTS
-from rulka.agents.policy_gradient.network import PARTS as POLICY_PARTS
-from rulka.agents.policy_gradient.network import build_network as build_policy
-from rulka.agents.policy_gradient.network import greedy_choice as choose_as_policy
-from rulka.agents.ppo.learner import PpoLearner
-from rulka.agents.pql.actor import PqlActor
+from rulka.agents.policy_actor import PolicyActor
+from rulka.agents.policy_network import ACTOR_PARTS
+from rulka.agents.policy_network import PARTS as POLICY_PARTS
+from rulka.agents.policy_network import build_network as build_policy
+from rulka.agents.policy_network import greedy_choice as choose_as_policy
+from rulka.agents.ppo import PpoLearner
+from rulka.agents.pql_actor import PqlActor
+from rulka.agents.preferences import DpoLearner, GrpoLearner
 from rulka.agents.spec import Actor, AgentSpec, Choose
 from rulka.artifacts import Artifact
 from rulka.device import CPU
@@ -89,13 +89,13 @@ class AlgorithmEntry:
 # Imported where they are needed: their replay is torchrl's, whose import takes 3 s and 95 MB, and collectors and
 # evaluation, which act only, would pay for it too.
 def _iqn_learner(spec: AgentSpec[IqnParams], seed: int, device: torch.device) -> Learner:
-    from rulka.agents.iqn.learner import IqnLearner
+    from rulka.agents.iqn import IqnLearner
 
     return IqnLearner(spec, seed, device)
 
 
 def _pql_learner(spec: AgentSpec[PqlParams], seed: int, device: torch.device) -> Learner:
-    from rulka.agents.pql.learner import PqlLearner
+    from rulka.agents.pql import PqlLearner
 
     return PqlLearner(spec, seed, device)
 
@@ -143,7 +143,15 @@ CLONED_SHAPES: Mapping[
 ] = {"policy": build_clone_policy, "iqn": build_cloned_iqn}
 """What makes the network of a cloned policy with weights from torch's global generator, by its shape."""
 
-PREFERENCES = ("rulka/agents/grpo/*.py", "rulka/agents/policy_gradient/waiting_races.py")
+REPLAY = (
+    "rulka/agents/off_policy.py",
+    "rulka/buffers/priorities.py",
+    "rulka/buffers/replay.py",
+    "rulka/buffers/ring.py",
+    "rulka/buffers/transitions.py",
+)
+"""Code of IQN and PQL, and of nobody else."""
+PREFERENCES = ("rulka/agents/preferences.py", "rulka/agents/race_groups.py")
 """Code of GRPO and DPO, and of nobody else."""
 
 _of_policy = partial(
@@ -160,12 +168,12 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
     "ppo": _of_policy(
         label="PPO",
         make_learner=PpoLearner,
-        own_code=("rulka/agents/ppo/*.py",),
+        own_code=("rulka/agents/ppo.py",),
     ),
     "impala": _of_policy(
         label="IMPALA",
         make_learner=ImpalaLearner,
-        own_code=("rulka/agents/impala/*.py",),
+        own_code=("rulka/agents/impala.py",),
     ),
     "iqn": AlgorithmEntry(
         label="IQN",
@@ -175,11 +183,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         greedy_choice=choose_as_iqn,
         parts=IQN_PARTS,
         without_source=("guide.floor",),
-        own_code=(
-            "models/iqn*.py",
-            "rulka/agents/iqn/*.py",
-            "rulka/agents/iqn_inspection.py",
-        ),
+        own_code=("models/iqn*.py", "rulka/agents/iqn*.py", *REPLAY),
         needs_demonstrations=_iqn_needs_demonstrations,
         clone_inside="guide.policy.",
         given_besides=_given_to_iqn,
@@ -204,7 +208,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmEntry] = {
         greedy_choice=choose_as_policy,
         parts=ACTOR_PARTS,
         without_source=(),
-        own_code=("models/critics.py", "rulka/agents/pql/*.py"),
+        own_code=("models/critics.py", "rulka/agents/pql*.py", *REPLAY),
     ),
 }
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from models.cloning_heads import AHEAD_HEADS, CONTROLS_HEAD
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
-from rulka.agents.policy_gradient.distributions import distribution_of
+from rulka.agents.distributions import distribution_of
 from rulka.agents.spec import Choose
 from rulka.artifacts import (
     ANALOG,

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from rulka.actions import ActionTable
-from rulka.agents.iqn.cloned import Cloned
-from rulka.agents.policy_gradient.distributions import distribution_of
+from rulka.agents.distributions import distribution_of
+from rulka.agents.iqn_cloned import Cloned
 from rulka.device import device_of, upload
 from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult

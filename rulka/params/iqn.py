@@ -37,7 +37,7 @@ class PrioritisedParams(Section):
 
 
 class MunchausenParams(Section):
-    """Munchausen targets; see `rulka.agents.iqn.learner`."""
+    """Munchausen targets; see `rulka.agents.iqn`."""
 
     alpha: Share = Field(description="weight of the log-probability in the reward")
     temperature: Positive = Field(description="of the policy that the target network stands for")
@@ -45,7 +45,7 @@ class MunchausenParams(Section):
 
 
 class ResetParams(Section):
-    """Periodic resets of the online network toward fresh weights; see `rulka.agents.iqn.learner`."""
+    """Periodic resets of the online network toward fresh weights; see `rulka.agents.iqn`."""
 
     every_env_steps: Count = Field(description="environment steps between two resets")
     fresh_share: Share = Field(description="share of fresh weights mixed into every layer")
@@ -61,7 +61,7 @@ class MarginParams(Section):
 
 
 class IqnParams(AlgorithmParams):
-    """IQN; see `rulka.agents.iqn.learner`."""
+    """IQN; see `rulka.agents.iqn`."""
 
     SPLIT: ClassVar[tuple[str, ...]] = ("batch_size", "buffer_steps", "start_steps")
 
@@ -100,9 +100,7 @@ class IqnParams(AlgorithmParams):
         description="least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any"
     )
     gradient_steps_per_update: Count = Field(description="gradient steps between two versions of the weights")
-    oversample_long_term: Whole = Field(
-        description="draws of the mini-race clock, see rulka.agents.iqn.ClockRule"
-    )
+    oversample_long_term: Whole = Field(description="draws of the mini-race clock, see rulka.agents.iqn.ClockRule")
     oversample_max_term: Whole = Field(description="the same; 40 and 5 in the reference")
     self_loss_clamp_ratio: Positive = Field(description="how much narrower than typical a target may count")
     weight_decay: NotNegative = Field(description="share of the learning rate by which weights shrink")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from models.cloning_heads import CloningHeads
 from rulka.actions import FORWARD, TICK_MS, ActionTable
-from rulka.agents.iqn.cloned import Cloned
+from rulka.agents.iqn_cloned import Cloned
 from rulka.datasets.frames import FrameDataset, FrameRace, frames_of
 from rulka.pretraining.cloning import (
     ControlPredictions,

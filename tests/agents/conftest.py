@@ -17,7 +17,7 @@ from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.actions import Choices
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner
-from rulka.agents.pql.learner import PqlLearner
+from rulka.agents.pql import PqlLearner
 from rulka.agents.spec import Actor, AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.envs.equal_starts import EqualStarts

@@ -12,7 +12,7 @@ import torch
 
 from models.iqn import IqnNetwork, fixed_fractions
 from rulka.agents.algorithms import make_actor
-from rulka.agents.iqn.learner import Networks, chunk_values, sampled_returns
+from rulka.agents.iqn import Networks, chunk_values, sampled_returns
 from rulka.buffers.experience import new_block
 from rulka.buffers.replay import Batch
 

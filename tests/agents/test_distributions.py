@@ -11,7 +11,7 @@ from torch.distributions import AffineTransform, Categorical, Normal, TanhTransf
 from torch.distributions import kl_divergence as torch_kl
 
 from rulka.actions import Choices, Intervals
-from rulka.agents.policy_gradient.distributions import Categoricals, SquashedGaussian, distribution_of
+from rulka.agents.distributions import Categoricals, SquashedGaussian, distribution_of
 
 STEER_AND_GAS = Intervals((-1.0, 0.0), (1.0, 1.0))
 

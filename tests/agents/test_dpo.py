@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.grpo.learner import preference_loss
+from rulka.agents.preferences import preference_loss
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import PreferencePairs
 

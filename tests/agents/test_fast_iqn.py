@@ -11,7 +11,7 @@ import torch
 from benchmarks import _naive_iqn as naive_iqn
 from benchmarks._naive_iqn import NaiveIqn, values
 from rulka.agents.algorithms import make_learner
-from rulka.agents.iqn.learner import Sample
+from rulka.agents.iqn import Sample
 from rulka.agents.learner import MetricMeans
 from rulka.buffers.replay import Batch
 

@@ -11,7 +11,7 @@ import torch
 from rulka.actions import Choices, Intervals
 from rulka.agents.advantages import Endings
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.impala.learner import TraceWeights, corrected, log_prob_in_loss, trace_values
+from rulka.agents.impala import TraceWeights, corrected, log_prob_in_loss, trace_values
 from rulka.params import EpsilonParams, ImpalaParams, NoCorrectionParams, OneStepParams, VtraceParams
 
 NONE = NoCorrectionParams(kind="none")

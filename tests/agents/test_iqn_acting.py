@@ -13,9 +13,9 @@ from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
 from models.layers import KERNEL_DTYPES
 from models.torso import InputShape
+from rulka.agents import iqn_engines as engines
 from rulka.agents.algorithms import make_actor
-from rulka.agents.iqn import engines
-from rulka.agents.iqn.onnx import OnnxAdvantages
+from rulka.agents.iqn_onnx import OnnxAdvantages
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 PLAIN = IqnSizes(16, 32, 8)

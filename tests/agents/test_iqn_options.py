@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from models.iqn import fixed_fractions
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn.learner import munchausen_bonus, reset_weights, soft_value
-from rulka.agents.iqn.network import fresh_network
+from rulka.agents.iqn import munchausen_bonus, reset_weights, soft_value
+from rulka.agents.iqn_network import fresh_network
 from rulka.buffers.experience import BlockSpec, Experience, new_block
 from rulka.buffers.replay import Batch
 from rulka.params import ResetParams

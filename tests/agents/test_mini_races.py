@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rulka.agents.iqn.learner import ClockRule, draw_clocks, mini_race_returns
+from rulka.agents.iqn import ClockRule, draw_clocks, mini_race_returns
 from rulka.buffers.transitions import Transitions
 
 RULE = ClockRule(horizon=140, long_term=40, max_term=5)

@@ -12,8 +12,8 @@ import torch
 from models.actor_critic import PolicyAndValue
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.networks import build_clone_policy
-from rulka.agents.policy_gradient.segments import keep_block
-from rulka.agents.ppo.learner import rollout_with_gae
+from rulka.agents.ppo import rollout_with_gae
+from rulka.agents.segments import keep_block
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 

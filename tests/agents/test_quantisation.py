@@ -24,11 +24,9 @@ from models.int8_acting import (
 )
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape
-from rulka.agents import quantisation
+from rulka.agents import iqn_actor, policy_actor, quantisation
 from rulka.agents.algorithms import make_actor
 from rulka.agents.int8 import AddOutputs, Int8Network
-from rulka.agents.iqn import actor as iqn_actor
-from rulka.agents.policy_gradient import actor as policy_actor
 from rulka.agents.quantisation import ActingPrecisionError, check_acting_precision, make_quantiser
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn.learner import Sample
+from rulka.agents.iqn import Sample
 from rulka.agents.ranks import ALONE, average_gradients, fewest, mean_of, standardised, sum_gradients
 from rulka.agents.spec import AgentSpec, LearnsInRanks
 from rulka.buffers.experience import ExperienceBlock

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.policy_gradient.waiting_races import WaitingRaces, num_decisions_of
+from rulka.agents.race_groups import WaitingRaces, num_decisions_of
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, new_block
 from rulka.envs.equal_starts import EqualStarts

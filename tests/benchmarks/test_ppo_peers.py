@@ -9,7 +9,7 @@ import torch
 from benchmarks.ppo_peers import shared
 from benchmarks.ppo_peers.__main__ import ratios_of
 from benchmarks.ppo_peers.rulka_side import agent_spec, run
-from rulka.agents.policy_gradient.network import fresh_network
+from rulka.agents.policy_network import fresh_network
 from rulka.observation import NUM_FLOATS
 
 

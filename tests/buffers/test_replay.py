@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.iqn.learner import mini_race_returns
+from rulka.agents.iqn import mini_race_returns
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock, as_block, new_block
 from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring, draw_rows, make_batch
 from rulka.buffers.ring import BlockRing

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from rulka.agents.iqn.learner import mini_race_returns
+from rulka.agents.iqn import mini_race_returns
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.ring import BlockRing
 from rulka.buffers.transitions import find_transitions

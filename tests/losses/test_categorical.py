@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rulka.agents.pql.learner import categorical_loss, project_returns
+from rulka.agents.pql import categorical_loss, project_returns
 
 SUPPORT = torch.tensor([0.0, 1.0, 2.0])
 

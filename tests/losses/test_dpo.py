@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rulka.agents.grpo.learner import preference_loss
+from rulka.agents.preferences import preference_loss
 
 
 @pytest.mark.parametrize(

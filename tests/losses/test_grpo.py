@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from rulka.agents.grpo.learner import decision_weights, group_advantages
-from rulka.agents.policy_gradient.learner import clipped_policy_loss
+from rulka.agents.policy_gradient import clipped_policy_loss
+from rulka.agents.preferences import decision_weights, group_advantages
 
 
 def test_advantages_by_hand() -> None:

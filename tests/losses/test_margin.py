@@ -2,7 +2,7 @@
 
 import torch
 
-from rulka.agents.iqn.learner import margin_loss
+from rulka.agents.iqn import margin_loss
 
 
 def test_by_hand() -> None:

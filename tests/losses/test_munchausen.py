@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rulka.agents.iqn.learner import munchausen_bonus, soft_value
+from rulka.agents.iqn import munchausen_bonus, soft_value
 
 
 def test_bonus_by_hand():

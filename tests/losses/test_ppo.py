@@ -10,8 +10,8 @@ import torch
 from torch.distributions import Categorical
 
 from rulka.agents.advantages import explained_variance
-from rulka.agents.policy_gradient.learner import clipped_policy_loss
-from rulka.agents.ppo.learner import clipped_value_loss
+from rulka.agents.policy_gradient import clipped_policy_loss
+from rulka.agents.ppo import clipped_value_loss
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rulka.agents.iqn.learner import FIRST_SELF_LOSS, SelfLoss, quantile_huber_loss, self_loss_weights
+from rulka.agents.iqn import FIRST_SELF_LOSS, SelfLoss, quantile_huber_loss, self_loss_weights
 
 
 @pytest.mark.parametrize(

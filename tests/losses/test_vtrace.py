@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rulka.agents.advantages import Endings
-from rulka.agents.impala.learner import TraceWeights, trace_values, truncated_ratio
+from rulka.agents.impala import TraceWeights, trace_values, truncated_ratio
 
 
 def endings(num_steps: int, **at: list[int]) -> Endings:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.policy_gradient.network import build_network
+from rulka.agents.policy_network import build_network
 from rulka.agents.spec import AgentError
 from rulka.envs.episodes import UnfitEnvironmentError, read_facts
 from rulka.presets import environment_params

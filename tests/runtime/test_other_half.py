@@ -18,7 +18,7 @@ import torch
 from real_run import run_spec
 from runtime_fakes import memory_of
 
-from rulka.agents.pql.learner import PolicyElsewhere, PqlLearner
+from rulka.agents.pql import PolicyElsewhere, PqlLearner
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import Params, read_params
 from rulka.runtime.connect import connect

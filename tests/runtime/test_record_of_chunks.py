@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rulka.actions import Choices, action_table
-from rulka.agents.iqn.actor import IqnActor
+from rulka.agents.iqn_actor import IqnActor
 from rulka.agents.spec import AgentSpec
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import num_floats, reference_normalisation

@@ -310,9 +310,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("file", "invalid"),
     [
-        ("rulka/agents/ppo/learner.py", {"ppo"}),
+        ("rulka/agents/ppo.py", {"ppo"}),
         ("models/actor_critic.py", {"ppo", "iqn"}),
-        ("rulka/agents/iqn/learner.py", {"iqn"}),
+        ("rulka/agents/iqn.py", {"iqn"}),
         ("models/iqn.py", {"iqn"}),
         ("rulka/runtime/learner_loop.py", {"ppo", "iqn"}),
         ("rulka/envs/rewards.py", {"ppo", "iqn"}),

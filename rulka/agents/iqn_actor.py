@@ -3,7 +3,7 @@
 Sources: Dabney et al. 2018, arXiv:1806.06923; Linesight's "epsilon-Boltzmann", which adds Gaussian noise to Q-values;
 Fortunato et al. 2017 (noisy layers), arXiv:1706.10295; Horgan et al. 2018 (an epsilon for each car), arXiv:1803.00933;
 Zhou et al. 2024 (a policy that drives first), arXiv:2412.07762.
-Decisions of K actions: see `rulka.agents.iqn.learner`.
+Decisions of K actions: see `rulka.agents.iqn`.
 Dimensions: N cars, K actions of a decision, A actions.
 """
 
@@ -21,12 +21,12 @@ from models.iqn import IqnNetwork, fixed_fractions
 from models.iqn_acting import can_prepare
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
+from rulka.agents.distributions import Categoricals
 from rulka.agents.int8 import Int8Network
-from rulka.agents.iqn.engines import TORCH_ENGINES, ActingIqn
-from rulka.agents.iqn.network import fresh_network
+from rulka.agents.iqn_engines import TORCH_ENGINES, ActingIqn
+from rulka.agents.iqn_network import fresh_network
 from rulka.agents.networks import by_place
 from rulka.agents.onnx_graph import Nodes
-from rulka.agents.policy_gradient.distributions import Categoricals
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import IqnParams

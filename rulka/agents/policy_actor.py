@@ -15,10 +15,10 @@ from torch import Tensor
 from models.actor_critic import ActorCritic
 from rulka.actions import Choices
 from rulka.agents.acting import ActingNetwork
+from rulka.agents.distributions import distribution_of
 from rulka.agents.int8 import Int8Network
 from rulka.agents.onnx_graph import Nodes
-from rulka.agents.policy_gradient.distributions import distribution_of
-from rulka.agents.policy_gradient.network import fresh_network
+from rulka.agents.policy_network import fresh_network
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.schedule import Moment

@@ -8,7 +8,7 @@ from models.encoders.config import EncoderConfig
 from models.guide import Guide
 from models.iqn import IqnNetwork, fixed_fractions
 from models.iqn_acting import PreparedAdvantages, can_prepare
-from rulka.agents.iqn.cloned import iqn_sizes
+from rulka.agents.iqn_cloned import iqn_sizes
 from rulka.agents.networks import SEEING_PARTS, build_clone_policy, by_place, input_shape, seeded
 from rulka.agents.spec import AgentSpec, Choose
 from rulka.artifacts import Artifact

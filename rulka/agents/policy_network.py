@@ -6,8 +6,8 @@ import torch
 
 from models.actor_critic import ActorCritic, ClonePolicy, PolicyAndValue
 from models.encoders.config import EncoderConfig
+from rulka.agents.distributions import distribution_of
 from rulka.agents.networks import SEEING_PARTS, build_clone_policy, input_shape, seeded
-from rulka.agents.policy_gradient.distributions import distribution_of
 from rulka.agents.spec import AgentSpec, Choose
 from rulka.artifacts import Artifact
 from rulka.observation import Normalisation

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.advantages import Endings, solve_linear_value
+from rulka.agents.distributions import distribution_of
 from rulka.agents.learner import Learner, MetricMeans
-from rulka.agents.policy_gradient.distributions import distribution_of
-from rulka.agents.policy_gradient.network import PARTS, fresh_network
-from rulka.agents.policy_gradient.segments import Segment, WaitingBlocks
+from rulka.agents.policy_network import PARTS, fresh_network
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import ALONE, Ranks, average_gradients, fewest, mean_of
+from rulka.agents.segments import Segment, WaitingBlocks
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import Experience, ExperienceBlock
 from rulka.device import CPU, on_host, weights_on_host

@@ -20,10 +20,10 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.advantages import estimate_advantages, explained_variance
 from rulka.agents.learner import MetricMeans
-from rulka.agents.policy_gradient.learner import CriticLearner, clipped_policy_loss, return_scale
-from rulka.agents.policy_gradient.segments import Segment
+from rulka.agents.policy_gradient import CriticLearner, clipped_policy_loss, return_scale
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import mean_of, standardised
+from rulka.agents.segments import Segment
 from rulka.params import PpoParams
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from models.actor_critic import ClonePolicy
 from rulka.actions import Choices
 from rulka.agents.acting import ActingNetwork
-from rulka.agents.policy_gradient.network import fresh_actor
-from rulka.agents.pql.decisions import decisions_of
+from rulka.agents.policy_network import fresh_actor
+from rulka.agents.pql_decisions import decisions_of
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import PqlParams

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from models.critics import Critics
 from rulka.actions import ActionSpace, Choices, Intervals
-from rulka.agents.policy_gradient.distributions import Categoricals, SquashedGaussian
+from rulka.agents.distributions import Categoricals, SquashedGaussian
 
 
 class Rated(NamedTuple):

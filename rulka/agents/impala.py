@@ -22,10 +22,10 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.advantages import Endings, explained_variance
 from rulka.agents.learner import MetricMeans
-from rulka.agents.policy_gradient.learner import CriticLearner, return_scale
-from rulka.agents.policy_gradient.segments import Segment
+from rulka.agents.policy_gradient import CriticLearner, return_scale
 from rulka.agents.precision import autocast
 from rulka.agents.ranks import fewest
+from rulka.agents.segments import Segment
 from rulka.params import CorrectionParams, EpsilonParams, ImpalaParams, OneStepParams, VtraceParams
 
 

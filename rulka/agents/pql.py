@@ -32,8 +32,8 @@ from models.critics import Critics
 from rulka.agents.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.networks import seeded
 from rulka.agents.off_policy import OffPolicyLearner, is_frozen, keep_features
-from rulka.agents.policy_gradient.network import ACTOR_PARTS, fresh_actor
-from rulka.agents.pql.decisions import Decisions, Rated, decisions_of
+from rulka.agents.policy_network import ACTOR_PARTS, fresh_actor
+from rulka.agents.pql_decisions import Decisions, Rated, decisions_of
 from rulka.agents.precision import Precision, autocast
 from rulka.agents.spec import AgentSpec, Half, OtherHalf
 from rulka.buffers.experience import ExperienceBlock

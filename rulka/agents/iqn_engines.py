@@ -15,7 +15,7 @@ from torch import Tensor
 from models.iqn import IqnNetwork
 from models.iqn_acting import PreparedAdvantages
 from models.layers import KERNEL_DTYPES
-from rulka.agents.iqn.onnx import OnnxAdvantages
+from rulka.agents.iqn_onnx import OnnxAdvantages
 from rulka.agents.onnx_graph import has_onnx
 from rulka.agents.precision import Precision
 

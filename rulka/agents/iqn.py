@@ -28,8 +28,8 @@ from torch.nn import functional
 
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.noisy import clear_noise, draw_noise
-from rulka.agents.iqn.network import PARTS, fresh_network
 from rulka.agents.iqn_inspection import inspect_priorities, inspect_values
+from rulka.agents.iqn_network import PARTS, fresh_network
 from rulka.agents.learner import MetricMeans
 from rulka.agents.networks import by_place
 from rulka.agents.off_policy import OffPolicyLearner

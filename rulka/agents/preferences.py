@@ -25,9 +25,9 @@ from torch.nn import functional
 
 from models.actor_critic import PolicyAndValue
 from rulka.agents.learner import MetricMeans
-from rulka.agents.policy_gradient.learner import PolicyLearner, clipped_policy_loss
-from rulka.agents.policy_gradient.waiting_races import WaitingRaces
+from rulka.agents.policy_gradient import PolicyLearner, clipped_policy_loss
 from rulka.agents.precision import autocast
+from rulka.agents.race_groups import WaitingRaces
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
 from rulka.device import upload

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.policy_gradient.segments import Segment, as_piece, from_piece, keep_block
+from rulka.agents.segments import Segment, as_piece, from_piece, keep_block
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import Experience, ExperienceBlock
 from rulka.device import CPU, on_host

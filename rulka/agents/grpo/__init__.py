@@ -1,1 +1,0 @@
-"""Group relative policy optimisation: how it learns (`learner`)."""

@@ -1,1 +1,0 @@
-"""IMPALA: what is done about experience of an older policy (`correction`), and how it learns (`learner`)."""

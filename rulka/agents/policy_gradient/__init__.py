@@ -1,1 +1,0 @@
-"""What the algorithms that learn a policy have in common: how it acts, its distributions, blocks, learner."""

@@ -1,1 +1,0 @@
-"""Proximal policy optimisation: from what it learns (`rollout`), and how (`learner`)."""
