@@ -82,9 +82,9 @@ class Params(Section):
                 "to policy",
             ),
             (
-                is_analog and (clone.labels == "hard" or clone.rare_actions > 0.0 or clone.focal > 0.0),
-                "network.analog imitates steering, gas and brake, of which clone.labels, rare_actions and focal know "
-                "nothing: set them to soft, 0 and 0",
+                is_analog and clone.labels == "hard",
+                "network.analog imitates steering, gas and brake as they were, and clone.labels hard the longest "
+                "action: set it to soft",
             ),
             *(
                 problem

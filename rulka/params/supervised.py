@@ -121,15 +121,12 @@ class CloneParams(FitParams, LineStartParams):
     previous_action_dropout: Share = Field(description="share of samples that do not see the previous actions")
     float_noise: NotNegative = Field(description="noise on the floats, in units of the normalisation's std")
     labels: LabelKind = Field(description="shares of a decision's actions, or the one that was held longest")
-    rare_actions: Share = Field(description="weight of an action by its frequency: 0 alike, 1 all actions alike")
-    focal: NotNegative = Field(description="how much less frames count that the policy knows; 0 is plain, 2 usual")
     dropout: float = Field(ge=0, lt=1, description="share of the trunk's units that learning leaves out at random")
     offsets: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = Field(
         strict=False,
         min_length=1,
         description="decisions ahead whose actions are learned; 0, the policy, and later ones",
     )
-    analog_weight: NotNegative = Field(description="of the squared error of steering, gas and brake; 0 learns none")
     dagger: DaggerParams | None = Field(description="null: it learns from recorded races alone")
     race_every: Whole = Field(description="epochs after which it races; the best racer is kept, at 0 the least loss")
     num_races: Several = Field(description="races each time, side by side")
