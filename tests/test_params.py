@@ -168,7 +168,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala', 'patches' or 'backbone' \(got 'covn'\)$"),
         ({"encoder": {}}, "encoder.kind is missing$"),
         ({"encoder": PATCHES}, "encoder.patch must divide observation.height 64 and observation.width 64$"),
-        ({"encoder": {"kind": "impala"}}, "\n  encoder.width is missing\n"),
+        ({"iqn.resets": {"every_env_steps": 9}}, "\n  iqn.resets.fresh_share is missing\n"),
         ({"encoder.adaptive_pool": True}, r"encoder.adaptive_pool: must be a valid integer \(got True\)$"),
         (
             {"network.fusion": {"kind": "unified"}},
@@ -176,7 +176,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ),
         ({"network.fusion": FUSED | {"image": "all"}}, "network.fusion.image is a key of another kind of network.fus"),
         ({"network.fusion": FUSED | {"heads": 5}}, "network.fusion: width 64 must be divisible by heads 5$"),
-        ({"network.fusion": UNIFIED | {"floats": {"kind": "raw"}}}, "network.fusion.floats.tokens is missing$"),
+        ({"network.fusion": UNIFIED | {"floats": {"tokens": 4}}}, "network.fusion.floats.kind is missing$"),
         (
             {"network.fusion": UNIFIED | {"floats": {"kind": "each", "tokens": 3}}},
             "network.fusion.floats.tokens is a key of another kind of network.fusion.floats: this one has kind$",
@@ -394,15 +394,14 @@ def test_what_is_not_trained_may_stand_as_it_is() -> None:
 
 
 def test_a_message_holds_key_rule_and_value_alone() -> None:
-    data = with_keys({"iqn.num_quantiles": 7, "train.checkpoint_s": 0})
-    del data["evaluate"]["seed"]
+    data = with_keys({"iqn.num_quantiles": 7, "train.checkpoint_s": 0, "encoder": {}})
     with pytest.raises(ParamsError) as caught:
         checked_params(data, "p.yaml is wrong")
     assert str(caught.value).splitlines() == [
         "p.yaml is wrong:",
+        "  encoder.kind is missing",
         "  train.checkpoint_s: must be greater than 0 (got 0)",
         "  iqn: num_quantiles and num_quantiles_acting must be even: the second half mirrors the first",
-        "  evaluate.seed is missing",
     ]
 
 

@@ -1,8 +1,8 @@
-"""Typed `params.yaml`: one frozen class for each section, no defaults, unknown keys are errors.
+"""Typed `params.yaml`: one frozen class for each section, with a default and a meaning for every key.
 
-A default in code would be a hyperparameter that DVC cannot see, so there is none here. Import from here; the modules
-hold a group of sections each, `sections` all of them together, `reader` the way in. `writer`, the way back, is imported
-by its own name: no stage writes parameters.
+A key that the file leaves out has its default; one that is not known is an error. Import from here; the modules hold a
+group of sections each, `sections` all of them together, `reader` reads the file. `writer` changes it, and is imported by
+its own name: no stage writes parameters.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, PatchConfig
 from models.fusion_config import ConcatConfig
 from rulka.actions import TICK_MS
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
-from rulka.params.base import Algorithm, Section, refuse_impossible
+from rulka.params.base import Algorithm, Section, key, refuse_impossible
 from rulka.params.dpo import DpoParams
 from rulka.params.grpo import GrpoParams
 from rulka.params.impala import ImpalaParams
@@ -25,27 +25,27 @@ from rulka.params.training import RewardParams, TrainParams
 class Params(Section):
     """All of `params.yaml`."""
 
-    observation: ObservationParams = Field(description="what agents see")
-    actions: ActionParams = Field(description="how long they act")
-    simulator: SimulatorParams = Field(description="the embedded car and its camera")
-    race_end: RaceEndParams = Field(description="when any race is over")
-    track: TrackParams = Field(description="the track where there are no recordings")
-    races: RaceParams = Field(description="stage races: who drove what is learned from")
-    capture: CaptureParams = Field(description="stage capture: races to frames")
-    encoder: EncoderConfig = Field(description="of images, the same one in every network")
-    network: NetworkParams = Field(description="what lies behind the encoder")
-    pretrain: PretrainParams = Field(description="stage pretrain: Level 0")
-    clone: CloneParams = Field(description="stage clone: Level 1")
-    transfer: TransferParams = Field(description="stage transfer: what new agents take over")
-    rewards: RewardParams = Field(description="what a decision is paid")
-    train: TrainParams = Field(description="stage train: the runtime of every algorithm")
-    ppo: PpoParams = Field(description="proximal policy optimisation")
-    impala: ImpalaParams = Field(description="actors that run ahead, and V-trace")
-    iqn: IqnParams = Field(description="implicit quantile networks")
-    grpo: GrpoParams = Field(description="group relative policy optimisation")
-    dpo: DpoParams = Field(description="direct preference optimisation")
-    pql: PqlParams = Field(description="parallel Q-learning")
-    evaluate: EvaluateParams = Field(description="stage evaluate: greedy races")
+    observation: ObservationParams = key(ObservationParams(), "what agents see")
+    actions: ActionParams = key(ActionParams(), "how long they act")
+    simulator: SimulatorParams = key(SimulatorParams(), "the embedded car and its camera")
+    race_end: RaceEndParams = key(RaceEndParams(), "when any race is over")
+    track: TrackParams = key(TrackParams(), "the track where there are no recordings")
+    races: RaceParams = key(RaceParams(), "stage races: who drove what is learned from")
+    capture: CaptureParams = key(CaptureParams(), "stage capture: races to frames")
+    encoder: EncoderConfig = key(ConvConfig(), "of images, the same one in every network")
+    network: NetworkParams = key(NetworkParams(), "what lies behind the encoder")
+    pretrain: PretrainParams = key(PretrainParams(), "stage pretrain: Level 0")
+    clone: CloneParams = key(CloneParams(), "stage clone: Level 1")
+    transfer: TransferParams = key(TransferParams(), "stage transfer: what new agents take over")
+    rewards: RewardParams = key(RewardParams(), "what a decision is paid")
+    train: TrainParams = key(TrainParams(), "stage train: the runtime of every algorithm")
+    ppo: PpoParams = key(PpoParams(), "proximal policy optimisation")
+    impala: ImpalaParams = key(ImpalaParams(), "actors that run ahead, and V-trace")
+    iqn: IqnParams = key(IqnParams(), "implicit quantile networks")
+    grpo: GrpoParams = key(GrpoParams(), "group relative policy optimisation")
+    dpo: DpoParams = key(DpoParams(), "direct preference optimisation")
+    pql: PqlParams = key(PqlParams(), "parallel Q-learning")
+    evaluate: EvaluateParams = key(EvaluateParams(), "stage evaluate: greedy races")
 
     @property
     def algorithms(self) -> dict[Algorithm, AlgorithmParams]:

@@ -21,64 +21,70 @@ from rulka.params.base import (
     Share,
     Size,
     Whole,
+    key,
 )
 from rulka.params.races import LineStartParams
 
 LabelKind = Literal["soft", "hard"]
 
+# Fields of which the two stages have defaults of their own.
+Epochs = Annotated[Count, Field(description="passes over the training frames")]
+FitLearningRate = Annotated[LearningRate, Field(description="highest; rises at once and falls along half a cosine")]
+WeightDecay = Annotated[NotNegative, Field(description="of AdamW, decoupled from the gradient")]
+
 
 class FitParams(Section):
     """Supervised training, shared by the stages `pretrain` and `clone`."""
 
-    epochs: Count = Field(description="passes over the training frames")
-    patience: Count | None = Field(description="epochs without a better one after which training ends; null: never")
-    batch_size: BatchSize = Field(description="frames of one gradient step")
-    learning_rate: LearningRate = Field(description="highest; rises at once and falls along half a cosine")
-    weight_decay: NotNegative = Field(description="of AdamW, decoupled from the gradient")
-    max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
-    precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster one")
-    checkpoint_s: Positive = Field(description="seconds between live checkpoints")
-    seed: Seed = Field(description="of fresh weights, of the order of the frames and of all noise")
+    epochs: Epochs = 5
+    patience: Count | None = key(None, "epochs without a better one after which training ends; null: never")
+    batch_size: BatchSize = key(256, "frames of one gradient step")
+    learning_rate: FitLearningRate = 0.002
+    weight_decay: WeightDecay = 0.0
+    max_grad_norm: Positive = key(1.0, "gradients are scaled down to this norm")
+    precision: Literal["measured", "float32", "bfloat16"] = key("measured", "measured takes the faster one")
+    checkpoint_s: Positive = key(60.0, "seconds between live checkpoints")
+    seed: Seed = key(1, "of fresh weights, of the order of the frames and of all noise")
 
 
 class AutoencoderParams(Section):
     """Frames are rebuilt from their features."""
 
-    kind: Literal["autoencoder"] = Field(description="mean squared error of the rebuilt frames")
+    kind: Literal["autoencoder"] = key("autoencoder", "mean squared error of the rebuilt frames")
 
 
 class VaeParams(Section):
     """Frames are rebuilt from a noisy code, Kingma and Welling 2013, arXiv:1312.6114."""
 
-    kind: Literal["vae"] = Field(description="variational autoencoder")
-    num_latent: Size = Field(description="numbers of the code")
-    kl_weight: NotNegative = Field(description="weight of the code's divergence, summed over its numbers")
+    kind: Literal["vae"] = key("vae", "variational autoencoder")
+    num_latent: Size = key(64, "numbers of the code")
+    kl_weight: NotNegative = key(0.001, "weight of the code's divergence, summed over its numbers")
 
 
 class ViewsParams(Section):
     """Two views of a frame are compared, each drawn by itself; see `rulka.pretraining.views`."""
 
-    projection: Size = Field(description="numbers in which views are compared")
-    crop_pixels: NotNegative = Field(description="most rows and columns that a view loses before it is scaled back")
-    brightness: float = Field(ge=0, lt=1, description="a view is lit by a factor within this of 1")
-    blur_pixels: float = Field(ge=0, le=8, description="largest standard deviation of a view's blur")
-    noise: NotNegative = Field(description="largest standard deviation of a view's noise; black to white is 2")
+    projection: Size = key(128, "numbers in which views are compared")
+    crop_pixels: NotNegative = key(8.0, "most rows and columns that a view loses before it is scaled back")
+    brightness: float = key(0.2, "a view is lit by a factor within this of 1", ge=0, lt=1)
+    blur_pixels: float = key(1.0, "largest standard deviation of a view's blur", ge=0, le=8)
+    noise: NotNegative = key(0.1, "largest standard deviation of a view's noise; black to white is 2")
 
 
 class SimclrParams(ViewsParams):
     """Views of a frame are found among those of its batch, Chen et al. 2020, arXiv:2002.05709."""
 
-    kind: Literal["simclr"] = Field(description="contrastive learning; rebuilds nothing")
-    temperature: Positive = Field(description="similarities are divided by this")
+    kind: Literal["simclr"] = key("simclr", "contrastive learning; rebuilds nothing")
+    temperature: Positive = key(0.5, "similarities are divided by this")
 
 
 class VicregParams(ViewsParams):
     """Views of a frame are alike, and frames differ in all numbers, Bardes et al. 2021, arXiv:2105.04906."""
 
-    kind: Literal["vicreg"] = Field(description="variance, invariance and covariance; compares no frame with another")
-    invariance: NotNegative = Field(description="weight of how far views of a frame are apart")
-    variance: NotNegative = Field(description="weight of how much less than 1 a number's standard deviation is")
-    covariance: NotNegative = Field(description="weight of what numbers have in common")
+    kind: Literal["vicreg"] = key("vicreg", "variance, invariance and covariance; compares no frame with another")
+    invariance: NotNegative = key(25.0, "weight of how far views of a frame are apart")
+    variance: NotNegative = key(25.0, "weight of how much less than 1 a number's standard deviation is")
+    covariance: NotNegative = key(1.0, "weight of what numbers have in common")
 
 
 ObjectiveParams = Annotated[AutoencoderParams | VaeParams | SimclrParams | VicregParams, Field(discriminator="kind")]
@@ -88,7 +94,7 @@ ObjectiveParams = Annotated[AutoencoderParams | VaeParams | SimclrParams | Vicre
 class PretrainParams(FitParams):
     """Stage `pretrain` (Level 0)."""
 
-    objective: ObjectiveParams = Field(description="what the encoder is trained to be good for")
+    objective: ObjectiveParams = key(AutoencoderParams(), "what the encoder is trained to be good for")
 
     @model_validator(mode="after")
     def _check(self) -> PretrainParams:
@@ -104,32 +110,31 @@ class DaggerParams(Section):
     Ross et al. 2011, arXiv:1011.0686.
     """
 
-    rounds: Count = Field(description="how often it drives")
-    every: Count = Field(description="epochs from one round to the next")
-    num_races: Several = Field(description="races of a round, side by side")
-    pace: float = Field(gt=0, le=1, description="share of the possible speed at which the adviser would drive")
+    rounds: Count = key(7, "how often it drives")
+    every: Count = key(1, "epochs from one round to the next")
+    num_races: Several = key(20, "races of a round, side by side")
+    pace: float = key(0.9, "share of the possible speed at which the adviser would drive", gt=0, le=1)
 
 
 class CloneParams(FitParams, LineStartParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
-    shape: CloneShape = Field(description="network: policy is PPO's, and can guide IQN; iqn can become IQN's values")
-    maps: MapChoice = Field(description="whose races are imitated: the main track's, or those of all maps")
-    fastest_share: float = Field(
-        gt=0, le=1, description="share of a map's training races that are imitated, fastest first"
+    epochs: Epochs = 8
+    learning_rate: FitLearningRate = 0.001
+    weight_decay: WeightDecay = 0.01
+    shape: CloneShape = key("policy", "network: policy is PPO's, and can guide IQN; iqn can become IQN's values")
+    maps: MapChoice = key("main", "whose races are imitated: the main track's, or those of all maps")
+    fastest_share: float = key(1.0, "share of a map's training races that are imitated, fastest first", gt=0, le=1)
+    previous_action_dropout: Share = key(0.5, "share of samples that do not see the previous actions")
+    float_noise: NotNegative = key(0.02, "noise on the floats, in units of the normalisation's std")
+    labels: LabelKind = key("soft", "shares of a decision's actions, or the one that was held longest")
+    dropout: float = key(0.0, "share of the trunk's units that learning leaves out at random", ge=0, lt=1)
+    offsets: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = key(
+        (0,), "decisions ahead whose actions are learned; 0, the policy, and later ones", strict=False, min_length=1
     )
-    previous_action_dropout: Share = Field(description="share of samples that do not see the previous actions")
-    float_noise: NotNegative = Field(description="noise on the floats, in units of the normalisation's std")
-    labels: LabelKind = Field(description="shares of a decision's actions, or the one that was held longest")
-    dropout: float = Field(ge=0, lt=1, description="share of the trunk's units that learning leaves out at random")
-    offsets: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = Field(
-        strict=False,
-        min_length=1,
-        description="decisions ahead whose actions are learned; 0, the policy, and later ones",
-    )
-    dagger: DaggerParams | None = Field(description="null: it learns from recorded races alone")
-    race_every: Whole = Field(description="epochs after which it races; the best racer is kept, at 0 the least loss")
-    num_races: Several = Field(description="races each time, side by side")
+    dagger: DaggerParams | None = key(None, "null: it learns from recorded races alone")
+    race_every: Whole = key(2, "epochs after which it races; the best racer is kept, at 0 the least loss")
+    num_races: Several = key(40, "races each time, side by side")
 
     @model_validator(mode="after")
     def _check(self) -> CloneParams:
