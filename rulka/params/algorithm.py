@@ -68,6 +68,11 @@ class AlgorithmParams(Section):
         """How many races of as many cars begin alike; 1 lets each begin by itself."""
         return 1
 
+    @property
+    def acts_quantised(self) -> bool:
+        """Whether its collectors can act in `train.acting_precision`; else they act in `train.precision`."""
+        return True
+
     def no_int8(self, network: NetworkParams) -> str:
         """Says which parameter keeps its network from acting in int8; nothing where it can."""
         del network

@@ -92,7 +92,8 @@ class Section(BaseModel):
 
 def key(default: Any, meaning: str, **bounds: Any) -> Any:
     """Returns a field of a section: its default, what it means, and bounds beside those of its type."""
-    if isinstance(default, Section):  # keeps it out of the JSON schema, which has its keys one by one
+    # The JSON schema has the keys of a section one by one; of several kinds it has to say which is the default.
+    if isinstance(default, Section) and "kind" not in type(default).model_fields:
         return Field(default_factory=lambda: default, description=meaning, **bounds)
     return Field(default, description=meaning, **bounds)
 

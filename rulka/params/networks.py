@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
 from models.fusion_config import ConcatConfig, FusionConfig, TokenSequenceConfig
 from rulka.params.base import Algorithm, CloneShape, Count, Section, Seed, Size, key
-from rulka.params.simulator import ObservationParams
+from rulka.params.observation import ObservationParams
 
 
 class IqnNetworkParams(Section):

@@ -89,6 +89,11 @@ class PqlParams(AlgorithmParams):
     buffer_steps: Count = key(100_000, "decisions kept")
     start_steps: Count = key(8192, "decisions in the buffer before the first update")
 
+    @property
+    def acts_quantised(self) -> bool:
+        """Never: nobody has written it."""
+        return False
+
     def impossible(
         self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool
     ) -> list[tuple[bool, str]]:

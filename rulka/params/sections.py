@@ -9,16 +9,19 @@ from models.fusion_config import ConcatConfig
 from rulka.actions import TICK_MS
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
 from rulka.params.base import Algorithm, Section, key, refuse_impossible
+from rulka.params.clone import CloneParams
 from rulka.params.dpo import DpoParams
+from rulka.params.evaluate import EvaluateParams
 from rulka.params.grpo import GrpoParams
 from rulka.params.impala import ImpalaParams
 from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
+from rulka.params.observation import ActionParams, ObservationParams
 from rulka.params.ppo import PpoParams
 from rulka.params.pql import PqlParams
-from rulka.params.races import CaptureParams, EvaluateParams, RaceEndParams, RaceParams, TrackParams
-from rulka.params.simulator import ActionParams, ObservationParams, SimulatorParams
-from rulka.params.supervised import CloneParams, PretrainParams, ViewsParams
+from rulka.params.pretrain import PretrainParams, ViewsParams
+from rulka.params.races import CaptureParams, RaceEndParams, RaceParams, TrackParams
+from rulka.params.simulator import SimulatorParams
 from rulka.params.training import RewardParams, TrainParams
 
 
@@ -40,8 +43,8 @@ class Params(Section):
     rewards: RewardParams = key(RewardParams(), "what a decision is paid")
     train: TrainParams = key(TrainParams(), "stage train: the runtime of every algorithm")
     ppo: PpoParams = key(PpoParams(), "proximal policy optimisation")
-    impala: ImpalaParams = key(ImpalaParams(), "actors that run ahead, and V-trace")
     iqn: IqnParams = key(IqnParams(), "implicit quantile networks")
+    impala: ImpalaParams = key(ImpalaParams(), "actors that run ahead, and V-trace")
     grpo: GrpoParams = key(GrpoParams(), "group relative policy optimisation")
     dpo: DpoParams = key(DpoParams(), "direct preference optimisation")
     pql: PqlParams = key(PqlParams(), "parallel Q-learning")
@@ -113,6 +116,14 @@ class Params(Section):
                 for problem in self.transfer.of(name).impossible(name, self.network, self.clone.shape)
             ),
             *self.network.impossible(self.encoder, self.observation),
+            *(
+                (
+                    self.train.acting_precision is not None and not self.algorithms[name].acts_quantised,
+                    f"train.acting_precision is {self.train.acting_precision}, and {name} acts in train.precision: set "
+                    "it to null",
+                )
+                for name in self.train.algorithms
+            ),
             *self._impossible_int8(),
             (
                 isinstance(self.encoder, PatchConfig)
