@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rulka.params import PARAMS_FILE, Params, read_sections, that_comes_with_the_package
+from rulka.params import PARAMS_FILE, Params
 from rulka.params.schema import SCHEMA_FILE, Parameter, parameters, schema_text
 
 if TYPE_CHECKING:
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 ABOUT = f"""# Parameters
 
-Everything is set in `{PARAMS_FILE}`; a key that is not known, another type or a number out of its range is an error
-that names it. *Shipped* is the value in the repository; keys without one belong to a section that is not set, or to
-another kind of it (in brackets). A schedule is a mapping with `interpolation` and `points` or `shares`, see
+Every parameter has a default in the code. `{PARAMS_FILE}` shows what people turn, as it comes; another parameter is set
+by adding its key below its section. A key that is not known, another type or a number out of its range is an error that
+names it. Keys without a default have to be set where their section is. Of sections of several kinds, the kind stands in
+brackets. A schedule is a mapping with `interpolation` and `points` or `shares`, see
 `rulka/schedule.py`; a plain number stands for one that does not change. What parameters make impossible together is
 not here: `rulka run` says it.
 
-The same in a terminal, with the values of this folder: `rulka params list [KEY]`. For completion and checks in an
-editor that knows YAML schemas (VS Code with the YAML extension, Neovim, JetBrains): `rulka params schema` writes
+The same in a terminal, with the values of this folder: `rulka params list [KEY]`; with `--changed`, those alone that
+differ from their defaults. For completion and checks in an editor that knows YAML schemas (VS Code with the YAML
+extension, Neovim, JetBrains): `rulka params schema` writes
 [{SCHEMA_FILE}]({SCHEMA_FILE}), and the first line of `{PARAMS_FILE}` points to it:
 
 ```yaml
@@ -60,18 +62,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def page() -> str:
     """Returns the page of parameters as Markdown."""
-    shipped = parameters(read_sections(that_comes_with_the_package(PARAMS_FILE)))
+    shipped = parameters({})
     parts = [ABOUT]
     for section, of_section in groupby(shipped, key=lambda each: each.key.partition(".")[0]):
         rows = [_row(each) for each in of_section if each.key != section or each.range]
         about = Params.model_fields[section].description
-        header = "| parameter | type | range | shipped | what it is |\n|---|---|---|---|---|"
+        header = "| parameter | type | range | default | what it is |\n|---|---|---|---|---|"
         parts.append("\n".join([f"## {section}\n", f"{about}\n", header, *rows, ""]))
     return "\n".join(parts)
 
 
 def _row(parameter: Parameter) -> str:
     kind = f" ({parameter.kind})" if parameter.kind else ""
-    value = "" if parameter.value is None else f"`{parameter.value}`"
+    value = "" if parameter.default is None else f"`{parameter.default}`"
     cells = (f"`{parameter.key}`{kind}", parameter.type, parameter.range, value, parameter.description)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace('<', '&lt;') for cell in cells)} |"

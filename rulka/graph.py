@@ -18,6 +18,7 @@ GRAPH_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("dvc.lock")
 PARAMS_FILE = Path("params.yaml")
 CODE_FOLDERS = ("tasks", "rulka", "models")
+SETTINGS_FOLDER = Path("rulka/params")
 IGNORE_FILE = Path(".dvcignore")
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -89,9 +90,11 @@ def is_recorded(out: Path) -> bool:
 def code_files(stage: str) -> list[Path]:
     """Returns every file of code that decides a stage's result, in a fixed order.
 
-    They are those that `dvc.yaml` names, itself or by their folder, less what `.dvcignore` lists, as for DVC.
+    They are those that `dvc.yaml` names, itself or by their folder, less what `.dvcignore` lists, as for DVC, and less
+    what only says defaults of parameters: whoever hashes code hashes parameters with their defaults beside it.
     """
-    return _files(_deps(read_graph()[stage], is_code=True))
+    files = _files(_deps(read_graph()[stage], is_code=True))
+    return [file for file in files if file.parent != SETTINGS_FOLDER]
 
 
 def hash_code(files: Iterable[Path]) -> str:

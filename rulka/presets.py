@@ -1,7 +1,8 @@
 """Presets: whole alternatives to `params.yaml`, each a file of the keys that differ, laid over it.
 
-`null` in a preset is a value like any other. Only the lines of what changes are written anew; comments stay. What each
-changed is noted down in `runs/`, so that the last one can be undone.
+`null` in a preset is a value like any other. Only the lines of what changes are written anew; comments stay. A key that
+the file leaves out is added below its section, and a section that is empty there is taken from the preset as it stands,
+with its comments. What each changed is noted down in `runs/`, so that the last one can be undone.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from rulka.params import (
     checked_params,
     keys_of,
     read_sections,
+    resolved,
     that_comes_with_the_package,
 )
 from rulka.params.problems import did_you_mean
-from rulka.params.writer import with_values
+from rulka.params.reader import parsed
+from rulka.params.writer import outermost_missing, section_lines, with_section, with_values, without
 
 PRESETS_DIR = Path("presets")
 ENVIRONMENTS = "environments"
@@ -93,22 +96,37 @@ def apply_preset(name: str, params_file: Path = PARAMS_FILE, folder: Path = PRES
     if name not in preset_names(folder):
         message = f"no preset is called {name!r}; {folder} holds {', '.join(preset_names(folder)) or 'none'}"
         raise PresetError(message)
-    overlay, base = read_sections(folder / f"{name}.yaml", PresetError), read_sections(params_file)
-    values, merged = {}, copy.deepcopy(base)
-    changes: list[str] = []
-    noted: list[tuple[tuple[str, ...], Any, Any]] = []
-    for keys, old, new in differences(base, overlay, f"preset {name!r}", PresetError):
-        noted.append((keys, old, new))
-        values[keys] = reduce(getitem, keys[:-1], merged)[keys[-1]] = new
-        changes.append(f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}")
+    preset_file = folder / f"{name}.yaml"
+    overlay, written = read_sections(preset_file, PresetError), read_sections(params_file)
+    base = resolved(written, f"{params_file} is wrong")
+    found = list(differences(base, overlay, f"preset {name!r}", PresetError))
+    merged = laid_over(base, overlay, f"preset {name!r}", PresetError)
     params = checked_params(merged, f"preset {name!r} does not fit {params_file}")
     text = _text(params_file)
     below = _applied_before(text)
+    body, brought = _without_header(text), list[str]()
+    for section in overlay:
+        lines = "" if written.get(section) else section_lines(_text(preset_file), section)
+        if lines:
+            body, brought = with_section(body, section, lines), [*brought, section]
+    body = with_values(body, {keys: new for keys, _, new in found if keys[0] not in brought})
+    changes = [f"{'.'.join(keys)}: {_short(old)} -> {_short(new)}" for keys, old, new in found]
     remarks = _remarks(below, name, changes, params)
-    if changes:
+    if brought:  # at its defaults, most of it
+        remarks.append(f"{params_file.name} now shows what {name} sets in {', '.join(brought)}")
+    if changes or brought:
         names = [*(other for other in below if other != name), name]
-        notes = [*_noted(params_file), {"preset": name, "below": below, "changes": noted}]
-        _write(params_file, names, with_values(_without_header(text), values), notes)
+        inside = [(section, key) for section in brought for key in overlay[section]]
+        missing = [outermost_missing(written, keys) for keys in [*(keys for keys, _, _ in found), *inside]]
+        now = parsed(body)
+        added = [(keys, reduce(getitem, keys, now)) for keys in dict.fromkeys(filter(None, missing))]
+        # As the file wrote it, if it did: 1 stays 1, and does not become 1.0.
+        noted = [
+            (keys, _at(written, keys) if gap is None else old, new)
+            for (keys, old, new), gap in zip(found, missing, strict=False)
+        ]
+        note = {"preset": name, "below": below, "changes": noted, "added": added}
+        _write(params_file, names, body, [*_noted(params_file), note])
     return Applied(changes, remarks)
 
 
@@ -123,7 +141,7 @@ def undo_preset(params_file: Path = PARAMS_FILE) -> Applied:
         ParamsError: if the result is not valid.
         OutputError: if the parameters cannot be written.
     """
-    base, text = read_sections(params_file), _text(params_file)
+    written, text = read_sections(params_file), _text(params_file)
     names, notes = _applied_before(text), _noted(params_file)
     if not names:
         message = f"no preset lies over {params_file}: its first line names none"
@@ -131,23 +149,45 @@ def undo_preset(params_file: Path = PARAMS_FILE) -> Applied:
     if not notes or notes[-1]["preset"] != names[-1]:
         message = f"what preset {names[-1]} changed was not noted down in {PRESETS_LOG}"
         raise PresetError(message, hint="It was applied elsewhere. `git diff params.yaml` shows all that differs.")
-    values, merged = {}, copy.deepcopy(base)
+    base = resolved(written, f"{params_file} is wrong")
+    added = {tuple(path): value for path, value in notes[-1].get("added", ())}
+    as_added = [path for path, value in added.items() if _at(written, path) == value]
+    values: dict[tuple[str, ...], Any] = {}
+    removed = dict.fromkeys(as_added)
     changes: list[str] = []
     remarks: list[str] = []
-    for path, old, new in notes[-1]["changes"]:
-        section = reduce(getitem, path[:-1], merged)
-        if section[path[-1]] == new:
-            values[tuple(path)] = section[path[-1]] = old
-            changes.append(f"{'.'.join(path)}: {_short(new)} -> {_short(old)}")
+    for path, old, new in ((tuple(path), old, new) for path, old, new in notes[-1]["changes"]):
+        now = _at(base, path)
+        if now != new:
+            remarks.append(f"{'.'.join(path)} was {_short(old)}, and is left at {_short(now)}")
+            continue
+        changes.append(f"{'.'.join(path)}: {_short(new)} -> {_short(old)}")
+        if any(path[: len(outer)] == outer for outer in as_added):
+            continue
+        if any(path[: len(outer)] == outer for outer in added):
+            removed[path] = None
         else:
-            remarks.append(f"{'.'.join(path)} was {_short(old)}, and is left at {_short(section[path[-1]])}")
-    checked_params(merged, f"without preset {names[-1]!r} {params_file} does not fit together")
-    _write(params_file, notes[-1]["below"], with_values(_without_header(text), values), notes[:-1])
+            values[path] = old
+    body = without(with_values(_without_header(text), values), removed)
+    checked_params(parsed(body), f"without preset {names[-1]!r} {params_file} does not fit together")
+    _write(params_file, notes[-1]["below"], body, notes[:-1])
     return Applied(changes, remarks)
 
 
+def _at(sections: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """Returns what lies at some keys; None where one of them is not there."""
+    value: Any = sections
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
 def _noted(params_file: Path) -> list[dict[str, Any]]:
-    """Returns what each preset changed: its name, what lay there before, and keys, old and new value of each change."""
+    """Returns what each preset did.
+
+    `preset` is its name, `below` are those that lay there before, `changes` keys with their old and new value, `added`
+    keys that the file left out before, with what it says since.
+    """
     log = params_file.parent / PRESETS_LOG
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
 
@@ -183,7 +223,7 @@ def environment_params(environment: str, overlay: Mapping[str, Any]) -> Params:
     here = PARAMS_FILE.is_file()
     params_file, folder = (path if here else that_comes_with_the_package(path) for path in (PARAMS_FILE, PRESETS_DIR))
     own = Path(ENVIRONMENTS, f"{environment.rpartition(':')[2]}.yaml")
-    sections = read_sections(params_file)
+    sections = resolved(read_sections(params_file), f"{params_file} is wrong")
     for name in (Path("scratch.yaml"), Path(ENVIRONMENTS, "any.yaml"), own):
         if name != own or (folder / name).is_file():
             layer = read_sections(folder / name, PresetError)

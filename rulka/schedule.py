@@ -10,7 +10,14 @@ import bisect
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 Step = Annotated[int, Field(le=10**12)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -46,6 +53,18 @@ class Schedule(BaseModel):
         default=None, min_length=1, strict=False, description="in their place: [share of the budget from 0 to 1, value]"
     )
 
+    @classmethod
+    def constant(cls, value: float) -> Schedule:
+        """Returns a value that does not change."""
+        return cls(interpolation="linear", points=((0, value),))
+
+    @classmethod
+    def over_budget(
+        cls, interpolation: Literal["linear", "exponential", "staircase"], *shares: tuple[float, float]
+    ) -> Schedule:
+        """Returns a schedule through points [share of the budget, value]."""
+        return cls(interpolation=interpolation, shares=shares)
+
     @model_validator(mode="before")
     @classmethod
     def _take_number(cls, given: Any) -> Any:
@@ -69,6 +88,15 @@ class Schedule(BaseModel):
             message = "an exponential schedule needs positive values"
             raise ValueError(message)
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, dump: SerializerFunctionWrapHandler) -> Any:
+        """As a file of parameters says it: a number if it never changes, else without the list that is not set."""
+        if self.interpolation == "linear" and self.points is not None and len(self.points) == 1:
+            place, value = self.points[0]
+            if place == 0:
+                return value
+        return {name: value for name, value in dump(self).items() if value is not None}
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -72,7 +72,6 @@ from rulka.pretraining.cloning import (
     predict_own,
     races_of,
 )
-from rulka.pretraining.cloning_losses import action_weights
 from rulka.pretraining.fit import History, Lessons, choose_precision, fit, say_if_stopped
 from rulka.pretraining.plots import plot_confusion, plot_loss
 from rulka.pretraining.resume import resumable
@@ -163,9 +162,7 @@ def clone(
     policy.encoder.load_state_dict(
         {name.removeprefix(_ENCODER_PREFIX): tensor for name, tensor in pretrained.tensors.items()}
     )
-    heads = CloningHeads(
-        policy.num_hidden, table.space.num_outputs, clone.offsets[1:], is_analog=clone.analog_weight > 0.0
-    )
+    heads = CloningHeads(policy.num_hidden, table.space.num_outputs, clone.offsets[1:])
     nn.ModuleList([policy, heads]).to(use_device())
     races = None
     if clone.race_every or clone.dagger:
@@ -237,8 +234,9 @@ def _train(
     frames = frames_of(fastest_of(races_of(train, clone.maps), clone.fastest_share))
     labels_of = partial(Labels.of, kind=clone.labels, is_analog=table.is_analog)
     labels = labels_of(train)
-    weights = _weights_of_actions(labels.now[frames], clone, table).to(device)
-    lesson = Lesson(policy, heads, labels.to(device), weights, clone, table)
+    if not table.is_analog:
+        say_what_is_never_done(labels.now[frames].mean(dim=0).view(-1, table.num_actions).mean(dim=0), table)
+    lesson = Lesson(policy, heads, labels.to(device), table)
 
     def loss(batch: Batch) -> torch.Tensor:
         floats = disturb(batch.floats, policy.float_mean, policy.float_std, clone, generators.device)
@@ -287,15 +285,6 @@ def _train(
         )
     say_if_stopped("clone", history)
     return _Result(policy, heads, history, driven.races, frames, choosing, measured_races(splits, clone.maps))
-
-
-def _weights_of_actions(labels: torch.Tensor, clone: CloneParams, table: ActionTable) -> torch.Tensor:
-    """Returns the weights [A] of actions by their labels [N, K A], and says which have none; numbers weigh alike."""
-    if table.is_analog:
-        return torch.ones(table.num_actions)
-    share = labels.mean(dim=0).view(-1, table.num_actions).mean(dim=0)
-    say_what_is_never_done(share, table)
-    return action_weights(share, clone.rare_actions)
 
 
 def _visit_when_due(

@@ -265,5 +265,5 @@ def test_what_an_action_of_params_does_not_take_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: tuple[str, ...]
 ) -> None:
     assert call(monkeypatch, "params", *typed) == 1
-    said = "error: KEY and --json are for `rulka params list`, --out is for `rulka params schema`\n"
+    said = "error: KEY, --changed and --json are for `rulka params list`, --out is for `rulka params schema`\n"
     assert capsys.readouterr().err == said

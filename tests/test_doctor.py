@@ -18,7 +18,7 @@ from rulka.doctor.cluster import cluster
 from rulka.doctor.examine import LOOKS, examine
 from rulka.doctor.finding import Finding, State, looked_at
 from rulka.doctor.ports import api_address, ports
-from rulka.doctor.project import folder
+from rulka.doctor.project import folder, parameters
 from rulka.errors import UserError
 from rulka.game.plugin import PLUGIN_FILE
 from rulka.ports import reserved_port
@@ -404,3 +404,15 @@ class TestCluster:
 def test_a_finding_may_be_one_or_several() -> None:
     one = Finding("a", State.OK, "fine")
     assert looked_at("a", lambda: one) == looked_at("a", lambda: [one]) == [one]
+
+
+def test_a_section_that_dvc_would_miss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC says so too, but only when a stage is to run."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("params.yaml", "dvc.yaml"):
+        Path(name).write_bytes((ROOT / name).read_bytes())
+    assert parameters().state is State.OK
+    Path("params.yaml").write_text((ROOT / "params.yaml").read_text().replace("grpo: {}\n", ""))
+    found = parameters()
+    assert (found.state, found.to_do) == (State.WRONG, "add `grpo: {}`")
+    assert "no section grpo" in found.text

@@ -13,11 +13,20 @@ import yaml
 
 from models.encoders.conv import feature_size
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
-from rulka.params import MIN_PIXELS, ParamsError, RaceParams, checked_params, read_params, read_sections
+from rulka.params import (
+    MIN_PIXELS,
+    Params,
+    ParamsError,
+    RaceParams,
+    checked_params,
+    read_params,
+    read_sections,
+    resolved,
+)
 from rulka.tracks.campaign import CAMPAIGN
 
 ROOT = Path(__file__).resolve().parents[1]
-BASE: dict[str, Any] = read_sections(ROOT / "params.yaml")
+BASE: dict[str, Any] = resolved(read_sections(ROOT / "params.yaml"), "params.yaml")
 RESETS = {"every_env_steps": 1000, "fresh_share": 0.1, "last_layer_kept": 0.5}
 PRIORITISED = {
     "alpha": 0.6,
@@ -118,25 +127,40 @@ def test_numbers_of_the_other_objective_are_bounded_too(key: str) -> None:
 
 
 def test_the_other_kinds_in_comments_are_valid() -> None:
-    """What stands beside `encoder`, `fusion`, `objective`, `pairs` and `critic` can be copied into its place."""
-    comments = [line for line in (ROOT / "params.yaml").read_text(encoding="utf-8").splitlines() if "#" in line]
-    kinds = [yaml.safe_load(found.group()) for line in comments if (found := re.search(r"\{kind: .*\}", line))]
-    fusions = ["projected", "fused_vector", "token_sequence"]
-    corrections, pairs = ["one_step", "epsilon", "none"], ["file", "demonstrations"]
-    assert [each["kind"] for each in kinds] == [
-        "impala",
-        "patches",
-        *fusions,
-        "vae",
-        "simclr",
-        *corrections,
-        *pairs,
-        "c51",
-    ]
-    keys = 2 * ["encoder"] + len(fusions) * ["network.fusion"] + 2 * ["pretrain.objective"] + 3 * ["impala.correction"]
-    keys += [*2 * ["dpo.pairs"], "pql.critic"]
-    for key, value in zip(keys, kinds, strict=True):
-        checked_params(with_keys({key: value}), "wrong")
+    """What stands beside `dagger`, `munchausen`, `correction` and the like can be copied into its place."""
+    places = {"params": ("clone.dagger", "iqn.munchausen", "iqn.prioritised")}
+    places |= {"dpo": 2 * ("dpo.pairs",), "impala": 3 * ("impala.correction",), "pql": ("pql.critic",)}
+    for name, keys in places.items():
+        file = ROOT / ("params.yaml" if name == "params" else f"presets/{name}.yaml")
+        comments = [line.partition("#")[2] for line in file.read_text(encoding="utf-8").splitlines() if "#" in line]
+        values = [yaml.safe_load(found.group()) for line in comments if (found := re.search(r"\{\w+: .*\}", line))]
+        for key, value in zip(keys, values, strict=True):
+            double = {"iqn.use_double_dqn": False, "iqn.guide_floor": 0.0} if key == "iqn.munchausen" else {}
+            checked_params(with_keys({key: value} | double), "wrong")
+
+
+@pytest.mark.parametrize(
+    ("key", "kinds"),
+    [
+        ("encoder", ("conv", "impala", "patches")),
+        ("network.fusion", ("concat", "projected", "fused_vector", "token_sequence")),
+        ("pretrain.objective", ("autoencoder", "vae", "simclr", "vicreg")),
+        ("impala.correction", ("vtrace", "one_step", "epsilon", "none")),
+        ("dpo.pairs", ("online", "demonstrations")),
+        ("pql.critic", ("mean", "c51")),
+    ],
+)
+def test_a_kind_alone_is_enough(key: str, kinds: tuple[str, ...]) -> None:
+    pooled = {"encoder": {"kind": "conv", "adaptive_pool": 2}}  # has the tokens that token_sequence takes
+    for kind in kinds:
+        checked_params(with_keys((pooled if key == "network.fusion" else {}) | {key: {"kind": kind}}), "wrong")
+
+
+def test_what_the_file_leaves_out_has_its_default() -> None:
+    assert checked_params({}, "wrong") == Params() == read_params(ROOT / "params.yaml")
+    found = checked_params({"iqn": {"rate_of": {"heads": 0.5}}, "train": {"algorithm": "pql"}}, "wrong")
+    assert found.iqn.rate_of.encoder.values == (0.0,), "that of IQN, whose other parts have others"
+    assert found.pql == Params().pql
 
 
 @pytest.mark.parametrize("key", ["tokens", "width", "depth", "heads"])
@@ -168,7 +192,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala', 'patches' or 'backbone' \(got 'covn'\)$"),
         ({"encoder": {}}, "encoder.kind is missing$"),
         ({"encoder": PATCHES}, "encoder.patch must divide observation.height 64 and observation.width 64$"),
-        ({"encoder": {"kind": "impala"}}, "\n  encoder.width is missing\n"),
+        ({"iqn.resets": {"every_env_steps": 9}}, "\n  iqn.resets.fresh_share is missing\n"),
         ({"encoder.adaptive_pool": True}, r"encoder.adaptive_pool: must be a valid integer \(got True\)$"),
         (
             {"network.fusion": {"kind": "unified"}},
@@ -176,7 +200,7 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ),
         ({"network.fusion": FUSED | {"image": "all"}}, "network.fusion.image is a key of another kind of network.fus"),
         ({"network.fusion": FUSED | {"heads": 5}}, "network.fusion: width 64 must be divisible by heads 5$"),
-        ({"network.fusion": UNIFIED | {"floats": {"kind": "raw"}}}, "network.fusion.floats.tokens is missing$"),
+        ({"network.fusion": UNIFIED | {"floats": {"tokens": 4}}}, "network.fusion.floats.kind is missing$"),
         (
             {"network.fusion": UNIFIED | {"floats": {"kind": "each", "tokens": 3}}},
             "network.fusion.floats.tokens is a key of another kind of network.fusion.floats: this one has kind$",
@@ -351,6 +375,8 @@ def test_given_pairs_are_of_decisions_that_were_taken_once() -> None:
             {"pql.critic": {"kind": "c51", "atoms": 51, "least": 2.0, "most": 2.0}},
             "least 2 must be smaller than most 2",
         ),
+        ({"train.acting_precision": "int8"}, "train.acting_precision is int8, and pql acts in train.precision: set it"),
+        ({"train.acting_precision": "bfloat16"}, "is bfloat16, and pql acts in train.precision: set it to null"),
         ({"pql.critic": {"kind": "median"}}, "pql.critic.kind: must be 'mean' or 'c51'"),
         ({"pql.steps_per_critic_update": 0}, "pql.steps_per_critic_update: must be greater than or equal to 1"),
     ],
@@ -394,16 +420,31 @@ def test_what_is_not_trained_may_stand_as_it_is() -> None:
 
 
 def test_a_message_holds_key_rule_and_value_alone() -> None:
-    data = with_keys({"iqn.num_quantiles": 7, "train.checkpoint_s": 0})
-    del data["evaluate"]["seed"]
+    data = with_keys({"iqn.num_quantiles": 7, "train.checkpoint_s": 0, "encoder": {}})
     with pytest.raises(ParamsError) as caught:
         checked_params(data, "p.yaml is wrong")
     assert str(caught.value).splitlines() == [
         "p.yaml is wrong:",
+        "  encoder.kind is missing",
         "  train.checkpoint_s: must be greater than 0 (got 0)",
         "  iqn: num_quantiles and num_quantiles_acting must be even: the second half mirrors the first",
-        "  evaluate.seed is missing",
     ]
+
+
+def test_a_file_of_an_earlier_version_gets_one_error_with_the_remedy() -> None:
+    """It says every key, at its default, and those that are no more; without them it is as good as a short one."""
+    gone = {"clone": ("focal", "rare_actions", "analog_weight"), "ppo": ("clip_around", "pull_of")}
+    data = copy.deepcopy(BASE)
+    for section, names in gone.items():
+        data[section] |= dict.fromkeys(names, 0.0)
+    with pytest.raises(ParamsError) as caught:
+        checked_params(data, "params.yaml is wrong")
+    assert str(caught.value).splitlines() == [
+        "params.yaml is wrong:",
+        *(f"  {section}.{name} was removed" for section, names in gone.items() for name in names),
+    ]
+    assert "Delete the lines of keys that were removed" in caught.value.hint
+    assert checked_params(BASE, "wrong") == Params()
 
 
 def test_a_wrong_item_of_a_list_is_named_once() -> None:

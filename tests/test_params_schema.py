@@ -8,13 +8,15 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
-from rulka.params import ParamsError, read_sections
+from rulka.params import ParamsError, read_sections, resolved
 from rulka.params.schema import Parameter, json_schema, parameters, parameters_below
 from rulka.presets import laid_over
 
 ROOT = Path(__file__).parents[1]
-BASE: dict[str, Any] = read_sections(ROOT / "params.yaml")
+FILE: dict[str, Any] = read_sections(ROOT / "params.yaml")
+BASE: dict[str, Any] = resolved(FILE, "params.yaml")
 PRESETS = sorted((ROOT / "presets").rglob("*.yaml"))
 
 
@@ -28,7 +30,8 @@ def validator() -> jsonschema.Draft202012Validator:
 @pytest.mark.parametrize("preset", [None, *PRESETS], ids=lambda path: path.stem if path else "params")
 def test_what_can_be_read_fits_the_schema(validator: jsonschema.Draft202012Validator, preset: Path | None) -> None:
     sections = laid_over(BASE, read_sections(preset), preset.name, ParamsError) if preset else BASE
-    assert [(list(error.path), error.message) for error in validator.iter_errors(sections)] == []
+    for each in (sections, read_sections(preset) if preset else FILE):
+        assert [(list(error.path), error.message) for error in validator.iter_errors(each)] == []
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def test_what_cannot_be_read_does_not(
 
 
 def found(key: str, **values: Any) -> Parameter:
-    return next(each for each in parameters(BASE | values) if each.key == key)
+    return next(each for each in parameters(FILE | values) if each.key == key)
 
 
 def test_parameters_say_type_range_value_and_what_they_are() -> None:
@@ -62,9 +65,13 @@ def test_parameters_say_type_range_value_and_what_they_are() -> None:
         "number or schedule",
         "0 to 1",
         "0.970225",
+        "0.970225",
         "discount of one decision",
     )
     assert str(found("ppo.gamma")) == "ppo.gamma = 0.970225\n    number or schedule, 0 to 1: discount of one decision"
+    changed = found("ppo.gamma", ppo={"gamma": 0.9})
+    assert str(changed).startswith("ppo.gamma = 0.9 (default 0.970225)\n")
+    assert found("simulator.physics.gravity_mps2")[4:6] == ("24.8", "24.8"), "which the file leaves out"
     assert found("train.seed")[2:5] == ("whole number", "0 or more and less than 4,294,967,296", "1")
     assert found("train.max_cpu_minutes")[2:5] == ("number or null", "more than 0", "null")
     assert found("train.compared")[2:5] == ("list of choice", "ppo, impala, iqn, grpo, dpo, pql", "[iqn]")
@@ -73,13 +80,23 @@ def test_parameters_say_type_range_value_and_what_they_are() -> None:
     assert found("simulator.camera.pitch_deg")[3] == "more than -60 and less than 60"
     assert found("iqn.munchausen")[2:5] == ("section or null", "", "null")
     assert found("iqn.munchausen.alpha").value is None
-    assert found("encoder")[2:5] == ("section", "kind: conv, impala, patches, backbone", None)
+    assert found("encoder")[2:6] == ("section", "kind: conv, impala, patches, backbone", None, None)
 
 
 def test_values_are_those_of_the_kind_that_is_chosen() -> None:
     chosen = {"encoder": {"kind": "impala", "width": 2, "adaptive_pool": 6, "spectral_norm": True}}
-    pools = [each for each in parameters(BASE | chosen) if each.key == "encoder.adaptive_pool"]
-    assert [(each.kind, each.value) for each in pools] == [("conv", None), ("impala", "6")]
+    pools = [each for each in parameters(FILE | chosen) if each.key == "encoder.adaptive_pool"]
+    assert [(each.kind, each.value, each.default) for each in pools] == [("conv", None, "0"), ("impala", "6", "6")]
+
+
+def test_values_are_those_that_the_file_resolves_to() -> None:
+    """Every number of the resolved parameters, whether the file has it or not."""
+    listed = {each.key: each.value for each in parameters(FILE) if each.value is not None}
+    of_all = {each.key: each.value for each in parameters(BASE) if each.value is not None}
+    assert {key: yaml.safe_load(value) for key, value in listed.items()} == {
+        key: yaml.safe_load(value) for key, value in of_all.items()
+    }
+    assert len(listed) > 300
 
 
 def test_every_key_of_the_file_is_in_the_list() -> None:
@@ -89,7 +106,7 @@ def test_every_key_of_the_file_is_in_the_list() -> None:
 
     of_schedules = {"interpolation", "points", "shares"}
     in_file = {key for key in keys(BASE) if key.rpartition(".")[2] not in of_schedules}
-    assert in_file - {each.key for each in parameters(BASE)} == set()
+    assert in_file - {each.key for each in parameters(FILE)} == set()
 
 
 def test_a_section_or_one_of_its_keys_is_listed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dvc.utils.hydra import apply_overrides
 
 from rulka.params import read_params, read_sections
-from rulka.params.writer import with_values
+from rulka.params.writer import with_values, without
 
 PARAMS = Path(__file__).resolve().parents[1] / "params.yaml"
 TEXT = PARAMS.read_text(encoding="utf-8")
@@ -19,12 +19,13 @@ TEXT = PARAMS.read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("override", "keys", "value"),
     [
-        ("iqn.kappa=0.1", ("iqn", "kappa"), 0.1),
+        ("iqn.n_steps=5", ("iqn", "n_steps"), 5),
         ("races.map_uid=abc", ("races", "map_uid"), "abc"),
-        ("races.select.max_best_ratio=1.5", ("races", "select", "max_best_ratio"), 1.5),
-        ("iqn.max_grad_norm=null", ("iqn", "max_grad_norm"), None),
+        ("network.iqn.guided=false", ("network", "iqn", "guided"), False),
+        ("pretrain.patience=3", ("pretrain", "patience"), 3),
+        ("ppo.clip=null", ("ppo", "clip"), None),
         ("train.environment=game", ("train", "environment"), "game"),
-        ("iqn.use_double_dqn=false", ("iqn", "use_double_dqn"), False),
+        ("network.analog=true", ("network", "analog"), True),
     ],
 )
 def test_one_changed_value_is_one_changed_line(
@@ -40,6 +41,57 @@ def test_one_changed_value_is_one_changed_line(
     changed = [line for old, line in zip(before, after, strict=True) if old != line]
     assert [line.split(":")[0].strip() for line in changed] == [keys[-1]]
     assert with_values(TEXT, {keys: value}) == written
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "lines", "below"),
+    [
+        (("iqn", "kappa"), 0.1, ["  kappa: 0.1"], "guide_floor"),
+        (("iqn", "resets"), None, ["  resets:"], "guide_floor"),
+        (("network", "iqn", "noisy_sigma"), 0.5, ["    noisy_sigma: 0.5"], "guided"),
+        (("races", "select", "device"), "keyboard", ["  select:", "    device: keyboard"], "seed"),
+        (("iqn", "rate_of", "heads"), 0.5, [], "rate_of"),
+        (("train", "randomisation"), {"friction": 0.1}, ["  randomisation: {friction: 0.1}"], "check_races"),
+        (("evaluate", "video_fps"), 5, ["  video_fps: 5"], "seed"),
+        (
+            ("simulator", "physics", "turn_radius_m"),
+            [[0, 9.5], [5, 8.0]],
+            ["  physics:", "    turn_radius_m:"],
+            "simulator",
+        ),
+    ],
+)
+def test_a_key_that_is_not_there_is_added_at_the_end_of_its_section(
+    tmp_path: Path, keys: tuple[str, ...], value: Any, lines: list[str], below: str
+) -> None:
+    written = with_values(TEXT, {keys: value})
+    file = tmp_path / "params.yaml"
+    file.write_text(written)
+    found: Any = read_sections(file)
+    for key in keys:
+        found = found[key]
+    assert found == value
+    before, after = TEXT.splitlines(), written.splitlines()
+    added = [line for line in after if line not in before]
+    if lines:
+        assert added[-len(lines) :] == lines or added[1 : len(lines) + 1] == lines, "the first may have held {}"
+        assert after[after.index(lines[0]) - 1].split(":")[0].strip() == below
+        assert [line for line in before if line not in after and "{}" not in line] == []
+    file.write_text(without(written, [keys]))
+    assert read_params(file) == read_params(PARAMS)
+    if len(keys) == 2:
+        assert file.read_text() == TEXT
+
+
+def test_dvc_adds_it_to_the_same_section(tmp_path: Path) -> None:
+    """By `dvc exp run -S +iqn.kappa=0.1`: what is not in the file has to have a plus."""
+    file = tmp_path / "params.yaml"
+    shutil.copy(PARAMS, file)
+    apply_overrides(file, ["+iqn.kappa=0.1", "+impala.forced_lag=3"])
+    found = read_params(file)
+    assert (found.iqn.kappa, found.impala.forced_lag) == (0.1, 3)
+    file.write_text(with_values(TEXT, {("iqn", "kappa"): 0.1, ("impala", "forced_lag"): 3}))
+    assert read_params(file) == found
 
 
 def test_the_parameters_are_laid_out_as_dvc_lays_them_out(tmp_path: Path) -> None:
@@ -74,7 +126,7 @@ def test_what_stands_behind_a_list_stays(tmp_path: Path, pairs: Any) -> None:
     assert read_sections(tmp_path / "params.yaml") == {"a": {"pairs": plain}, "b": {"one": {"x": [1, 2]}, "two": []}}
 
 
-@pytest.mark.parametrize("keys", [("c",), ("b", "three"), ("b", "two", "x"), ("b", "one", "x", "y")])
-def test_keys_that_are_not_there_are_named(keys: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("keys", [("b", "two", "x"), ("b", "one", "x", "y")])
+def test_keys_inside_what_is_no_section_are_named(keys: tuple[str, ...]) -> None:
     with pytest.raises(KeyError, match=r"'" + r"\.".join(keys) + "'"):
         with_values(EXAMPLE, {keys: 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from models.encoders.config import ImpalaConfig
 from rulka.folders import PRESETS_LOG
 from rulka.outputs import OutputError
-from rulka.params import ALGORITHM_NAMES, ParamsError, read_params, read_sections
+from rulka.params import ALGORITHM_NAMES, Params, ParamsError, read_params, read_sections
 from rulka.presets import PresetError, apply_preset, environment_params, known_presets, preset_names, undo_preset
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,14 +41,14 @@ def test_presets_fit_the_parameters_and_touch_no_line_of_other_keys(name: str, p
     assert read_params(params_file) != params
     text = params_file.read_bytes()
     assert apply_preset(name, params_file, ROOT / "presets") == ([], []), "applied twice is applied once"
+    assert set(read_sections(params_file)) == set(read_sections(ROOT / "params.yaml")), "keys are added inside sections"
     assert params_file.read_bytes() == text
     changed = {key for change in changes for key in change.partition(":")[0].split(".")}
     header, *after = params_file.read_text().splitlines()
     assert header == f"# params.yaml with preset {name}"
     gone = [line[2:].split(":")[0].strip() for line in difflib.ndiff(before, after) if line.startswith("- ")]
-    assert gone
-    assert set(gone) <= changed
-    assert comments(after) == comments(before)
+    assert set(gone) <= changed | {section for section, keys in read_sections(ROOT / "params.yaml").items() if not keys}
+    assert Counter(comments(before)) <= Counter(comments(after))
 
 
 def all_but_number_style(params_file: Path) -> tuple[object, list[str], int]:
@@ -75,6 +76,31 @@ def test_presets_can_be_undone(name: str, params_file: Path):
     assert all_but_number_style(params_file) == before
     with pytest.raises(PresetError, match=r"no preset lies over .*params.yaml: its first line names none"):
         undo_preset(params_file)
+
+
+@pytest.mark.parametrize("name", ["impala", "grpo", "dpo", "pql"])
+def test_a_preset_brings_the_section_of_its_algorithm(name: str, params_file: Path):
+    before = params_file.read_text()
+    assert read_sections(params_file)[name] == {}
+    applied = apply_preset(name, params_file, ROOT / "presets")
+    assert applied.changes == [f"train.algorithm: ppo -> {name}"]
+    assert applied.remarks == [f"params.yaml now shows what {name} sets in {name}"]
+    params, defaults = read_params(params_file), Params()
+    assert params == defaults.model_copy(update={"train": params.train}), "at its defaults"
+    assert read_sections(params_file)[name] == read_sections(ROOT / f"presets/{name}.yaml")[name]
+    for line in (ROOT / f"presets/{name}.yaml").read_text().split(f"\n{name}:\n")[1].splitlines():
+        assert line in params_file.read_text().splitlines()
+    undo_preset(params_file)
+    assert read_sections(params_file) == read_sections(ROOT / "params.yaml")
+    assert comments(params_file.read_text().splitlines()) == comments(before.splitlines())
+
+
+def test_what_was_turned_of_a_section_that_a_preset_brought_stays(params_file: Path):
+    apply_preset("impala", params_file, ROOT / "presets")
+    params_file.write_text(params_file.read_text().replace("forced_lag: 0 ", "forced_lag: 3 "))
+    undo_preset(params_file)
+    assert read_sections(params_file)["impala"] == {"forced_lag": 3}
+    assert read_params(params_file).train.algorithm == "ppo"
 
 
 def test_what_was_changed_since_stays(params_file: Path, tmp_path: Path):
@@ -167,7 +193,7 @@ def test_bad_presets_change_nothing(params_file: Path, tmp_path: Path, text: str
 def test_unknown_names_are_refused(params_file: Path):
     with pytest.raises(
         PresetError,
-        match=r"no preset is called '../params'; .* holds btr, chunks, dagger, frames, fusion, large-batch, reference",
+        match=r"no preset is called '../params'; .* holds btr, chunks, dagger, dpo, frames, fusion, grpo, impala",
     ):
         apply_preset("../params", params_file, ROOT / "presets")
 

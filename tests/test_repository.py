@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from pathspec import GitIgnoreSpec
@@ -21,7 +21,16 @@ from pydantic.fields import FieldInfo
 from rulka import folders
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.graph import ignored_by_dvc, read_graph
-from rulka.params import ALGORITHM_NAMES, Algorithm, AlgorithmParams, Params, Section, TransferParams, read_params
+from rulka.params import (
+    ALGORITHM_NAMES,
+    Algorithm,
+    AlgorithmParams,
+    Params,
+    Section,
+    TransferParams,
+    read_params,
+    read_sections,
+)
 from rulka.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
@@ -122,6 +131,10 @@ DECIDES_NOTHING, WITHOUT_STAGE = (
 """Two parts of `.dvcignore`: modules that stages import though they decide no result, and those that none imports."""
 
 
+SETTINGS = {"models/encoders/config.py", "models/fusion_config.py"}
+"""Classes of sections that do not lie in `rulka/params`."""
+
+
 @cache
 def reached_files(stage: str, *, is_whole: bool = False) -> set[str]:
     """Own files that a stage imports; unless `is_whole`, less what decides no result and what only that imports."""
@@ -132,6 +145,8 @@ def reached_files(stage: str, *, is_whole: bool = False) -> set[str]:
         name = file.relative_to(ROOT).as_posix() if file else ""
         if file is None or name in reached or (DECIDES_NOTHING.match_file(name) and not is_whole):
             continue
+        if (file.parent == ROOT / "rulka/params" or name in SETTINGS) and not is_whole:
+            continue  # of sections that the stage may not read; see the test of defaults
         reached.add(name)
         todo += [module_file(name) for name in imported_names(file)]
     return reached
@@ -163,6 +178,18 @@ def test_dependencies_cover_the_imports(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_dependencies_hold_the_defaults_of_the_sections(stage: str) -> None:
+    """What a key is that `params.yaml` leaves out, DVC sees in the code alone."""
+    classes = set().union(*(sections_of(Params.model_fields[name].annotation) for name in GRAPH[stage]["params"]))
+    bases = {base for each in classes for base in each.mro() if base.__module__.split(".")[0] in PACKAGES}
+    files = {f"{base.__module__.replace('.', '/')}.py" for base in bases - {Section}}
+    dependencies = code_dependencies(stage)
+    assert not sorted(file for file in files if not any(covers(path, file) for path in dependencies))
+    settings = {path for path in dependencies if path.startswith("rulka/params/")}
+    assert settings <= files
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_every_dependency_is_imported(stage: str) -> None:
     imported = reached_files(stage, is_whole=True)  # schedules reach a training as values of parameters
     idle = [path for path in code_dependencies(stage) if not any(covers(path, file) for file in imported)]
@@ -174,7 +201,7 @@ def test_folders_among_dependencies_hold_only_what_some_stage_imports() -> None:
     imported = set().union(*map(reached_files, STAGES))
     code = {path for stage in STAGES for path in code_dependencies(stage) if not path.endswith(".py")}
     files = {file.relative_to(ROOT).as_posix() for folder in code for file in (ROOT / folder).rglob("*.py")}
-    idle = sorted(file for file in files - imported if not ignored_by_dvc().match_file(file))
+    idle = sorted(file for file in files - imported - SETTINGS if not ignored_by_dvc().match_file(file))
     assert not idle, "list these in .dvcignore, at its end"
 
 
@@ -227,14 +254,11 @@ def test_a_stage_is_run_as_a_module(stage: str) -> None:
 # Parameters -----------------------------------------------------------------------------------------------------------
 
 
-def sections_of(section: type[BaseModel]) -> set[type[BaseModel]]:
-    found = {section}
-    for field in section.model_fields.values():
-        parts = (field.annotation, *get_args(field.annotation))
-        found = found.union(
-            *(sections_of(part) for part in parts if isinstance(part, type) and issubclass(part, BaseModel))
-        )
-    return found
+def sections_of(annotation: Any) -> set[type[BaseModel]]:
+    """Every section that an annotation names, and those inside them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}.union(*(sections_of(field.annotation) for field in annotation.model_fields.values()))
+    return set().union(*map(sections_of, get_args(annotation)))
 
 
 SECTIONS = sorted(sections_of(Params), key=lambda each: each.__name__)
@@ -246,16 +270,40 @@ def fields_of_all() -> Iterator[tuple[str, FieldInfo]]:
             yield f"{section.__name__}.{name}", field
 
 
-def test_parameters_have_no_defaults_in_code() -> None:
-    """A schedule has exactly one of its two lists, so that the other one is missing; which it is hides nothing."""
+WITHOUT_DEFAULT = {
+    "ArchitectureSource.config",
+    "BackboneConfig.source",
+    "CampaignTracksParams.slugs",
+    "FilePairsParams.path",
+    "FolderSource.path",
+    "GeneratedTracksParams.count",
+    "HubSource.name",
+    "HubSource.revision",
+    "ResetParams.every_env_steps",
+    "ResetParams.fresh_share",
+    "ResetParams.further_samples",
+    "ResetParams.last_layer_kept",
+    "Schedule.interpolation",
+}
+"""Where there is no value that most would want."""
+
+
+def test_every_parameter_has_a_default_and_is_described() -> None:
     assert len(SECTIONS) > 50
-    assert Schedule in SECTIONS
-    optional = [name for name, field in fields_of_all() if not field.is_required()]
-    assert optional == ["Schedule.points", "Schedule.shares"]
-
-
-def test_every_parameter_is_described() -> None:
+    assert {name for name, field in fields_of_all() if field.is_required()} == WITHOUT_DEFAULT
     assert [name for name, field in fields_of_all() if not field.description] == []
+
+
+def test_defaults_are_valid_and_those_of_a_section_are_its_own() -> None:
+    """Else what a section is would depend on whether any of its keys is set."""
+    assert Params.model_validate(Params().model_dump(mode="json")) == Params()
+    for section in SECTIONS:
+        for name, field in section.model_fields.items():
+            default = field.get_default(call_default_factory=True, validated_data={})
+            if isinstance(default, BaseModel) and not isinstance(default, Schedule):
+                assert default == type(default)(), f"{section.__name__}.{name}"
+        if not any(field.is_required() for field in section.model_fields.values()):
+            assert section.model_validate(section().model_dump(mode="json")) == section()
 
 
 def test_all_sections_are_equally_strict() -> None:
@@ -263,8 +311,18 @@ def test_all_sections_are_equally_strict() -> None:
     assert [each.__name__ for each in SECTIONS if each.model_config != Section.model_config] == []
 
 
-def test_the_parameter_file_is_complete() -> None:
-    assert read_params(ROOT / "params.yaml")
+def test_the_parameter_file_says_the_defaults_alone() -> None:
+    """One that it is to say otherwise is named here, with the reason."""
+    assert read_params(ROOT / "params.yaml") == Params()
+
+
+def test_the_parameter_file_is_a_page_and_has_every_section_that_dvc_looks_at() -> None:
+    lines = (ROOT / "params.yaml").read_text().splitlines()
+    keys = [line for line in lines if re.match(r"\s*\w+:\s*\S", line) and not line.lstrip().startswith("#")]
+    assert len(keys) <= 120
+    sections = read_sections(ROOT / "params.yaml")
+    assert set(sections) == set(Params.model_fields)
+    assert set().union(*(GRAPH[stage]["params"] for stage in STAGES)) <= set(sections)
 
 
 # Algorithms -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.cloning_heads import AHEAD_HEADS, CONTROLS_HEAD
+from models.cloning_heads import AHEAD_HEADS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_PARTS, CLONED_SHAPES
 from rulka.artifacts import Artifact, sight_contract
 from rulka.errors import UserError
@@ -275,8 +275,6 @@ def _row_of_source(
     if name.startswith(AHEAD_HEADS):
         offset = name.removeprefix(AHEAD_HEADS).partition(".")[0]
         return TensorReport(where, name, "refused", shape, f"looks {offset} decision{'s' * (offset != '1')} ahead")
-    if name.startswith(CONTROLS_HEAD):
-        return TensorReport(where, name, "refused", shape, "tells analog controls")
     if part is None:
         return TensorReport(where, name, "refused", shape, "belongs to no part of an agent")
     if wishes[part] != source:

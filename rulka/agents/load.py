@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.cloning_heads import AHEAD_HEADS, CONTROLS_HEAD
+from models.cloning_heads import AHEAD_HEADS
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES, label_of
 from rulka.agents.distributions import distribution_of
@@ -118,8 +118,7 @@ def _choice(artifact: Artifact, device: torch.device) -> Choose:
     if artifact.kind == "policy":
         build = CLONED_SHAPES[artifact.config["shape"]]
         policy = build(observation, encoder, sizes, artifact.normalisation, table.space.num_outputs)
-        beside = (AHEAD_HEADS, CONTROLS_HEAD)
-        driving = {name: tensor for name, tensor in artifact.tensors.items() if not name.startswith(beside)}
+        driving = {name: tensor for name, tensor in artifact.tensors.items() if not name.startswith(AHEAD_HEADS)}
         _with_weights(policy, driving, device)
         distribution = distribution_of(table.space)
         return lambda image, floats: distribution.greedy(policy.decide(policy.encode(image), floats))

@@ -63,7 +63,7 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> Calibr
         write: also put the fitted values into `params.yaml`.
 
     Raises:
-        CalibrationError: if there are too few usable recordings, or the parameters to replace are not in `params.yaml`.
+        CalibrationError: if there are too few usable recordings.
         OutputError: if report or parameters cannot be written.
     """
     params = read_params()
@@ -73,7 +73,6 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> Calibr
         raise CalibrationError(message, hint="Name a folder of TrackMania Forever replays.")
     if write:  # what cannot be written later is refused now, before minutes of fitting
         check_file(PARAMS_FILE)
-        with_physics(PARAMS_FILE.read_text(encoding="utf-8"), params.simulator.physics)
     with Progress("calibrate: reading", len(files), "files", stream=sys.stderr) as bar:
         material = gather(folder, holdout, bar.advance)
     with Progress("calibrate: fitting", None, "simulations", stream=sys.stderr) as bar:
@@ -88,17 +87,8 @@ def calibrate(folder: Path, *, holdout: float, out: Path, write: bool) -> Calibr
 
 
 def with_physics(text: str, physics: PhysicsParams) -> str:
-    """Returns `params.yaml` with the fitted numbers of `simulator.physics` replaced; all else stays as it is.
-
-    Raises:
-        CalibrationError: if one of them is not there.
-    """
-    values = {("simulator", "physics", name): _rounded(getattr(physics, name)) for name in FITTED}
-    try:
-        return with_values(text, values)
-    except KeyError as error:
-        message = f"{error.args[0]} cannot be found in {PARAMS_FILE}"
-        raise CalibrationError(message, hint="Write it into the section; its value does not matter.") from error
+    """Returns `params.yaml` with the fitted numbers in `simulator.physics`; all else stays as it is."""
+    return with_values(text, {("simulator", "physics", name): _rounded(getattr(physics, name)) for name in FITTED})
 
 
 def _rounded(value: Any) -> Any:

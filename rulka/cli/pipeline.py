@@ -195,8 +195,9 @@ def preset(name: OneName, /, as_json: AsJson = False) -> None:
     """Lay a preset of presets/ over params.yaml, list them, or undo the last one; comments in params.yaml are kept.
 
     Args:
-        name: btr, chunks, dagger, frames, fusion, large-batch, reference, scratch, or that of another file of presets/;
-            `list` shows all, and `undo` takes back what the last one changed and nobody has changed since.
+        name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, reference, scratch, or that of
+            another file of presets/; `list` shows all, and `undo` takes back what the last one changed and nobody has
+            changed since.
         as_json: print one JSON object: what changed, or each preset with what it is.
     """
     from rulka.presets import apply_preset, known_presets, undo_preset
@@ -209,7 +210,9 @@ def preset(name: OneName, /, as_json: AsJson = False) -> None:
     if as_json:
         say_json(done._asdict())
         return
-    unchanged = [] if name == "undo" else [f"params.yaml holds all of {name} already: nothing is changed"]
+    unchanged = (
+        [] if name == "undo" or done.remarks else [f"params.yaml holds all of {name} already: nothing is changed"]
+    )
     say("\n".join([*(done.changes or unchanged), *(f"note: {remark}" for remark in done.remarks)]))
 
 
@@ -217,22 +220,24 @@ def params(
     action: Annotated[Literal["list", "schema"], tyro.conf.Positional],
     key: OneName = "",
     /,
+    changed: Flag = False,
     out: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what can be set in params.yaml, with type, range and value, or write its JSON schema for editors.
+    """List all parameters with value, default, type, range and meaning, or write their JSON schema for editors.
 
     Args:
         action: list the parameters, or write the schema.
         key: with list: one parameter, or a section; all when left out.
+        changed: with list: those alone that differ from their default.
         out: with schema: JSON file to write; params.schema.json when left out.
         as_json: with list: print one JSON list.
     """
     from rulka.params import PARAMS_FILE, read_sections
     from rulka.params.schema import SCHEMA_FILE, parameters_below, schema_text
 
-    if (action == "schema" and (key or as_json)) or (action == "list" and out is not None):
-        message = "KEY and --json are for `rulka params list`, --out is for `rulka params schema`"
+    if (action == "schema" and (key or as_json or changed)) or (action == "list" and out is not None):
+        message = "KEY, --changed and --json are for `rulka params list`, --out is for `rulka params schema`"
         raise UserError(message)
     if action == "schema":
         written = check_file(out or SCHEMA_FILE, ".json")
@@ -242,6 +247,8 @@ def params(
         say(f"{written}: with the line `{line}` in {PARAMS_FILE}, editors check and explain it")
         return
     found = parameters_below(key, read_sections(PARAMS_FILE))
+    if changed:
+        found = [parameter for parameter in found if parameter.value not in (None, parameter.default)]
     if as_json:
         say_json([parameter._asdict() for parameter in found])
     else:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rulka.errors import UserError
 from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph
-from rulka.params import Params, checked_params, read_sections
+from rulka.params import Params, checked_params, read_sections, resolved
 from rulka.params.base import Count, Section, Seed
 from rulka.params.problems import problems_of
 from rulka.presets import laid_over
@@ -173,7 +173,8 @@ def read_plan(path: Path) -> Plan:
         ParamsError: if parameters of a variant cannot be.
     """
     file = _read_file(path)
-    base = laid_over(read_sections(PARAMS_FILE), file.overrides, f"{path}: overrides", ExperimentError)
+    shipped = resolved(read_sections(PARAMS_FILE), f"{PARAMS_FILE} is wrong")
+    base = laid_over(shipped, file.overrides, f"{path}: overrides", ExperimentError)
     if file.budget is not None:
         base = laid_over(base, file.budget.overlay, f"{path}: budget", ExperimentError)
     variants: dict[str, dict[str, Any]] = {}
@@ -260,6 +261,7 @@ def cell_of(
         ParamsError: if the parameters cannot be.
     """
     params = checked_params(sections, f"{path}: variant {variant!r} cannot be")
+    sections = params.model_dump(mode="json")  # written alike whoever wrote them
     graph, made, jobs = read_graph(), {}, []
     for stage in code:
         entry = graph[stage]
@@ -270,7 +272,7 @@ def cell_of(
         key = hash_json(
             [
                 stage,
-                {name: sections.get(name) for name in entry.get("params", ())},
+                {name: sections[name] for name in entry.get("params", ())},
                 code[stage],
                 {dep: made[dep].key if dep in made else outside.get(dep) for dep in entry["deps"] if "data/" in dep},
             ]

@@ -1,7 +1,7 @@
-"""Typed `params.yaml`: one frozen class for each section, no defaults, unknown keys are errors.
+"""Typed `params.yaml`: one frozen class for each section, with a default and a meaning for every key.
 
-A default in code would be a hyperparameter that DVC cannot see, so there is none here. Import from here; the modules
-hold a group of sections each, `sections` all of them together, `reader` the way in. `writer`, the way back, is imported
+A key that the file leaves out has its default; one that is not known is an error. Import from here; the modules hold
+a group of sections each, `sections` all of them together, `reader` reads the file. `writer` changes it, and is imported
 by its own name: no stage writes parameters.
 """
 
@@ -25,7 +25,9 @@ from rulka.params.base import (
     Share,
     StartSpeedMps,
 )
+from rulka.params.clone import CloneParams, DaggerParams, LabelKind
 from rulka.params.dpo import DemonstrationPairsParams, DpoParams, FilePairsParams, GivenPairsParams, OnlinePairsParams
+from rulka.params.evaluate import EvaluateParams
 from rulka.params.grpo import GrpoParams
 from rulka.params.impala import (
     CorrectionParams,
@@ -37,15 +39,25 @@ from rulka.params.impala import (
 )
 from rulka.params.iqn import IqnParams, MarginParams, MunchausenParams, PrioritisedParams, ResetParams
 from rulka.params.networks import IqnNetworkParams, NetworkParams, PartsParams, TransferParams
+from rulka.params.observation import MAX_PIXELS, MIN_PIXELS, ActionParams, FramesAs, ObservationParams, Part, Ticks
 from rulka.params.policy_gradient import CriticParams, EpochsParams, PolicyGradientParams, PolicyParams
 from rulka.params.ppo import PpoParams
 from rulka.params.pql import C51Params, MeanReturnParams, PqlParams
+from rulka.params.pretrain import (
+    AutoencoderParams,
+    FitParams,
+    ObjectiveParams,
+    PretrainParams,
+    SimclrParams,
+    VaeParams,
+    VicregParams,
+    ViewsParams,
+)
 from rulka.params.problems import problems_of
 from rulka.params.races import (
     CampaignTracksParams,
     CaptureParams,
     DriverParams,
-    EvaluateParams,
     GeneratedTracksParams,
     LineStartParams,
     MainTrackParams,
@@ -63,34 +75,11 @@ from rulka.params.reader import (
     read_params,
     read_sections,
     reference_params,
+    resolved,
     that_comes_with_the_package,
 )
 from rulka.params.sections import Params, keys_of
-from rulka.params.simulator import (
-    MAX_PIXELS,
-    MIN_PIXELS,
-    ActionParams,
-    CameraParams,
-    FramesAs,
-    ObservationParams,
-    Part,
-    PhysicsParams,
-    SimulatorParams,
-    Ticks,
-)
-from rulka.params.supervised import (
-    AutoencoderParams,
-    CloneParams,
-    DaggerParams,
-    FitParams,
-    LabelKind,
-    ObjectiveParams,
-    PretrainParams,
-    SimclrParams,
-    VaeParams,
-    VicregParams,
-    ViewsParams,
-)
+from rulka.params.simulator import CameraParams, PhysicsParams, SimulatorParams
 from rulka.params.training import EngineeredRewardParams, RandomisationParams, RewardParams, TrainParams
 
 __all__ = [
@@ -188,5 +177,6 @@ __all__ = [
     "read_params",
     "read_sections",
     "reference_params",
+    "resolved",
     "that_comes_with_the_package",
 ]

@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, get_args
+from typing import Annotated, ClassVar, Self, get_args
 
 from pydantic import Field
 
-from rulka.params.base import Algorithm, Count, NotNegativeSchedule, Section
+from rulka.params.base import Algorithm, Count, NotNegativeSchedule, Section, key
 from rulka.params.networks import NetworkParams, PartsParams
 from rulka.schedule import Schedule
 
 ALGORITHM_NAMES: tuple[Algorithm, ...] = get_args(Algorithm)
 
+ActionRepeat = Annotated[
+    Count, Field(description="times each decision is taken in a row; gamma and n_steps count it once")
+]
+
 
 class ByPartParams(Section):
     """A number for each part of a network, by schedule."""
 
-    encoder: NotNegativeSchedule = Field(description="of images")
-    float_head: NotNegativeSchedule = Field(description="of the floats")
-    trunk: NotNegativeSchedule = Field(description="between both and the heads")
-    heads: NotNegativeSchedule = Field(description="that end in logits or values")
+    encoder: NotNegativeSchedule = key(Schedule.constant(1.0), "of images")
+    float_head: NotNegativeSchedule = key(Schedule.constant(1.0), "of the floats")
+    trunk: NotNegativeSchedule = key(Schedule.constant(1.0), "between both and the heads")
+    heads: NotNegativeSchedule = key(Schedule.constant(1.0), "that end in logits or values")
 
     def by_part(self) -> dict[str, Schedule]:
         """Returns the number of every part, by the name of the part."""
         return {"encoder": self.encoder, "float_head": self.float_head, "trunk": self.trunk, "heads": self.heads}
 
 
+class StillEncoderParams(ByPartParams):
+    """The same with an encoder that stays as it was cloned, so that the features of replayed frames can be kept."""
+
+    encoder: NotNegativeSchedule = key(Schedule.constant(0.0), "of images")
+
+
 class AlgorithmParams(Section):
     """Base of the sections of algorithms, each of which goes by the name of its algorithm."""
 
-    action_repeat: Count = Field(description="times each decision is taken in a row; gamma and n_steps count it once")
-    rate_of: ByPartParams = Field(description="factors of the learning rate, by part of the network; 0 freezes one")
+    action_repeat: ActionRepeat = 1
+    rate_of: ByPartParams = key(ByPartParams(), "factors of the learning rate, by part of the network; 0 freezes one")
 
     SPLIT: ClassVar[tuple[str, ...]] = ()
     """Counts of which each of several learners has its share; nothing where only one can learn."""
@@ -57,6 +67,11 @@ class AlgorithmParams(Section):
     def races_per_start(self) -> int:
         """How many races of as many cars begin alike; 1 lets each begin by itself."""
         return 1
+
+    @property
+    def acts_quantised(self) -> bool:
+        """Whether its collectors can act in `train.acting_precision`; else they act in `train.precision`."""
+        return True
 
     def no_int8(self, network: NetworkParams) -> str:
         """Says which parameter keeps its network from acting in int8; nothing where it can."""

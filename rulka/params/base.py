@@ -90,6 +90,14 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+def key(default: Any, meaning: str, **bounds: Any) -> Any:
+    """Returns a field of a section: its default, what it means, and bounds beside those of its type."""
+    # The JSON schema has the keys of a section one by one; of several kinds it has to say which is the default.
+    if isinstance(default, Section) and "kind" not in type(default).model_fields:
+        return Field(default_factory=lambda: default, description=meaning, **bounds)
+    return Field(default, description=meaning, **bounds)
+
+
 def refuse_impossible(combinations: Iterable[tuple[bool, str]]) -> None:
     """Raises ValueError with the text of the first combination that is there."""
     message = next((text for is_there, text in combinations if is_there), None)

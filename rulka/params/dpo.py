@@ -15,37 +15,41 @@ from rulka.params.base import (
     Section,
     Share,
     Weight,
+    key,
 )
 from rulka.params.networks import NetworkParams, PartsParams
-from rulka.params.policy_gradient import EpochsParams, PolicyParams
+from rulka.params.policy_gradient import Epochs, EpochsParams, PolicyParams
+from rulka.schedule import Schedule
 
 
 class OnlinePairsParams(Section):
     """The best and the worst race of a group from equal starts, by what they were paid."""
 
-    kind: Literal["online"] = Field(description="races of the agent itself")
-    group_size: GroupSize = Field(description="races that begin alike, of which the best and the worst are a pair")
-    gamma: Share = Field(description="discount of one decision, in what a race was paid")
-    cut_worth: Weight = Field(description="counts as paid after a race that a limit has cut")
-    min_gap: NotNegative = Field(description="how much more the best has to be paid than the worst")
+    kind: Literal["online"] = key("online", "races of the agent itself")
+    group_size: GroupSize = key(8, "races that begin alike, of which the best and the worst are a pair")
+    gamma: Share = key(0.985, "discount of one decision, in what a race was paid")
+    cut_worth: Weight = key(-4.0, "counts as paid after a race that a limit has cut")
+    min_gap: NotNegative = key(0.5, "how much more the best has to be paid than the worst")
 
 
 class FilePairsParams(Section):
     """Pairs that a file names; see `rulka.runtime.preference_pairs`."""
 
-    kind: Literal["file"] = Field(description="a file of pairs, JSON lines")
+    kind: Literal["file"] = key("file", "a file of pairs, JSON lines")
     path: str = Field(min_length=1, description="where it is")
-    pairs_per_update: Count = Field(description="drawn for one update")
+    pairs_per_update: Count = key(16, "drawn for one update")
 
 
 class DemonstrationPairsParams(Section):
     """Any two captured races over the same stretch of the main track, the faster one preferred."""
 
-    kind: Literal["demonstrations"] = Field(description="races that were recorded, or driven by the built-in driver")
-    stretch_m: Positive = Field(description="about so long is a stretch of the track")
-    min_gain_s: NotNegative = Field(description="how much faster the preferred race has to be over the stretch")
-    max_pairs: Count = Field(description="so many are taken of all that there are")
-    pairs_per_update: Count = Field(description="drawn for one update")
+    kind: Literal["demonstrations"] = key(
+        "demonstrations", "races that were recorded, or driven by the built-in driver"
+    )
+    stretch_m: Positive = key(100.0, "about so long is a stretch of the track")
+    min_gain_s: NotNegative = key(0.1, "how much faster the preferred race has to be over the stretch")
+    max_pairs: Count = key(1000, "so many are taken of all that there are")
+    pairs_per_update: Count = key(16, "drawn for one update")
 
 
 GivenPairsParams = FilePairsParams | DemonstrationPairsParams
@@ -57,9 +61,11 @@ PairsParams = Annotated[OnlinePairsParams | FilePairsParams | DemonstrationPairs
 class DpoParams(PolicyParams, EpochsParams):
     """Direct preference optimisation, Rafailov et al. 2023, arXiv:2305.18290."""
 
-    pairs: PairsParams = Field(description="what is preferred to what")
-    beta: PositiveSchedule = Field(description="how dear it is to leave the policy that it began as")
-    pairs_per_step: Count = Field(description="pairs of one gradient step")
+    pairs: PairsParams = key(OnlinePairsParams(), "what is preferred to what")
+    epochs: Epochs = 2
+    # Ratios are of whole races: 100 nats apart are a margin of 1.
+    beta: PositiveSchedule = key(Schedule.constant(0.01), "how dear it is to leave the policy that it began as")
+    pairs_per_step: Count = key(2, "pairs of one gradient step")
 
     @property
     def races_per_start(self) -> int:

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from rulka.params.algorithm import AlgorithmParams
+from rulka.params.algorithm import ActionRepeat, AlgorithmParams, StillEncoderParams
 from rulka.params.base import (
     MOST,
     Algorithm,
@@ -20,28 +20,30 @@ from rulka.params.base import (
     Share,
     ShareSchedule,
     Whole,
+    key,
     refuse_impossible,
 )
 from rulka.params.networks import NetworkParams, PartsParams
+from rulka.schedule import Schedule
 
 
 class PrioritisedParams(Section):
     """Prioritised replay; see `rulka.buffers.priorities`."""
 
-    alpha: Share = Field(description="exponent of the priorities; 0 draws all transitions alike")
-    beta: ShareSchedule = Field(description="exponent of the importance weights; 1 undoes the preference wholly")
-    epsilon: Positive = Field(description="added to every error, so that no transition is forgotten")
-    min_actions_left: Whole = Field(
-        description="errors of transitions nearer to the end of their mini-race do not count"
+    alpha: Share = key(0.2, "exponent of the priorities; 0 draws all transitions alike")
+    beta: ShareSchedule = key(
+        Schedule.constant(0.45), "exponent of the importance weights; 1 undoes the preference wholly"
     )
+    epsilon: Positive = key(0.002, "added to every error, so that no transition is forgotten")
+    min_actions_left: Whole = key(40, "errors of transitions nearer to the end of their mini-race do not count")
 
 
 class MunchausenParams(Section):
     """Munchausen targets; see `rulka.agents.iqn`."""
 
-    alpha: Share = Field(description="weight of the log-probability in the reward")
-    temperature: Positive = Field(description="of the policy that the target network stands for")
-    floor: float = Field(ge=-MOST, le=0.0, description="least temperature times log-probability that counts")
+    alpha: Share = key(0.9, "weight of the log-probability in the reward")
+    temperature: Positive = key(0.03, "of the policy that the target network stands for")
+    floor: float = key(-1.0, "least temperature times log-probability that counts", ge=-MOST, le=0.0)
 
 
 class ResetParams(Section):
@@ -56,8 +58,8 @@ class ResetParams(Section):
 class MarginParams(Section):
     """Demonstrated actions are to be worth more than others, Hester et al. 2018 (DQfD), arXiv:1704.03732."""
 
-    margin: Positive = Field(description="by how much, in units of returns")
-    weight: Positive = Field(description="of that loss, beside the one of quantiles")
+    margin: Positive = key(0.1, "by how much, in units of returns")
+    weight: Positive = key(1.0, "of that loss, beside the one of quantiles")
 
 
 class IqnParams(AlgorithmParams):
@@ -65,47 +67,62 @@ class IqnParams(AlgorithmParams):
 
     SPLIT: ClassVar[tuple[str, ...]] = ("batch_size", "buffer_steps", "start_steps")
 
-    explore_whole_chunks: bool = Field(description="chance is drawn for a whole chunk of actions, not for each")
-    num_quantiles: Several = Field(description="fractions for each state while training; even")
-    num_quantiles_acting: Several = Field(description="fractions for each state while acting; even")
-    kappa: Positive = Field(description="errors beyond this count linearly, smaller ones squared; in units of returns")
-    n_steps: Count = Field(description="most decisions in a transition")
-    mini_race_ms: Positive = Field(description="of driving that a value looks ahead; 7000 in the reference")
-    use_double_dqn: bool = Field(description="the online network chooses the next action, the target network rates it")
-    munchausen: MunchausenParams | None = Field(description="null: plain Q-learning targets")
-    batch_size: BatchSize = Field(description="transitions of one gradient step")
-    learning_rate: LearningRateSchedule = Field(description="of RAdam, over environment steps")
-    gamma: ShareSchedule = Field(description="discount of one decision, over environment steps")
-    epsilon: ShareSchedule = Field(description="share of random actions")
-    epsilon_spread: NotNegative = Field(
-        description="a car explores with epsilon to the power of 1, the next ones up to 1 + this; 0: all cars alike"
+    # Over 50 ms actions are worth too nearly the same for values to tell them apart.
+    action_repeat: ActionRepeat = 2
+    # Sections are frozen, so that a narrower type is safe.
+    rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
+        StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
     )
-    boltzmann_epsilon: ShareSchedule = Field(description="further share of actions, the best after adding noise")
-    boltzmann_noise: Positive = Field(description="standard deviation of that noise, in units of returns")
-    target_tau: float = Field(gt=0, le=1, description="step of the target network toward the online one; 1 copies it")
-    racer_tau: float = Field(
-        gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"
+    explore_whole_chunks: bool = key(False, "chance is drawn for a whole chunk of actions, not for each")
+    num_quantiles: Several = key(8, "fractions for each state while training; even")
+    num_quantiles_acting: Several = key(32, "fractions for each state while acting; even")
+    kappa: Positive = key(0.005, "errors beyond this count linearly, smaller ones squared; in units of returns")
+    n_steps: Count = key(2, "most decisions in a transition")
+    mini_race_ms: Positive = key(7000.0, "of driving that a value looks ahead; 7000 in the reference")
+    use_double_dqn: bool = key(True, "the online network chooses the next action, the target network rates it")
+    munchausen: MunchausenParams | None = key(None, "null: plain Q-learning targets")
+    batch_size: BatchSize = key(256, "transitions of one gradient step")
+    learning_rate: LearningRateSchedule = key(
+        Schedule.over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "of RAdam, over environment steps"
     )
-    target_every: Count = Field(description="gradient steps between two such steps")
-    resets: ResetParams | None = Field(description="null: never")
-    buffer_steps: Count = Field(description="decisions kept")
-    start_steps: Count = Field(description="decisions in the buffer before the first update")
-    prioritised: PrioritisedParams | None = Field(description="null: all transitions are drawn alike")
-    held_out_share: float = Field(ge=0, lt=1, description="share of races never learned from, and of batches that test")
-    samples_per_insert: Positive = Field(description="how often each decision is learned from on average")
-    demonstration_share: ShareSchedule = Field(description="share of every batch drawn from demonstrations")
-    demonstration_margin: MarginParams | None = Field(description="null: demonstrations teach by their returns alone")
-    warmup_steps: Whole = Field(description="first environment steps driven by the cloned policy")
-    guide_floor: ShareSchedule = Field(
-        description="least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any"
+    # 3.3 s: over 7 s actions are worth too nearly the same.
+    gamma: ShareSchedule = key(Schedule.constant(0.970225), "discount of one decision, over environment steps")
+    epsilon: ShareSchedule = key(
+        Schedule.over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "share of random actions"
     )
-    gradient_steps_per_update: Count = Field(description="gradient steps between two versions of the weights")
-    oversample_long_term: Whole = Field(description="draws of the mini-race clock, see rulka.agents.iqn.ClockRule")
-    oversample_max_term: Whole = Field(description="the same; 40 and 5 in the reference")
-    self_loss_clamp_ratio: Positive = Field(description="how much narrower than typical a target may count")
-    weight_decay: NotNegative = Field(description="share of the learning rate by which weights shrink")
-    max_grad_norm: Positive = Field(description="gradients are scaled down to this norm")
-    max_grad_value: Positive | None = Field(description="bound of each number of the gradient after that; or null")
+    epsilon_spread: NotNegative = key(
+        0.0, "a car explores with epsilon to the power of 1, the next ones up to 1 + this; 0: all cars alike"
+    )
+    boltzmann_epsilon: ShareSchedule = key(
+        Schedule.constant(0.0), "further share of actions, the best after adding noise"
+    )
+    boltzmann_noise: Positive = key(0.01, "standard deviation of that noise, in units of returns")
+    target_tau: float = key(0.02, "step of the target network toward the online one; 1 copies it", gt=0, le=1)
+    # An average of about 100 updates, a sixteenth of the run.
+    racer_tau: float = key(
+        0.01, "how far raced weights follow those that learn, once an update; 1 races these", gt=0, le=1
+    )
+    target_every: Count = key(1, "gradient steps between two such steps")
+    resets: ResetParams | None = key(None, "null: never")
+    buffer_steps: Count = key(100_000, "decisions kept")
+    start_steps: Count = key(8192, "decisions in the buffer before the first update")
+    prioritised: PrioritisedParams | None = key(None, "null: all transitions are drawn alike")
+    held_out_share: float = key(0.0, "share of races never learned from, and of batches that test", ge=0, lt=1)
+    samples_per_insert: Positive = key(8.0, "how often each decision is learned from on average")
+    demonstration_share: ShareSchedule = key(Schedule.constant(0.25), "share of every batch drawn from demonstrations")
+    demonstration_margin: MarginParams | None = key(None, "null: demonstrations teach by their returns alone")
+    warmup_steps: Whole = key(16_384, "first environment steps driven by the cloned policy")
+    guide_floor: ShareSchedule = key(
+        Schedule.over_budget("staircase", (0.0, 1.0), (0.1, 0.0)),
+        "least probability of an action to the cloned policy, as a share of its likeliest one's; 0: any",
+    )
+    gradient_steps_per_update: Count = key(4, "gradient steps between two versions of the weights")
+    oversample_long_term: Whole = key(40, "draws of the mini-race clock, see rulka.agents.iqn.ClockRule")
+    oversample_max_term: Whole = key(5, "the same; 40 and 5 in the reference")
+    self_loss_clamp_ratio: Positive = key(4.0, "how much narrower than typical a target may count")
+    weight_decay: NotNegative = key(0.1, "share of the learning rate by which weights shrink")
+    max_grad_norm: Positive = key(30.0, "gradients are scaled down to this norm")
+    max_grad_value: Positive | None = key(None, "bound of each number of the gradient after that; or null")
 
     def no_int8(self, network: NetworkParams) -> str:
         """Says which parameter keeps its network from acting in int8; see `AlgorithmParams`."""

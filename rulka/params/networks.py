@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
-from models.fusion_config import FusionConfig, TokenSequenceConfig
-from rulka.params.base import Algorithm, CloneShape, Count, Section, Seed, Size
-from rulka.params.simulator import ObservationParams
+from models.fusion_config import ConcatConfig, FusionConfig, TokenSequenceConfig
+from rulka.params.base import Algorithm, CloneShape, Count, Section, Seed, Size, key
+from rulka.params.observation import ObservationParams
 
 
 class IqnNetworkParams(Section):
     """What IQN's network has beyond that of the cloned policy and PPO; see `models.iqn.IqnSizes`."""
 
-    tau_embedding: Size = Field(description="cosines in the quantile embedding")
-    embedding_at: Literal["state", "hidden"] = Field(
-        description="what embedded fractions are multiplied into; state is the paper's, hidden is cheaper"
+    tau_embedding: Size = key(128, "cosines in the quantile embedding")
+    embedding_at: Literal["state", "hidden"] = key(
+        "hidden", "what embedded fractions are multiplied into; state is the paper's, hidden is cheaper"
     )
-    layer_norm: bool = Field(description="in the float head and both heads")
-    guided: bool = Field(description="carries the cloned policy, which may drive first and limit actions")
-    noisy_sigma: float = Field(
-        ge=0, le=10, description="size of the noise of noisy heads at the start; 0 for plain ones"
-    )
+    layer_norm: bool = key(False, "in the float head and both heads")
+    guided: bool = key(True, "carries the cloned policy, which may drive first and limit actions")
+    noisy_sigma: float = key(0.0, "size of the noise of noisy heads at the start; 0 for plain ones", ge=0, le=10)
 
 
 class NetworkParams(Section):
     """Sizes behind the encoder; the reference has 256, 1024 and 128 (1,051,805 parameters with its encoder)."""
 
-    float_hidden: Size = Field(description="width of both layers of the float head, where the fusion has it have two")
-    dense_hidden: int = Field(ge=2, le=65_536, description="twice the width of each IQN head; width of the PPO trunk")
-    actions_per_decision: Count = Field(
-        description="of the cloned policy and all agents: actions that share a decision's ticks; a later peer has 5"
+    float_hidden: Size = key(256, "width of both layers of the float head, where the fusion has it have two")
+    dense_hidden: int = key(512, "twice the width of each IQN head; width of the PPO trunk", ge=2, le=65_536)
+    actions_per_decision: Count = key(
+        1, "of the cloned policy and all agents: actions that share a decision's ticks; a later peer has 5"
     )
-    analog: bool = Field(description="decisions are steer, gas and brake as numbers in place of keys")
-    fusion: FusionConfig = Field(description="what makes one state of image features and floats")
-    iqn: IqnNetworkParams = Field(description="of IQN alone")
+    analog: bool = key(False, "decisions are steer, gas and brake as numbers in place of keys")
+    fusion: FusionConfig = key(ConcatConfig(), "what makes one state of image features and floats")
+    iqn: IqnNetworkParams = key(IqnNetworkParams(), "of IQN alone")
 
     def impossible(self, encoder: EncoderConfig, observation: ObservationParams) -> list[tuple[bool, str]]:
         """Returns which fusion does not go with an encoder: for each such case whether it is there, and what is wrong.
@@ -73,17 +71,18 @@ class NetworkParams(Section):
         ]
 
 
+Source = Literal["fresh", "cloned", "agent"]
+Trunk = Annotated[Source, Field(description="between both and the heads; IQN's embeds quantile fractions")]
+PartHeads = Annotated[Source, Field(description="that end in actions: cloned where clone.shape is the algorithm's")]
+
+
 class PartsParams(Section):
     """Where each part of a new agent comes from; the table of parts is `rulka.agents.algorithms`."""
 
-    encoder: Literal["fresh", "pretrained", "cloned", "agent"] = Field(description="of images; pretrained is Level 0")
-    float_head: Literal["fresh", "cloned", "agent"] = Field(description="of the floats, with their normalisation")
-    trunk: Literal["fresh", "cloned", "agent"] = Field(
-        description="between both and the heads; IQN's embeds quantile fractions"
-    )
-    heads: Literal["fresh", "cloned", "agent"] = Field(
-        description="that end in actions: cloned where clone.shape is the algorithm's"
-    )
+    encoder: Literal["fresh", "pretrained", "cloned", "agent"] = key("cloned", "of images; pretrained is Level 0")
+    float_head: Source = key("cloned", "of the floats, with their normalisation")
+    trunk: Trunk = "cloned"
+    heads: PartHeads = "cloned"
 
     def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> list[tuple[bool, str]]:
         """Returns what cannot be taken over: for each such wish whether it is there, and what is wrong with it.
@@ -117,7 +116,10 @@ class PartsParams(Section):
 
 
 class IqnPartsParams(PartsParams):
-    """The same for IQN."""
+    """The same for IQN: the logits of a cloned policy are no values of actions."""
+
+    trunk: Trunk = "fresh"
+    heads: PartHeads = "fresh"
 
     def impossible(self, algorithm: Algorithm, network: NetworkParams, shape: CloneShape) -> list[tuple[bool, str]]:
         """Returns what cannot be taken over; see `PartsParams`."""
@@ -128,14 +130,14 @@ class IqnPartsParams(PartsParams):
 class TransferParams(Section):
     """Stage `transfer`: what the network of each algorithm takes over."""
 
-    ppo: PartsParams = Field(description="the actor-critic of PPO")
-    impala: PartsParams = Field(description="the actor-critic of IMPALA")
-    iqn: IqnPartsParams = Field(description="the network of IQN")
-    grpo: PartsParams = Field(description="the policy of GRPO")
-    dpo: PartsParams = Field(description="the policy of DPO")
-    pql: PartsParams = Field(description="the policy of parallel Q-learning")
-    agent: str | None = Field(min_length=1, description="folder of a trained agent that parts are taken from; or null")
-    seed: Seed = Field(description="of the weights that start fresh")
+    ppo: PartsParams = key(PartsParams(), "the actor-critic of PPO")
+    impala: PartsParams = key(PartsParams(), "the actor-critic of IMPALA")
+    iqn: IqnPartsParams = key(IqnPartsParams(), "the network of IQN")
+    grpo: PartsParams = key(PartsParams(), "the policy of GRPO")
+    dpo: PartsParams = key(PartsParams(), "the policy of DPO")
+    pql: PartsParams = key(PartsParams(), "the policy of parallel Q-learning")
+    agent: str | None = key(None, "folder of a trained agent that parts are taken from; or null", min_length=1)
+    seed: Seed = key(1, "of the weights that start fresh")
 
     @model_validator(mode="after")
     def _check(self) -> TransferParams:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -17,23 +17,37 @@ from rulka.params.base import (
     Section,
     ShareSchedule,
     Whole,
+    key,
 )
 from rulka.params.networks import PartsParams
+from rulka.schedule import Schedule
+
+# Fields of which algorithms have defaults of their own.
+StepsPerUpdate = Annotated[int, Field(ge=2, le=1_000_000, description="decisions of experience for one update")]
+PolicyLearningRate = Annotated[LearningRateSchedule, Field(description="of Adam, over environment steps")]
+RacerTau = Annotated[
+    float,
+    Field(gt=0, le=1, description="how far raced weights follow those that learn, once an update; 1 races these"),
+]
+VersionsBehind = Annotated[Whole, Field(description="how many weight versions experience may lag the learner")]
+Gamma = Annotated[ShareSchedule, Field(description="discount of one decision")]
+CloneWeight = Annotated[
+    NotNegativeSchedule,
+    Field(description="of the divergence from the policy that it began as, which holds on to it; 0 lets go"),
+]
+Epochs = Annotated[Count, Field(description="passes over the experience of one update")]
 
 
 class PolicyParams(AlgorithmParams):
     """Base of the sections of algorithms that learn a policy."""
 
-    steps_per_update: int = Field(ge=2, le=1_000_000, description="decisions of experience for one update")
-    batch_size: BatchSize = Field(description="decisions of one gradient step")
-    learning_rate: LearningRateSchedule = Field(description="of Adam, over environment steps")
-    max_grad_norm: PositiveSchedule = Field(description="gradients are scaled down to this norm")
-    racer_tau: float = Field(
-        gt=0,
-        le=1,
-        description="how far raced weights follow those that learn, once an update; 1 races these",
-    )
-    max_versions_behind: Whole = Field(description="how many weight versions experience may lag the learner")
+    steps_per_update: StepsPerUpdate = 8192
+    batch_size: BatchSize = key(512, "decisions of one gradient step")
+    learning_rate: PolicyLearningRate = Schedule.over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
+    max_grad_norm: PositiveSchedule = key(Schedule.constant(0.5), "gradients are scaled down to this norm")
+    # What races greedily and becomes the agent is an average of about ten updates.
+    racer_tau: RacerTau = 0.1
+    max_versions_behind: VersionsBehind = 1
 
     @property
     def holds_on(self) -> bool:
@@ -51,11 +65,11 @@ class PolicyParams(AlgorithmParams):
 class PolicyGradientParams(PolicyParams):
     """Base of the sections of algorithms whose policy learns from what its own actions were worth."""
 
-    gamma: ShareSchedule = Field(description="discount of one decision")
-    entropy_weight: NotNegativeSchedule = Field(description="of the policy's entropy, over environment steps")
-    clone_weight: NotNegativeSchedule = Field(
-        description="of the divergence from the policy that it began as, which holds on to it; 0 lets go"
+    gamma: Gamma = Schedule.constant(0.985)  # 3.3 s
+    entropy_weight: NotNegativeSchedule = key(
+        Schedule.over_budget("linear", (0.0, 0.003), (1.0, 0.0)), "of the policy's entropy, over environment steps"
     )
+    clone_weight: CloneWeight = Schedule.constant(0.0)
 
     @property
     def holds_on(self) -> bool:
@@ -68,8 +82,8 @@ class CriticParams(PolicyGradientParams):
 
     SPLIT: ClassVar[tuple[str, ...]] = ("steps_per_update", "batch_size", "value_warmup_steps")
 
-    value_weight: NotNegativeSchedule = Field(description="of the value loss, beside the policy loss")
-    value_warmup_steps: Whole = Field(description="first decisions, from which the value head alone is solved for")
+    value_weight: NotNegativeSchedule = key(Schedule.constant(0.5), "of the value loss, beside the policy loss")
+    value_warmup_steps: Whole = key(16_384, "first decisions, from which the value head alone is solved for")
 
     def warmup_without_clone(self, name: Algorithm, parts: PartsParams, *, is_trained: bool) -> tuple[bool, str]:
         """Returns whether the value is solved for though no policy is spared by it, and what is wrong with that."""
@@ -83,8 +97,9 @@ class CriticParams(PolicyGradientParams):
 class EpochsParams(Section):
     """What algorithms say that go through the experience of an update more than once."""
 
-    epochs: Count = Field(description="passes over the experience of one update")
-    encoder_epochs: Whole = Field(description="last epochs of an update, which also train the encoder")
+    epochs: Epochs = 4
+    # The encoder takes most of the time; until these epochs one pass of it serves all.
+    encoder_epochs: Whole = key(1, "last epochs of an update, which also train the encoder")
 
     @model_validator(mode="after")
     def _check_epochs(self) -> EpochsParams:

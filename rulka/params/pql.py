@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from rulka.params.algorithm import AlgorithmParams
+from rulka.params.algorithm import AlgorithmParams, StillEncoderParams
 from rulka.params.base import (
     BatchSize,
     Count,
@@ -17,24 +17,26 @@ from rulka.params.base import (
     ShareSchedule,
     Weight,
     Whole,
+    key,
     refuse_impossible,
 )
 from rulka.params.networks import NetworkParams, PartsParams
+from rulka.schedule import Schedule
 
 
 class MeanReturnParams(Section):
     """Critics say what is earned on average, and their loss is the squared error."""
 
-    kind: Literal["mean"] = Field(description="the mean return")
+    kind: Literal["mean"] = key("mean", "the mean return")
 
 
 class C51Params(Section):
     """Critics say how likely each of some returns is, Bellemare et al. 2017, arXiv:1707.06887."""
 
-    kind: Literal["c51"] = Field(description="the distribution of the return over atoms")
-    atoms: int = Field(ge=2, le=1001, description="returns that are told apart, at equal distances")
-    least: Weight = Field(description="return of the first atom; smaller ones count as this")
-    most: Weight = Field(description="return of the last atom; larger ones count as this")
+    kind: Literal["c51"] = key("c51", "the distribution of the return over atoms")
+    atoms: int = key(51, "returns that are told apart, at equal distances", ge=2, le=1001)
+    least: Weight = key(-10.0, "return of the first atom; smaller ones count as this")
+    most: Weight = key(40.0, "return of the last atom; larger ones count as this")
 
     @model_validator(mode="after")
     def _check(self) -> C51Params:
@@ -47,34 +49,50 @@ class C51Params(Section):
 class PqlParams(AlgorithmParams):
     """Parallel Q-learning, Li et al. 2023, arXiv:2307.12983."""
 
-    critic: Annotated[MeanReturnParams | C51Params, Field(discriminator="kind")] = Field(
-        description="what the critics say of a return"
+    # Sections are frozen, so that a narrower type is safe.
+    rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
+        StillEncoderParams(), "factors of the learning rate, by part of the network; 0 freezes one"
     )
-    steps_per_critic_update: Count = Field(description="decisions for one update of the critics: beta_a:v, exactly")
-    critic_updates_per_policy_update: Count = Field(description="of these for one of the policy: beta_p:v, exactly")
-    policy_process: bool = Field(description="the policy learns in a process of its own, where collectors have theirs")
-    critic_updates_per_version: Count = Field(description="of these between two versions of the weights")
-    critic_warmup_updates: Whole = Field(
-        description="first updates of the critics, in which all else stays as it is: a cloned policy waits for them"
+    critic: MeanReturnParams | C51Params = key(
+        MeanReturnParams(), "what the critics say of a return", discriminator="kind"
     )
-    max_steps_ahead: Whole = Field(description="decisions that collectors may be ahead of those that are due")
-    batch_size: BatchSize = Field(
-        description="transitions of an update of the critics, and states of one of the policy"
+    steps_per_critic_update: Count = key(32, "decisions for one update of the critics: beta_a:v, exactly")
+    critic_updates_per_policy_update: Count = key(2, "of these for one of the policy: beta_p:v, exactly")
+    policy_process: bool = key(False, "the policy learns in a process of its own, where collectors have theirs")
+    critic_updates_per_version: Count = key(8, "of these between two versions of the weights")
+    critic_warmup_updates: Whole = key(
+        1000, "first updates of the critics, in which all else stays as it is: a cloned policy waits for them"
     )
-    n_steps: Count = Field(description="most decisions in a transition")
-    gamma: ShareSchedule = Field(description="discount of one decision")
-    learning_rate: LearningRateSchedule = Field(description="of Adam, for critics and what they see by")
-    policy_learning_rate: LearningRateSchedule = Field(description="of Adam, for trunk and heads of the policy")
-    max_grad_norm: PositiveSchedule = Field(description="gradients are scaled down to this norm")
-    target_tau: float = Field(gt=0, le=1, description="step of the slow critics toward those that learn, an update")
-    noise_least: ShareSchedule = Field(description="noise of a first car: half intervals, or share of random actions")
-    noise_most: ShareSchedule = Field(description="the same of the last car of a collector; others lie between")
-    entropy_weight: NotNegativeSchedule = Field(description="of the policy's entropy, where decisions are choices")
-    racer_tau: float = Field(
-        gt=0, le=1, description="how far raced weights follow those that learn, once a version; 1 races these"
+    max_steps_ahead: Whole = key(4096, "decisions that collectors may be ahead of those that are due")
+    batch_size: BatchSize = key(512, "transitions of an update of the critics, and states of one of the policy")
+    n_steps: Count = key(3, "most decisions in a transition")
+    gamma: ShareSchedule = key(Schedule.constant(0.985), "discount of one decision")
+    learning_rate: LearningRateSchedule = key(Schedule.constant(0.0005), "of Adam, for critics and what they see by")
+    policy_learning_rate: LearningRateSchedule = key(
+        Schedule.constant(0.0001), "of Adam, for trunk and heads of the policy"
     )
-    buffer_steps: Count = Field(description="decisions kept")
-    start_steps: Count = Field(description="decisions in the buffer before the first update")
+    max_grad_norm: PositiveSchedule = key(Schedule.constant(1.0), "gradients are scaled down to this norm")
+    target_tau: float = key(0.05, "step of the slow critics toward those that learn, an update", gt=0, le=1)
+    noise_least: ShareSchedule = key(
+        Schedule.constant(0.02), "noise of a first car: half intervals, or share of random actions"
+    )
+    noise_most: ShareSchedule = key(
+        Schedule.constant(0.3), "the same of the last car of a collector; others lie between"
+    )
+    entropy_weight: NotNegativeSchedule = key(
+        Schedule.over_budget("linear", (0.0, 0.01), (1.0, 0.001)),
+        "of the policy's entropy, where decisions are choices",
+    )
+    racer_tau: float = key(
+        0.02, "how far raced weights follow those that learn, once a version; 1 races these", gt=0, le=1
+    )
+    buffer_steps: Count = key(100_000, "decisions kept")
+    start_steps: Count = key(8192, "decisions in the buffer before the first update")
+
+    @property
+    def acts_quantised(self) -> bool:
+        """Never: nobody has written it."""
+        return False
 
     def impossible(
         self, network: NetworkParams, parts: PartsParams, decision_ms: int, *, is_trained: bool

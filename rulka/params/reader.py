@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rulka.errors import UserError
 from rulka.graph import PARAMS_FILE
-from rulka.params.problems import problems_of
+from rulka.params.problems import names_removed, problems_of
 from rulka.params.sections import Params
 
 
@@ -46,7 +46,7 @@ def read_sections(path: Path, error_class: type[UserError] = ParamsError) -> dic
         UserError: of that class, if the file cannot be read, is not UTF-8 or YAML, or holds something else.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
+        data = parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}; run from the root of the project"
         raise error_class(message) from error
@@ -71,6 +71,20 @@ def read_params(path: Path = PARAMS_FILE) -> Params:
     return checked_params(read_sections(path), f"{path} is wrong")
 
 
+def parsed(text: str) -> Any:
+    """Returns what YAML says, with numbers as DVC reads them, or raises yaml.YAMLError or ValueError."""
+    return yaml.load(text, _Loader)  # a SafeLoader
+
+
+def resolved(sections: dict[str, Any], what_is_wrong: str) -> dict[str, Any]:
+    """Returns all parameters as plain values: those of a file of sections, and the defaults of all that it leaves out.
+
+    Raises:
+        ParamsError: see `checked_params`.
+    """
+    return checked_params(sections, what_is_wrong).model_dump(mode="json")
+
+
 def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
     """Returns parameters made of plain values.
 
@@ -84,9 +98,13 @@ def checked_params(data: dict[str, Any], what_is_wrong: str) -> Params:
     try:
         return Params.model_validate(data)
     except ValidationError as error:
-        raise ParamsError(
-            f"{what_is_wrong}:\n" + "\n".join(f"  {line}" for line in problems_of(error, Params))
-        ) from error
+        message, hint = what_is_wrong + ":" + "".join(f"\n  {line}" for line in problems_of(error, Params)), ""
+        if names_removed(error):
+            hint = (
+                "It is of an earlier version. Delete the lines of keys that were removed: as shipped they did nothing. "
+            )
+            hint += "`rulka params list` tells all that there is now."
+        raise ParamsError(message, hint=hint) from error
 
 
 def reference_params() -> Params:

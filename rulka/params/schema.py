@@ -6,7 +6,7 @@ Both are made of the typed sections, so that neither can say what these do not.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +37,8 @@ class Parameter(NamedTuple):
         kind: of its section where that has several, each with other keys; else empty.
         type: in words.
         range: what its value may be; empty where the type says it all.
-        value: what it is set to, as YAML; None for a section, and where its section is of another kind, or null.
+        value: what it is, as YAML; None for a section, and where its section is of another kind, or null.
+        default: what it is where it is not set, as YAML; None for a section, and where it has to be set.
         description: what it does.
     """
 
@@ -46,11 +47,15 @@ class Parameter(NamedTuple):
     type: str
     range: str
     value: str | None
+    default: str | None
     description: str
 
     def __str__(self) -> str:
         """Returns it in two lines."""
-        kind, value = (f" ({self.kind})" if self.kind else ""), ("" if self.value is None else f" = {self.value}")
+        kind = f" ({self.kind})" if self.kind else ""
+        value = "" if self.value is None else f" = {self.value}"
+        if self.default is not None and self.default != self.value:
+            value += f" (default {self.default})"
         type_and_range = ", ".join(part for part in (self.type, self.range) if part)
         return f"{self.key}{kind}{value}\n    {type_and_range}: {self.description}"
 
@@ -73,7 +78,7 @@ def parameters(values: Mapping[str, Any]) -> list[Parameter]:
     """Returns every parameter, in the order of the sections.
 
     Args:
-        values: sections, as `read_sections` returns them.
+        values: sections, as `read_sections` returns them; what they leave out has its default.
     """
     schema = json_schema()
     return list(_parameters(schema, schema["$defs"], values, ""))
@@ -101,16 +106,19 @@ def _parameters(
 ) -> Iterator[Parameter]:
     kind = section["properties"].get("kind", {}).get("const", "")
     for name, field in section["properties"].items():
-        value = None if values is None else values.get(name)
         choices = [_resolved(choice, defs) for choice in field.get("oneOf", field.get("anyOf", [field]))]
         sections = [choice for choice in choices if "properties" in choice]
-        is_value = values is not None and name in values and not any(_is_of(each, value) for each in sections)
+        has_default = "default" in field
+        default = field["default"] if has_default else {}  # of a section, which is as its keys are
+        value = None if values is None else values.get(name, default)
+        has_value = values is not None and (has_default or name in values)
         yield Parameter(
             key=f"{inside}{name}",
             kind=kind,
             type=_type(field, defs),
             range=_range(field, defs),
-            value=_yaml(value) if is_value else None,
+            value=_shown(value, sections) if has_value else None,
+            default=_shown(default, sections) if has_default else None,
             description=field["description"],
         )
         for each in sections:
@@ -119,6 +127,10 @@ def _parameters(
 
 def _resolved(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Mapping[str, Any]:
     return defs[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+
+
+def _shown(value: Any, sections: Iterable[Mapping[str, Any]]) -> str | None:
+    return None if any(_is_of(each, value) for each in sections) else _yaml(value)
 
 
 def _is_of(section: Mapping[str, Any], value: Any) -> bool:

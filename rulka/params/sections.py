@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, PatchConfig
 from models.fusion_config import ConcatConfig
 from rulka.actions import TICK_MS
 from rulka.params.algorithm import ALGORITHM_NAMES, AlgorithmParams
-from rulka.params.base import Algorithm, Section, refuse_impossible
+from rulka.params.base import Algorithm, Section, key, refuse_impossible
+from rulka.params.clone import CloneParams
 from rulka.params.dpo import DpoParams
+from rulka.params.evaluate import EvaluateParams
 from rulka.params.grpo import GrpoParams
 from rulka.params.impala import ImpalaParams
 from rulka.params.iqn import IqnParams
 from rulka.params.networks import NetworkParams, TransferParams
+from rulka.params.observation import ActionParams, ObservationParams
 from rulka.params.ppo import PpoParams
 from rulka.params.pql import PqlParams
-from rulka.params.races import CaptureParams, EvaluateParams, RaceEndParams, RaceParams, TrackParams
-from rulka.params.simulator import ActionParams, ObservationParams, SimulatorParams
-from rulka.params.supervised import CloneParams, PretrainParams, ViewsParams
+from rulka.params.pretrain import PretrainParams, ViewsParams
+from rulka.params.races import CaptureParams, RaceEndParams, RaceParams, TrackParams
+from rulka.params.simulator import SimulatorParams
 from rulka.params.training import RewardParams, TrainParams
 
 
 class Params(Section):
     """All of `params.yaml`."""
 
-    observation: ObservationParams = Field(description="what agents see")
-    actions: ActionParams = Field(description="how long they act")
-    simulator: SimulatorParams = Field(description="the embedded car and its camera")
-    race_end: RaceEndParams = Field(description="when any race is over")
-    track: TrackParams = Field(description="the track where there are no recordings")
-    races: RaceParams = Field(description="stage races: who drove what is learned from")
-    capture: CaptureParams = Field(description="stage capture: races to frames")
-    encoder: EncoderConfig = Field(description="of images, the same one in every network")
-    network: NetworkParams = Field(description="what lies behind the encoder")
-    pretrain: PretrainParams = Field(description="stage pretrain: Level 0")
-    clone: CloneParams = Field(description="stage clone: Level 1")
-    transfer: TransferParams = Field(description="stage transfer: what new agents take over")
-    rewards: RewardParams = Field(description="what a decision is paid")
-    train: TrainParams = Field(description="stage train: the runtime of every algorithm")
-    ppo: PpoParams = Field(description="proximal policy optimisation")
-    impala: ImpalaParams = Field(description="actors that run ahead, and V-trace")
-    iqn: IqnParams = Field(description="implicit quantile networks")
-    grpo: GrpoParams = Field(description="group relative policy optimisation")
-    dpo: DpoParams = Field(description="direct preference optimisation")
-    pql: PqlParams = Field(description="parallel Q-learning")
-    evaluate: EvaluateParams = Field(description="stage evaluate: greedy races")
+    observation: ObservationParams = key(ObservationParams(), "what agents see")
+    actions: ActionParams = key(ActionParams(), "how long they act")
+    simulator: SimulatorParams = key(SimulatorParams(), "the embedded car and its camera")
+    race_end: RaceEndParams = key(RaceEndParams(), "when any race is over")
+    track: TrackParams = key(TrackParams(), "the track where there are no recordings")
+    races: RaceParams = key(RaceParams(), "stage races: who drove what is learned from")
+    capture: CaptureParams = key(CaptureParams(), "stage capture: races to frames")
+    encoder: EncoderConfig = key(ConvConfig(), "of images, the same one in every network")
+    network: NetworkParams = key(NetworkParams(), "what lies behind the encoder")
+    pretrain: PretrainParams = key(PretrainParams(), "stage pretrain: Level 0")
+    clone: CloneParams = key(CloneParams(), "stage clone: Level 1")
+    transfer: TransferParams = key(TransferParams(), "stage transfer: what new agents take over")
+    rewards: RewardParams = key(RewardParams(), "what a decision is paid")
+    train: TrainParams = key(TrainParams(), "stage train: the runtime of every algorithm")
+    ppo: PpoParams = key(PpoParams(), "proximal policy optimisation")
+    iqn: IqnParams = key(IqnParams(), "implicit quantile networks")
+    impala: ImpalaParams = key(ImpalaParams(), "actors that run ahead, and V-trace")
+    grpo: GrpoParams = key(GrpoParams(), "group relative policy optimisation")
+    dpo: DpoParams = key(DpoParams(), "direct preference optimisation")
+    pql: PqlParams = key(PqlParams(), "parallel Q-learning")
+    evaluate: EvaluateParams = key(EvaluateParams(), "stage evaluate: greedy races")
 
     @property
     def algorithms(self) -> dict[Algorithm, AlgorithmParams]:
@@ -82,9 +85,9 @@ class Params(Section):
                 "to policy",
             ),
             (
-                is_analog and (clone.labels == "hard" or clone.rare_actions > 0.0 or clone.focal > 0.0),
-                "network.analog imitates steering, gas and brake, of which clone.labels, rare_actions and focal know "
-                "nothing: set them to soft, 0 and 0",
+                is_analog and clone.labels == "hard",
+                "network.analog imitates steering, gas and brake as they were, and clone.labels hard the longest "
+                "action: set it to soft",
             ),
             *(
                 problem
@@ -113,6 +116,14 @@ class Params(Section):
                 for problem in self.transfer.of(name).impossible(name, self.network, self.clone.shape)
             ),
             *self.network.impossible(self.encoder, self.observation),
+            *(
+                (
+                    self.train.acting_precision is not None and not self.algorithms[name].acts_quantised,
+                    f"train.acting_precision is {self.train.acting_precision}, and {name} acts in train.precision: set "
+                    "it to null",
+                )
+                for name in self.train.algorithms
+            ),
             *self._impossible_int8(),
             (
                 isinstance(self.encoder, PatchConfig)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from rulka.params.base import (
     MOST,
@@ -20,49 +20,59 @@ from rulka.params.base import (
     Several,
     Weight,
     WeightSchedule,
+    key,
 )
-from rulka.params.races import RaceStartParams, TracksParams
+from rulka.params.races import MainTrackParams, RaceStartParams, TracksParams
+from rulka.schedule import Schedule
 
 
 class EngineeredRewardParams(Section):
     """Rewards for how a car drives, over environment steps; see `rulka.envs.rewards`."""
 
-    speed_slide: WeightSchedule = Field(description="each decision, for sliding at the angle that keeps most speed")
-    neo_slide: WeightSchedule = Field(description="each decision with a sideways speed of 2 m/s or more")
-    kamikaze: WeightSchedule = Field(description="each decision on full gas or with at most one wheel on the ground")
-    line_distance: WeightSchedule = Field(description="each decision, for each metre from the line, between 5 and 25 m")
+    speed_slide: WeightSchedule = key(
+        Schedule.constant(0.0), "each decision, for sliding at the angle that keeps most speed"
+    )
+    neo_slide: WeightSchedule = key(Schedule.constant(0.0), "each decision with a sideways speed of 2 m/s or more")
+    kamikaze: WeightSchedule = key(
+        Schedule.constant(0.0), "each decision on full gas or with at most one wheel on the ground"
+    )
+    line_distance: WeightSchedule = key(
+        Schedule.constant(0.0), "each decision, for each metre from the line, between 5 and 25 m"
+    )
 
 
 class RewardParams(Section):
     """Reward of one decision; see `rulka.envs.rewards`."""
 
-    per_metre: Weight = Field(description="for each metre of progress along the centreline")
-    per_second: Weight = Field(description="for each second that passes; negative")
-    off_track: float = Field(ge=-MOST, le=0.0, description="once, on leaving the track")
-    finish_as_seconds: NotNegative = Field(
-        description="the finish counts like going on for this time at the speed over the line; 0 is none"
+    per_metre: Weight = key(0.05, "for each metre of progress along the centreline")
+    per_second: Weight = key(-0.4, "for each second that passes; negative")
+    off_track: float = key(-4.0, "once, on leaving the track", ge=-MOST, le=0.0)
+    finish_as_seconds: NotNegative = key(
+        4.0, "the finish counts like going on for this time at the speed over the line; 0 is none"
     )
-    line_distance_potential: NotNegative = Field(
-        description="shaping potential lost for each metre from the line, between 2 and 25 m; 0 is none"
+    line_distance_potential: NotNegative = key(
+        0.0, "shaping potential lost for each metre from the line, between 2 and 25 m; 0 is none"
     )
-    direction_potential: NotNegative = Field(
-        description="shaping potential lost as the car turns away from the line's direction, at most twice this"
+    direction_potential: NotNegative = key(
+        0.0, "shaping potential lost as the car turns away from the line's direction, at most twice this"
     )
-    speed_as_seconds: NotNegative = Field(
-        description="a gain in speed counts like the metres it brings in this time; 0 is none, 2 in the reference"
+    speed_as_seconds: NotNegative = key(
+        0.0, "a gain in speed counts like the metres it brings in this time; 0 is none, 2 in the reference"
     )
-    engineered: EngineeredRewardParams = Field(description="further rewards whose weights change while training")
+    engineered: EngineeredRewardParams = key(
+        EngineeredRewardParams(), "further rewards whose weights change while training"
+    )
 
 
 class RandomisationParams(Section):
     """How much races differ from each other, see `rulka.envs.randomising`; 0 is not at all."""
 
-    friction: float = Field(ge=0, lt=1, description="grip differs by at most this share")
-    camera_m: float = Field(ge=0, le=10, description="the camera is moved by at most this, back and up")
-    camera_deg: float = Field(ge=0, le=45, description="and pitched by at most this")
-    light_gain: float = Field(ge=0, lt=1, description="contrast differs by at most this share")
-    light_offset: GreyLevels = Field(description="brightness differs by at most this many grey levels")
-    pixel_noise: GreyLevels = Field(description="largest standard deviation of a pixel's noise, grey levels")
+    friction: float = key(0.0, "grip differs by at most this share", ge=0, lt=1)
+    camera_m: float = key(0.0, "the camera is moved by at most this, back and up", ge=0, le=10)
+    camera_deg: float = key(0.0, "and pitched by at most this", ge=0, le=45)
+    light_gain: float = key(0.0, "contrast differs by at most this share", ge=0, lt=1)
+    light_offset: GreyLevels = key(0.0, "brightness differs by at most this many grey levels")
+    pixel_noise: GreyLevels = key(0.0, "largest standard deviation of a pixel's noise, grey levels")
 
     @property
     def is_off(self) -> bool:
@@ -73,45 +83,41 @@ class RandomisationParams(Section):
 class TrainParams(RaceStartParams):
     """Stage `train`: the runtime shared by every algorithm."""
 
-    environment: Backend = Field(description="where the races are driven")
-    algorithm: Algorithm = Field(description="the agent of `data/agent`")
-    compared: tuple[Algorithm, ...] = Field(strict=False, description="also trained, for the report's comparison")
-    seed: Seed = Field(description="of starts, exploration and the order of learning")
-    max_env_steps: Count = Field(description="environment steps after which training ends")
-    max_minutes: Positive | None = Field(
-        description="wall minutes after which training ends, if that comes first; null: none"
+    environment: Backend = key("simulator", "where the races are driven")
+    algorithm: Algorithm = key("ppo", "the agent of `data/agent`")
+    compared: tuple[Algorithm, ...] = key(("iqn",), "also trained, for the report's comparison", strict=False)
+    seed: Seed = key(1, "of starts, exploration and the order of learning")
+    max_env_steps: Count = key(1_000_000, "environment steps after which training ends")
+    max_minutes: Positive | None = key(4.0, "wall minutes after which training ends, if that comes first; null: none")
+    max_cpu_minutes: Positive | None = key(None, "the same of all processes together on processors; null: none")
+    learners: Several = key(
+        1, "that learn as one, each a process with its share of batches and collectors; the first is this one"
     )
-    max_cpu_minutes: Positive | None = Field(description="the same of all processes together on processors; null: none")
-    learners: Several = Field(
-        description="that learn as one, each a process with its share of batches and collectors; the first is this one"
+    num_collectors: Processes = key(2, "collector processes; 0 runs them in those of the learners")
+    cluster: Literal["none", "ray"] = key(
+        "none", "where collectors are: on this machine, or on the nodes of the Ray cluster in RULKA_CLUSTER"
     )
-    num_collectors: Processes = Field(description="collector processes; 0 runs them in those of the learners")
-    cluster: Literal["none", "ray"] = Field(
-        description="where collectors are: on this machine, or on the nodes of the Ray cluster that RULKA_CLUSTER names"
+    inference: Literal["local", "central"] = key("local", "central lets policy workers act for the collectors")
+    policy_workers: Count = key(1, "processes that act for the collectors, of central inference")
+    car_groups: Count = key(
+        1, "parts of a collector's cars that take turns: simulated, and decided for by central inference"
     )
-    inference: Literal["local", "central"] = Field(description="central lets policy workers act for the collectors")
-    policy_workers: Count = Field(description="processes that act for the collectors, of central inference")
-    car_groups: Count = Field(
-        description="parts of a collector's cars that take turns: simulated, and decided for by central inference"
+    cars_per_collector: Several = key(32, "cars that one collector drives side by side")
+    block_steps: Several = key(64, "decisions of every car in one block of experience")
+    precision: Literal["measured", "float32", "bfloat16"] = key("measured", "measured takes the faster at start")
+    acting_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = key(
+        None, "of the weights that collectors get, and in which they act; null: float32 and precision"
     )
-    cars_per_collector: Several = Field(description="cars that one collector drives side by side")
-    block_steps: Several = Field(description="decisions of every car in one block of experience")
-    precision: Literal["measured", "float32", "bfloat16"] = Field(description="measured takes the faster at start")
-    acting_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = Field(
-        description="of the weights that collectors get, and in which they act; null: float32 and precision"
+    tracks: tuple[TracksParams, ...] = key(
+        (MainTrackParams(),), "what is raced on; cars of one batch race on different ones", strict=False, min_length=1
     )
-    tracks: tuple[TracksParams, ...] = Field(
-        strict=False, min_length=1, description="what is raced on; cars of one batch race on different ones"
-    )
-    randomisation: RandomisationParams = Field(description="how training races differ from each other")
-    checkpoint_s: Positive = Field(description="seconds between live checkpoints")
-    experience: Literal["saved", "rebuilt"] = Field(description="of a run that goes on: with its checkpoints, or anew")
-    num_checks: Count = Field(
-        description="greedy checks of the weights, evenly over the budget, beside one at the start"
-    )
-    check_races: Several = Field(description="races of one greedy check, side by side")
-    check_candidates: Several = Field(description="weights that take part in the last choice")
-    final_check_races: Several = Field(description="races of each candidate in the last choice")
+    randomisation: RandomisationParams = key(RandomisationParams(), "how training races differ from each other")
+    checkpoint_s: Positive = key(60.0, "seconds between live checkpoints")
+    experience: Literal["saved", "rebuilt"] = key("saved", "of a run that goes on: with its checkpoints, or anew")
+    num_checks: Count = key(20, "greedy checks of the weights, evenly over the budget, beside one at the start")
+    check_races: Several = key(12, "races of one greedy check, side by side")
+    check_candidates: Several = key(4, "weights that take part in the last choice")
+    final_check_races: Several = key(100, "races of each candidate in the last choice")
 
     @property
     def algorithms(self) -> tuple[Algorithm, ...]:

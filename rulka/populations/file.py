@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from rulka.errors import UserError
 from rulka.experiments.plan import SEEDED, Budget, Cell, cell_of, seeded
 from rulka.graph import PARAMS_FILE, code_files, hash_code, read_graph
-from rulka.params import Params, checked_params, read_sections
+from rulka.params import Params, checked_params, read_sections, resolved
 from rulka.params.base import Count, Section, Seed
 from rulka.params.problems import problems_of
 from rulka.populations.selection import Explore, Searched
@@ -108,7 +108,8 @@ def read_population(path: Path) -> Population:
     """
     file = _read_file(path)
     _check_own(file.overrides, path)
-    base = laid_over(read_sections(PARAMS_FILE), file.overrides, f"{path}: overrides", PopulationError)
+    shipped = resolved(read_sections(PARAMS_FILE), f"{PARAMS_FILE} is wrong")
+    base = laid_over(shipped, file.overrides, f"{path}: overrides", PopulationError)
     base = laid_over(base, Budget(env_steps=file.env_steps, cpu_minutes=None).overlay, str(path), PopulationError)
     base = laid_over(base, {"train": _OWN}, str(path), PopulationError)
     params = checked_params(base, f"{path}: overrides cannot be")

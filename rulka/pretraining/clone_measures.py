@@ -86,7 +86,7 @@ def measure(
         "likeliest_next_accuracy": action == habits.likeliest_next[before],
         "likeliest_change_accuracy": action == habits.likeliest_change[before],
     }
-    told = seen.controls if isinstance(seen, ControlPredictions) else heads.controls(hidden)
+    told = seen.controls if isinstance(seen, ControlPredictions) else None
     has_changed = before != action
     confusion = confusion_matrix(action, seen.predicted, count)
     return {

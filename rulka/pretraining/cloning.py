@@ -32,7 +32,6 @@ from rulka.device import device_of, upload_ahead
 from rulka.errors import UserError
 from rulka.observation import float_slices, places_of
 from rulka.params import CloneParams, LabelKind, MapChoice
-from rulka.pretraining.cloning_losses import action_loss, mean_of_known
 
 EVALUATION_BATCH = 512
 NEAREST_END = 0.98
@@ -146,33 +145,30 @@ class Labels:
         now: [N, K A] of the frames themselves: shares of the actions in each place of a decision, or 1 for the one that
             was held longest there; where decisions are numbers, [N, 3] steering, gas and brake.
         num_left: [N] frames of the same race that come after each.
-        controls: [N, 3] raw steering, gas and brake.
     """
 
     now: Tensor
     num_left: Tensor
-    controls: Tensor
 
     @classmethod
     def of(cls, frames: FrameDataset, kind: LabelKind, *, is_analog: bool = False) -> Labels:
         """Returns those of a split, in main memory."""
-        controls = torch.from_numpy(frames.controls[:])
         action, share = (torch.from_numpy(each) for each in frames.decided(slice(None)))
         now = share if kind == "soft" else functional.one_hot(action, share.shape[2]).to(share.dtype)
-        now = controls if is_analog else now.flatten(1)
+        now = torch.from_numpy(frames.controls[:]) if is_analog else now.flatten(1)
         num_left = torch.zeros(len(frames), dtype=torch.int64)
         for race in frames.races:
             num_left[race.start : race.start + race.num_frames] = torch.arange(race.num_frames).flip(0)
-        return cls(now, num_left, controls)
+        return cls(now, num_left)
 
     @classmethod
     def joined(cls, parts: Sequence[Labels]) -> Labels:
         """Returns those of several datasets, numbered through."""
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ("now", "num_left", "controls")))
+        return cls(torch.cat([part.now for part in parts]), torch.cat([part.num_left for part in parts]))
 
     def to(self, device: torch.device) -> Labels:
         """Returns them on a device."""
-        return Labels(*(each.to(device) for each in (self.now, self.num_left, self.controls)))
+        return Labels(self.now.to(device), self.num_left.to(device))
 
     def ahead(self, number: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         """Returns labels [B, K A] of decisions after frames by their numbers [B], and which of them [B] there are.
@@ -191,20 +187,16 @@ class Lesson:
         policy: that of now, offset 0.
         heads: those beside it.
         labels: of the training frames, where the networks are.
-        weights: [A] of the actions, there too.
-        clone: its `focal` and `analog_weight`.
         table: what its decisions are.
     """
 
     policy: Cloned
     heads: CloningHeads
     labels: Labels
-    weights: Tensor
-    clone: CloneParams
     table: ActionTable
 
     def loss(self, batch: Batch, floats: Tensor) -> Tensor:
-        """Returns the mean loss [] of all offsets, and that of the controls by its weight.
+        """Returns the mean loss [] of all offsets.
 
         Args:
             batch: what is seen, with the numbers by which its labels are found.
@@ -214,20 +206,30 @@ class Lesson:
         losses = [self.policy_loss(self.policy.read_out(hidden), self.labels.now[batch.number])]
         for offset, logits in self.heads.ahead(hidden).items():
             losses.append(self.policy_loss(logits, *self.labels.ahead(batch.number, offset)))
-        loss, controls = torch.stack(losses).mean(), self.heads.controls(hidden)
-        if controls is None:
-            return loss
-        return loss + self.clone.analog_weight * functional.mse_loss(controls, self.labels.controls[batch.number])
+        return torch.stack(losses).mean()
 
     def policy_loss(self, logits: Tensor, labels: Tensor, is_known: Tensor | None = None) -> Tensor:
-        """Returns the loss [] of one offset, see `action_loss` and `control_losses`; of outputs and labels anywhere."""
+        """Returns the loss [] of one offset: cross-entropy of each place, or `control_losses` of numbers.
+
+        Args:
+            logits: [B, K A], or [B, 6] where decisions are numbers.
+            labels: [B, K A], or [B, 3], on the same device.
+            is_known: [B] whether a frame has a label; the others count nothing. All have one when left out.
+        """
         if self.table.is_analog:
             return mean_of_known(control_losses(logits, labels), is_known)
-        by_place = (-1, len(self.weights))
+        by_place = (-1, self.table.num_actions)
         if is_known is not None:
-            is_known = is_known.repeat_interleave(labels.shape[1] // len(self.weights))
-        weights = self.weights.to(logits.device)
-        return action_loss(logits.view(by_place), labels.view(by_place), weights, self.clone.focal, is_known)
+            is_known = is_known.repeat_interleave(self.table.actions_per_decision)
+        losses = functional.cross_entropy(logits.float().view(by_place), labels.view(by_place), reduction="none")
+        return mean_of_known(losses, is_known)
+
+
+def mean_of_known(losses: Tensor, is_known: Tensor | None) -> Tensor:
+    """Returns the mean [] of losses [B] of frames that have a label [B], or of all; 0 where none has one."""
+    if is_known is None:
+        return losses.mean()
+    return torch.where(is_known, losses, 0.0).sum() / is_known.sum().clamp(min=1)
 
 
 def control_losses(outputs: Tensor, controls: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ from rulka.datasets.frames import FrameDataset, frames_of
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.visiting import Visit
 from rulka.observation import NUM_FLOATS
-from rulka.params import reference_params
 from rulka.pretraining.cloning import Labels, Lesson
 from rulka.pretraining.visited import Visited
 from tests.conftest import sees, synthetic_race
@@ -60,9 +59,7 @@ def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callabl
         4,
         12,
     )
-    lesson = Lesson(
-        policy, CloningHeads(4, 12), Labels.of(train, "soft"), torch.ones(12), reference_params().clone, action_table(5)
-    )
+    lesson = Lesson(policy, CloningHeads(4, 12, []), Labels.of(train, "soft"), action_table(5))
     labels = visited.taught_beside(lesson).labels
     assert len(labels.now) == len(images)
     seen: list[int] = []

@@ -103,7 +103,7 @@ def test_ppo_begins_as_the_clone(done: Path) -> None:
     [
         ({"train": {"compared": ["iqn"]}}, r"iqn compares all actions, and network\.analog has no end of them"),
         ({"network": {"actions_per_decision": 5}}, r"set network\.actions_per_decision 5 to 1"),
-        ({"clone": {"labels": "hard"}}, r"clone\.labels, rare_actions and focal"),
+        ({"clone": {"labels": "hard"}}, r"clone\.labels hard the longest action: set it to soft"),
         ({"clone": {"shape": "iqn"}, "transfer": {}}, r"clone\.shape iqn values of actions"),
     ],
 )

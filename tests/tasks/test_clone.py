@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from matplotlib.figure import Figure
+from torch.nn import functional
 
 import rulka.evaluation.closed_loop as closed_loop
 import rulka.pretraining.clone_measures as clone_measures
@@ -34,7 +35,6 @@ from rulka.evaluation.race import EvaluationRaces
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import ActionParams, CloneParams, NetworkParams, reference_params
 from rulka.pretraining.cloning import Predictions
-from rulka.pretraining.cloning_losses import action_loss, action_weights
 from rulka.pretraining.fit import Lessons, fit
 from rulka.progress import Progress
 from tasks.clone import Folders, clone
@@ -65,11 +65,8 @@ def params(**changes: Any) -> CloneParams:
         "previous_action_dropout": 1.0,
         "float_noise": 0.02,
         "labels": "soft",
-        "rare_actions": 0.0,
-        "focal": 0.0,
         "dropout": 0.0,
         "offsets": [0],
-        "analog_weight": 0.0,
         "race_every": 0,
         "num_races": 4,
         "start_lateral_m": 1.0,
@@ -143,8 +140,6 @@ def test_it_learns_from_the_image_and_beats_the_baselines(
     "changes",
     [
         {"labels": "hard"},
-        pytest.param({"rare_actions": 1.0}, marks=pytest.mark.slow),
-        pytest.param({"focal": 2.0}, marks=pytest.mark.slow),
         pytest.param({"dropout": 0.3}, marks=pytest.mark.slow),
     ],
 )
@@ -449,19 +444,7 @@ def test_a_policy_shaped_like_iqn_races(driven: tuple[Path, Path], encoder_dir: 
     assert row["num_races"] == 2
 
 
-def test_analog_controls_are_learned_beside_the_policy(write_frames: Write, encoder_dir: Path, tmp_path: Path) -> None:
-    """Frames that are steered left or right show it; all have the gas pressed."""
-    frames_dir, _ = write_frames()
-    assert run(frames_dir, encoder_dir, tmp_path / "plain", epochs=1)["analog"] is None
-    assert not any("controls_head" in name for name in load_artifact(tmp_path / "plain", "policy").tensors)
-    metrics = run(frames_dir, encoder_dir, tmp_path / "policy", draws=True, analog_weight=1.0)
-    assert metrics["analog"]["steer"]["clone_error"] < 0.5 * metrics["analog"]["steer"]["constant_error"]
-    assert metrics["validation_accuracy"] > metrics["majority_accuracy"] + 0.2
-    assert load_artifact(tmp_path / "policy", "policy").tensors["controls_head.weight"].shape == (3, 64)
-    assert load_policy(tmp_path / "policy").algorithm == "cloning"
-
-
-@pytest.mark.parametrize("changes", [{}, {"focal": 2.0, "rare_actions": 0.5, "labels": "hard"}])
+@pytest.mark.parametrize("changes", [{}, {"labels": "hard"}])
 def test_with_every_option_off_it_learns_as_it_did_without_them(
     write_frames: Write, encoder_dir: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -481,11 +464,9 @@ def test_with_every_option_off_it_learns_as_it_did_without_them(
             return torch.eye(12)[train.action[batch.number.numpy()].astype(int)]
         return torch.from_numpy(train.action_share[batch.number.numpy()])
 
-    weights = action_weights(labels_of(train.batch(slice(None))).mean(dim=0), own.rare_actions)
-
     def loss(batch: Batch) -> torch.Tensor:
         floats = cloning.disturb(batch.floats, policy.float_mean, policy.float_std, own, generator)
-        return action_loss(policy(batch.image, floats), labels_of(batch), weights, own.focal)
+        return functional.cross_entropy(policy(batch.image, floats), labels_of(batch))
 
     judged = iter(epoch["validation_loss"] for epoch in metrics["epochs"])
     lessons = Lessons(
@@ -538,7 +519,7 @@ def test_a_loss_that_is_no_number_ends_it_with_what_to_do(
     write_frames: Write, encoder_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames_dir, _ = write_frames(num_races=2)
-    monkeypatch.setattr(cloning, "action_loss", lambda logits, *_: logits.sum() * math.nan)
+    monkeypatch.setattr(cloning, "mean_of_known", lambda losses, _: losses.sum() * math.nan)
     with pytest.raises(UserError, match="the training loss became nan in epoch 1 of 6") as caught:
         run(frames_dir, encoder_dir, tmp_path / "policy")
     assert "Lower the learning_rate" in caught.value.for_people()

@@ -195,7 +195,7 @@ def test_a_tensor_that_the_network_has_no_place_for_is_an_error(small_params: Pa
 
 def test_heads_that_look_ahead_are_left_behind(small_params: Params, pretrained: Folders) -> None:
     expected = load_artifact(run(small_params, pretrained), "agent_init").tensors
-    heads = CloningHeads(32, 12, (1, 4), is_analog=True).state_dict()
+    heads = CloningHeads(32, 12, (1, 4)).state_dict()
     _change(pretrained[1], "policy", lambda artifact: replace(artifact, tensors=artifact.tensors | heads))
     out = run(small_params, pretrained)
     found = load_artifact(out, "agent_init").tensors
@@ -205,7 +205,6 @@ def test_heads_that_look_ahead_are_left_behind(small_params: Params, pretrained:
         rows = rows_of(folder, "cloned policy")
         assert rows["ahead_heads.1.weight"] == ("refused", "looks 1 decision ahead")
         assert rows["ahead_heads.4.bias"] == ("refused", "looks 4 decisions ahead")
-        assert rows["controls_head.weight"] == ("refused", "tells analog controls")
 
 
 @pytest.mark.parametrize("part", ["trunk", "heads"])

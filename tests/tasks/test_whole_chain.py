@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.cloning_heads import AHEAD_HEADS, CONTROLS_HEAD
+from models.cloning_heads import AHEAD_HEADS
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import load_artifact
@@ -52,7 +52,6 @@ CHAINS["decisions of five actions"] = ONCE | {
     "network": {"actions_per_decision": 5},
     "clone": {
         "offsets": [0, 2],
-        "analog_weight": 0.1,
         "dagger": {"rounds": 1, "every": 1, "num_races": 2, "pace": 0.9},
     },
 }
@@ -131,8 +130,7 @@ def test_the_new_agents_begin_with_the_functions_that_were_cloned(chain: Chain) 
     outputs = policy_artifact.actions.space.num_outputs
     inputs = (params.observation, params.encoder, params.network, policy_artifact.normalisation, outputs)
     policy = build_clone_policy(*inputs)
-    beside = (AHEAD_HEADS, CONTROLS_HEAD)
-    policy.load_state_dict({name: x for name, x in policy_artifact.tensors.items() if not name.startswith(beside)})
+    policy.load_state_dict({name: x for name, x in policy_artifact.tensors.items() if not name.startswith(AHEAD_HEADS)})
     ppo, iqn = (ALGORITHMS[algorithm].build_network(*inputs) for algorithm in ("ppo", "iqn"))
     ppo.load_state_dict(load_artifact(initial, "agent_init").tensors)
     iqn.load_state_dict(load_artifact(initial / "compared" / "iqn", "agent_init").tensors)

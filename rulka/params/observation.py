@@ -1,0 +1,83 @@
+"""What agents see and how long they act: sections `observation` and `actions`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from rulka.params.base import Section, key
+
+MIN_PIXELS, MAX_PIXELS = 34, 1024
+"""Below 34 rows or columns nothing is left of an image after the four convolutions of `models.encoders.conv`."""
+
+
+FramesAs = Literal["channels", "features"]
+"""How several frames reach a network: as channels of one image, or one after another, their features side by side."""
+
+Part = Literal[
+    "image",
+    "clock",
+    "previous_actions",
+    "is_sliding",
+    "has_contact",
+    "damper",
+    "gearbox_state",
+    "gear",
+    "rpm",
+    "gearbox_counter",
+    "material",
+    "angular_velocity",
+    "velocity",
+    "up",
+    "waypoints",
+    "margin",
+    "is_free_wheeling",
+]
+"""What an observation has: the image, and the parts of the floats by their names in `rulka.observation`."""
+
+
+class ObservationParams(Section):
+    """What the agent sees. Shared by every stage that touches images."""
+
+    height: int = key(64, "image height, pixels", ge=MIN_PIXELS, le=MAX_PIXELS)
+    width: int = key(64, "image width, pixels", ge=MIN_PIXELS, le=MAX_PIXELS)
+    frames: int = key(1, "frames seen at once: the newest, and older ones a decision apart", ge=1, le=16)
+    frames_as: FramesAs = key("channels", "of several: channels of one image, or features side by side")
+    withheld: tuple[Part, ...] = key((), "parts of the observation that agents are not shown", strict=False)
+
+    @model_validator(mode="after")
+    def _check(self) -> ObservationParams:
+        repeated = sorted({part for part in self.withheld if self.withheld.count(part) > 1})
+        if repeated:
+            message = f"withheld names {', '.join(repeated)} twice"
+            raise ValueError(message)
+        if len(self.withheld) == len(get_args(Part)):
+            message = "withheld leaves nothing to see"
+            raise ValueError(message)
+        return self
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """[L, H, W] of what a car sees: L frames, oldest first."""
+        return self.frames, self.height, self.width
+
+    @property
+    def channels(self) -> int:
+        """Frames that an encoder takes at once."""
+        return self.frames if self.frames_as == "channels" else 1
+
+    @property
+    def shows_image(self) -> bool:
+        """Whether agents are shown frames at all."""
+        return "image" not in self.withheld
+
+
+Ticks = Annotated[int, Field(ge=1, le=100)]
+"""10 ms each: a decision lasts a second at most."""
+
+
+class ActionParams(Section):
+    """How long one decision lasts."""
+
+    ticks_per_action: Ticks = key(5, "10 ms ticks for which one action is held; 5 in the game")

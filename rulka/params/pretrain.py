@@ -1,0 +1,95 @@
+"""Supervised training, and what Level 0 has of it: section `pretrain`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rulka.params.base import (
+    BatchSize,
+    Count,
+    LearningRate,
+    NotNegative,
+    Positive,
+    Section,
+    Seed,
+    Size,
+    key,
+)
+
+# Fields of which the two stages have defaults of their own.
+Epochs = Annotated[Count, Field(description="passes over the training frames")]
+FitLearningRate = Annotated[LearningRate, Field(description="highest; rises at once and falls along half a cosine")]
+WeightDecay = Annotated[NotNegative, Field(description="of AdamW, decoupled from the gradient")]
+
+
+class FitParams(Section):
+    """Supervised training, shared by the stages `pretrain` and `clone`."""
+
+    epochs: Epochs = 5
+    patience: Count | None = key(None, "epochs without a better one after which training ends; null: never")
+    batch_size: BatchSize = key(256, "frames of one gradient step")
+    learning_rate: FitLearningRate = 0.002
+    weight_decay: WeightDecay = 0.0
+    max_grad_norm: Positive = key(1.0, "gradients are scaled down to this norm")
+    precision: Literal["measured", "float32", "bfloat16"] = key("measured", "measured takes the faster one")
+    checkpoint_s: Positive = key(60.0, "seconds between live checkpoints")
+    seed: Seed = key(1, "of fresh weights, of the order of the frames and of all noise")
+
+
+class AutoencoderParams(Section):
+    """Frames are rebuilt from their features."""
+
+    kind: Literal["autoencoder"] = key("autoencoder", "mean squared error of the rebuilt frames")
+
+
+class VaeParams(Section):
+    """Frames are rebuilt from a noisy code, Kingma and Welling 2013, arXiv:1312.6114."""
+
+    kind: Literal["vae"] = key("vae", "variational autoencoder")
+    num_latent: Size = key(64, "numbers of the code")
+    kl_weight: NotNegative = key(0.001, "weight of the code's divergence, summed over its numbers")
+
+
+class ViewsParams(Section):
+    """Two views of a frame are compared, each drawn by itself; see `rulka.pretraining.views`."""
+
+    projection: Size = key(128, "numbers in which views are compared")
+    crop_pixels: NotNegative = key(8.0, "most rows and columns that a view loses before it is scaled back")
+    brightness: float = key(0.2, "a view is lit by a factor within this of 1", ge=0, lt=1)
+    blur_pixels: float = key(1.0, "largest standard deviation of a view's blur", ge=0, le=8)
+    noise: NotNegative = key(0.1, "largest standard deviation of a view's noise; black to white is 2")
+
+
+class SimclrParams(ViewsParams):
+    """Views of a frame are found among those of its batch, Chen et al. 2020, arXiv:2002.05709."""
+
+    kind: Literal["simclr"] = key("simclr", "contrastive learning; rebuilds nothing")
+    temperature: Positive = key(0.5, "similarities are divided by this")
+
+
+class VicregParams(ViewsParams):
+    """Views of a frame are alike, and frames differ in all numbers, Bardes et al. 2021, arXiv:2105.04906."""
+
+    kind: Literal["vicreg"] = key("vicreg", "variance, invariance and covariance; compares no frame with another")
+    invariance: NotNegative = key(25.0, "weight of how far views of a frame are apart")
+    variance: NotNegative = key(25.0, "weight of how much less than 1 a number's standard deviation is")
+    covariance: NotNegative = key(1.0, "weight of what numbers have in common")
+
+
+ObjectiveParams = Annotated[AutoencoderParams | VaeParams | SimclrParams | VicregParams, Field(discriminator="kind")]
+"""What Level 0 learns from, told apart by its `kind`."""
+
+
+class PretrainParams(FitParams):
+    """Stage `pretrain` (Level 0)."""
+
+    objective: ObjectiveParams = key(AutoencoderParams(), "what the encoder is trained to be good for")
+
+    @model_validator(mode="after")
+    def _check(self) -> PretrainParams:
+        if isinstance(self.objective, ViewsParams) and self.batch_size == 1:
+            message = f"{self.objective.kind} tells the images of a batch apart: batch_size must be at least 2"
+            raise ValueError(message)
+        return self
