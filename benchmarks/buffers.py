@@ -27,6 +27,7 @@ from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
 from rulka.agents.iqn import CLOCK, ClockRule, draw_clocks, mini_race_returns
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.replay import Replay, make_batch
 from rulka.device import CPU
@@ -164,6 +165,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    raise_malloc_thresholds()  # as learners do
     blocks = random_blocks()
     uniform = filled(blocks)
     transitions = transitions_of(blocks)
