@@ -141,7 +141,7 @@ CLONED_PARTS: Mapping[str, tuple[str, ...]] = {
 CLONED_SHAPES: Mapping[
     CloneShape, Callable[[ObservationParams, EncoderConfig, NetworkParams, Normalisation, int], Cloned]
 ] = {"policy": build_clone_policy, "iqn": build_cloned_iqn}
-"""What makes the network of a cloned policy with weights from torch's global generator, by its shape."""
+"""Builders of the network of a cloned policy, with weights from torch's global generator, by its shape."""
 
 REPLAY = (
     "rulka/agents/off_policy.py",

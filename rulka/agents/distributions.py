@@ -1,4 +1,4 @@
-"""What the numbers that a policy puts out mean: how likely each decision is.
+"""Distributions over decisions, by the numbers that a policy puts out.
 
 Dimensions: B decisions, P numbers that the policy puts out for each, K places, A choices, D intervals.
 """
@@ -98,7 +98,7 @@ class SquashedGaussian:
     """
 
     def __init__(self, actions: Intervals) -> None:
-        self._low, self._high = actions.low, actions.high
+        self.low, self._high = actions.low, actions.high
         points, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_POINTS)
         self._points, self._weights = points.tolist(), (weights / weights.sum()).tolist()
 
@@ -106,16 +106,16 @@ class SquashedGaussian:
         """Draws decisions [B, D] float32."""
         mean, log_std = self._moments(outputs)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        return self._scaled(torch.tanh(mean + log_std.exp() * noise))
+        return self.scaled(torch.tanh(mean + log_std.exp() * noise))
 
     def greedy(self, outputs: Tensor) -> Tensor:
         """Returns the medians [B, D]."""
-        return self._scaled(torch.tanh(self._moments(outputs)[0]))
+        return self.scaled(torch.tanh(self._moments(outputs)[0]))
 
     def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
         """Returns log-densities [B] of decisions [B, D]; those at the very ends count as next to them."""
         mean, log_std = self._moments(outputs)
-        middle, half = self._middle_and_half(action)
+        middle, half = self.middle_and_half(action)
         squashed = ((action - middle) / half).clamp(-1.0 + _MARGIN, 1.0 - _MARGIN)
         raw = torch.atanh(squashed)
         gaussian = -0.5 * ((raw - mean) / log_std.exp()).square() - log_std - 0.5 * math.log(2.0 * math.pi)
@@ -124,7 +124,7 @@ class SquashedGaussian:
     def entropy(self, outputs: Tensor) -> Tensor:
         """Returns differential entropies [B]; they may be negative."""
         mean, log_std = self._moments(outputs)
-        _, half = self._middle_and_half(mean)
+        _, half = self.middle_and_half(mean)
         points, weights = mean.new_tensor(self._points), mean.new_tensor(self._weights)
         raw = mean[..., None] + log_std.exp()[..., None] * points
         log_slope = (_log_slope(raw) * weights).sum(dim=2)
@@ -141,12 +141,14 @@ class SquashedGaussian:
         mean, log_std = outputs.chunk(2, dim=1)
         return mean, log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
 
-    def _middle_and_half(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = like.new_tensor(self._low), like.new_tensor(self._high)
+    def middle_and_half(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the middles and half the widths of the intervals, both [D], as another tensor has its numbers."""
+        low, high = like.new_tensor(self.low), like.new_tensor(self._high)
         return (high + low) / 2.0, (high - low) / 2.0
 
-    def _scaled(self, squashed: Tensor) -> Tensor:
-        middle, half = self._middle_and_half(squashed)
+    def scaled(self, squashed: Tensor) -> Tensor:
+        """Maps numbers [B, D] in [-1, 1] to the intervals."""
+        middle, half = self.middle_and_half(squashed)
         return middle + half * squashed
 
 

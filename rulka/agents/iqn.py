@@ -460,7 +460,7 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
 
 
 def munchausen_bonus(value: Tensor, action: Tensor, alpha: float, temperature: float, floor: float) -> Tensor:
-    """Returns what the reward gains [B]: alpha times temperature log pi(action), at least alpha times `floor`.
+    """Returns the bonus on the reward [B]: alpha times temperature log pi(action), at least alpha times `floor`.
 
     Vieillard et al. 2020, equation 4, with the target network as the policy softmax(Q / temperature). A policy over
     chunks is the product of one for each place, so its log-probability is their sum.

@@ -166,7 +166,7 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
 
     @abstractmethod
     def experience(self) -> Experience:
-        """Returns what is still to be learned from; its arrays hold only until the learner's next change."""
+        """Returns the experience still in use, for a checkpoint; its arrays hold until the learner's next change."""
 
     @abstractmethod
     def load_experience(self, experience: Experience) -> None:

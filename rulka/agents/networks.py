@@ -1,4 +1,4 @@
-"""What building any network takes: the shape of its inputs, and a seed; and the cloned policy, which is no agent's."""
+"""Shared by all builders of networks: input shapes, seeded weights, parts, decisions; and the cloned policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEING_PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 def decision_table(actions: ActionParams, network: NetworkParams, repeats: int = 1) -> ActionTable:
-    """Returns what decisions are: single actions, chunks of several, or numbers.
+    """Returns the decisions there are: single actions, chunks of several, or numbers.
 
     Args:
         actions: the contract of the recordings.
@@ -34,7 +34,7 @@ def decision_table(actions: ActionParams, network: NetworkParams, repeats: int =
 
 
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:
-    """Returns what a network needs to know about its inputs."""
+    """Returns the shape and normalisation of a network's inputs."""
     mean, std = torch.tensor(normalisation.mean), torch.tensor(normalisation.std)
     parts = float_slices(normalisation.actions_per_decision)
     is_withheld = torch.zeros(len(mean), dtype=torch.bool)

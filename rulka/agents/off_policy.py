@@ -1,4 +1,4 @@
-"""What learners have in common that draw from replay, IQN and PQL; and image features while the encoder is frozen."""
+"""The base of learners that draw from replay, IQN and PQL; and image features while the encoder is frozen."""
 
 from __future__ import annotations
 

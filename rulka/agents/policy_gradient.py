@@ -1,4 +1,4 @@
-"""What all learners of a policy share: they gather experience until there is enough, learn from it, and drop it.
+"""The base of learners of a policy: they gather experience until there is enough, learn from it, and drop it.
 
 With a value (`CriticLearner`), a first update may solve for it: a cloned policy comes without one, and advantages from
 an untrained value would ruin it.
@@ -154,7 +154,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
             self._first.load_state_dict(state["first"])
 
     def experience(self) -> Experience:
-        """Returns what waits for the next update."""
+        """Returns the experience that waits for the next update."""
         return self._waiting.experience()
 
     def load_experience(self, experience: Experience) -> None:

@@ -49,13 +49,13 @@ SEEING, DECIDING = ("encoder", "float_head"), ("trunk", "heads")
 DECIDING_NAMES = tuple(beginning for part in DECIDING for beginning in ACTOR_PARTS[part])
 """How the names of the latter begin."""
 MOMENTS = "exp_avg", "exp_avg_sq"
-"""What Adam keeps of each weight, beside the number of its steps."""
+"""State of Adam for each weight, beside the number of its steps."""
 WAIT_S = 0.5
 """Longest wait for a policy that learns elsewhere, before the runtime looks at signals and clocks again."""
 
 
 class Parts(NamedTuple):
-    """What learns, and how it is to be understood."""
+    """Policy and critics, and how their outputs are read."""
 
     network: ClonePolicy
     critics: Critics

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.critics import Critics
-from rulka.actions import ActionSpace, Choices, Intervals
+from rulka.actions import ActionSpace, Choices
 from rulka.agents.distributions import Categoricals, SquashedGaussian
 
 
@@ -33,23 +33,20 @@ class Rated(NamedTuple):
     entropy: Tensor
 
 
-class ChosenActions:
-    """One of A choices, drawn from the policy, and with a probability of `noise` any of them alike. No tensors."""
+class ChosenActions(Categoricals):
+    """One of A choices, drawn from the policy, and with a probability of `noise` any of them alike."""
 
     def __init__(self, actions: Choices) -> None:
-        self._num_choices, self._distribution = actions.num_choices, Categoricals(actions)
+        super().__init__(actions)
+        self._num_choices = actions.num_choices
 
     def make_critics(self, num_state: int, dense_hidden: int, num_atoms: int) -> Critics:
         """Returns critics that rate all choices of a state, with fresh weights from torch's global generator."""
         return Critics(num_state, dense_hidden, num_numbers=0, num_choices=self._num_choices, num_atoms=num_atoms)
 
-    def greedy(self, outputs: Tensor) -> Tensor:
-        """Returns the likeliest choices [N] int64 of outputs [N, P]."""
-        return self._distribution.greedy(outputs)
-
     def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
         """Draws choices [N] of outputs [N, P] with noise, of which each car has its own measure [N]."""
-        drawn = self._distribution.sample(outputs, generator)
+        drawn = self.sample(outputs, generator)
         uniform = torch.rand(noise.shape, generator=generator, device=noise.device)
         random = torch.randint(self._num_choices, drawn.shape, generator=generator, device=noise.device)
         return torch.where(uniform < noise, random, drawn)
@@ -65,27 +62,21 @@ class ChosenActions:
         return critics(state)[:, torch.arange(len(action), device=action.device), action]
 
 
-class NumberActions:
-    """K numbers, each within an interval, which critics see as [-1, 1]; `noise` is a deviation in that measure."""
+class NumberActions(SquashedGaussian):
+    """K numbers, each within an interval, which critics see as [-1, 1]; `noise` is a deviation in that measure.
 
-    def __init__(self, actions: Intervals) -> None:
-        self._low, self._high = actions.low, actions.high
-        self._distribution = SquashedGaussian(actions)
+    The standard deviations among the outputs have no part in it.
+    """
 
     def make_critics(self, num_state: int, dense_hidden: int, num_atoms: int) -> Critics:
         """Returns critics that rate one decision."""
-        return Critics(num_state, dense_hidden, num_numbers=len(self._low), num_choices=1, num_atoms=num_atoms)
-
-    def greedy(self, outputs: Tensor) -> Tensor:
-        """Returns the decisions [N, K] float32."""
-        return self._distribution.greedy(outputs)
+        return Critics(num_state, dense_hidden, num_numbers=len(self.low), num_choices=1, num_atoms=num_atoms)
 
     def explore(self, outputs: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
         """Adds Gaussian noise, and stays within the intervals; returns [N, K]."""
         decided = self._squashed(outputs)
         drawn = torch.randn(decided.shape, generator=generator, device=decided.device)
-        middle, half = self._middle_and_half(decided)
-        return middle + half * (decided + noise[:, None] * drawn).clamp(-1.0, 1.0)
+        return self.scaled((decided + noise[:, None] * drawn).clamp(-1.0, 1.0))
 
     def rate(self, critics: Critics, state: Tensor, outputs: Tensor) -> Rated:
         """Has critics rate the one decision of outputs [B, P] in states [B, D]."""
@@ -95,15 +86,11 @@ class NumberActions:
 
     def rate_taken(self, critics: Critics, state: Tensor, action: Tensor) -> Tensor:
         """Returns the critics' numbers [2, B, Z] for decisions [B, K] that were taken."""
-        middle, half = self._middle_and_half(action)
+        middle, half = self.middle_and_half(action)
         return critics(state, (action - middle) / half)[:, :, 0]
 
     def _squashed(self, outputs: Tensor) -> Tensor:
-        return torch.tanh(outputs[:, : len(self._low)])
-
-    def _middle_and_half(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = like.new_tensor(self._low), like.new_tensor(self._high)
-        return (high + low) / 2.0, (high - low) / 2.0
+        return torch.tanh(outputs[:, : len(self.low)])
 
 
 Decisions = ChosenActions | NumberActions

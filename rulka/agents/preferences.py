@@ -150,7 +150,7 @@ def group_advantages(returns: Tensor) -> Tensor:
 
 
 def decision_weights(num_decisions: Tensor) -> Tensor:
-    """Returns what a decision of each race weighs [R]; over all decisions the weights have the mean 1.
+    """Returns the weight of a decision of each race [R]; over all decisions the weights have the mean 1.
 
     A decision of a race of L weighs M / (R L), as the paper's 1 / L: a long race that failed weighs no more than a
     short one that finished.
@@ -234,7 +234,7 @@ class PassedDecisions:
         return Experience({"num_decisions": self.num_decisions, "version": self._version}, {})
 
     def load_experience(self, experience: Experience) -> None:
-        """Goes on counting."""
+        """Resumes the count."""
         self.num_decisions, self._version = int(experience.state["num_decisions"]), int(experience.state["version"])
 
 

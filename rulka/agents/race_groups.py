@@ -62,7 +62,7 @@ class _Group:
 
 @dataclass
 class _Stream:
-    """What is known of a collector's cars.
+    """State of a collector's cars.
 
     Attributes:
         last_floats: [N, F] what they saw last.
@@ -131,7 +131,7 @@ class WaitingRaces:
         return [self._groups[group].races for group in self._whole]
 
     def returns(self, discount: float, cut_worth: float) -> Tensor:
-        """Returns what the races [K, G] of all whole groups were paid, discounted and without shaping, in main memory.
+        """Returns the returns [K, G] of the races of all whole groups, without shaping, in main memory.
 
         Args:
             discount: gamma.
@@ -181,7 +181,7 @@ class WaitingRaces:
         return Experience(state, {number: as_piece(segment) for number, segment in self._segments.items()})
 
     def load_experience(self, experience: Experience) -> None:
-        """Goes on with what `experience` returned."""
+        """Resumes from an `experience`; copies it."""
         state = experience.state
         self._num_inserted, self._num_groups = int(state["num_inserted"]), int(state["num_groups"])
         self._segments = {number: from_piece(piece, self._device) for number, piece in experience.pieces.items()}
@@ -191,7 +191,7 @@ class WaitingRaces:
         self.num_decisions = sum(num_decisions_of(race) for races in self.groups() for race in races)
 
     def _stream(self, block: ExperienceBlock, collector: int) -> _Stream:
-        """Returns what is known of the cars; of a collector that begins anew, races that begin with the block."""
+        """Returns the state of the cars; of a collector that begins anew, with races that begin with the block."""
         stream = self._streams.get(collector)
         if stream is not None and np.array_equal(stream.last_floats, block.floats[0]):
             return stream
@@ -227,7 +227,7 @@ class WaitingRaces:
         stream.under_way[car] = newest, len(group.races) - 1
 
     def _break(self, stream: _Stream, car_group: int) -> None:
-        """Lets go of the newest group of some cars, whose first races nobody saw, as happens once at most."""
+        """Drops the newest group of some cars, whose first races nobody saw; that happens once at most."""
         newest = stream.newest[car_group]
         assert newest is not None
         num_races = len(self._groups.pop(newest).races)

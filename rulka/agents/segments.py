@@ -1,4 +1,4 @@
-"""What is kept of blocks until a policy has learned from them.
+"""Blocks on the device, until a policy has learned from them.
 
 Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats.
 """
@@ -18,7 +18,7 @@ from rulka.device import CPU, on_host, upload, upload_copy
 
 
 class Segment(NamedTuple):
-    """What is kept of blocks; see `rulka.buffers.experience`.
+    """The columns of blocks that policies learn from; see `rulka.buffers.experience`.
 
     Attributes:
         image: [T + 1, N, L, H, W] uint8.
@@ -57,7 +57,7 @@ class Segment(NamedTuple):
 
 
 def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
-    """Copies what is learned from in a block to a device."""
+    """Copies those columns of a block to a device."""
     action = block.action if block.spec.continuous else block.action.astype(np.int64)
     seen, ends = (block.image, block.floats, block.potential), (block.terminated, block.truncated, block.is_reset)
     arrays = (*seen, action, block.log_prob, block.reward, *ends)
@@ -84,7 +84,7 @@ class WaitingBlocks:
         self.num_decisions = 0
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
-        """Copies what is learned from in a block, made with weights of a version."""
+        """Takes a block that was made with weights of a version; copies it."""
         del collector
         self._segments[self._num_inserted] = keep_block(block, self._device)
         self._versions[self._num_inserted] = version
@@ -122,7 +122,7 @@ class WaitingBlocks:
         return Experience(state, {number: as_piece(segment) for number, segment in self._segments.items()})
 
     def load_experience(self, experience: Experience) -> None:
-        """Goes on with what `experience` returned."""
+        """Resumes from an `experience`; copies it."""
         state = experience.state
         self._num_inserted, self.num_decisions = int(state["num_inserted"]), int(state["num_decisions"])
         self._versions = {int(number): int(version) for number, version in state["versions"].items()}

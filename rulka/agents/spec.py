@@ -1,4 +1,4 @@
-"""What every agent is made from and what it offers to the runtime.
+"""The specification of an agent, and the interfaces of actors and of learners in two processes.
 
 An *actor* chooses actions in a collector; a *learner* turns experience into weights. Neither knows of processes.
 Dimensions: N cars, L frames seen at once, H x W pixels, F floats.
@@ -72,7 +72,7 @@ class AgentSpec(Generic[SettingsT]):
 
     @property
     def choices(self) -> Choices:
-        """What decisions are chosen from, for algorithms that compare all there is.
+        """The choices of a decision, for algorithms that compare all of them.
 
         Raises:
             AgentError: if decisions are numbers.
@@ -84,7 +84,7 @@ class AgentSpec(Generic[SettingsT]):
 
 
 class Decision(NamedTuple):
-    """What an actor decided for each car; the fields are those of `ExperienceBlock`.
+    """An actor's decisions for N cars; the fields are those of `ExperienceBlock`.
 
     Attributes:
         action: [N] int64; [N, K] chunks of actions; [N, K] float32 where decisions are numbers.
@@ -98,7 +98,7 @@ class Decision(NamedTuple):
 
 
 class ActionValues(NamedTuple):
-    """What an actor thinks of every action when it decides greedily.
+    """An actor's ratings of every action when it decides greedily.
 
     Attributes:
         name: one of `ACTION_VALUES`: "q_value", a mean return, or "probability". The largest is the greedy action's, of
@@ -131,7 +131,7 @@ class Actor(Protocol):
         ...
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
-        """Returns what it thinks of every action in N situations, as `act` sees them; changes nothing.
+        """Returns its ratings of every action in N situations, as `act` sees them; changes nothing.
 
         None where decisions are numbers, of which there are too many.
         """
@@ -146,7 +146,7 @@ class Actor(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Resumes from a `state_dict`."""
         ...
 
 
@@ -191,7 +191,7 @@ class Half(Protocol):
         ...
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes what the other half owns; copies it."""
+        """Installs the tensors of the other half (copied)."""
         ...
 
     @property
@@ -204,7 +204,7 @@ class Half(Protocol):
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns what it owns, weights and the state of their optimizer; always the same names and shapes."""
+        """Returns its weights and the state of their optimizer; always the same names and shapes."""
         ...
 
 
@@ -239,19 +239,19 @@ class LearnsInHalves(Protocol):
     """A learner one half of which can learn in a process of its own, at a ratio that permissions hold."""
 
     def make_half(self) -> Callable[[], Half] | None:
-        """Returns what builds that half as it is now, picklable; None where one process is to do all."""
+        """Returns a picklable builder of that half as it is now; None if one process does all."""
         ...
 
     def own_tensors(self) -> dict[str, Tensor]:
-        """Returns what this half owns, and the other one reads; always the same names and shapes."""
+        """Returns the tensors of this half, which the other one reads; always the same names and shapes."""
         ...
 
     def half_tensors(self) -> dict[str, Tensor]:
-        """Returns what the other half owns, as it is known here."""
+        """Returns the tensors of the other half, as they are known here."""
         ...
 
     def take_half(self, num_updates: int, tensors: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
-        """Takes what the other half has learned with so many updates; copies it."""
+        """Installs the other half's tensors after `num_updates` updates (copied)."""
         ...
 
     def part_with(self, other: OtherHalf) -> None:

@@ -44,7 +44,7 @@ class Priorities:
     Attributes:
         alpha: exponent of the priorities; 0 draws all alike.
         epsilon: added to every error, so that none is forgotten; positive.
-        measured: [rows] float64 priority |error| + epsilon; 0 where no error of what is there now was measured.
+        measured: [rows] float64 priority |error| + epsilon; 0 if no error of the row's present transition was measured.
         largest: the largest of these, which new transitions get; where all were written over, as it was before.
         tree: [rows] priority^alpha, 0 where a row is no transition.
     """
@@ -198,13 +198,6 @@ class SumTree:
         entries = np.empty(len(uniform), np.int64)
         _draw(self.nodes, uniform, entries)
         return entries
-
-    def check_valid(self) -> None:
-        """Asserts that every inner node is exactly the sum of its children; for tests."""
-        half = len(self.nodes) // 2
-        inner = np.arange(1, half)
-        assert np.array_equal(self.nodes[inner], self.nodes[2 * inner] + self.nodes[2 * inner + 1])
-        assert not self.nodes[half + self.num_entries :].any()
 
 
 def _check_weights(weights: NDArray[np.float64]) -> None:

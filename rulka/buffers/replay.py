@@ -35,12 +35,12 @@ from rulka.device import CPU, upload_copy
 _LOGGER = logging.getLogger(__name__)
 
 FEATURES, GUIDE = "features", "guide"
-"""What rings may keep beside observations: features [E] of the image, log-probabilities [K A] of the cloned policy."""
+"""Kept beside observations: features [E] of the image, log-probabilities [K A] of the cloned policy."""
 PIECE_STEPS = 64
 """Decisions in one stored piece of a demonstration; the unused rest of a race's last piece is marked as reset."""
 
 
-# What is drawn --------------------------------------------------------------------------------------------------------
+# Batches --------------------------------------------------------------------------------------------------------------
 
 
 class Drawn(NamedTuple):
@@ -203,7 +203,7 @@ class PrioritisedRows(RandomSampler):
 
 
 def make_buffer(ring: BlockRing, sampler: RandomSampler, max_steps: int, *, past_exploring: bool) -> ReplayBuffer:
-    """Returns what draws `Drawn` transitions of up to `max_steps` decisions from a ring; see `find_transitions`."""
+    """Returns a torchrl buffer that draws `Drawn` from a ring; see `find_transitions` for the last two arguments."""
 
     def collate(found: Transitions) -> Drawn:
         seen = FEATURES if FEATURES in ring.derived else "image"
@@ -251,7 +251,7 @@ class Replay:
             num_decisions: kept.
             max_steps: most decisions in a transition.
             device: of the network that learns from it.
-            generator: of what is drawn; in main memory.
+            generator: of the draws; in main memory.
             past_exploring: see `find_transitions`.
             priority: alpha and epsilon of `Priorities`; None draws all alike.
             split: which races are held out; None holds out none.
@@ -298,7 +298,7 @@ class Replay:
             ring.keep(name, derive)
 
     def drop(self, name: str) -> None:
-        """Lets go of what is kept by a name."""
+        """Drops what `keep` keeps by a name."""
         del self._derive[name]
         for ring in self._rings():
             ring.drop(name)

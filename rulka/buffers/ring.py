@@ -100,7 +100,7 @@ class BlockRing:
         spec: shape of every block.
         arrays: what is stored in main memory.
         on_device: images [S, T + L, N, H W] and floats [S, T + 1, N, F] by name, where they lie on a device.
-        derived: [S, T + 1, N, ...] what is kept of every observation beside it, by name; lies where the floats do.
+        derived: [S, T + 1, N, ...] outputs kept beside every observation, by name; they lie where the floats do.
         with_images: whether images are stored; without, `keep` has to come before the first block.
         num_inserted: blocks inserted so far, overwritten ones included.
     """
@@ -197,7 +197,7 @@ class BlockRing:
         """Keeps what a function makes of every observation from now on, and of those that are stored.
 
         Args:
-            name: of what is kept.
+            name: of the output.
             derive: maps images [B, L, H, W] uint8 and raw floats [B, F] to [B, ...]; has to stay the same function.
 
         Raises:
@@ -208,7 +208,7 @@ class BlockRing:
         self._derive_all()
 
     def drop(self, name: str) -> None:
-        """Lets go of what is kept by a name, as what made it is about to change."""
+        """Drops the output of a name, whose function is about to change."""
         self._derive.pop(name, None)
         self.derived.pop(name, None)
 
@@ -235,7 +235,7 @@ class BlockRing:
         return read | kept
 
     def load_ring(self, state: Mapping[str, Any], blocks: Mapping[int, Mapping[str, NDArray]]) -> None:
-        """Goes on from what `ring_state` and `block_arrays` returned, of a ring of the same shape; copies it.
+        """Resumes from the `ring_state` and blocks of a ring of the same shape; copies them.
 
         Raises:
             ValueError: if that ring had another shape or kept something else, or a block is missing.
@@ -266,7 +266,7 @@ class BlockRing:
         """Copies a part of observations out of the blocks.
 
         Args:
-            name: "image", "floats" or what is kept beside them.
+            name: "image", "floats" or that of an output kept beside them.
             index: [B] flat indices of observations, as in `rulka.buffers.transitions.Transitions`.
 
         Returns:
@@ -312,7 +312,7 @@ class BlockRing:
             self._derive_slot(slot, None)
 
     def _derive_slot(self, slot: int, image: Tensor | None) -> None:
-        """Makes what is kept of a block; of its images [(T + 1) N, L, H, W], or of those that are stored."""
+        """Computes the outputs kept of a block, from its images [(T + 1) N, L, H, W] or from those that are stored."""
         if not self._derive:
             return
         floats = self._floats[slot]
@@ -368,17 +368,6 @@ class BlockRing:
         if not self.on_device:
             return self.arrays.floats[slot, -1]
         return on_host(self.on_device["floats"][slot, -1])[0].numpy()
-
-    def check_valid(self) -> None:
-        """Asserts what must hold of the links; for tests."""
-        for slot in range(self.num_blocks):
-            following = int(self.arrays.next_slot[slot])
-            if following != NO_SLOT:
-                assert self._age(following) < self._age(slot), "a block is followed by an older one"
-                assert np.array_equal(self._last_floats(slot), self._read("floats", following)[0])
-
-    def _age(self, slot: int) -> int:
-        return (self.num_inserted - 1 - slot) % self.num_slots
 
 
 class _Pieces(Mapping[int, Piece]):

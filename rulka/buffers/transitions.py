@@ -102,7 +102,7 @@ def _follow_rows(
 
 
 class Returns(NamedTuple):
-    """What transitions were paid, and the factor of the value that follows them; both [B] float32."""
+    """Discounted rewards of transitions, and the factor of the value that follows them; both [B] float32."""
 
     reward: NDArray[np.float32]
     discount: NDArray[np.float32]

@@ -18,6 +18,7 @@ from rulka.buffers.ring import BlockRing
 from rulka.device import CPU, Generators, make_generator, state_on_host
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
+from tests.buffers.valid import check_links
 
 PRIORITISED = {
     "alpha": 0.6,
@@ -218,7 +219,7 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
         for block in blocks:
             learner.insert(block, 0, 0)
         ring: BlockRing = learner.replay.ring
-        ring.check_valid()
+        check_links(ring)
         assert bool(ring.on_device) == (free_bytes == stand_in.FREE_BYTES)
         batch = learner.draw().batch
         batches.append([column.cpu().clone() for column in batch])

@@ -12,6 +12,7 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.buffers.priorities import Priorities, SumTree
 from rulka.buffers.replay import RaceSplit, draw_rows
 from rulka.buffers.ring import BlockRing
+from tests.buffers.valid import check_sums
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
 MakeStream = Callable[..., list[ExperienceBlock]]
@@ -39,7 +40,7 @@ def test_probabilities_and_weights_by_their_formulas(make_stream: MakeStream):
     rows = np.flatnonzero(~is_reset(ring))
     errors = np.resize([0.9, -2.4, 6.2], len(rows)).astype(np.float32)
     priorities.update(rows, errors)
-    priorities.tree.check_valid()
+    check_sums(priorities.tree)
     drawn = priorities.draw(20_000, beta=0.7, generator=seeded())
     share = (np.abs(errors) + 0.1) ** 0.5
     share /= share.sum()
@@ -71,7 +72,7 @@ def test_new_transitions_have_the_largest_priority_and_resets_none(make_stream: 
     weights = priorities.tree.weights[slot * 15 : (slot + 1) * 15]
     expected = np.where(block.is_reset.reshape(-1), 0.0, 9.0**0.5)
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
-    priorities.tree.check_valid()
+    check_sums(priorities.tree)
 
 
 def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeStream):
@@ -85,7 +86,7 @@ def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeSt
     expected[1] = 0.11
     np.testing.assert_allclose(priorities.tree.weights[rows], expected, rtol=1e-6)
     assert not priorities.tree.weights[: ring.num_rows][is_reset(ring)].any()
-    priorities.tree.check_valid()
+    check_sums(priorities.tree)
 
 
 def test_the_largest_priority_falls_with_the_errors(make_stream: MakeStream):
@@ -184,7 +185,7 @@ def test_random_operations_against_the_twin(num_entries: int):
             new = rng.integers(0, 5, rng.integers(0, num_entries - start + 1)).astype(float)
             tree.set_range(start, new)
             weights[start : start + len(new)] = new
-        tree.check_valid()
+        check_sums(tree)
         np.testing.assert_array_equal(tree.weights, weights)
         assert tree.total == weights.sum()
         if weights.any():
@@ -198,7 +199,7 @@ def test_rounding_does_not_pile_up():
     tree = SumTree(1000)
     for _ in range(100):
         tree.set(rng.integers(0, 1000, 10_000), 10.0 ** rng.uniform(-8, 8, 10_000))
-    tree.check_valid()
+    check_sums(tree)
     assert tree.total == pytest.approx(tree.weights.sum(), rel=1e-12)
     tree.set_range(0, np.zeros(1000))
     assert tree.total == 0.0

@@ -15,6 +15,7 @@ from rulka.buffers.replay import FEATURES, RaceSplit, Replay, demonstration_ring
 from rulka.buffers.ring import BlockRing
 from rulka.buffers.transitions import find_transitions, shaped_returns
 from rulka.device import CPU
+from tests.buffers.valid import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
 PRIORITY = 0.5, 0.1
@@ -127,7 +128,7 @@ def test_experience_goes_on_as_before(make_stream: MakeStream, priority):
     drawn = []
     for one in (replay, other):
         one.insert(blocks[6], 0, 90)
-        one.ring.check_valid()
+        check_links(one.ring)
         one._generator.manual_seed(5)
         drawn.append((one.draw(64), one.draw_held_out(64)))
     for ours, theirs in zip(*drawn, strict=True):
@@ -188,7 +189,7 @@ def test_demonstrations_of_any_length_keep_all_their_transitions(make_stream: Ma
         block.terminated[-1] = True
         blocks.append(block)
     ring = demonstration_ring(blocks)
-    ring.check_valid()
+    check_links(ring)
     rows = np.flatnonzero(~ring.arrays.is_reset.reshape(-1)[: ring.num_rows])
     assert len(rows) == 2 * sum(lengths)
     found = find_transitions(ring.arrays, rows, 3)

@@ -12,6 +12,7 @@ import torch
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.ring import NO_SLOT, BlockRing
 from rulka.buffers.transitions import Transitions, find_transitions
+from tests.buffers.valid import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
 MakeStream = Callable[..., list[ExperienceBlock]]
@@ -83,7 +84,7 @@ def test_transitions_equal_the_slow_twin(make_stream: MakeStream, max_steps: int
         for stream, block in enumerate(blocks):
             ring.insert(block, stream)
             twin.insert(block, stream)
-    ring.check_valid()
+    check_links(ring)
     rows = every_row(ring)
     found = find_transitions(ring.arrays, rows, max_steps)
     lengths = set()
@@ -145,7 +146,7 @@ def test_ring_forgets_the_oldest_and_links_survive(make_stream: MakeStream):
             streams[collector] = iter(make_stream(SPEC, 40, fresh))
             fresh, num_restarts = fresh + 1, num_restarts + 1
         ring.insert(next(streams[collector]), collector)
-        ring.check_valid()
+        check_links(ring)
         assert ring.num_blocks == min(number + 1, 5)
         assert ring.num_rows == ring.num_blocks * 15
         found = find_transitions(ring.arrays, every_row(ring), 4)
