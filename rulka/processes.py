@@ -210,6 +210,11 @@ class RestartBudget:
         self.num_restarts, self.window_s = num_restarts, window_s
         self._taken_s: deque[float] = deque()
 
+    @property
+    def span(self) -> str:
+        """How often within which time is too often, in words."""
+        return f"{self.num_restarts + 1} times within {self.window_s:.0f} s"
+
     def take(self) -> bool:
         """Takes a restart that happens now; returns False, and takes none, where all of them are taken."""
         now_s = time.monotonic()

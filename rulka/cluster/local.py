@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 
-from rulka.cluster.ray_post import RayPost, load_ray
+from rulka.cluster.ray_cluster import RayCluster, load_ray
 from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError, check_reachable
 from rulka.ports import check_port, holder
 from rulka.stage import interrupt_on_signals
@@ -137,15 +137,15 @@ def status(address: str) -> dict[str, Any]:
         check_reachable(address)
     except ClusterError:
         return found
-    post = RayPost(address)
+    cluster = RayCluster(address)
     try:
         nodes = [
             {"name": node.name, "cpus": node.num_cpus, "object_store_mb": node.store_bytes >> 20, "is_own": node.is_own}
-            for node in post.nodes()
+            for node in cluster.nodes()
         ]
-        return found | {"is_up": True, "nodes": nodes, "free_cpus": post.num_free_cpus()}
+        return found | {"is_up": True, "nodes": nodes, "free_cpus": cluster.num_free_cpus()}
     finally:
-        post.close()
+        cluster.close()
 
 
 def status_text(found: dict[str, Any]) -> str:

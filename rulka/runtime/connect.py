@@ -39,51 +39,63 @@ collectors saw and learns as far as it is permitted to:
     +----------------------------------+            +-----------------------------------+
 
 With `train.cluster: ray` the right-hand side is on nodes of a Ray cluster, a host on each, which has the collectors of
-that node and forwards their blocks (`rulka.runtime.host`, `rulka.runtime.cluster_collectors`):
+that node; a permission is a call of the host, and its answer the block (`rulka.runtime.hosts`, `rulka.runtime.host`):
 
     +------ process of the stage ------+            +--------- host, an actor of Ray ---------+
     |                                  |    Ray     |                                         |
-    |  Rank --- ClusterCollectors --- Allow, NewWeights ---> Host --- CollectorProcesses      |
-    |                  |           <--- Filled, Alive        |             |  as above        |
-    |    HostSupervisor +    Post --------------------------- + (Mailbox)                     |
+    |  Rank --- HostCollectors ------- fill, load, alive --> Host --- CollectorProcesses      |
+    |                                  <-- answers          |             |  as above         |
     +----------------------------------+            +-----------------------------------------+
 
 With `train.num_collectors: 0` the `SerialCollectors` take the place of the right-hand side, in this process, and a run
 repeats bit by bit.
 
 With `train.learners: N` there are as many learners, which learn as one: each has collectors of its own and all of the
-right-hand side, and the loop tells every rank what it tells its own (`rulka.runtime.rank`). When one is gone, all of
-them begin again at the last checkpoint:
+right-hand side, and every rank calls the methods that the loop calls on its own (`rulka.runtime.ranks`). When one is
+gone, all of them begin again at the last checkpoint:
 
-    +---------- process of the stage ----------+                +------ process of learner k, from 1 on ------+
-    |                                          |      pipe      |                                             |
-    |   LearnerLoop -- Rank 0      RankProcesses --- TakeTurn, Learn, Save, Stop ---> Rank k = Learner, and   |
-    |                   |                  <-------- Taken, Learned, Saved            |   CollectorProcesses  |
-    |                Learner ================== torch.distributed ===================+|                       |
-    +------------------------------------------+    gradients   +---------------------------------------------+
+    +---------- process of the stage ----------+                     +-- process of learner k, from 1 on --+
+    |                                          |  torch.distributed  |                                     |
+    |   LearnerLoop -- Rank 0      RankProcesses --- method, arguments ---> Rank k = Learner, and           |
+    |                   |                  <-------- answers         |      CollectorProcesses              |
+    |                Learner ===================== gradients =============== Learner                        |
+    +------------------------------------------+                     +-------------------------------------+
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from torch import Tensor
+
+from rulka.agents.learner import Learner
 from rulka.agents.precision import Precision
-from rulka.agents.ranks import ALONE
+from rulka.agents.quantisation import make_quantiser
+from rulka.agents.ranks import ALONE, Ranks
+from rulka.agents.spec import LearnsInHalves, LearnsInRanks
+from rulka.buffers.experience import Experience
+from rulka.cluster.ray_cluster import RayCluster
+from rulka.cluster.settings import find_cluster
+from rulka.device import weights_on_host
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
 from rulka.params import TrainParams
 from rulka.processes import RestartBudget
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
+from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors, driven_block
+from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
+from rulka.runtime.hosts import HostCollectors
 from rulka.runtime.learner_loop import Checks, Files, LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
-from rulka.runtime.other_ranks import NoOtherRanks, OtherRanks, RankProcesses
-from rulka.runtime.rank import build_rank, saved_of
-from rulka.runtime.ranks import ConnectedRanks, RanksApartError, meet
+from rulka.runtime.other_half import OtherHalfProcess
+from rulka.runtime.rank import Rank
+from rulka.runtime.ranks import ConnectedRanks, RankProcesses, RanksApartError
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import MAX_RESTARTS
@@ -123,8 +135,8 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
     with ExitStack() as stack:
         own, size = spec.of_rank(0), spec.train.learners
         ranks = ALONE if size == 1 else ConnectedRanks(0, size, own.device)
-        rank = build_rank(own, saved and saved_of(saved, 0), state.num_starts, stack, ranks)
-        others: OtherRanks = NoOtherRanks()
+        rank = build_rank(own, saved, state.num_starts, stack, ranks)
+        others = None
         if size > 1:
             newest = checkpoints.files()[0] if saved else None
             others = _other_ranks(spec, rank.learner.precision, newest, state.num_starts, stop, stack)
@@ -142,18 +154,101 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
         yield loop
 
 
+def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, stack: ExitStack, ranks: Ranks) -> Rank:
+    """Builds one learner with all that is its own, in its process; its collectors are started.
+
+    Args:
+        spec: of the rank, see `RunSpec.of_rank`.
+        state: the checkpoint to go on from; None begins anew.
+        num_starts: how often the run was started before.
+        stack: takes it down again.
+        ranks: all of them.
+    """
+    saved = None if state is None else saved_of(state, spec.rank)
+    learner = spec.make_learner()
+    if ranks.size > 1:
+        assert isinstance(learner, LearnsInRanks)
+        learner.join(ranks)
+    experience = ExperienceFiles(spec.folder, num_starts)
+    if saved:
+        learner.load_state_dict(saved["learner"])
+        restore_experience(learner, experience, saved["experience"])
+    else:
+        experience.clear()
+    tensors = weights_on_host(learner.network)
+    quantiser = make_quantiser(learner.network, spec.train.acting_precision)
+    if saved:
+        quantiser.load_state_dict(saved["quantiser"])
+    if quantiser.needs_frames:
+        quantiser.observe(driven_block(spec, tensors))
+    published = quantiser.quantise(learner.version, tensors) if spec.train.num_collectors else {}
+    collectors = _collectors(spec, published, learner, num_starts, stack)
+    if saved and saved["collectors"] is not None:
+        collectors.load_state_dict(saved["collectors"])
+    return Rank(spec, learner, quantiser, collectors, experience)
+
+
+def _collectors(
+    spec: RunSpec, published: Mapping[str, Tensor], learner: Learner, num_starts: int, stack: ExitStack
+) -> Collectors:
+    """Builds and starts a rank's source of experience: in this process, in processes beside it, or on other nodes."""
+    env_steps = learner.num_env_steps
+    if not spec.train.num_collectors:
+        serial = SerialCollectors(spec, env_steps, num_starts)
+        stack.callback(serial.stop)
+        return serial
+    half = _other_half(spec, learner, stack)
+    collectors: CollectorProcesses | HostCollectors
+    if spec.train.cluster == "ray":
+        cluster = RayCluster(find_cluster())
+        stack.callback(cluster.close)
+        collectors = HostCollectors(spec, published, env_steps, num_starts, cluster, other_half=half)
+    else:
+        collectors = CollectorProcesses(spec, published, env_steps, num_starts, other_half=half)
+    stack.callback(collectors.stop)
+    collectors.start()
+    return collectors
+
+
+def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:
+    """Returns the way to the other half of a learner that has one elsewhere; its process is not started yet."""
+    if not isinstance(learner, LearnsInHalves) or learner.make_half() is None:
+        return None
+    half = OtherHalfProcess(learner, spec.block)
+    stack.callback(half.stop)
+    learner.part_with(half)
+    return half
+
+
 def _other_ranks(
     spec: RunSpec, precision: Precision, newest: Path | None, num_starts: int, stop: StopSignals, stack: ExitStack
 ) -> RankProcesses:
-    """Starts all learners but the first, which meets them; they go on from the newest checkpoint."""
-    parts = [spec.of_rank(rank, precision) for rank in range(1, spec.train.learners)]
-    others = RankProcesses(parts, spec.folder, newest, num_starts)
+    """Starts all learners but the first and connects them with it; they go on from the newest checkpoint."""
+    runs = [spec.of_rank(rank, precision) for rank in range(1, spec.train.learners)]
+    others = RankProcesses(runs, build_rank, spec.folder, newest, num_starts)
     stack.callback(others.stop)
-    others.start()
-    others.gather(stop.check)
-    with others.learning():
-        stack.enter_context(meet(others.meeting, 0, spec.train.learners, spec.of_rank(0).device))
+    others.connect(spec.of_rank(0).device, stop.check)
     return others
+
+
+def saved_of(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """Returns what a checkpoint holds of a rank; what all have in common is that of the first one."""
+    if rank == 0:
+        return dict(state)
+    own = state["others"][rank - 1]
+    return own | {"learner": state["learner"] | own["learner"]}
+
+
+def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> None:
+    """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew."""
+    try:
+        if saved is not None:
+            learner.load_experience(Experience(saved["state"], files.pieces(saved["names"])))
+            files.go_on_from(saved["names"])
+            return
+    except DamagedExperienceError as error:
+        _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)
+    learner.forget_experience()
 
 
 def _check_sizes(train: TrainParams) -> tuple[int, int]:
@@ -189,8 +284,7 @@ def train_run(spec: RunSpec) -> Outcome:
                 except RanksApartError as error:
                     stop.check()
                     if not budget.take():
-                        span = f"{budget.num_restarts + 1} times within {budget.window_s:.0f} s"
-                        message = f"learners came apart {span}; the last time {error}"
+                        message = f"learners came apart {budget.span}; the last time {error}"
                         raise RanksKeepPartingError(message) from error
                     _LOGGER.warning("%s; all learners begin again at the last checkpoint", error)
                     num_restarts += 1
