@@ -50,12 +50,12 @@ from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.inference import Inference, InferenceSpec
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
-from rulka.runtime.parts import block_spec, build_cars, share_of_agent
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import LearnerShare, RunSpec
 from rulka.runtime.weights import SharedWeights, layout_of
 from rulka.schedule import Moment
 from rulka.tracks.generate import generate_track
+from rulka.training.parts import block_spec, build_cars, share_of_agent
 
 NUM_ACTIONS = 12
 WAIT_S = 60.0

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from rulka.agents.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.envs.results import StepResult
-from rulka.observation import FROM_END
 from rulka.runtime.messages import RaceEnd
 from rulka.schedule import Moment
+from rulka.step_results import StepResult
 
 
 class CarBatch(Protocol):
@@ -49,8 +48,8 @@ class CarBatch(Protocol):
         """Tells how far the run has come, for rewards whose weights follow schedules."""
         ...
 
-    def positions(self) -> NDArray[np.float32] | None:
-        """Where the cars are, [N, 3] world metres; None where they are nowhere, as in environments without a track."""
+    def cars(self) -> NDArray[np.float32] | None:
+        """Where cars are, [N, 4]: world metres, and speed in m/s; None where they are nowhere, without a track."""
         ...
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -112,8 +111,8 @@ class Collector:
 
     Attributes:
         index: which collector this is.
-        cars: [N, 4] world position in metres, NaN where there is none, and speed in m/s of each car, after the last
-            block; for people who watch.
+        cars: [N, 4] world position in metres and speed in m/s of each car, after the last block, NaN where there is
+            none; for people who watch.
         acting_s: time that choosing actions took in the last block, waiting for those that others choose included.
         simulating_s: time that stepping the environment took in it.
     """
@@ -175,9 +174,8 @@ class Collector:
                 races += self._races_ended(group.policy, rows, result)
             on_step()
         for group, rows in self._groups:
-            if (position_m := group.environment.positions()) is not None:
-                self.cars[rows, :3] = position_m
-        self.cars[:, 3] = np.linalg.norm(block.floats[-1][:, FROM_END["velocity"]], axis=1)
+            if (cars := group.environment.cars()) is not None:
+                self.cars[rows] = cars
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         return tuple(races)

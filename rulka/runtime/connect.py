@@ -123,7 +123,7 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
         stop: tells the loop when somebody wants it to end.
         num_restarts: how often all learners had to begin again.
 
-    Nobody else may be working in the run's folder, see `rulka.runtime.run_folder`.
+    Nobody else may be working in the run's folder, see `rulka.training.run_folder`.
 
     Raises:
         RanksApartError, RankError: if there are several learners and one of them ends before it is ready.

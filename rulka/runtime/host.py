@@ -37,7 +37,6 @@ from rulka.agents.quantisation import check_acting_precision
 from rulka.buffers.experience import BlockSpec
 from rulka.device import CPU
 from rulka.errors import UserError
-from rulka.observation import FLOATS
 from rulka.provenance import code_version, hash_json
 from rulka.runtime.collectors import CollectorProcesses, Collectors
 from rulka.runtime.messages import BlockFilled, InferenceTimes
@@ -152,11 +151,10 @@ def contract_of(block: BlockSpec, layout: WeightsLayout) -> dict[str, str]:
     The words are made by the code that runs here, from what it has understood.
     """
     arrays = {name: (shape, np.dtype(dtype).name) for name, (shape, dtype) in block.layout().items()}
-    floats = {name: (part.start, part.stop) for name, part in FLOATS.items()}
     places = [(place.name, place.shape, str(place.dtype), place.offset) for place in layout.places]
     kind = "numbers" if block.continuous else "indices"
     return {
-        "observation": f"{block.image_shape} pixels and {block.num_floats} floats ({_short(floats)})",
+        "observation": f"{block.image_shape} pixels and {block.num_floats} floats",
         "action": f"{kind} of shape {block.decision_shape}",
         "block": f"{block.num_steps} decisions of {block.num_cars} cars ({_short(arrays)})",
         "weights": f"{len(places)} tensors in {layout.num_bytes} bytes ({_short(places)})",

@@ -12,8 +12,8 @@ from rulka.agents.spec import AgentSpec
 from rulka.observation import reference_normalisation
 from rulka.params import Params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.parts import block_spec, build_cars, collecting_actor, share_of_agent
 from rulka.runtime.specs import LearnerShare, RunSpec
+from rulka.training.parts import block_spec, build_cars, collecting_actor, share_of_agent
 
 
 def learner_of(spec: AgentSpec, share: LearnerShare) -> Learner:

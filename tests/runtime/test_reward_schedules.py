@@ -12,9 +12,9 @@ from rulka.actions import action_table
 from rulka.params import EngineeredRewardParams, RewardParams, reference_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors
-from rulka.runtime.parts import block_spec, build_cars
 from rulka.runtime.specs import RunSpec
 from rulka.tracks.generate import generate_track
+from rulka.training.parts import block_spec, build_cars
 from tests.waiting import wait_for
 
 NUM_BLOCKS, BLOCK_STEPS, NUM_CARS, TOP_STEP = 3, 8, 2, 32

@@ -55,10 +55,10 @@ from rulka.runtime.checkpoint import write_file
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import Outcome
-from rulka.runtime.parts import acting_device, check_cluster, collecting_actor, share_of_agent
-from rulka.runtime.run_folder import forget_run
 from rulka.runtime.run_lock import LOCK_FILE, PID_FILE, locked
 from rulka.runtime.specs import LearnerShare, RunSpec
+from rulka.training.parts import acting_device, check_cluster, collecting_actor, share_of_agent
+from rulka.training.run_folder import forget_run
 
 ENVIRONMENT_RUNS = RUNS / "environments"
 RUN_FILE, AGENT_FILE, WEIGHTS_FILE = "run.json", "agent.json", "weights.safetensors"

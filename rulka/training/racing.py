@@ -63,10 +63,15 @@ from rulka.provenance import hash_json, hash_path, provenance
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collector import CarBatch
 from rulka.runtime.connect import train_run
-from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE
-from rulka.runtime.parts import (
+from rulka.runtime.records import RECORD_FILE
+from rulka.runtime.specs import LearnerShare, MakeCars, RunSpec
+from rulka.stage import require
+from rulka.tracks.chosen import chosen_tracks
+from rulka.tracks.track import Track, load_track
+from rulka.training.demonstrations import demonstration_blocks
+from rulka.training.parts import (
     acting_device,
     agent_config,
     block_spec,
@@ -79,13 +84,8 @@ from rulka.runtime.parts import (
     num_games,
     share_of_agent,
 )
-from rulka.runtime.preference_pairs import CapturedRaces, given_pairs, pairs_file
-from rulka.runtime.records import RECORD_FILE
-from rulka.runtime.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
-from rulka.runtime.specs import LearnerShare, MakeCars, RunSpec
-from rulka.stage import require
-from rulka.tracks.chosen import chosen_tracks
-from rulka.tracks.track import Track, load_track
+from rulka.training.preference_pairs import CapturedRaces, given_pairs, pairs_file
+from rulka.training.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
 
 _LOGGER = logging.getLogger(__name__)
 TRACKS_FOLDER = "tracks"
@@ -178,7 +178,7 @@ class AgentRun:
     def finish(self) -> None:
         """Trains, or goes on training, until there is a trained agent in `final_dir`.
 
-        The folder has to be locked, see `rulka.runtime.run_folder`.
+        The folder has to be locked, see `rulka.training.run_folder`.
         """
         if is_recorded(self.folder):
             _LOGGER.warning("DVC has recorded what %s became: training begins anew", self.folder.as_posix())
