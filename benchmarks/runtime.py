@@ -278,8 +278,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
     return RunSpec(
         make_cars=partial(build_cars, track, race_settings(params)),
         make_actor=partial(make_actor, spec),
-        make_learner=partial(make_learner, spec, 0, device),
-        make_share=partial(_learner_of, spec),
+        build_learner=partial(_learner_of, spec),
         block=_block_spec(params),
         train=params.train,
         folder=folder,

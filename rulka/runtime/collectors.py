@@ -10,11 +10,12 @@ therefore also a limit on how old experience can be, however much slower one col
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -56,22 +57,35 @@ class Delivery:
     facts: BlockFilled
 
 
-class Collectors(Protocol):
+class Collectors(ABC):
     """All collectors of a run."""
+
+    _weight_bytes = 0
 
     @property
     def num_restarts(self) -> int:
-        """How often a collector process was started again."""
-        ...
+        """How often a process was started again."""
+        return 0
 
+    @property
+    def num_under_way(self) -> int:
+        """Blocks that were given out and have not been handed to the learner."""
+        return 0
+
+    @property
+    def cpu_seconds_elsewhere(self) -> float:
+        """CPU time of processes on other nodes, which this process has not started."""
+        return 0.0
+
+    @abstractmethod
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Gives weights to all collectors; they take them at the beginning of their next block."""
-        ...
 
+    @abstractmethod
     def collect(
         self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
     ) -> list[Delivery]:
-        """Gives out permission for blocks and returns those that have been filled.
+        """Gives out permission for blocks and returns those that have been filled, in the order of permissions.
 
         Args:
             num_allowed_env_steps: a block may be begun while fewer environment steps have been given out.
@@ -79,47 +93,38 @@ class Collectors(Protocol):
             budget_share: how much of the run's budget is used, for the schedules of blocks that are begun now.
             env_steps_elsewhere: those taken by the collectors of other learners, for the same.
         """
-        ...
 
+    @abstractmethod
     def release(self, delivery: Delivery) -> None:
         """Gives a block back, to be filled again."""
-        ...
 
-    @property
-    def num_under_way(self) -> int:
-        """Blocks that collectors are allowed to fill and have not filled yet."""
-        ...
-
-    @property
-    def cpu_seconds_elsewhere(self) -> float:
-        """Time that processes on other nodes had on processors, which this process has not started."""
-        ...
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends all collectors and gives back what they held; may be called again."""
 
     def take_weight_bytes(self) -> int:
         """Returns how many bytes of weights were moved to collectors since the last call."""
-        ...
+        taken, self._weight_bytes = self._weight_bytes, 0
+        return taken
 
     def take_inference_times(self) -> list[InferenceTimes]:
         """Returns what central inference said of its time since the last call; nothing where there is none."""
-        ...
+        return []
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Returns what the next blocks depend on; None where races begin anew when a run goes on."""
-        ...
+        """Returns what the next blocks depend on; None where races begin anew when a run goes on.
+
+        Processes fill blocks while a checkpoint is written, so theirs do.
+        """
+        return None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        ...
-
-    def stop(self) -> None:
-        """Ends all collectors and gives back what they held; may be called again."""
-        ...
+        raise NotImplementedError
 
 
-class SerialCollectors:
+class SerialCollectors(Collectors):
     """One collector in this process: the same parts in a fixed order, so that runs repeat bit by bit."""
-
-    cpu_seconds_elsewhere = 0.0
 
     def __init__(self, spec: RunSpec, env_steps: int, num_starts: int) -> None:
         """Builds the collector.
@@ -129,8 +134,6 @@ class SerialCollectors:
             env_steps: environment steps taken before, by a run that is being resumed.
             num_starts: how often the run was started before.
         """
-        self.num_restarts, self.num_under_way = 0, 0
-        self._weight_bytes = 0
         self._env_steps = env_steps
         self._block = new_block(spec.block)
         part = collector_spec(spec, 0, num_starts, 0)
@@ -142,11 +145,6 @@ class SerialCollectors:
         """Copies weights into the collector's actor."""
         self._weight_bytes += num_bytes_of(tensors)
         self._actor.load(version, tensors)
-
-    def take_weight_bytes(self) -> int:
-        """Returns how many bytes of weights were copied since the last call."""
-        taken, self._weight_bytes = self._weight_bytes, 0
-        return taken
 
     def collect(
         self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
@@ -165,10 +163,6 @@ class SerialCollectors:
     def release(self, delivery: Delivery) -> None:
         """Has nothing to do: there is one block, and the next call of `collect` fills it."""
 
-    def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns nothing: the collector has an actor of its own."""
-        return []
-
     def state_dict(self) -> dict[str, Any] | None:
         """Returns the collector and its actor's source of chance."""
         collector = self._collector.state_dict()
@@ -184,10 +178,8 @@ class SerialCollectors:
         self._collector.close()
 
 
-class CollectorProcesses:
+class CollectorProcesses(Collectors):
     """Collectors in processes of their own, with shared memory between them and the learner."""
-
-    cpu_seconds_elsewhere = 0.0
 
     def __init__(
         self,
@@ -224,7 +216,6 @@ class CollectorProcesses:
         self._given_out: deque[_Place] = deque()
         self._filled: dict[_Place, BlockFilled] = {}
         self._num_given = [0] * count
-        self._weight_bytes = 0
         self._inference = None
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
@@ -263,11 +254,6 @@ class CollectorProcesses:
         self._weight_bytes += num_bytes_of(tensors)
         self._weights.publish(version, tensors)
 
-    def take_weight_bytes(self) -> int:
-        """Returns how many bytes of weights were written since the last call."""
-        taken, self._weight_bytes = self._weight_bytes, 0
-        return taken
-
     def collect(
         self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
     ) -> list[Delivery]:
@@ -292,14 +278,6 @@ class CollectorProcesses:
     def take_inference_times(self) -> list[InferenceTimes]:
         """Returns what central inference said of its time since the last call."""
         return [] if self._inference is None else self._inference.take_times()
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Returns nothing: processes fill blocks while a checkpoint is written, and begin new races afterwards."""
-        return None
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Is never called: there is no state."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Ends the processes and removes the shared memory."""

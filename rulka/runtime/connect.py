@@ -85,7 +85,7 @@ from rulka.device import weights_on_host
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
 from rulka.params import TrainParams
-from rulka.processes import RestartBudget
+from rulka.processes import REBUILDING_WINDOW_S, RestartBudget
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors, driven_block
 from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
@@ -98,10 +98,6 @@ from rulka.runtime.rank import Rank
 from rulka.runtime.ranks import ConnectedRanks, RankProcesses, RanksApartError
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
-from rulka.runtime.supervisor import MAX_RESTARTS
-
-REGROUPING_WINDOW_S = 600.0
-"""Within it learners may come apart `MAX_RESTARTS` times: to build them anew takes longer than a collector does."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -273,7 +269,7 @@ def train_run(spec: RunSpec) -> Outcome:
         RanksKeepPartingError: if learners come apart again and again.
         UserError: see `LearnerLoop.run`.
     """
-    budget = RestartBudget(MAX_RESTARTS, REGROUPING_WINDOW_S)
+    budget = RestartBudget(window_s=REBUILDING_WINDOW_S)
     try:
         with StopSignals() as stop:
             num_restarts = 0

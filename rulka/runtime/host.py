@@ -43,7 +43,7 @@ from rulka.runtime.messages import BlockFilled, InferenceTimes
 from rulka.runtime.process import HEARTBEAT_S
 from rulka.runtime.run_lock import LOCK_FILE, RunInUseError, locked
 from rulka.runtime.shared_memory import LIST_FILE, remove_left_memory
-from rulka.runtime.specs import RunSpec
+from rulka.runtime.specs import LearnerShare, RunSpec
 from rulka.runtime.weights import NO_VERSION, WeightsLayout, checksum, views
 from rulka.schedule import Moment
 
@@ -136,12 +136,11 @@ def part_of_run(spec: RunSpec, first_collector: int, num_collectors: int, policy
         train=train,
         first_collector=first_collector,
         device=CPU,
-        make_learner=_no_learner,
-        make_share=None,
+        build_learner=_no_learner,
     )
 
 
-def _no_learner() -> Any:
+def _no_learner(share: LearnerShare) -> Any:
     raise NotImplementedError
 
 

@@ -29,16 +29,16 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.cluster.ray_cluster import ActorLostError, Cluster, Node
 from rulka.cluster.settings import ClusterError
 from rulka.params import TrainParams
-from rulka.processes import STOP_GRACE_S, RestartBudget
+from rulka.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
 from rulka.provenance import code_version
-from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, Delivery
+from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, Collectors, Delivery
 from rulka.runtime.host import Alive, Filled, Host, HostFailed, HostSpec, Place, contract_of, part_of_run
 from rulka.runtime.messages import InferenceTimes
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.process import HEARTBEAT_S
 from rulka.runtime.shared_memory import note_memory, remove_left_memory
 from rulka.runtime.specs import RunSpec
-from rulka.runtime.supervisor import MAX_RESTARTS, SILENCE_LIMIT_S, WorkerCrashError
+from rulka.runtime.supervisor import SILENCE_LIMIT_S, WorkerCrashError
 from rulka.runtime.weights import NO_VERSION, checksum, fill, layout_of, views
 from rulka.schedule import Moment
 
@@ -46,8 +46,6 @@ MAX_RESENT = 3
 """How often in a row a host may get a version that is wrong."""
 VERSIONS_UNDER_WAY = 3
 """The newest, the one that a host takes just now, and one that it has not let go of."""
-HOST_RESTART_WINDOW_S = 600.0
-"""Within it a host may be started again `MAX_RESTARTS` times: it takes longer than a collector does."""
 NODE_LIMIT_S = 300.0
 """How long a run without any host waits for a node."""
 LOOK_S = 5.0
@@ -143,7 +141,7 @@ class _Host:
 
     share: HostShare
     node: Node
-    budget: RestartBudget = field(default_factory=lambda: RestartBudget(MAX_RESTARTS, HOST_RESTART_WINDOW_S))
+    budget: RestartBudget = field(default_factory=lambda: RestartBudget(window_s=REBUILDING_WINDOW_S))
     incarnation: int = 0
     state: Literal["starting", "working", "away", "ended"] = "starting"
     actor: Any = None
@@ -183,7 +181,7 @@ class _Host:
         return self.num_under_way / self.share.num_collectors, self.num_ever / self.share.num_collectors
 
 
-class HostCollectors:
+class HostCollectors(Collectors):
     """Collectors of hosts on several nodes; see `rulka.runtime.collectors.Collectors`.
 
     Attributes:
@@ -228,7 +226,7 @@ class HostCollectors:
         self._host_of = [host for host in self.hosts for _ in range(host.share.num_collectors)]
         self._given_out: deque[_Permission] = deque()
         self._newest: tuple[int, int, Any] | None = None
-        self._weight_bytes = self._num_restarts = 0
+        self._num_restarts = 0
         self._inference: list[InferenceTimes] = []
         self._refused: set[str] = set()
         self._looked_s = self._had_host_s = time.monotonic()
@@ -260,11 +258,6 @@ class HostCollectors:
     def cpu_seconds_elsewhere(self) -> float:
         """Time that hosts and their collectors had on processors, as far as they have said so."""
         return sum(host.cpu_s + host.latest.cpu_s for host in self.hosts)
-
-    def take_weight_bytes(self) -> int:
-        """Returns how many bytes of weights went to hosts since the last call."""
-        taken, self._weight_bytes = self._weight_bytes, 0
-        return taken
 
     def take_inference_times(self) -> list[InferenceTimes]:
         """Returns what policy workers said of their time since the last call."""
@@ -299,14 +292,6 @@ class HostCollectors:
     def release(self, delivery: Delivery) -> None:
         """Lets go of a block; its memory is free as soon as nobody has a view of it."""
         self._host_of[delivery.collector].num_held -= 1
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Returns nothing: hosts fill blocks while a checkpoint is written, and begin new races afterwards."""
-        return None
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Is never called: there is no state."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Ends the hosts, asking them first, and leaves the cluster; may be called again."""

@@ -30,9 +30,6 @@ from rulka.runtime.messages import (
     ToWorker,
 )
 
-MAX_RESTARTS = 2
-"""Of one process, within `RESTART_WINDOW_S`."""
-RESTART_WINDOW_S = 60.0
 SILENCE_LIMIT_S = 120.0
 """Longer than compiling and importing take on a busy machine: a wait that long is no work any more."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -70,7 +67,7 @@ class Worker:
     heard_s: float
     activity: str = "starting"
     traceback: str = ""
-    budget: RestartBudget = field(default_factory=lambda: RestartBudget(MAX_RESTARTS, RESTART_WINDOW_S))
+    budget: RestartBudget = field(default_factory=RestartBudget)
     num_starts: int = 1
     is_connected: bool = True
 

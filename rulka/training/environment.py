@@ -287,14 +287,12 @@ def _train(
     facts: EnvironmentFacts, spec: AgentSpec, params: Params, folder: Path, device: torch.device
 ) -> EnvironmentAgent:
     train = params.train
-    build = partial(_new_learner, spec, train.seed)
     outcome = train_run(
         RunSpec(
             make_cars=partial(build_episodes, facts.environment, params.observation),
             make_actor=partial(make_actor, spec),
             make_collecting_actor=collecting_actor(spec, train),
-            make_learner=partial(build, LearnerShare(1, device)),
-            make_share=build,
+            build_learner=partial(_new_learner, spec, train.seed),
             block=_block_spec(spec, params, train.cars_per_collector),
             train=train,
             folder=folder,

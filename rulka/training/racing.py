@@ -306,13 +306,11 @@ class AgentRun:
     def _run_spec(self, initial: Artifact) -> RunSpec:
         sections = self._sections
         spec = self._agent_spec(initial)
-        build = partial(_build_learner, spec, sections, self._folders, self._init_dir, self._table)
         return RunSpec(
             **self._make_cars(),
             make_actor=partial(make_actor, spec),
             make_collecting_actor=collecting_actor(spec, sections.train),
-            make_learner=partial(build, LearnerShare(1, self._device)),
-            make_share=build,
+            build_learner=partial(_build_learner, spec, sections, self._folders, self._init_dir, self._table),
             block=block_spec(sections.observation, sections.train, self._table),
             train=sections.train,
             folder=self.folder,
@@ -388,7 +386,7 @@ def _in_game(make_cars: Callable[..., CarBatch], first: GameLink, collector: int
 def _build_learner(
     spec: AgentSpec, sections: Sections, folders: Folders, init_dir: Path, table: ActionTable, share: LearnerShare
 ) -> Learner:
-    """Builds the learner of a run, or one of several, in whatever process; see `rulka.runtime.specs.MakeShare`.
+    """Builds the learner of a run, or one of several, in whatever process; see `rulka.runtime.specs.BuildLearner`.
 
     Args:
         spec: of the agent.

@@ -33,6 +33,7 @@ from test_exact_resume import ROOT, assert_equal, drive, small_params
 from rulka import device
 from rulka.device import CPU, DeviceError, devices_of_learners
 from rulka.params import Params, read_params
+from rulka.processes import RestartBudget
 from rulka.runtime import connect as connecting
 from rulka.runtime import ranks
 from rulka.runtime.checkpoint import Checkpoints
@@ -194,7 +195,7 @@ def test_one_that_dies_in_an_update_ends_it_and_all_begin_again(
 
 @pytest.mark.slow
 def test_learners_that_keep_parting_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "MAX_RESTARTS", 0)
+    monkeypatch.setattr(connecting, "RestartBudget", lambda window_s: RestartBudget(0, window_s))
     spec = fake_run(tmp_path, learners=2, learner={"fault": f"die:{tmp_path / 'died'}"})
     with pytest.raises(RanksKeepPartingError, match="came apart 1 times within 600 s; the last time learner 1 of 2"):
         train_run(spec)

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 import torch
 from real_run import run_spec
 
-from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
+from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.device import CPU
 from rulka.params import read_params
 from rulka.runtime.acting import InferenceClient, InferencePlace
@@ -69,8 +68,7 @@ def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_step
         }
     )
     spec = run_spec(params, track, tmp_path / "run")
-    agent = spec.make_actor.args[0]
-    return replace(spec, device=device, make_learner=partial(make_learner, agent, 7, device))
+    return replace(spec, device=device)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def run_spec(folder: Path, rewards: RewardParams, num_collectors: int) -> RunSpe
     )
     made = fake_run(folder, num_collectors=num_collectors)
     spec = block_spec(params.observation, train, action_table(params.actions.ticks_per_action))
-    return RunSpec(partial(build_cars, track, race), made.make_actor, made.make_learner, spec, train, folder, "test")
+    return RunSpec(partial(build_cars, track, race), made.make_actor, made.build_learner, spec, train, folder, "test")
 
 
 def gathered(collectors: Collectors) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
