@@ -41,8 +41,7 @@ from rulka.datasets.races import read_meta, track_path
 from rulka.device import CPU
 from rulka.params import NetworkParams, Params, read_params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.acting import LocalActor
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.schedule import Moment
 from rulka.training.parts import block_spec, build_cars

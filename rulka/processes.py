@@ -73,6 +73,21 @@ def cpu_seconds() -> float:
 
 
 @contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of this process's environment while the block runs, for what is started or built there."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
 def interrupts_blocked() -> Iterator[None]:
     """Lets a process started in the block begin with interrupts blocked, where the system can do that.
 

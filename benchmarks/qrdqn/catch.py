@@ -150,7 +150,7 @@ class CatchCars:
     def set_moment(self, moment: Moment) -> None:
         """Changes nothing: the rewards have no schedule."""
 
-    def positions(self) -> None:
+    def cars(self) -> None:
         """Returns nothing: there is no track."""
 
     def state_dict(self) -> None:

@@ -27,7 +27,6 @@ from rulka.stage import interrupt_on_signals
 HOST = "127.0.0.1"
 LOOK_S = 0.5
 DOWN_LIMIT_S = 60.0
-OBJECT_STORE_MB = 512
 LEAST_STORE_MB = 80
 """Ray takes no less."""
 

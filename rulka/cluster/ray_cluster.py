@@ -1,6 +1,6 @@
 """Ray's actors on the nodes of a cluster: started on one node each, called directly, and never restarted by Ray.
 
-Whoever has started an actor watches it, and knows what its end means. `Cluster` is all that other rooms see of Ray.
+Whoever has started an actor watches it, and knows what its end means. This is all that other rooms see of Ray.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rulka.cluster.settings import ClusterError, check_package, split_address
 from rulka.ports import LOOPBACK
@@ -54,58 +54,6 @@ class ActorLostError(Exception):
         self.is_unplaced = is_unplaced
 
 
-class Cluster(Protocol):
-    """A cluster of which this process's machine is a node. References are Ray's: to what a call will return."""
-
-    def nodes(self) -> Sequence[Node]:
-        """Returns the nodes that are there now, always in the same order."""
-        ...
-
-    def num_free_cpus(self) -> int:
-        """Returns how many CPUs of all nodes nobody has taken."""
-        ...
-
-    def start(self, node: Node, num_cpus: int, num_calls: int, kind: type, *arguments: Any) -> Any:
-        """Starts an actor on a node and on no other; returns at once.
-
-        Args:
-            node: where.
-            num_cpus: that it takes.
-            num_calls: how many it answers at the same time, each in a thread.
-            kind: class of the actor.
-            arguments: of its constructor.
-        """
-        ...
-
-    def call(self, actor: Any, method: str, *arguments: Any) -> Any:
-        """Calls a method of an actor and returns a reference to its answer; a reference as argument is opened there."""
-        ...
-
-    def put(self, content: Any) -> Any:
-        """Lays arrays into the object store of this node, once for all calls, and returns a reference to them."""
-        ...
-
-    def wait(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Waits until there is an answer here, or the time is over; returns the references of all that are here."""
-        ...
-
-    def get(self, reference: Any) -> Any:
-        """Returns an answer that is here; its arrays lie in the object store and cannot be written.
-
-        Raises:
-            ActorLostError: if there will be none.
-        """
-        ...
-
-    def end(self, actor: Any) -> None:
-        """Kills an actor, whatever it does; may be called again."""
-        ...
-
-    def close(self) -> None:
-        """Ends all actors and leaves the cluster; may be called again."""
-        ...
-
-
 def load_ray(address: str) -> ModuleType:
     """Imports Ray, which takes a second or two; it tells nobody that it is used.
 
@@ -126,7 +74,7 @@ def load_ray(address: str) -> ModuleType:
 
 
 class RayCluster:
-    """See `Cluster`."""
+    """A cluster of which this machine is a node. References are Ray's: to what a call will return."""
 
     def __init__(self, address: str) -> None:
         """Joins a cluster, of which this machine is a node.
@@ -163,7 +111,7 @@ class RayCluster:
             failures.append(error)
 
     def nodes(self) -> Sequence[Node]:
-        """Returns the nodes that are there now, this process's first."""
+        """Returns the nodes that are there now, always in the same order."""
         found = [_node(each, self._own) for each in self._ray.nodes() if each["Alive"]]
         return sorted(found, key=lambda node: (not node.is_own, node.key))
 
@@ -172,7 +120,15 @@ class RayCluster:
         return int(self._ray.available_resources().get("CPU", 0.0))
 
     def start(self, node: Node, num_cpus: int, num_calls: int, kind: type, *arguments: Any) -> Any:
-        """Starts an actor on a node and on no other."""
+        """Starts an actor on a node and on no other; returns at once.
+
+        Args:
+            node: where.
+            num_cpus: that it takes.
+            num_calls: how many it answers at the same time, each in a thread.
+            kind: class of the actor.
+            arguments: of its constructor.
+        """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         actor = self._ray.remote(
@@ -186,15 +142,15 @@ class RayCluster:
         return actor
 
     def call(self, actor: Any, method: str, *arguments: Any) -> Any:
-        """Calls a method of an actor."""
+        """Calls a method of an actor and returns a reference to its answer; a reference as argument is opened there."""
         return getattr(actor, method).remote(*arguments)
 
     def put(self, content: Any) -> Any:
-        """Lays arrays into the object store of this node; Ray moves them where they are read."""
+        """Lays arrays into the object store of this node, once for all calls, and returns a reference to them."""
         return self._ray.put(content)
 
     def wait(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Waits until there is an answer here, or the time is over."""
+        """Waits until there is an answer here, or the time is over; returns the references of all that are here."""
         if not references:
             time.sleep(timeout_s)
             return []
@@ -204,7 +160,11 @@ class RayCluster:
         return self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
 
     def get(self, reference: Any) -> Any:
-        """Returns an answer that is here."""
+        """Returns an answer that is here; its arrays lie in the object store and cannot be written.
+
+        Raises:
+            ActorLostError: if there will be none.
+        """
         errors = self._ray.exceptions
         try:
             return self._ray.get(reference)
@@ -214,13 +174,13 @@ class RayCluster:
             raise ActorLostError(_first_line(error)) from error
 
     def end(self, actor: Any) -> None:
-        """Kills an actor."""
+        """Kills an actor, whatever it does; may be called again."""
         if actor in self._actors:
             self._actors.remove(actor)
             self._ray.kill(actor, no_restart=True)
 
     def close(self) -> None:
-        """Ends all actors and leaves the cluster."""
+        """Ends all actors and leaves the cluster; may be called again."""
         for actor in list(self._actors):
             self.end(actor)
         self._ray.shutdown()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from rulka.cluster.ray_cluster import Cluster, RayCluster
+from rulka.cluster.ray_cluster import RayCluster
 from rulka.cluster.settings import find_cluster
 from rulka.errors import UserError
 from rulka.experiments.plan import Job, jobs_of
@@ -80,7 +80,7 @@ def run_population(
 
 
 def _helpers(
-    population: Population, file: Path, cluster: Cluster, say: Callable[[str], None]
+    population: Population, file: Path, cluster: RayCluster, say: Callable[[str], None]
 ) -> AbstractContextManager[None]:
     is_serial = population.cells[0].params.train.num_collectors == 0
     dealt = deal(cluster.nodes(), population.file.members, is_serial=is_serial)

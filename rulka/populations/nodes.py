@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rulka.cluster.ray_cluster import ActorLostError, Cluster, Node
+from rulka.cluster.ray_cluster import ActorLostError, Node, RayCluster
 from rulka.processes import start_group
 
 END_GRACE_S = 30.0
@@ -59,7 +59,7 @@ def deal(nodes: Sequence[Node], members: int, *, is_serial: bool) -> list[tuple[
 
 @contextmanager
 def helped(
-    cluster: Cluster, command: Sequence[str], dealt: Sequence[tuple[Node, int]], say: Callable[[str], None]
+    cluster: RayCluster, command: Sequence[str], dealt: Sequence[tuple[Node, int]], say: Callable[[str], None]
 ) -> Iterator[None]:
     """Has further processes at work while the block runs, and says of those that failed.
 

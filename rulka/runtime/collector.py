@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.spec import Decision
+from rulka.agents.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.runtime.messages import RaceEnd
+from rulka.runtime.weights import NO_VERSION
 from rulka.schedule import Moment
 from rulka.step_results import StepResult
 
@@ -66,7 +67,7 @@ class CarBatch(Protocol):
 
 
 class ActingPolicy(Protocol):
-    """Chooses actions: an actor of the agent, or somebody who asks one elsewhere; see `rulka.runtime.acting`."""
+    """Chooses actions: an actor of the agent, or somebody who asks one elsewhere; see `rulka.runtime.central`."""
 
     @property
     def version(self) -> int:
@@ -84,6 +85,29 @@ class ActingPolicy(Protocol):
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the run has come, for schedules."""
         ...
+
+
+class LocalActor:
+    """An actor, and the version of the weights that it acts with."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.version = NO_VERSION
+        self.set_moment = actor.set_moment
+        self.state_dict, self.load_state_dict = actor.state_dict, actor.load_state_dict
+        self._actor = actor
+
+    def ask(self, image: Tensor, floats: Tensor) -> None:
+        """Decides at once, exploring: image [N, L, H, W] uint8, floats [N, F] float32."""
+        self._decision = self._actor.act(image, floats, explore=True)
+
+    def answer(self) -> Decision:
+        """Returns what was decided."""
+        return self._decision
+
+    def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copies weights into the actor."""
+        self._actor.load_network(tensors)
+        self.version = version
 
 
 class CarGroup(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,9 +21,8 @@ import numpy as np
 from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
-from rulka.runtime.acting import LocalActor
 from rulka.runtime.central import CentralInference, request_bytes
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
@@ -36,10 +35,6 @@ from rulka.schedule import Moment
 
 SLOTS_PER_COLLECTOR = 3
 """One being filled, one waiting to be filled, one being read."""
-
-
-_Place = tuple[int, int]
-"""Collector and slot."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,71 @@ class SerialCollectors(Collectors):
         self._collector.close()
 
 
-class CollectorProcesses(Collectors):
+@dataclass(eq=False)
+class Permission:
+    """For one block.
+
+    Attributes:
+        to: number of whoever may fill it.
+        delivery: the block, once it has come.
+    """
+
+    to: int
+    delivery: Delivery | None = None
+
+
+class PermittedCollectors(Collectors):
+    """Collectors outside of this process: each fills a block by permission, and blocks come in that order."""
+
+    def __init__(self, spec: RunSpec, env_steps: int) -> None:
+        """Begins after so many environment steps."""
+        self._spec, self._env_steps = spec, env_steps
+        self._given_out: deque[Permission] = deque()
+
+    @property
+    def num_under_way(self) -> int:
+        """Blocks that were given out and have not been handed to the learner."""
+        return len(self._given_out)
+
+    def collect(
+        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
+    ) -> list[Delivery]:
+        """Gives out blocks, waits for a filled one, and returns those whose turn it is."""
+        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
+        self._hear(timeout_s)
+        deliveries = []
+        while self._given_out and (delivery := self._given_out[0].delivery) is not None:
+            self._given_out.popleft()
+            deliveries.append(delivery)
+        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
+        return deliveries
+
+    def _give_out(self, num_allowed_env_steps: int, budget_share: float, env_steps_elsewhere: int) -> None:
+        while self._env_steps < num_allowed_env_steps:
+            permission = self._permit(Moment(self._env_steps + env_steps_elsewhere, budget_share))
+            if permission is None:
+                return
+            self._given_out.append(permission)
+            self._env_steps += self._spec.block.num_env_steps
+
+    @abstractmethod
+    def _permit(self, moment: Moment) -> Permission | None:
+        """Permits a block to whoever has the fewest to fill; None if nobody may have another."""
+
+    @abstractmethod
+    def _hear(self, timeout_s: float) -> None:
+        """Waits until something is heard, notes filled blocks in their permissions, and replaces whoever is gone."""
+
+    def _take_back(self, number: int) -> int:
+        """Takes back what somebody who is gone was permitted and did not fill; returns how many blocks."""
+        unfilled = [each for each in self._given_out if each.to == number and each.delivery is None]
+        for permission in unfilled:
+            self._given_out.remove(permission)
+        self._env_steps -= len(unfilled) * self._spec.block.num_env_steps
+        return len(unfilled)
+
+
+class CollectorProcesses(PermittedCollectors):
     """Collectors in processes of their own, with shared memory between them and the learner."""
 
     def __init__(
@@ -204,7 +263,8 @@ class CollectorProcesses(Collectors):
             SharedMemoryError: if there is too little shared memory.
         """
         count = spec.train.num_collectors
-        self._spec, self._num_starts, self._env_steps = spec, num_starts, env_steps
+        super().__init__(spec, env_steps)
+        self._num_starts = num_starts
         remove_left_memory(spec.folder)
         layout = layout_of(tensors)
         # The first learner looks before any other has begun.
@@ -212,9 +272,7 @@ class CollectorProcesses(Collectors):
         self._weights = SharedWeights.create(layout)
         self._blocks = [SharedBlocks.create(spec.block, SLOTS_PER_COLLECTOR) for _ in range(count)]
         self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
-        self._under_way: list[set[int]] = [set() for _ in range(count)]
-        self._given_out: deque[_Place] = deque()
-        self._filled: dict[_Place, BlockFilled] = {}
+        self._under_way: list[dict[int, Permission]] = [{} for _ in range(count)]
         self._num_given = [0] * count
         self._inference = None
         if spec.train.inference == "central":
@@ -240,11 +298,6 @@ class CollectorProcesses(Collectors):
         return self._supervisor.num_restarts + sum(part.num_restarts for part in self._beside)
 
     @property
-    def num_under_way(self) -> int:
-        """Blocks that were given out and have not been handed to the learner."""
-        return len(self._given_out)
-
-    @property
     def pids(self) -> list[int]:
         """Process ids, by collector."""
         return self._supervisor.pids
@@ -253,22 +306,6 @@ class CollectorProcesses(Collectors):
         """Writes weights into shared memory."""
         self._weight_bytes += num_bytes_of(tensors)
         self._weights.publish(version, tensors)
-
-    def collect(
-        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
-    ) -> list[Delivery]:
-        """Gives out blocks, waits for a filled one, and returns those whose turn it is."""
-        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
-        if self._inference is not None:
-            self._inference.look_after()
-        for index, facts in self._supervisor.receive(timeout_s):
-            assert isinstance(facts, BlockFilled)
-            self._under_way[index].remove(facts.slot)
-            self._filled[index, facts.slot] = facts
-        self._supervisor.replace_dead()  # after noting what they had finished
-        deliveries = list(self._in_turn())
-        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
-        return deliveries
 
     def release(self, delivery: Delivery) -> None:
         """Poisons the slot, so that a half-filled block will be noticed, and frees it."""
@@ -291,45 +328,43 @@ class CollectorProcesses(Collectors):
             self._weights.close()
             remove_left_memory(self._spec.folder)
 
-    def _give_out(self, num_allowed_env_steps: int, budget_share: float, env_steps_elsewhere: int) -> None:
-        while self._env_steps < num_allowed_env_steps:
-            able = [index for index, free in enumerate(self._free) if free]
-            if not able:
-                return
-            index = min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
-            self._num_given[index] += 1
-            slot = min(self._free[index])
-            self._free[index].remove(slot)
-            self._under_way[index].add(slot)
-            self._given_out.append((index, slot))
-            self._supervisor.send(index, Fill(slot, Moment(self._env_steps + env_steps_elsewhere, budget_share)))
-            self._env_steps += self._spec.block.num_env_steps
+    def _permit(self, moment: Moment) -> Permission | None:
+        able = [index for index, free in enumerate(self._free) if free]
+        if not able:
+            return None
+        index = min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
+        self._num_given[index] += 1
+        slot = min(self._free[index])
+        self._free[index].remove(slot)
+        self._under_way[index][slot] = permission = Permission(index)
+        self._supervisor.send(index, Fill(slot, moment))
+        return permission
 
-    def _in_turn(self) -> Iterator[Delivery]:
-        while self._given_out and self._given_out[0] in self._filled:
-            index, slot = place = self._given_out.popleft()
-            block = self._blocks[index][slot]
+    def _hear(self, timeout_s: float) -> None:
+        if self._inference is not None:
+            self._inference.look_after()
+        for index, facts in self._supervisor.receive(timeout_s):
+            assert isinstance(facts, BlockFilled)
+            block = self._blocks[index][facts.slot]
             check_written(block)
-            yield Delivery(index, block, self._filled.pop(place))
+            self._under_way[index].pop(facts.slot).delivery = Delivery(index, block, facts)
+        self._supervisor.replace_dead()  # after noting what they had finished
 
     def _forget(self, index: int) -> None:
         """Takes back what a collector was allowed to do and did not do before it died."""
+        self._take_back(index)
         for slot in self._under_way[index]:
             self._blocks[index].poison(slot)
-            self._given_out.remove((index, slot))
-            self._env_steps -= self._spec.block.num_env_steps
-        self._free[index] |= self._under_way[index]
-        self._under_way[index] = set()
+        self._free[index] |= self._under_way[index].keys()
+        self._under_way[index] = {}
         if self._inference is not None:
             self._inference.forget_collector(index)
 
     def _worker_spec(self, index: int, num_restarts: int) -> WorkerSpec:
         return WorkerSpec(
             collector=collector_spec(self._spec, index, self._num_starts, num_restarts),
-            blocks_name=self._blocks[index].name,
-            num_slots=SLOTS_PER_COLLECTOR,
-            weights_name=self._weights.name,
-            weights_layout=self._weights.layout,
+            blocks=self._blocks[index],
+            weights=self._weights,
             inference=None if self._inference is None else self._inference.places_of(index, num_restarts),
         )
 

@@ -14,52 +14,15 @@
     |          stops processes)   +=========== SharedWeights ====================== version, tensors          |
     +--------------------------------------------------------------+      +------------------------------------+
 
-A version on its way to `SharedWeights` passes the `Quantiser`, which `train.acting_precision` may have take fewer bits.
-`==` is shared memory, `--` are messages. With `train.inference: central` actors live in processes of their own, the
-policy workers (`rulka.runtime.inference`), which the collectors ask, collector k the worker k mod W; while one group
-of a collector's cars waits for its answer, the next one drives:
+`==` is shared memory, `--` are messages. A version on its way to `SharedWeights` passes the `Quantiser`, which
+`train.acting_precision` may have take fewer bits. What can take the place of a part is built by one function, whose
+docstring has its picture:
 
-    +------ process of collector k ------+             +-- process of policy worker k mod W --+
-    |                                    |    pipe     |                                      |
-    |   Collector = groups of cars ------------------------ Request, Response --> actor       |
-    |      |                             |             |                          ^    ^      |
-    |      +===== request slot of each group =====================================+    |      |
-    |                                    |             |               SharedWeights ==+      |
-    +------------------------------------+             +--------------------------------------+
-
-A learner of two halves (PQL with `pql.policy_process`) has the other one in a process of its own, which is shown what
-collectors saw and learns as far as it is permitted to:
-
-    +------ process of the stage ------+            +---- process of the other half ----+
-    |                                  |    pipe    |                                   |
-    |  Learner --- OtherHalfProcess --- Show, Permit, Stop ---->  Half                  |
-    |                  |       ^ ^   <--- Seen, Taught, Heartbeat, Failed               |
-    |       Supervisor +       | +====== SharedBlocks =========== frames, floats        |
-    |                          +==== SharedWeights, one each way =====                  |
-    +----------------------------------+            +-----------------------------------+
-
-With `train.cluster: ray` the right-hand side is on nodes of a Ray cluster, a host on each, which has the collectors of
-that node; a permission is a call of the host, and its answer the block (`rulka.runtime.hosts`, `rulka.runtime.host`):
-
-    +------ process of the stage ------+            +--------- host, an actor of Ray ---------+
-    |                                  |    Ray     |                                         |
-    |  Rank --- HostCollectors ------- fill, load, alive --> Host --- CollectorProcesses      |
-    |                                  <-- answers          |             |  as above         |
-    +----------------------------------+            +-----------------------------------------+
-
-With `train.num_collectors: 0` the `SerialCollectors` take the place of the right-hand side, in this process, and a run
-repeats bit by bit.
-
-With `train.learners: N` there are as many learners, which learn as one: each has collectors of its own and all of the
-right-hand side, and every rank calls the methods that the loop calls on its own (`rulka.runtime.ranks`). When one is
-gone, all of them begin again at the last checkpoint:
-
-    +---------- process of the stage ----------+                     +-- process of learner k, from 1 on --+
-    |                                          |  torch.distributed  |                                     |
-    |   LearnerLoop -- Rank 0      RankProcesses --- method, arguments ---> Rank k = Learner, and           |
-    |                   |                  <-------- answers         |      CollectorProcesses              |
-    |                Learner ===================== gradients =============== Learner                        |
-    +------------------------------------------+                     +-------------------------------------+
+    _in_this_process    train.num_collectors: 0     no right-hand side, and a run repeats bit by bit
+    _in_processes       train.cluster: none         the picture above
+    _on_hosts           train.cluster: ray          the right-hand side on the nodes of a Ray cluster
+    _other_half         pql.policy_process          half of the learner in a process of its own
+    _other_ranks        train.learners: N           several learners that learn as one
 """
 
 from __future__ import annotations
@@ -84,7 +47,6 @@ from rulka.cluster.settings import find_cluster
 from rulka.device import weights_on_host
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
-from rulka.params import TrainParams
 from rulka.processes import REBUILDING_WINDOW_S, RestartBudget
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors, driven_block
@@ -136,7 +98,8 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
         if size > 1:
             newest = checkpoints.files()[0] if saved else None
             others = _other_ranks(spec, rank.learner.precision, newest, state.num_starts, stop, stack)
-        checks = Checks(*(_greedy_check(spec, num_cars, stop) for num_cars in _check_sizes(spec.train)))
+        num_last = spec.final_check_cars or spec.train.final_check_races
+        checks = Checks(*(_greedy_check(spec, num_cars, stop) for num_cars in (spec.train.check_races, num_last)))
         for check in checks:
             stack.callback(check.close)
         num_bytes = saved["metrics_bytes"] if saved else 0
@@ -177,37 +140,82 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
         quantiser.load_state_dict(saved["quantiser"])
     if quantiser.needs_frames:
         quantiser.observe(driven_block(spec, tensors))
-    published = quantiser.quantise(learner.version, tensors) if spec.train.num_collectors else {}
-    collectors = _collectors(spec, published, learner, num_starts, stack)
+    if not spec.train.num_collectors:
+        collectors = _in_this_process(spec, learner, num_starts, stack)
+    else:
+        build = _on_hosts if spec.train.cluster == "ray" else _in_processes
+        collectors = build(spec, learner, quantiser.quantise(learner.version, tensors), num_starts, stack)
     if saved and saved["collectors"] is not None:
         collectors.load_state_dict(saved["collectors"])
     return Rank(spec, learner, quantiser, collectors, experience)
 
 
-def _collectors(
-    spec: RunSpec, published: Mapping[str, Tensor], learner: Learner, num_starts: int, stack: ExitStack
+def _in_this_process(spec: RunSpec, learner: Learner, num_starts: int, stack: ExitStack) -> Collectors:
+    """Builds one collector here, which drives while the learner waits."""
+    collectors = SerialCollectors(spec, learner.num_env_steps, num_starts)
+    stack.callback(collectors.stop)
+    return collectors
+
+
+def _in_processes(
+    spec: RunSpec, learner: Learner, version: Mapping[str, Tensor], num_starts: int, stack: ExitStack
 ) -> Collectors:
-    """Builds and starts a rank's source of experience: in this process, in processes beside it, or on other nodes."""
-    env_steps = learner.num_env_steps
-    if not spec.train.num_collectors:
-        serial = SerialCollectors(spec, env_steps, num_starts)
-        stack.callback(serial.stop)
-        return serial
+    """Starts collectors in processes of this machine.
+
+    With `train.inference: central` actors live in processes of their own, the policy workers (`rulka.runtime.central`),
+    which the collectors ask, collector k the worker k mod W; while one group of a collector's cars waits for its
+    answer, the next one drives:
+
+        +------ process of collector k ------+             +-- process of policy worker k mod W --+
+        |                                    |    pipe     |                                      |
+        |   Collector = groups of cars ------------------------ Request, Response --> actor       |
+        |      |                             |             |                          ^    ^      |
+        |      +===== request slot of each group =====================================+    |      |
+        |                                    |             |               SharedWeights ==+      |
+        +------------------------------------+             +--------------------------------------+
+    """
     half = _other_half(spec, learner, stack)
-    collectors: CollectorProcesses | HostCollectors
-    if spec.train.cluster == "ray":
-        cluster = RayCluster(find_cluster())
-        stack.callback(cluster.close)
-        collectors = HostCollectors(spec, published, env_steps, num_starts, cluster, other_half=half)
-    else:
-        collectors = CollectorProcesses(spec, published, env_steps, num_starts, other_half=half)
+    collectors = CollectorProcesses(spec, version, learner.num_env_steps, num_starts, other_half=half)
+    stack.callback(collectors.stop)
+    collectors.start()
+    return collectors
+
+
+def _on_hosts(
+    spec: RunSpec, learner: Learner, version: Mapping[str, Tensor], num_starts: int, stack: ExitStack
+) -> Collectors:
+    """Starts a host on each node of a Ray cluster, with the collectors of that node.
+
+    A permission is a call of the host, and its answer the block (`rulka.runtime.hosts`, `rulka.runtime.host`):
+
+        +------ process of the stage ------+            +--------- host, an actor of Ray ---------+
+        |                                  |    Ray     |                                         |
+        |  Rank --- HostCollectors ------- fill, load, alive --> Host --- CollectorProcesses      |
+        |                                  <-- answers          |             |  as above         |
+        +----------------------------------+            +-----------------------------------------+
+    """
+    half = _other_half(spec, learner, stack)
+    cluster = RayCluster(find_cluster())
+    stack.callback(cluster.close)
+    collectors = HostCollectors(spec, version, learner.num_env_steps, num_starts, cluster, other_half=half)
     stack.callback(collectors.stop)
     collectors.start()
     return collectors
 
 
 def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:
-    """Returns the way to the other half of a learner that has one elsewhere; its process is not started yet."""
+    """Parts a learner of two halves, if it is to be; the collectors start and end the process of the other one.
+
+    It is shown what collectors saw and learns as far as it is permitted to:
+
+        +------ process of the stage ------+            +---- process of the other half ----+
+        |                                  |    pipe    |                                   |
+        |  Learner --- OtherHalfProcess --- Show, Permit, Stop ---->  Half                  |
+        |                  |       ^ ^   <--- Seen, Taught, Heartbeat, Failed               |
+        |       Supervisor +       | +====== SharedBlocks =========== frames, floats        |
+        |                          +==== SharedWeights, one each way =====                  |
+        +----------------------------------+            +-----------------------------------+
+    """
     if not isinstance(learner, LearnsInHalves) or learner.make_half() is None:
         return None
     half = OtherHalfProcess(learner, spec.block)
@@ -219,7 +227,18 @@ def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfP
 def _other_ranks(
     spec: RunSpec, precision: Precision, newest: Path | None, num_starts: int, stop: StopSignals, stack: ExitStack
 ) -> RankProcesses:
-    """Starts all learners but the first and connects them with it; they go on from the newest checkpoint."""
+    """Starts all learners but the first and connects them with it; they go on from the newest checkpoint.
+
+    Each has collectors of its own and all of the right-hand side, and every rank calls the methods that the loop calls
+    on its own (`rulka.runtime.ranks`). When one is gone, all of them begin again at the last checkpoint:
+
+        +---------- process of the stage ----------+                     +-- process of learner k, from 1 on --+
+        |                                          |  torch.distributed  |                                     |
+        |   LearnerLoop -- Rank 0      RankProcesses --- method, arguments ---> Rank k = Learner, and           |
+        |                   |                  <-------- answers         |      CollectorProcesses              |
+        |                Learner ===================== gradients =============== Learner                        |
+        +------------------------------------------+                     +-------------------------------------+
+    """
     runs = [spec.of_rank(rank, precision) for rank in range(1, spec.train.learners)]
     others = RankProcesses(runs, build_rank, spec.folder, newest, num_starts)
     stack.callback(others.stop)
@@ -245,11 +264,6 @@ def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[
     except DamagedExperienceError as error:
         _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)
     learner.forget_experience()
-
-
-def _check_sizes(train: TrainParams) -> tuple[int, int]:
-    """Returns how many cars race side by side in the greedy checks, and in the last choice; a game has one."""
-    return train.check_races, train.check_races if train.environment == "game" else train.final_check_races
 
 
 def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals) -> GreedyCheck:

@@ -40,10 +40,10 @@ from rulka.errors import UserError
 from rulka.provenance import code_version, hash_json
 from rulka.runtime.collectors import CollectorProcesses, Collectors
 from rulka.runtime.messages import BlockFilled, InferenceTimes
-from rulka.runtime.process import HEARTBEAT_S
 from rulka.runtime.run_lock import LOCK_FILE, RunInUseError, locked
 from rulka.runtime.shared_memory import LIST_FILE, remove_left_memory
 from rulka.runtime.specs import LearnerShare, RunSpec
+from rulka.runtime.supervisor import HEARTBEAT_S
 from rulka.runtime.weights import NO_VERSION, WeightsLayout, checksum, views
 from rulka.schedule import Moment
 

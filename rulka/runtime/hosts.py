@@ -16,8 +16,7 @@ import pickle
 import time
 import uuid
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -26,19 +25,18 @@ import numpy as np
 from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock
-from rulka.cluster.ray_cluster import ActorLostError, Cluster, Node
+from rulka.cluster.ray_cluster import ActorLostError, Node, RayCluster
 from rulka.cluster.settings import ClusterError
 from rulka.params import TrainParams
 from rulka.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
 from rulka.provenance import code_version
-from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, Collectors, Delivery
+from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, Delivery, Permission, PermittedCollectors
 from rulka.runtime.host import Alive, Filled, Host, HostFailed, HostSpec, Place, contract_of, part_of_run
 from rulka.runtime.messages import InferenceTimes
 from rulka.runtime.other_half import OtherHalfProcess
-from rulka.runtime.process import HEARTBEAT_S
 from rulka.runtime.shared_memory import note_memory, remove_left_memory
 from rulka.runtime.specs import RunSpec
-from rulka.runtime.supervisor import SILENCE_LIMIT_S, WorkerCrashError
+from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, WorkerCrashError
 from rulka.runtime.weights import NO_VERSION, checksum, fill, layout_of, views
 from rulka.schedule import Moment
 
@@ -102,14 +100,6 @@ class HostShare:
     first_collector: int
     num_collectors: int
     policy_workers: int
-
-
-@dataclass(eq=False)
-class _Permission:
-    """For one block; `filled` is there when it has come."""
-
-    host: _Host
-    filled: tuple[Filled, ExperienceBlock] | None = None
 
 
 @dataclass(eq=False)
@@ -181,7 +171,7 @@ class _Host:
         return self.num_under_way / self.share.num_collectors, self.num_ever / self.share.num_collectors
 
 
-class HostCollectors(Collectors):
+class HostCollectors(PermittedCollectors):
     """Collectors of hosts on several nodes; see `rulka.runtime.collectors.Collectors`.
 
     Attributes:
@@ -194,7 +184,7 @@ class HostCollectors(Collectors):
         tensors: Mapping[str, Tensor],
         env_steps: int,
         num_starts: int,
-        cluster: Cluster,
+        cluster: RayCluster,
         other_half: OtherHalfProcess | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -212,7 +202,8 @@ class HostCollectors(Collectors):
         Raises:
             ClusterTooSmallError: if the cluster has too little for the run.
         """
-        self._spec, self._num_starts, self._env_steps, self._cluster = spec, num_starts, env_steps, cluster
+        super().__init__(spec, env_steps)
+        self._num_starts, self._cluster = num_starts, cluster
         self._limits, self._half = limits or Limits(), other_half
         self._layout = layout_of(tensors)
         self._code, self._contract = code_version(), contract_of(spec.block, self._layout)
@@ -224,7 +215,6 @@ class HostCollectors(Collectors):
         check_stores(plan, own, block_bytes, VERSIONS_UNDER_WAY * self._layout.num_bytes)
         self.hosts = [_Host(share, node) for share, node in plan]
         self._host_of = [host for host in self.hosts for _ in range(host.share.num_collectors)]
-        self._given_out: deque[_Permission] = deque()
         self._newest: tuple[int, int, Any] | None = None
         self._num_restarts = 0
         self._inference: list[InferenceTimes] = []
@@ -250,11 +240,6 @@ class HostCollectors(Collectors):
         return self._num_restarts + inner + (0 if self._half is None else self._half.num_restarts)
 
     @property
-    def num_under_way(self) -> int:
-        """Blocks that were given out and have not been handed to the learner."""
-        return len(self._given_out)
-
-    @property
     def cpu_seconds_elsewhere(self) -> float:
         """Time that hosts and their collectors had on processors, as far as they have said so."""
         return sum(host.cpu_s + host.latest.cpu_s for host in self.hosts)
@@ -271,23 +256,6 @@ class HostCollectors(Collectors):
         self._newest = version, checksum(version, content.data), self._cluster.put(content)
         for host in self.hosts:
             self._send_weights(host)
-
-    def collect(
-        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
-    ) -> list[Delivery]:
-        """Gives out blocks, waits for a filled one, and returns those whose turn it is.
-
-        Raises:
-            HostRefusedError: if a host that the run begins with does not fit.
-            HostsLostError: if no node is left, and none has come for too long.
-            WorkerCrashError: if a host ended by an error of its own, or is lost too often.
-        """
-        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
-        self._hear(timeout_s)
-        self._look_after()
-        deliveries = list(self._in_turn())
-        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
-        return deliveries
 
     def release(self, delivery: Delivery) -> None:
         """Lets go of a block; its memory is free as soon as nobody has a view of it."""
@@ -345,7 +313,13 @@ class HostCollectors(Collectors):
         self._send_weights(host)
 
     def _hear(self, timeout_s: float) -> None:
-        """Waits until there is an answer or the time is over, and takes all that are there."""
+        """Waits for an answer, takes all that are there, and starts hosts again that are lost.
+
+        Raises:
+            HostRefusedError: if a host that the run begins with does not fit.
+            HostsLostError: if no node is left, and none has come for too long.
+            WorkerCrashError: if a host ended by an error of its own, or is lost too often.
+        """
         for host in self.hosts:
             if host.state == "working" and time.monotonic() - host.asked_s > HEARTBEAT_S:
                 host.asked_s = time.monotonic()
@@ -370,6 +344,7 @@ class HostCollectors(Collectors):
         for host, error in lost.values():  # after what it had answered before
             if host.is_started:
                 self._lose(host, f"is gone: {error}", is_unplaced=error.is_unplaced)
+        self._look_after()
 
     def _note(self, host: _Host, answer: Alive) -> None:
         host.latest = answer
@@ -419,11 +394,7 @@ class HostCollectors(Collectors):
         host.state = state
         host.cpu_s, host.num_inner = host.cpu_s + host.latest.cpu_s, host.num_inner + host.latest.num_restarts
         host.latest = Alive()
-        unfilled = [each for each in self._given_out if each.host is host and each.filled is None]
-        for permission in unfilled:
-            self._given_out.remove(permission)
-        host.num_held -= len(unfilled)
-        self._env_steps -= len(unfilled) * self._spec.block.num_env_steps
+        host.num_held -= self._take_back(host.share.number)
 
     def _lose(self, host: _Host, reason: str, *, is_unplaced: bool = False) -> None:
         self._end(host, "away")
@@ -481,26 +452,22 @@ class HostCollectors(Collectors):
             _LOGGER.warning("%s; it is sent again", said)
         self._send_weights(host)
 
-    def _give_out(self, num_allowed_env_steps: int, budget_share: float, env_steps_elsewhere: int) -> None:
-        if self._newest is None:
-            return
-        while self._env_steps < num_allowed_env_steps:
-            able = [host for host in self.hosts if host.has_room]
-            if not able:
-                return
-            host = min(able, key=lambda each: each.load)
-            permission = _Permission(host)
-            self._given_out.append(permission)
-            moment = Moment(self._env_steps + env_steps_elsewhere, budget_share)
-            take = partial(self._take_filled, permission)
-            self._call(host, take, "fill", host.num_given, moment, self._newest[0])
-            host.num_given, host.num_ever = host.num_given + 1, host.num_ever + 1
-            host.num_under_way, host.num_held = host.num_under_way + 1, host.num_held + 1
-            self._env_steps += self._spec.block.num_env_steps
+    def _permit(self, moment: Moment) -> Permission | None:
+        able = [host for host in self.hosts if host.has_room]
+        if not able or self._newest is None:
+            return None
+        host = min(able, key=lambda each: each.load)
+        permission = Permission(host.share.number)
+        take = partial(self._take_filled, host, permission)
+        self._call(host, take, "fill", host.num_given, moment, self._newest[0])
+        host.num_given, host.num_ever = host.num_given + 1, host.num_ever + 1
+        host.num_under_way, host.num_held = host.num_under_way + 1, host.num_held + 1
+        return permission
 
-    def _take_filled(self, permission: _Permission, filled: Filled) -> None:
-        permission.host.num_under_way -= 1
-        permission.filled = filled, self._block(filled.arrays)
+    def _take_filled(self, host: _Host, permission: Permission, filled: Filled) -> None:
+        host.num_under_way -= 1
+        collector = host.share.first_collector + filled.collector
+        permission.delivery = Delivery(collector, self._block(filled.arrays), filled.facts)
 
     def _block(self, arrays: Mapping[str, Any]) -> ExperienceBlock:
         """Lays a block over arrays that came; they are what was agreed, or nothing is learned from them."""
@@ -511,13 +478,6 @@ class HostCollectors(Collectors):
                 message = f"{name!r} of a block that came is {found.dtype} {found.shape}, agreed was {shape}"
                 raise WorkerCrashError(message)
         return ExperienceBlock(spec, **arrays)
-
-    def _in_turn(self) -> Iterator[Delivery]:
-        while self._given_out and self._given_out[0].filled is not None:
-            permission = self._given_out.popleft()
-            assert permission.filled is not None
-            filled, block = permission.filled
-            yield Delivery(permission.host.share.first_collector + filled.collector, block, filled.facts)
 
 
 def _difference(what: str, found: Mapping[str, str], expected: Mapping[str, str]) -> str:

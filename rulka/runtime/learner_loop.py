@@ -386,7 +386,7 @@ class LearnerLoop:
         tensors = weights_on_host(self._learner.racer)
         result = self._checks.now.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
         self.best.offer(self.state.env_steps, result, tensors)
-        if self.spec.num_tracks == 1:  # on several, the fastest race is but one on the shortest
+        if self.spec.keeps_record:
             self.records.offer(self._checks.now, tensors, self.state.env_steps, result)
         self.state.checked_version = self._learner.version
         self._last_check = _named_check(result)

@@ -12,13 +12,12 @@ in the run's folder, and listen on this machine alone.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import re
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.queues import SimpleQueue
@@ -40,12 +39,12 @@ from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.ranks import Ranks
 from rulka.device import CPU, choose_device
 from rulka.errors import UserError
-from rulka.processes import STOP_GRACE_S, end_with_parent, interrupts_blocked
+from rulka.processes import STOP_GRACE_S, end_with_parent, environment, interrupts_blocked
 from rulka.runtime.checkpoint import load_checkpoint
 from rulka.runtime.rank import Rank
 from rulka.runtime.shared_memory import remove_left_memory
 from rulka.runtime.specs import RANKS_FOLDER, RunSpec, rank_folder
-from rulka.runtime.supervisor import SILENCE_LIMIT_S, one_thread_each
+from rulka.runtime.supervisor import ONE_THREAD, SILENCE_LIMIT_S
 
 EXCHANGE_LIMIT_S = 60.0
 """Longest wait for other ranks within an update, and until all of them have met: who is later than that is gone."""
@@ -57,7 +56,6 @@ MEETING_FILE = "meeting"
 _LOOK_S = 0.5
 _FOR_EVER = timedelta(days=365)
 """The other ranks wait so long for the first one: it may be at its greedy races, and they end with it."""
-_INTERFACE_VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
 
 BuildRank = Callable[[RunSpec, Mapping[str, Any] | None, int, ExitStack, Ranks], Rank]
 """Builds a rank in its process, see `rulka.runtime.connect.build_rank`."""
@@ -224,7 +222,7 @@ class RankProcesses:
         threads = torch.get_num_threads()
         news, may_meet = context.SimpleQueue(), context.Event()
         self._start = _Start(runs, build, meeting, checkpoint, num_starts, threads, news, may_meet)
-        with one_thread_each(), interrupts_blocked():
+        with environment(ONE_THREAD), interrupts_blocked():
             processes = start_processes(run_rank, (self._start,), len(runs), join=False)
         assert processes is not None, "torch waits for their end only if it is asked to"
         self._processes = processes
@@ -396,22 +394,12 @@ def _forget_group() -> None:
         dist.destroy_process_group()
 
 
-@contextmanager
-def _loopback_only() -> Iterator[None]:
+def _loopback_only() -> AbstractContextManager[None]:
     """Lets groups that are formed in the block listen on this machine alone.
 
     torch's default is the interface of the host's name, which others reach.
     """
-    before = {name: os.environ.get(name) for name in _INTERFACE_VARIABLES.values()}
-    os.environ.update(dict.fromkeys(before, _loopback()))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return environment(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()))
 
 
 def _loopback() -> str:

@@ -79,7 +79,8 @@ class RunSpec:
         label: for the progress display.
         make_collector_cars: returns what builds the environment of the collector of a number, where each has a place
             of its own, as in a game or on several tracks; None lets `make_cars` build them all.
-        num_tracks: how many are raced on; the fastest race is kept where there is one.
+        keeps_record: whether the fastest greedy race is kept; where races are of several tracks, it says little.
+        final_check_cars: that race side by side in the last choice; None lets all `train.final_check_races` do.
         is_by_return: whether weights are chosen by the return of their greedy episodes, where there is no finish.
         device: where the learner, central inference and the greedy checks run; collectors that choose actions
             themselves stay on the CPU.
@@ -99,7 +100,8 @@ class RunSpec:
     folder: Path
     label: str
     make_collector_cars: Callable[[int], MakeCars] | None = None
-    num_tracks: int = 1
+    keeps_record: bool = True
+    final_check_cars: int | None = None
     is_by_return: bool = False
     device: torch.device = CPU
     make_collecting_actor: MakeActor | None = None

@@ -1,4 +1,4 @@
-"""Starts, watches, restarts and stops the processes of a run; nothing else does.
+"""Starts, watches, restarts and stops the processes of a run, whose work each begins and ends by `work_for_learner`.
 
 A process that ends, or is silent for too long, is started again in its place. One that crashes too often in a
 minute ends the run with its traceback.
@@ -10,14 +10,17 @@ import logging
 import multiprocessing
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from typing import Any, NoReturn, Protocol, cast
 
-from rulka.processes import STOP_GRACE_S, RestartBudget, interrupts_blocked
+import torch
+
+from rulka.processes import STOP_GRACE_S, RestartBudget, end_with_parent, environment, interrupts_blocked
 from rulka.runtime.messages import (
     BlockFilled,
     Failed,
@@ -30,9 +33,12 @@ from rulka.runtime.messages import (
     ToWorker,
 )
 
+HEARTBEAT_S = 1.0
+"""Time between heartbeats."""
 SILENCE_LIMIT_S = 120.0
 """Longer than compiling and importing take on a busy machine: a wait that long is no work any more."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+ONE_THREAD: dict[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+"""Environment of a process that computes with one thread, whatever its libraries would take."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -159,7 +165,7 @@ class Supervisor:
         spec = self._make_spec(index, num_starts)
         name = f"rulka-{self._title}-{index}"
         process = self._context.Process(target=self._run, args=(spec, theirs), name=name, daemon=True)
-        with one_thread_each(), interrupts_blocked():
+        with environment(ONE_THREAD), interrupts_blocked():
             process.start()
         theirs.close()  # or the pipe would stay open when the process is gone
         return process, ours
@@ -227,16 +233,32 @@ def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | 
         process.join(max(0.0, give_up_s - time.monotonic()))
 
 
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Lets a process started in the block compute with one thread, whatever its libraries would take."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+class Work(Protocol):
+    """What such a process is there for."""
+
+    def run(self) -> None:
+        """Works until told to stop; raises EOFError or ConnectionError when the learner is gone."""
+        ...
+
+
+def work_for_learner(connection: Connection, build: Callable[[], Work]) -> NoReturn:
+    """Builds the work of this process, runs it, tells the learner what goes wrong, and ends the process.
+
+    Args:
+        connection: to the learner, whose process is the parent; when either ends, this process does too.
+        build: makes the work, in this process.
+    """
+    end_with_parent()
+    torch.set_num_threads(1)
+    code = 0
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        work = build()
+        work.run()
+    except (EOFError, ConnectionError):
+        code = 1
+    except Exception:
+        with suppress(ConnectionError):
+            connection.send(Failed(traceback.format_exc()))
+        code = 1
+    # There is nothing to tidy up, and views into shared memory would complain if one tried: `work` lives until here.
+    os._exit(code)

@@ -270,6 +270,7 @@ class AgentRun:
         return replace(
             spec,
             make_cars=partial(make_cars, first.instance(last)),
+            final_check_cars=spec.train.check_races,  # a game has one car
             make_collector_cars=partial(_in_game, make_cars, first),
         )
 
@@ -300,7 +301,7 @@ class AgentRun:
         return {
             "make_cars": partial(build_cars_on_tracks, tracks, settings),
             "make_collector_cars": partial(_in_turn, make_cars),
-            "num_tracks": len(files),
+            "keeps_record": False,  # the fastest race is but one on the shortest track
         }
 
     def _run_spec(self, initial: Artifact) -> RunSpec:

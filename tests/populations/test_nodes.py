@@ -24,7 +24,7 @@ def node(number: int, num_cpus: int) -> Node:
 
 
 class Nodes:
-    """See `rulka.cluster.ray_cluster.Cluster`: what is called works in a thread of this process."""
+    """See `rulka.cluster.ray_cluster.RayCluster`: what is called works in a thread of this process."""
 
     def __init__(self, there: Sequence[Node]) -> None:
         self.there, self.is_closed, self.pool = list(there), False, ThreadPoolExecutor()

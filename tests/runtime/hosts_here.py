@@ -72,7 +72,7 @@ class Actor:
 
 
 class ClusterHere:
-    """See `rulka.cluster.ray_cluster.Cluster`.
+    """See `rulka.cluster.ray_cluster.RayCluster`.
 
     Attributes:
         there: nodes that are there.
