@@ -264,8 +264,8 @@ class LearnerLoop:
         ]
 
     def _learn(self) -> None:
-        self._has_work = all(standing.is_ready for standing in self._standings)
-        if not self._has_work:
+        if self._size > 1 and not all(standing.is_ready for standing in self._standings):
+            self._has_work = False
             return
         share, total = self._budget_share(), self.state.env_steps
         learned = self._everywhere(Rank.learn, [(share, total - each.num_env_steps) for each in self._standings])

@@ -56,7 +56,7 @@ class Standing:
         num_env_steps: that it has taken in.
         num_allowed_env_steps: that it allows.
         num_under_way: blocks that its collectors may fill and have not filled yet.
-        is_ready: whether it could learn now.
+        is_ready: whether an update would learn now.
         num_restarts: how often a process of its collectors was started again.
     """
 
@@ -187,7 +187,7 @@ class Rank:
             num_env_steps=learner.num_env_steps,
             num_allowed_env_steps=learner.num_allowed_env_steps(),
             num_under_way=self.collectors.num_under_way,
-            is_ready=self._spec.num_ranks == 1 or (isinstance(learner, LearnsInRanks) and learner.is_ready()),
+            is_ready=learner.is_ready(),
             num_restarts=self.collectors.num_restarts,
         )
 
