@@ -232,12 +232,12 @@ def _other_ranks(
     Each has collectors of its own and all of the right-hand side, and every rank calls the methods that the loop calls
     on its own (`rulka.runtime.ranks`). When one is gone, all of them begin again at the last checkpoint:
 
-        +---------- process of the stage ----------+                     +-- process of learner k, from 1 on --+
-        |                                          |  torch.distributed  |                                     |
-        |   LearnerLoop -- Rank 0      RankProcesses --- method, arguments ---> Rank k = Learner, and           |
-        |                   |                  <-------- answers         |      CollectorProcesses              |
-        |                Learner ===================== gradients =============== Learner                        |
-        +------------------------------------------+                     +-------------------------------------+
+        +---------- process of the stage ----------+                +-- process of learner k, from 1 on --+
+        |                                          |      pipe      |                                     |
+        |   LearnerLoop -- Rank 0      RankProcesses --- method, arguments ---> Rank k = Learner, and      |
+        |                   |                  <-------- answers    |           CollectorProcesses         |
+        |                Learner ============= torch.distributed ============== Learner                   |
+        +------------------------------------------+    gradients   +-------------------------------------+
     """
     runs = [spec.of_rank(rank, precision) for rank in range(1, spec.train.learners)]
     others = RankProcesses(runs, build_rank, spec.folder, newest, num_starts)

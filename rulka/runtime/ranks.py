@@ -1,29 +1,27 @@
-"""Several learners that learn as one: a process for each but the first, connected by torch.distributed.
+"""Several learners that learn as one: a process for each but the first, started and connected by torch.
 
 `rulka.agents.ranks` says what they add up in an update. All of them do the same at the same time: the first one, in the
 process of the stage, names a method of `Rank` and its arguments, every rank calls it, and the first gets all answers.
 They are not started again one by one: what learns as one ends as one. If one dies or falls silent, `RanksApartError`
 says which, and `rulka.runtime.connect` starts all of them anew.
 
-Gradients go by gloo between processors and by nccl between GPUs, everything else by gloo. The ranks meet through a file
-in the run's folder, and listen on this machine alone.
+Gradients go through torch.distributed, by gloo between processors and by nccl between GPUs, everything else through
+pipes. The ranks meet through a file in the run's folder, and listen on this machine alone.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import re
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing.queues import SimpleQueue
-from multiprocessing.synchronize import Event
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import torch
@@ -54,8 +52,6 @@ GRACE_S = 4.0 * STOP_GRACE_S
 """How long a learner may take to end when it is asked to: it ends its collectors before."""
 MEETING_FILE = "meeting"
 _LOOK_S = 0.5
-_FOR_EVER = timedelta(days=365)
-"""The other ranks wait so long for the first one: it may be at its greedy races, and they end with it."""
 
 BuildRank = Callable[[RunSpec, Mapping[str, Any] | None, int, ExitStack, Ranks], Rank]
 """Builds a rank in its process, see `rulka.runtime.connect.build_rank`."""
@@ -137,39 +133,12 @@ def meet(
         dist.destroy_process_group()
 
 
-class _Control:
-    """What ranks that have met say to each other beside the numbers of an update."""
+@dataclass(frozen=True)
+class _Refused:
+    """From a rank, as its last words: an error that a person can act on."""
 
-    def __init__(self, rank: int, size: int) -> None:
-        """Is made by all ranks at once, within `meet`."""
-        self._rank, self._size = rank, size
-        own_limit = timedelta(seconds=SILENCE_LIMIT_S) if rank == 0 else _FOR_EVER
-        with _loopback_only(), _apart("the learners lost each other as they met"):
-            group = dist.new_group(backend="gloo", timeout=own_limit)
-        assert isinstance(group, dist.ProcessGroup), "every rank is in it"
-        self._group = group
-
-    def share(self, order: Any = None) -> Any:
-        """Returns what the first rank has given to this."""
-        box = [order]
-        with self._in_step():
-            dist.broadcast_object_list(box, src=0, group=self._group)
-        return box[0]
-
-    def gather(self, answer: Any = None) -> list[Any]:
-        """Returns to the first rank what all have given to this, nothing to the others."""
-        answers = [None] * self._size if self._rank == 0 else None
-        with self._in_step():
-            dist.gather_object(answer, answers, dst=0, group=self._group)
-        return answers or []
-
-    @contextmanager
-    def _in_step(self) -> Iterator[None]:
-        """Waits for all ranks first: torch then says which one did not come, and an exchange does not."""
-        limit = timedelta(seconds=SILENCE_LIMIT_S) if self._rank == 0 else _FOR_EVER
-        with _apart(f"learner {self._rank} of {self._size} lost the others"):
-            dist.monitored_barrier(self._group, limit)
-            yield
+    message: str
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -183,8 +152,7 @@ class _Start:
         checkpoint: that the run goes on from; None begins anew.
         num_starts: how often the run was started before.
         num_threads: with which the learner computes, as the first one does.
-        news: gets None from each rank that is built, and the message and hint of one that ends by a `UserError`.
-        may_meet: set when all of them are built.
+        pipes: to the first rank, of each further one.
     """
 
     runs: Sequence[RunSpec]
@@ -193,8 +161,7 @@ class _Start:
     checkpoint: Path | None
     num_starts: int
     num_threads: int
-    news: SimpleQueue[tuple[int, str, str] | None]
-    may_meet: Event
+    pipes: Sequence[Connection]
 
 
 class RankProcesses:
@@ -214,18 +181,19 @@ class RankProcesses:
         """
         self._folder, self._size = folder, len(runs) + 1
         self._stack = ExitStack()
-        self._control: _Control | None = None
-        meeting = folder / RANKS_FOLDER / MEETING_FILE
-        meeting.parent.mkdir(parents=True, exist_ok=True)
-        meeting.unlink(missing_ok=True)
-        context = multiprocessing.get_context("spawn")
-        threads = torch.get_num_threads()
-        news, may_meet = context.SimpleQueue(), context.Event()
-        self._start = _Start(runs, build, meeting, checkpoint, num_starts, threads, news, may_meet)
+        self._meeting = folder / RANKS_FOLDER / MEETING_FILE
+        self._meeting.parent.mkdir(parents=True, exist_ok=True)
+        self._meeting.unlink(missing_ok=True)
+        pairs = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in runs]
+        self._pipes = [ours for ours, _ in pairs]
+        theirs = [end for _, end in pairs]
+        start = _Start(runs, build, self._meeting, checkpoint, num_starts, torch.get_num_threads(), theirs)
         with environment(ONE_THREAD), interrupts_blocked():
-            processes = start_processes(run_rank, (self._start,), len(runs), join=False)
+            processes = start_processes(run_rank, (start,), len(runs), join=False)
         assert processes is not None, "torch waits for their end only if it is asked to"
         self._processes = processes
+        for end in theirs:  # or a pipe would stay open when its process is gone
+            end.close()
 
     def connect(self, device: torch.device, check: Callable[[], None]) -> None:
         """Waits until all of them are built, and meets them.
@@ -237,20 +205,14 @@ class RankProcesses:
         Raises:
             RanksApartError, RankError: see `everywhere`.
         """
-        give_up_s, num_built = time.monotonic() + START_LIMIT_S, 0
-        while num_built < self._size - 1:
-            check()
-            self._look_for_ended(_LOOK_S)
-            while not self._start.news.empty():
-                self._start.news.get()
-                num_built += 1
-            if time.monotonic() > give_up_s:
-                message = f"only {num_built} of {self._size - 1} other learners were built in {START_LIMIT_S:.0f} s"
-                raise RanksApartError(message)
-        self._start.may_meet.set()
         with self._explained():
-            self._stack.enter_context(meet(self._start.meeting, 0, self._size, device))
-            self._control = _Control(0, self._size)
+            give_up_s = time.monotonic() + START_LIMIT_S
+            for rank, pipe in enumerate(self._pipes, 1):
+                while not pipe.poll(_LOOK_S) and time.monotonic() < give_up_s:
+                    check()
+                self._answer(rank, 0.0)
+            self._send([None] * len(self._pipes))
+            self._stack.enter_context(meet(self._meeting, 0, self._size, device))
 
     def everywhere(self, rank: Rank, method: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Has every rank call a method of its `Rank`, all at the same time.
@@ -267,27 +229,11 @@ class RankProcesses:
             RanksApartError: if one is gone, or says nothing for too long.
             RankError: if one ended by an error of its own.
         """
-        assert self._control is not None, "they have met"
         with self._explained():
-            self._control.share((method, arguments))
+            self._send([(method, each) for each in arguments[1:]])
             answer = method(rank, *arguments[0])
             with rank.spending("waiting"):
-                return [answer, *self._control.gather()[1:]]
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Says of an exchange that fails in the block why it did."""
-        began_s = time.monotonic()
-        try:
-            yield
-        except RanksApartError as error:
-            is_silence = time.monotonic() - began_s >= SILENCE_LIMIT_S
-            self._part()  # then those that are left end by themselves
-            self._look_for_ended(0.0 if is_silence else STOP_GRACE_S)
-            if late := re.search(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier", str(error)):
-                message = f"learner {late[1]} of {self._size} said nothing for {SILENCE_LIMIT_S:.0f} s"
-                raise RanksApartError(message) from error
-            raise
+                return [answer, *(self._answer(number, SILENCE_LIMIT_S) for number in range(1, self._size))]
 
     @property
     def pids(self) -> list[int]:
@@ -297,41 +243,63 @@ class RankProcesses:
     def stop(self) -> None:
         """Ends the processes, and removes the shared memory of those that could not do that themselves."""
         self._part()
-        give_up_s = time.monotonic() + self._grace_s
-        processes = list[Any](self._processes.processes)  # torch names no type
-        for process in processes:
+        give_up_s = time.monotonic() + GRACE_S
+        for process in list[Any](self._processes.processes):  # torch names no type
             process.join(max(0.0, give_up_s - time.monotonic()))
             process.kill()
             process.join()
         for rank in range(1, self._size):
             remove_left_memory(rank_folder(self._folder, rank))
-        self._start.meeting.unlink(missing_ok=True)
+        self._meeting.unlink(missing_ok=True)
 
-    @property
-    def _grace_s(self) -> float:
-        """How long they may take to end by themselves; before they have met they cannot know that they should."""
-        return 0.0 if self._control is None else GRACE_S
+    def _send(self, messages: Sequence[Any]) -> None:
+        for pipe, message in zip(self._pipes, messages, strict=True):
+            with suppress(OSError):  # it is gone, as its answer will show
+                pipe.send(message)
+
+    def _answer(self, rank: int, limit_s: float) -> Any:
+        """Waits for what a rank says next."""
+        pipe, name = self._pipes[rank - 1], f"learner {rank} of {self._size}"
+        if not pipe.poll(limit_s):
+            list[Any](self._processes.processes)[rank - 1].kill()
+            message = f"{name} said nothing for {limit_s or START_LIMIT_S:.0f} s"
+            raise _SilentRankError(message)
+        try:
+            answer = pipe.recv()
+        except (EOFError, OSError) as error:
+            message = f"{name} is gone"
+            raise RanksApartError(message) from error
+        if isinstance(answer, _Refused):
+            message = f"{name}: {answer.message}"
+            raise RankError(message, hint=answer.hint)
+        return answer
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Says of an exchange that fails in the block why it did."""
+        try:
+            yield
+        except _SilentRankError:
+            raise
+        except RanksApartError:
+            self._part()  # those that are left end by themselves
+            self._look_for_ended()
+            raise
 
     def _part(self) -> None:
         """Breaks all connections, at which every rank ends."""
         self._stack.close()
+        for pipe in self._pipes:
+            pipe.close()
 
-    def _look_for_ended(self, timeout_s: float) -> None:
+    def _look_for_ended(self) -> None:
         """Waits a while for processes to end, and raises why if one did that by an error."""
-        give_up_s = time.monotonic() + timeout_s
-        ended: ProcessException | None = None
+        give_up_s = time.monotonic() + STOP_GRACE_S
         try:
-            while not self._processes.join(max(0.0, give_up_s - time.monotonic()), self._grace_s):
+            while not self._processes.join(max(0.0, give_up_s - time.monotonic()), GRACE_S):
                 if time.monotonic() >= give_up_s:
                     return
-        except ProcessException as error:
-            ended = error
-        while not self._start.news.empty():
-            if refusal := self._start.news.get():
-                rank, message, hint = refusal
-                whole = f"learner {rank} of {self._size}: {message}"
-                raise RankError(whole, hint=hint) from ended
-        if ended is not None:
+        except ProcessException as ended:
             name = f"learner {ended.error_index + 1} of {self._size}"
             if not isinstance(ended, ProcessExitedException):
                 message = f"{name} ended by an error\n{ended.msg.strip()}"
@@ -339,6 +307,10 @@ class RankProcesses:
             code = ended.exit_code
             message = f"{name} was ended by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
             raise RanksApartError(message) from ended
+
+
+class _SilentRankError(RanksApartError):
+    """A rank has said nothing for too long, and was ended."""
 
 
 def run_rank(index: int, start: _Start) -> None:
@@ -355,7 +327,10 @@ def run_rank(index: int, start: _Start) -> None:
             signal.signal(number, lambda _number, _frame: None)
     raise_malloc_thresholds()
     torch.set_num_threads(start.num_threads)
-    spec = start.runs[index]
+    spec, pipe = start.runs[index], start.pipes[index]
+    for other in start.pipes:
+        if other is not pipe:
+            other.close()
     try:
         with ExitStack() as stack:
             if spec.device.type == "cuda":
@@ -364,22 +339,17 @@ def run_rank(index: int, start: _Start) -> None:
             ranks = ConnectedRanks(spec.rank, spec.num_ranks, spec.device)
             rank = start.build(spec, state, start.num_starts, stack, ranks)
             rank.publish()
-            start.news.put(None)
-            start.may_meet.wait()
+            pipe.send(None)
+            pipe.recv()  # all are built
             stack.enter_context(meet(start.meeting, spec.rank, spec.num_ranks, spec.device))
-            _follow(rank, spec.rank, _Control(spec.rank, spec.num_ranks))
-    except RanksApartError:
-        return  # the first learner has asked all to end, or notices
+            while True:
+                method, arguments = pipe.recv()
+                pipe.send(method(rank, *arguments))
+    except (RanksApartError, EOFError, ConnectionError):
+        return  # the first learner has ended all, or notices
     except UserError as error:
-        start.news.put((spec.rank, str(error), error.hint))
-        raise SystemExit(1) from error
-
-
-def _follow(rank: Rank, number: int, control: _Control) -> None:
-    """Does what the first rank says, until the connection to it breaks."""
-    while True:
-        method, arguments = control.share()
-        control.gather(method(rank, *arguments[number]))
+        with suppress(ConnectionError):
+            pipe.send(_Refused(str(error), error.hint))
 
 
 def _forget_group() -> None:
