@@ -32,11 +32,11 @@ from benchmarks.runtime import run_spec
 from rulka.agents.precision import raise_malloc_thresholds
 from rulka.buffers.experience import new_block
 from rulka.cluster.local import pretended_cluster
-from rulka.cluster.ray_post import RayPost
+from rulka.cluster.ray_cluster import RayCluster
 from rulka.device import weights_on_host
 from rulka.params import Algorithm, Params, read_params
-from rulka.runtime.cluster_collectors import ClusterCollectors
 from rulka.runtime.collectors import CollectorProcesses
+from rulka.runtime.hosts import HostCollectors
 from rulka.runtime.specs import RunSpec
 from rulka.tracks.generate import generate_track
 
@@ -45,7 +45,7 @@ STORE_MB = 400
 PARTS = ("learner", "hosts", "collectors", "daemons")
 PLAIN = {"precision": "float32"}
 LIMIT_S = 300.0
-_HOST_TITLE = "ray::Mailbox"
+_HOST_TITLE = "ray::Host"
 
 
 def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
@@ -77,7 +77,7 @@ def cpu_by_part(plain: Sequence[int], *, on_cluster: bool) -> dict[str, float]:
 class Way:
     """Collectors, of either kind, that drive for as many blocks as they are let."""
 
-    def __init__(self, spec: RunSpec, collectors: CollectorProcesses | ClusterCollectors, per_version: int) -> None:
+    def __init__(self, spec: RunSpec, collectors: CollectorProcesses | HostCollectors, per_version: int) -> None:
         self._spec, self._collectors, self._per_version = spec, collectors, per_version
         self._tensors = weights_on_host(spec.make_learner().network)
         self._ring, self._version, self._count = new_block(spec.block), 0, 0
@@ -123,9 +123,9 @@ def measure(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             spec = run_spec(params.model_copy(update={"train": train}), track, algorithm, folder)
             tensors = weights_on_host(spec.make_learner().network)
-            collectors: CollectorProcesses | ClusterCollectors
+            collectors: CollectorProcesses | HostCollectors
             if cluster == "ray":
-                collectors = ClusterCollectors(spec, tensors, 0, 0, RayPost(address))
+                collectors = HostCollectors(spec, tensors, 0, 0, RayCluster(address))
             else:
                 collectors = CollectorProcesses(spec, tensors, 0, 0)
             stack.callback(collectors.stop)

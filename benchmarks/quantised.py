@@ -41,11 +41,10 @@ from rulka.datasets.races import read_meta, track_path
 from rulka.device import CPU
 from rulka.params import NetworkParams, Params, read_params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.acting import LocalActor
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.runtime.parts import block_spec, build_cars
 from rulka.schedule import Moment
+from rulka.training.parts import block_spec, build_cars
 
 CARS_DRIVEN, NUM_CALIBRATED, NUM_BLOCKS = 32, 4, 8
 CARS_TIMED: Mapping[int, int] = {1: 50, 64: 4}

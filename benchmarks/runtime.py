@@ -16,6 +16,7 @@ import json
 import logging
 import multiprocessing
 import os
+import pickle
 import sys
 import tempfile
 import time
@@ -41,21 +42,20 @@ from rulka.device import CPU, DEVICE_VARIABLE, choose_device, peak_bytes, weight
 from rulka.observation import reference_normalisation
 from rulka.params import Algorithm, Params, read_params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.acting import LocalActor
+from rulka.runtime.central import Inference, InferenceSpec
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.collectors import CollectorProcesses
 from rulka.runtime.connect import train_run
 from rulka.runtime.experience_files import ExperienceFiles
-from rulka.runtime.inference import Inference, InferenceSpec
 from rulka.runtime.messages import Request
 from rulka.runtime.metrics_log import METRICS_FILE, read_metrics
-from rulka.runtime.parts import block_spec, build_cars, share_of_agent
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import LearnerShare, RunSpec
 from rulka.runtime.weights import SharedWeights, layout_of
 from rulka.schedule import Moment
 from rulka.tracks.generate import generate_track
+from rulka.training.parts import block_spec, build_cars, share_of_agent
 
 NUM_ACTIONS = 12
 WAIT_S = 60.0
@@ -133,9 +133,10 @@ def _central_rate(
         shared.publish(0, weights)
         for each in slots:  # which are poisoned until something is seen
             each[0].image[:], each[0].floats[:] = 0, reference_normalisation().mean
-        names, ends = tuple(each.name for each in slots), tuple(end for _, end in pipes)
+        opened, weights_there = pickle.loads(pickle.dumps((tuple(slots), shared)))  # as another process gets them
+        ends = tuple(end for _, end in pipes)
         make = partial(make_actor, spec)
-        place = InferenceSpec(make, 0, device, slot, names, shared.name, shared.layout, ends)
+        place = InferenceSpec(make, 0, device, opened, weights_there, ends)
         inference, requests = Inference(place, theirs), {index: Request(0, Moment(0)) for index in range(len(slots))}
 
         def answer() -> None:
@@ -278,8 +279,7 @@ def run_spec(params: Params, track: Path, algorithm: Algorithm, folder: Path, de
     return RunSpec(
         make_cars=partial(build_cars, track, race_settings(params)),
         make_actor=partial(make_actor, spec),
-        make_learner=partial(make_learner, spec, 0, device),
-        make_share=partial(_learner_of, spec),
+        build_learner=partial(_learner_of, spec),
         block=_block_spec(params),
         train=params.train,
         folder=folder,

@@ -31,12 +31,11 @@ from rulka.buffers.experience import BlockSpec, new_block
 from rulka.datasets.races import read_meta, track_path
 from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.acting import LocalActor
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.greedy_check import CheckResult, GreedyCheck
-from rulka.runtime.parts import block_spec, build_cars, build_learner
 from rulka.runtime.specs import MakeCars
 from rulka.schedule import Moment
+from rulka.training.parts import block_spec, build_cars, build_learner
 
 CHECK_SEED = 4711
 SHOWN = ("explained_variance", "value_loss", "approx_kl", "update_kl", "gradient_steps", "entropy")

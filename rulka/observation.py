@@ -112,6 +112,13 @@ CAR = _slices(
 
 NUM_CAR_FIELDS = CAR["is_free_wheeling"].stop
 
+
+def places_and_speeds(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns [N, 4] of `CAR` rows: world position in metres, and speed in m/s."""
+    speed_mps = np.linalg.norm(rows[:, CAR["velocity"]], axis=1, keepdims=True)
+    return np.concatenate([rows[:, CAR["position"]], speed_mps], axis=1)
+
+
 ASPHALT_IDS = (0, 1, 16, 18, 19)
 GRASS_IDS = (2, 20)
 DIRT_IDS = (5, 6, 8, 17)

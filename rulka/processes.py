@@ -25,6 +25,12 @@ import psutil
 STOP_GRACE_S = 3.0
 """How long a process that has nothing to save may take to end when it is asked to."""
 
+MAX_RESTARTS, RESTART_WINDOW_S = 2, 60.0
+"""How often something may be started again, unless it says otherwise: a third end within a minute is its last."""
+
+REBUILDING_WINDOW_S = 600.0
+"""The same window for what takes minutes to build: a host of a cluster, all learners of a run."""
+
 KILL_PATIENCE_S = 5.0
 """How long the system may take to remove a process that was killed."""
 
@@ -64,6 +70,21 @@ def cpu_seconds() -> float:
             times = one.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of this process's environment while the block runs, for what is started or built there."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -206,9 +227,14 @@ class RestartBudget:
         window_s: ...within any span of so many seconds.
     """
 
-    def __init__(self, num_restarts: int, window_s: float) -> None:
+    def __init__(self, num_restarts: int = MAX_RESTARTS, window_s: float = RESTART_WINDOW_S) -> None:
         self.num_restarts, self.window_s = num_restarts, window_s
         self._taken_s: deque[float] = deque()
+
+    @property
+    def span(self) -> str:
+        """How often within which time is too often, in words."""
+        return f"{self.num_restarts + 1} times within {self.window_s:.0f} s"
 
     def take(self) -> bool:
         """Takes a restart that happens now; returns False, and takes none, where all of them are taken."""

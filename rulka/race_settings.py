@@ -26,17 +26,6 @@ ALIKE = RandomisationParams(
 """Races that do not differ."""
 
 
-def rank_of_races(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:
-    """Returns how well somebody races, to be compared with the same of others; larger is better.
-
-    Args:
-        finish_rate: share of the races that were finished; the first that counts.
-        slowness: mean time of these, or their mean time for each metre; counts next. None where none was finished.
-        mean_progress_m: furthest point of all races; counts where none was finished.
-    """
-    return finish_rate, mean_progress_m if slowness is None else -slowness
-
-
 class RaceSettings(RaceEndParams, RaceStartParams):
     """How races start, are paid and end, and what cars obey and see: all of a race but where it is and who drives.
 

@@ -23,10 +23,10 @@ from rulka.agents.precision import raise_malloc_thresholds
 from rulka.device import use_device
 from rulka.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
 from rulka.params import read_params
-from rulka.runtime.agent_run import AgentRun, Folders, Sections
-from rulka.runtime.run_folder import clean_up, drop_experience
 from rulka.runtime.run_lock import locked
 from rulka.stage import output_folder, require, run_stage
+from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.run_folder import clean_up, drop_experience
 
 
 def train(sections: Sections, *, folders: Folders) -> None:

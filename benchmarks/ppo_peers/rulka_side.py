@@ -21,8 +21,7 @@ from rulka.buffers.experience import BlockSpec, new_block
 from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import NUM_FLOATS, reference_normalisation
 from rulka.params import PpoParams, reference_params
-from rulka.runtime.acting import LocalActor
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.schedule import Moment
 
 

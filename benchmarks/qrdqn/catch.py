@@ -15,8 +15,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.envs.results import StepResult
 from rulka.schedule import Moment
+from rulka.step_results import StepResult
 
 GRID, CELL_PIXELS, NUM_BALLS, NUM_ACTIONS = 8, 8, 5, 3
 SIZE = GRID * CELL_PIXELS
@@ -150,7 +150,7 @@ class CatchCars:
     def set_moment(self, moment: Moment) -> None:
         """Changes nothing: the rewards have no schedule."""
 
-    def positions(self) -> None:
+    def cars(self) -> None:
         """Returns nothing: there is no track."""
 
     def state_dict(self) -> None:

@@ -22,8 +22,7 @@ from rulka.agents.precision import raise_malloc_thresholds
 from rulka.agents.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.params import IqnParams, NetworkParams, reference_params
-from rulka.runtime.acting import LocalActor
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.schedule import Moment, Schedule
 
 BLOCK_STEPS = 4

@@ -301,7 +301,7 @@ class Rank:
         return np.array([*counts, self.link_in.busy_s, self.link_out.busy_s])
 
     def _give_out(self) -> None:
-        """As `CollectorProcesses._give_out`: the collector with the fewest blocks under way is the next."""
+        """As `CollectorProcesses._permit`: the collector with the fewest blocks under way is the next."""
         while self._num_given_steps < self._appetite.allowed(self.num_taken, self.version):
             able = [index for index, free in enumerate(self._free) if free]
             if not able:

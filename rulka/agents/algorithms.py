@@ -64,7 +64,7 @@ class AlgorithmEntry:
         without_source: how the names of those begin that no earlier stage has: they start fresh whatever their part
             comes from.
         own_code: files that nothing but this algorithm's training runs, or that of others that list them too, as
-            patterns of paths; see `rulka.runtime.agent_run`.
+            patterns of paths; see `rulka.training.racing`.
         given_pairs: returns what its section of the parameters says of pairs of captured races to learn from, if it
             does.
         needs_demonstrations: whether its section of the parameters has it learn from captured races.

@@ -15,7 +15,7 @@ from rulka.cli.options import AsJson, DeviceName, OneName, OnePath, say, say_jso
 from rulka.errors import UserError
 
 if TYPE_CHECKING:
-    from rulka.runtime.environment_run import EnvironmentAgent
+    from rulka.training.environment import EnvironmentAgent
 
 Settings = Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")]
 
@@ -46,7 +46,7 @@ def train_env(
     from rulka.device import use_device
     from rulka.envs.episodes import read_facts
     from rulka.presets import environment_params
-    from rulka.runtime.environment_run import train_in_environment
+    from rulka.training.environment import train_in_environment
 
     _import_from_here()
     facts = read_facts(environment)
@@ -77,7 +77,7 @@ def evaluate_env(
         as_json: print one JSON object.
     """
     from rulka.device import use_device
-    from rulka.runtime.environment_run import load_environment_agent, race_in_environment
+    from rulka.training.environment import load_environment_agent, race_in_environment
 
     if (episodes is not None and episodes < 1) or not 0 <= seed < 2**32:
         message = "--episodes is a whole number from 1, --seed one from 0 to 4294967295"

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 
-from rulka.cluster.ray_post import RayPost, load_ray
+from rulka.cluster.ray_cluster import RayCluster, load_ray
 from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError, check_reachable
 from rulka.ports import check_port, holder
 from rulka.stage import interrupt_on_signals
@@ -27,7 +27,6 @@ from rulka.stage import interrupt_on_signals
 HOST = "127.0.0.1"
 LOOK_S = 0.5
 DOWN_LIMIT_S = 60.0
-OBJECT_STORE_MB = 512
 LEAST_STORE_MB = 80
 """Ray takes no less."""
 
@@ -137,15 +136,15 @@ def status(address: str) -> dict[str, Any]:
         check_reachable(address)
     except ClusterError:
         return found
-    post = RayPost(address)
+    cluster = RayCluster(address)
     try:
         nodes = [
             {"name": node.name, "cpus": node.num_cpus, "object_store_mb": node.store_bytes >> 20, "is_own": node.is_own}
-            for node in post.nodes()
+            for node in cluster.nodes()
         ]
-        return found | {"is_up": True, "nodes": nodes, "free_cpus": post.num_free_cpus()}
+        return found | {"is_up": True, "nodes": nodes, "free_cpus": cluster.num_free_cpus()}
     finally:
-        post.close()
+        cluster.close()
 
 
 def status_text(found: dict[str, Any]) -> str:

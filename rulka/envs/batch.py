@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
@@ -18,7 +20,6 @@ from numpy.typing import NDArray
 from rulka.envs.earlier_states import EarlierStates
 from rulka.envs.equal_starts import EqualStarts
 from rulka.envs.randomising import NUM_DRAWS, Randomiser
-from rulka.envs.results import SavedRaces, StepResult
 from rulka.envs.scoring import Scores
 from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
@@ -29,7 +30,31 @@ from rulka.simulator.race_start import ALONG, NUM_CHANCES, draw_starts, is_from_
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator, SimulatorError
+from rulka.step_results import StepResult
 from rulka.tracks.track import Track
+
+
+@dataclass(frozen=True)
+class SavedRaces:
+    """Everything that the future of a batch of races depends on; plain arrays and numbers, fit for another process.
+
+    Attributes:
+        cars: [N, K] float64 rows of `Simulator.save`.
+        counters: [N, NUM_COUNTERS] float64 how each race stands, see `rulka.envs.scoring`.
+        earlier: [N, P, K + 1] states that races may begin from, see `rulka.envs.earlier_states`; P is 0 without that.
+        frames: [N, L, H, W] what each car saw last, see `rulka.simulator.frame_history`; L is 0 where one frame is all.
+        chance: N states of the generators, empty where the batch was never reset.
+        draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
+        starts: how the starts of races are dealt, see `rulka.envs.equal_starts`.
+    """
+
+    cars: NDArray[np.float64]
+    counters: NDArray[np.float64]
+    draws: NDArray[np.float64]
+    earlier: NDArray[np.float64]
+    frames: NDArray[np.uint8]
+    starts: NDArray[np.float64]
+    chance: tuple[dict[str, Any], ...]
 
 
 class RaceBatch:

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rulka.actions import ActionSpace, Choices, Intervals
-from rulka.envs.results import StepResult
 from rulka.errors import UserError
 from rulka.observation import FLOATS, Normalisation, reference_normalisation
 from rulka.params import MIN_PIXELS, ObservationParams
 from rulka.schedule import Moment
 from rulka.simulator.frame_history import FrameHistory
+from rulka.step_results import StepResult
 
 WHOLE = ""
 """Stands for the name of a part where an observation is one array and no dictionary."""
@@ -227,7 +227,7 @@ class Episodes:
     def set_moment(self, moment: Moment) -> None:
         """Changes nothing: the rewards have no schedule."""
 
-    def positions(self) -> None:
+    def cars(self) -> None:
         """Returns nothing: an episode is nowhere."""
 
     def state_dict(self) -> None:

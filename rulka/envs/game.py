@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from rulka.envs.game_race import GameRace
 from rulka.envs.picture import RENDER_FPS, pictures_per_s
-from rulka.envs.results import StepResult
 from rulka.envs.settings import KEYWORDS, SettingsError, action_space, observation_space, read_settings, read_track
 from rulka.game.link import GameLink
 from rulka.game.protocol import BASE_PORT
 from rulka.observation import num_floats
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
+from rulka.step_results import StepResult
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
@@ -163,9 +163,9 @@ class GameCars:
         self.race.observe(image_out, floats_out, potential_out)
         return result
 
-    def positions(self) -> NDArray[np.float32]:
-        """Returns [1, 3] where the car is, world metres."""
-        return self.race.positions()
+    def cars(self) -> NDArray[np.float32]:
+        """Returns [1, 4] where the car is, world metres, and its speed in m/s."""
+        return self.race.cars()
 
     def state_dict(self) -> None:
         """Returns nothing: a game's races begin anew when a run goes on."""

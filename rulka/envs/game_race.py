@@ -14,13 +14,20 @@ from gymnasium.error import ClosedEnvironmentError, InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
 from rulka.actions import FORWARD, TICK_MS
-from rulka.envs.results import StepResult
 from rulka.envs.scoring import Scores
 from rulka.game.errors import GameError
 from rulka.game.frames import grey_from_bgra
 from rulka.game.link import GameLink
 from rulka.game.session import Decision, GameSession
-from rulka.observation import CAR, NUM_CAR_FIELDS, NUM_PREVIOUS_ACTIONS, ZONE_SPACING_M, build_floats, num_floats
+from rulka.observation import (
+    CAR,
+    NUM_CAR_FIELDS,
+    NUM_PREVIOUS_ACTIONS,
+    ZONE_SPACING_M,
+    build_floats,
+    num_floats,
+    places_and_speeds,
+)
 from rulka.race_settings import RaceSettings
 from rulka.simulator.frame_history import FrameHistory
 from rulka.simulator.physics import (
@@ -37,6 +44,7 @@ from rulka.simulator.physics import (
     View,
 )
 from rulka.simulator.race_end import has_left
+from rulka.step_results import StepResult
 from rulka.tracks.progress import PATH_SEARCH_ZONES, all_zones, locate, zone_frames
 from rulka.tracks.track import Track
 
@@ -171,9 +179,9 @@ class GameRace:
         floats_out[:] = self._floats
         self.scores.find_potentials(potential_out)
 
-    def positions(self) -> NDArray[np.float32]:
-        """Returns [1, 3] where the car is, world metres; a view that the next step overwrites."""
-        return self._view.rows[:, CAR["position"]]
+    def cars(self) -> NDArray[np.float32]:
+        """Returns [1, 4] where the car is, world metres, and its speed in m/s."""
+        return places_and_speeds(self._view.rows)
 
     def facts(self) -> dict[str, float | int | bool]:
         """Returns the info of the car, by the names of the simulator's environment, and `is_crashed`."""

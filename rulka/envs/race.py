@@ -11,9 +11,8 @@ import numpy as np
 from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
-from rulka.envs.batch import RaceBatch
+from rulka.envs.batch import RaceBatch, SavedRaces
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
-from rulka.envs.results import SavedRaces
 from rulka.envs.scoring import FINISHED, OFF_TRACK, PROGRESS_M, REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
     STATE,

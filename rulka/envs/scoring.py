@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.envs.results import StepResult
 from rulka.envs.rewards import (
     DIRECTION_WEIGHT,
     PAYS_DRIVING,
@@ -39,6 +38,7 @@ from rulka.simulator.physics import (
     View,
 )
 from rulka.simulator.race_end import LENGTH_M, MILESTONE_M, MILESTONE_MS, NUM_MILESTONES, TOO_LONG, end_of_race
+from rulka.step_results import StepResult
 from rulka.tracks.track import Track
 
 IS_OVER, IS_FULL_RACE, FURTHEST_M, SPEED_MPS, START_M, NUM_COUNTERS = range(NUM_MILESTONES, NUM_MILESTONES + 6)

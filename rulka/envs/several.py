@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.envs.results import StepResult
 from rulka.envs.vector import RaceVectorEnv
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
+from rulka.step_results import StepResult
 from rulka.tracks.track import Track
 
 
@@ -80,9 +80,9 @@ class CarsOnTracks:
         for env in self._envs:
             env.set_moment(moment)
 
-    def positions(self) -> NDArray[np.float32]:
-        """Returns [N, 3] where the cars are, world metres of the track that each is on."""
-        return np.concatenate([env.positions() for env in self._envs])
+    def cars(self) -> NDArray[np.float32]:
+        """Returns [N, 4] where the cars are, world metres of the track that each is on, and their speed in m/s."""
+        return np.concatenate([env.cars() for env in self._envs])
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that the races depend on, arrays and numbers by name: those of track t begin with `t.`."""

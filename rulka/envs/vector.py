@@ -12,9 +12,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rulka.envs.batch import RaceBatch, car_generators
+from rulka.envs.batch import RaceBatch, SavedRaces, car_generators
 from rulka.envs.picture import RENDER_FPS, RENDER_MODES, check_render_mode, pictures_per_s, race_picture
-from rulka.envs.results import SavedRaces, StepResult
 from rulka.envs.scoring import REWARD, TERMINATED, TRUNCATED
 from rulka.envs.settings import (
     MASK,
@@ -28,9 +27,10 @@ from rulka.envs.settings import (
     read_settings,
     read_track,
 )
-from rulka.observation import CAR, num_floats
+from rulka.observation import num_floats, places_and_speeds
 from rulka.race_settings import RaceSettings
 from rulka.schedule import Moment
+from rulka.step_results import StepResult
 from rulka.tracks.track import Track
 
 Observation = dict[str, NDArray]
@@ -174,9 +174,9 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
         self.batch.observe(image_out, floats_out, potential_out)
         return result
 
-    def positions(self) -> NDArray[np.float32]:
-        """Returns [N, 3] where the cars are, world metres; a view that the next step overwrites."""
-        return self.batch.simulator.cars[:, CAR["position"]]
+    def cars(self) -> NDArray[np.float32]:
+        """Returns [N, 4] where the cars are, world metres, and their speed in m/s."""
+        return places_and_speeds(self.batch.simulator.cars)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what `RaceBatch.save` returns, as arrays and numbers by name, for a checkpoint."""

@@ -19,7 +19,7 @@ from rulka.agents.iqn_cloned import Cloned
 from rulka.device import device_of, upload
 from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult
-from rulka.race_settings import rank_of_races
+from rulka.step_results import rank_of_races
 
 
 @dataclass(frozen=True)

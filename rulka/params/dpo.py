@@ -33,7 +33,7 @@ class OnlinePairsParams(Section):
 
 
 class FilePairsParams(Section):
-    """Pairs that a file names; see `rulka.runtime.preference_pairs`."""
+    """Pairs that a file names; see `rulka.training.preference_pairs`."""
 
     kind: Literal["file"] = key("file", "a file of pairs, JSON lines")
     path: str = Field(min_length=1, description="where it is")

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from rulka.cluster.post import Post
-from rulka.cluster.ray_post import RayPost
+from rulka.cluster.ray_cluster import RayCluster
 from rulka.cluster.settings import find_cluster
 from rulka.errors import UserError
 from rulka.experiments.plan import Job, jobs_of
@@ -70,7 +69,7 @@ def run_population(
     say(f"{own.title}: {own.members} members, {own.turns} turns of {own.turn_env_steps:,} steps each. {own.cost}")
     say(f"in {folder.path.as_posix()}")
     worker = Worker(folder, _prepared(population, say), say)
-    with nullcontext() if address is None else _helpers(population, file, RayPost(address), say):
+    with nullcontext() if address is None else _helpers(population, file, RayCluster(address), say):
         worker.work()
     evaluated = worker.evaluate()
     ended = standings(folder)
@@ -81,11 +80,11 @@ def run_population(
 
 
 def _helpers(
-    population: Population, file: Path, post: Post, say: Callable[[str], None]
+    population: Population, file: Path, cluster: RayCluster, say: Callable[[str], None]
 ) -> AbstractContextManager[None]:
     is_serial = population.cells[0].params.train.num_collectors == 0
-    dealt = deal(post.nodes(), population.file.members, is_serial=is_serial)
-    return helped(post, command_of(file), dealt, say)
+    dealt = deal(cluster.nodes(), population.file.members, is_serial=is_serial)
+    return helped(cluster, command_of(file), dealt, say)
 
 
 def _prepared(population: Population, say: Callable[[str], None]) -> Work:

@@ -18,8 +18,8 @@ from rulka.params.problems import problems_of
 from rulka.populations.selection import Explore, Searched
 from rulka.presets import laid_over
 from rulka.provenance import hash_json
-from rulka.runtime.agent_run import code_hash
 from rulka.schedule import Schedule
+from rulka.training.racing import code_hash
 
 LAST_STAGE = "transfer"
 """What members do before their first turn ends with this stage."""

@@ -33,7 +33,6 @@ from rulka.folders import AGENT, AGENT_INIT, FRAMES, RACES, TRAINING_RUNS
 from rulka.params import read_params
 from rulka.params.base import Section
 from rulka.params.problems import problems_of
-from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint, write_file
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck, RaceOutcomes
@@ -41,6 +40,7 @@ from rulka.runtime.rank import DivergedError
 from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.specs import rank_folder
 from rulka.stage import output_folder, run_stage
+from rulka.training.racing import AgentRun, Folders, Sections
 
 ORDER_FILE, RESULT_FILE = "order.json", "result.json"
 PATIENCE_S = 90.0

@@ -1,30 +1,250 @@
-"""The learner's side of central inference: its policy workers, and what lies between them and the collectors."""
+"""Central inference: policy workers choose the actions of collectors, in batches of whoever asks.
+
+For actors on a GPU, and for games, where each collector drives one car. A collector writes what its cars see into its
+*request slot* (shared memory: a block of one decision) and sends a `Request`; the actions are written into the slot,
+and a `Response` says so. Whatever has been asked for by the time that the last batch is done becomes the next batch:
+nobody waits for anybody. A collector may have several slots, each for a group of its cars: one group is stepped while
+another is decided for. All its slots are at one policy worker; there can be several of these.
+
+Weights are taken over between batches, so they may become newer in the middle of a block; the block then counts as made
+by the oldest. A slot and both ends of its pipe belong to the learner's process, so that either side can die and be
+replaced: a request without a response is sent again, and a response to an old one is recognised by its number.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import sys
-from dataclasses import replace
-from multiprocessing.connection import Connection
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
 from typing import cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from rulka.buffers.experience import BlockSpec
-from rulka.runtime.acting import InferencePlace
-from rulka.runtime.inference import InferenceSpec, run_inference
-from rulka.runtime.messages import InferenceTimes
+from rulka.agents.spec import Decision
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.device import staging
+from rulka.runtime.messages import Heartbeat, InferenceTimes, Request, Response, Stop
 from rulka.runtime.shared_blocks import SharedBlocks
-from rulka.runtime.specs import RunSpec
-from rulka.runtime.supervisor import Supervisor
-from rulka.runtime.weights import SharedWeights
+from rulka.runtime.specs import MakeActor, RunSpec
+from rulka.runtime.supervisor import HEARTBEAT_S, Supervisor, work_for_learner
+from rulka.runtime.weights import NO_VERSION, SharedWeights
+from rulka.schedule import Moment
 
 REQUESTS_PER_START = 1 << 32
 """More than one process of a collector ever asks."""
 DRAIN_BYTES = 1 << 16
 _SEED_PURPOSE = 1 << 16
 """In the place of a collector's number, of which there are fewer."""
+
+
+# The collector's side ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InferencePlace:
+    """The place of a group of cars at central inference; picklable for a process that is being started.
+
+    Attributes:
+        slot: its request slot, a block of one decision.
+        connection: for requests and responses.
+        first_request: number of its first request; no predecessor in this place came so far.
+    """
+
+    slot: SharedBlocks
+    connection: Connection
+    first_request: int
+
+
+class InferenceClient:
+    """Asks central inference, for every decision.
+
+    Attributes:
+        version: of the oldest weights that have acted in this block.
+    """
+
+    def __init__(self, place: InferencePlace, on_wait: Callable[[], None]) -> None:
+        """Prepares.
+
+        Args:
+            place: where to ask.
+            on_wait: called now and then while waiting; raises when there is no hope.
+        """
+        self._memory = place.slot
+        self._slot, self._connection, self._on_wait = self._memory[0], place.connection, on_wait
+        self._number, self._moment = place.first_request, Moment(0)
+        self.version = NO_VERSION
+
+    def begin_block(self) -> None:
+        """Forgets which weights acted in earlier blocks."""
+        self.version = NO_VERSION
+
+    def set_moment(self, moment: Moment) -> None:
+        """Tells how far the run has come, for schedules."""
+        self._moment = moment
+
+    def ask(self, image: Tensor, floats: Tensor) -> None:
+        """Requests actions for cars that see this; image [N, L, H, W] uint8, floats [N, F] float32."""
+        self._slot.image[0], self._slot.floats[0] = image.numpy(), floats.numpy()
+        self._number += 1
+        self._connection.send(Request(self._number, self._moment))
+
+    def answer(self) -> Decision:
+        """Waits for the actions that were requested."""
+        slot, version = self._slot, self._wait_for_response()
+        self.version = version if self.version == NO_VERSION else min(version, self.version)
+        action = slot.action[0].copy() if slot.spec.continuous else slot.action[0].astype(np.int64)
+        return Decision(action, slot.log_prob[0].copy(), slot.is_greedy[0].copy())
+
+    def _wait_for_response(self) -> int:
+        """Returns the version of the weights that acted; sends the request again if need be."""
+        give_up_s = time.monotonic() + HEARTBEAT_S
+        while True:
+            if self._connection.poll(max(0.0, give_up_s - time.monotonic())):
+                response: Response = self._connection.recv()
+                if response.number == self._number:
+                    return response.version
+            else:  # the request may have died with the process that had read it
+                self._on_wait()
+                self._connection.send(Request(self._number, self._moment))
+                give_up_s = time.monotonic() + HEARTBEAT_S
+
+    def close(self) -> None:
+        """Lets go of the shared memory."""
+        del self._slot  # its arrays are that memory
+        self._memory.close()
+
+
+# A policy worker ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InferenceSpec:
+    """All that the process needs; picklable.
+
+    Attributes:
+        make_actor: builds the actor.
+        seed: of its exploration.
+        device: where it computes.
+        slots: request slots that this process serves, each a block of one decision.
+        weights: to act with.
+        requests: ends of the pipes, by slot.
+    """
+
+    make_actor: MakeActor
+    seed: int
+    device: torch.device
+    slots: tuple[SharedBlocks, ...]
+    weights: SharedWeights
+    requests: tuple[Connection, ...]
+
+
+def run_inference(spec: InferenceSpec, connection: Connection) -> None:
+    """Does the work of the process, to its end.
+
+    Args:
+        spec: what to build, and where its memory is.
+        connection: to the learner; when it breaks, the learner is gone and this process ends.
+    """
+    work_for_learner(connection, lambda: Inference(spec, connection))
+
+
+class Inference:
+    """The loop of the process."""
+
+    def __init__(self, spec: InferenceSpec, connection: Connection) -> None:
+        self._connection, self._requests = connection, spec.requests
+        connection.send(Heartbeat("building its network"))
+        self._memory, self._weights = spec.slots, spec.weights
+        self._slots = [memory[0] for memory in self._memory]
+        self._actor = spec.make_actor(spec.seed, spec.device)
+        # Reused for every batch: the actor has decided, and so copied it, before the next one is joined.
+        shape = self._memory[0].spec
+        rows = shape.num_cars * len(self._slots)
+        self._image = staging((rows, *shape.image_shape), torch.uint8, spec.device)
+        self._floats = staging((rows, shape.num_floats), torch.float32, spec.device)
+        self._version = NO_VERSION
+        self._times, self._beat_s = InferenceTimes(), time.monotonic()
+
+    def run(self) -> None:
+        """Responds until told to stop."""
+        while True:
+            started_s = time.monotonic()
+            ready = wait([self._connection, *self._requests], HEARTBEAT_S)
+            self._times.waiting_s += time.monotonic() - started_s
+            if self._connection in ready and isinstance(self._connection.recv(), Stop):
+                break
+            requests = {index: _newest(end) for index, end in enumerate(self._requests) if end in ready}
+            if requests:
+                self.respond(requests)
+            self._beat_when_due()
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the shared memory."""
+        self._slots.clear()
+        for memory in self._memory:
+            memory.close()
+        self._weights.close()
+
+    def respond(self, requests: Mapping[int, Request]) -> None:
+        """Decides for the cars in some slots, by their numbers, and tells each asker."""
+        started_s = time.monotonic()
+        if self._weights.version != self._version:
+            weights = self._weights.read()
+            self._actor.load_network(weights.tensors)
+            self._version = weights.version
+        loaded_s = time.monotonic()
+        slots = [self._slots[index] for index in requests]
+        self._actor.set_moment(max(request.moment for request in requests.values()))
+        image, floats = _join(slots, "image", self._image), _join(slots, "floats", self._floats)
+        decision = self._actor.act(image, floats, explore=True)
+        _write(slots, decision)
+        for index, request in requests.items():
+            self._requests[index].send(Response(request.number, self._version))
+        self._times.loading_s += loaded_s - started_s
+        self._times.acting_s += time.monotonic() - loaded_s
+        self._times.num_batches += 1
+        self._times.num_decisions += len(decision.action)
+
+    def _beat_when_due(self) -> None:
+        if time.monotonic() - self._beat_s < HEARTBEAT_S:
+            return
+        self._connection.send(self._times)
+        self._times, self._beat_s = InferenceTimes(), time.monotonic()
+
+
+def _newest(end: Connection) -> Request:
+    """Takes all requests of a collector and returns the last; it waits for no response to an earlier one."""
+    request: Request = end.recv()
+    while end.poll():
+        request = end.recv()
+    return request
+
+
+def _join(slots: Sequence[ExperienceBlock], name: str, memory: Tensor) -> Tensor:
+    """Writes what the cars of some slots see into the first rows of [cars of all slots, ...] and returns these."""
+    seen = [getattr(slot, name)[0] for slot in slots]
+    joined = memory[: sum(map(len, seen))]
+    np.concatenate(seen, out=joined.numpy())
+    return joined
+
+
+def _write(slots: Sequence[ExperienceBlock], decision: Decision) -> None:
+    start = 0
+    for slot in slots:
+        cars = slice(start, start + slot.spec.num_cars)
+        slot.action[0], slot.log_prob[0] = decision.action[cars], decision.log_prob[cars]
+        slot.is_greedy[0] = decision.is_greedy[cars]
+        start = cars.stop
+
+
+# The learner's side ------------------------------------------------------------------------------------------------
 
 
 class CentralInference:
@@ -44,8 +264,7 @@ class CentralInference:
         """
         count = spec.train.num_collectors * spec.train.car_groups
         self._spec, self._weights, self._num_starts = spec, weights, num_starts
-        self._slot_spec = _slot_spec(spec)
-        self._slots = [SharedBlocks.create(self._slot_spec, 1) for _ in range(count)]
+        self._slots = [SharedBlocks.create(_slot_spec(spec), 1) for _ in range(count)]
         context = multiprocessing.get_context("spawn")
         self._pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(count)]
         self._times: list[InferenceTimes] = []
@@ -74,8 +293,7 @@ class CentralInference:
         """Returns a collector's places here; no two that ever stood there number a request alike."""
         first = num_restarts * REQUESTS_PER_START
         return tuple(
-            InferencePlace(self._slots[place].name, self._slot_spec, self._pipes[place][0], first)
-            for place in self._places(collector)
+            InferencePlace(self._slots[place], self._pipes[place][0], first) for place in self._places(collector)
         )
 
     def forget_collector(self, collector: int) -> None:
@@ -132,10 +350,8 @@ class CentralInference:
             make_actor=self._spec.collecting_actor,
             device=self._spec.device,
             seed=int(np.random.SeedSequence(numbers).generate_state(1)[0]),
-            slot=self._slot_spec,
-            slot_names=tuple(self._slots[place].name for place in places),
-            weights_name=self._weights.name,
-            weights_layout=self._weights.layout,
+            slots=tuple(self._slots[place] for place in places),
+            weights=self._weights,
             requests=tuple(self._pipes[place][1] for place in places),
         )
 

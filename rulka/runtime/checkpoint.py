@@ -112,20 +112,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(message) from error
 
 
-def packed(state: Mapping[str, Any]) -> bytes:
-    """Returns nested dictionaries, lists and tuples of tensors, numbers and texts as bytes."""
+def _encode(state: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    return buffer.getvalue()
-
-
-def unpacked(content: bytes) -> dict[str, Any]:
-    """Returns what `packed` made bytes of."""
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-
-
-def _encode(state: Mapping[str, Any]) -> bytes:
-    content = packed(state)
+    content = buffer.getvalue()
     digest = hashlib.sha256(content).hexdigest()
     header = {"schema_version": SCHEMA_VERSION, "num_bytes": len(content), "sha256": digest}
     return json.dumps(header).encode() + b"\n" + content
@@ -141,7 +131,7 @@ def _decode(data: bytes) -> dict[str, Any]:
     if header.get("num_bytes") != len(content) or header.get("sha256") != hashlib.sha256(content).hexdigest():
         message = "its checksum does not match"
         raise ValueError(message)
-    return unpacked(content)
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 @contextmanager

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.spec import Decision
+from rulka.agents.spec import Actor, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.envs.results import StepResult
-from rulka.observation import FROM_END
 from rulka.runtime.messages import RaceEnd
+from rulka.runtime.weights import NO_VERSION
 from rulka.schedule import Moment
+from rulka.step_results import StepResult
 
 
 class CarBatch(Protocol):
@@ -49,8 +49,8 @@ class CarBatch(Protocol):
         """Tells how far the run has come, for rewards whose weights follow schedules."""
         ...
 
-    def positions(self) -> NDArray[np.float32] | None:
-        """Where the cars are, [N, 3] world metres; None where they are nowhere, as in environments without a track."""
+    def cars(self) -> NDArray[np.float32] | None:
+        """Where cars are, [N, 4]: world metres, and speed in m/s; None where they are nowhere, without a track."""
         ...
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -67,7 +67,7 @@ class CarBatch(Protocol):
 
 
 class ActingPolicy(Protocol):
-    """Chooses actions: an actor of the agent, or somebody who asks one elsewhere; see `rulka.runtime.acting`."""
+    """Chooses actions: an actor of the agent, or somebody who asks one elsewhere; see `rulka.runtime.central`."""
 
     @property
     def version(self) -> int:
@@ -85,6 +85,29 @@ class ActingPolicy(Protocol):
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the run has come, for schedules."""
         ...
+
+
+class LocalActor:
+    """An actor, and the version of the weights that it acts with."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.version = NO_VERSION
+        self.set_moment = actor.set_moment
+        self.state_dict, self.load_state_dict = actor.state_dict, actor.load_state_dict
+        self._actor = actor
+
+    def ask(self, image: Tensor, floats: Tensor) -> None:
+        """Decides at once, exploring: image [N, L, H, W] uint8, floats [N, F] float32."""
+        self._decision = self._actor.act(image, floats, explore=True)
+
+    def answer(self) -> Decision:
+        """Returns what was decided."""
+        return self._decision
+
+    def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copies weights into the actor."""
+        self._actor.load_network(tensors)
+        self.version = version
 
 
 class CarGroup(NamedTuple):
@@ -112,8 +135,8 @@ class Collector:
 
     Attributes:
         index: which collector this is.
-        cars: [N, 4] world position in metres, NaN where there is none, and speed in m/s of each car, after the last
-            block; for people who watch.
+        cars: [N, 4] world position in metres and speed in m/s of each car, after the last block, NaN where there is
+            none; for people who watch.
         acting_s: time that choosing actions took in the last block, waiting for those that others choose included.
         simulating_s: time that stepping the environment took in it.
     """
@@ -175,9 +198,8 @@ class Collector:
                 races += self._races_ended(group.policy, rows, result)
             on_step()
         for group, rows in self._groups:
-            if (position_m := group.environment.positions()) is not None:
-                self.cars[rows, :3] = position_m
-        self.cars[:, 3] = np.linalg.norm(block.floats[-1][:, FROM_END["velocity"]], axis=1)
+            if (cars := group.environment.cars()) is not None:
+                self.cars[rows] = cars
         # The block's memory is given away: keep what the next one begins with.
         self._image[:], self._floats[:], self._potential[:] = block.image[-1], block.floats[-1], block.potential[-1]
         return tuple(races)

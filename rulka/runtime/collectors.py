@@ -10,19 +10,19 @@ therefore also a limit on how old experience can be, however much slower one col
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from rulka.buffers.experience import ExperienceBlock, new_block
-from rulka.runtime.acting import LocalActor
 from rulka.runtime.central import CentralInference, request_bytes
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, InferenceTimes
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared_blocks import SharedBlocks, check_written
@@ -35,10 +35,6 @@ from rulka.schedule import Moment
 
 SLOTS_PER_COLLECTOR = 3
 """One being filled, one waiting to be filled, one being read."""
-
-
-_Place = tuple[int, int]
-"""Collector and slot."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +52,35 @@ class Delivery:
     facts: BlockFilled
 
 
-class Collectors(Protocol):
+class Collectors(ABC):
     """All collectors of a run."""
+
+    _weight_bytes = 0
 
     @property
     def num_restarts(self) -> int:
-        """How often a collector process was started again."""
-        ...
+        """How often a process was started again."""
+        return 0
 
+    @property
+    def num_under_way(self) -> int:
+        """Blocks that were given out and have not been handed to the learner."""
+        return 0
+
+    @property
+    def cpu_seconds_elsewhere(self) -> float:
+        """CPU time of processes on other nodes, which this process has not started."""
+        return 0.0
+
+    @abstractmethod
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Gives weights to all collectors; they take them at the beginning of their next block."""
-        ...
 
+    @abstractmethod
     def collect(
         self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
     ) -> list[Delivery]:
-        """Gives out permission for blocks and returns those that have been filled.
+        """Gives out permission for blocks and returns those that have been filled, in the order of permissions.
 
         Args:
             num_allowed_env_steps: a block may be begun while fewer environment steps have been given out.
@@ -79,47 +88,38 @@ class Collectors(Protocol):
             budget_share: how much of the run's budget is used, for the schedules of blocks that are begun now.
             env_steps_elsewhere: those taken by the collectors of other learners, for the same.
         """
-        ...
 
+    @abstractmethod
     def release(self, delivery: Delivery) -> None:
         """Gives a block back, to be filled again."""
-        ...
 
-    @property
-    def num_under_way(self) -> int:
-        """Blocks that collectors are allowed to fill and have not filled yet."""
-        ...
-
-    @property
-    def cpu_seconds_elsewhere(self) -> float:
-        """Time that processes on other nodes had on processors, which this process has not started."""
-        ...
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends all collectors and gives back what they held; may be called again."""
 
     def take_weight_bytes(self) -> int:
         """Returns how many bytes of weights were moved to collectors since the last call."""
-        ...
+        taken, self._weight_bytes = self._weight_bytes, 0
+        return taken
 
     def take_inference_times(self) -> list[InferenceTimes]:
         """Returns what central inference said of its time since the last call; nothing where there is none."""
-        ...
+        return []
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Returns what the next blocks depend on; None where races begin anew when a run goes on."""
-        ...
+        """Returns what the next blocks depend on; None where races begin anew when a run goes on.
+
+        Processes fill blocks while a checkpoint is written, so theirs do.
+        """
+        return None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
-        ...
-
-    def stop(self) -> None:
-        """Ends all collectors and gives back what they held; may be called again."""
-        ...
+        raise NotImplementedError
 
 
-class SerialCollectors:
+class SerialCollectors(Collectors):
     """One collector in this process: the same parts in a fixed order, so that runs repeat bit by bit."""
-
-    cpu_seconds_elsewhere = 0.0
 
     def __init__(self, spec: RunSpec, env_steps: int, num_starts: int) -> None:
         """Builds the collector.
@@ -129,8 +129,6 @@ class SerialCollectors:
             env_steps: environment steps taken before, by a run that is being resumed.
             num_starts: how often the run was started before.
         """
-        self.num_restarts, self.num_under_way = 0, 0
-        self._weight_bytes = 0
         self._env_steps = env_steps
         self._block = new_block(spec.block)
         part = collector_spec(spec, 0, num_starts, 0)
@@ -142,11 +140,6 @@ class SerialCollectors:
         """Copies weights into the collector's actor."""
         self._weight_bytes += num_bytes_of(tensors)
         self._actor.load(version, tensors)
-
-    def take_weight_bytes(self) -> int:
-        """Returns how many bytes of weights were copied since the last call."""
-        taken, self._weight_bytes = self._weight_bytes, 0
-        return taken
 
     def collect(
         self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
@@ -165,10 +158,6 @@ class SerialCollectors:
     def release(self, delivery: Delivery) -> None:
         """Has nothing to do: there is one block, and the next call of `collect` fills it."""
 
-    def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns nothing: the collector has an actor of its own."""
-        return []
-
     def state_dict(self) -> dict[str, Any] | None:
         """Returns the collector and its actor's source of chance."""
         collector = self._collector.state_dict()
@@ -184,10 +173,72 @@ class SerialCollectors:
         self._collector.close()
 
 
-class CollectorProcesses:
-    """Collectors in processes of their own, with shared memory between them and the learner."""
+@dataclass(eq=False)
+class Permission:
+    """For one block.
 
-    cpu_seconds_elsewhere = 0.0
+    Attributes:
+        to: number of whoever may fill it.
+        delivery: the block, once it has come.
+    """
+
+    to: int
+    delivery: Delivery | None = None
+
+
+class PermittedCollectors(Collectors):
+    """Collectors outside of this process: each fills a block by permission, and blocks come in that order."""
+
+    def __init__(self, spec: RunSpec, env_steps: int) -> None:
+        """Begins after so many environment steps."""
+        self._spec, self._env_steps = spec, env_steps
+        self._given_out: deque[Permission] = deque()
+
+    @property
+    def num_under_way(self) -> int:
+        """Blocks that were given out and have not been handed to the learner."""
+        return len(self._given_out)
+
+    def collect(
+        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
+    ) -> list[Delivery]:
+        """Gives out blocks, waits for a filled one, and returns those whose turn it is."""
+        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
+        self._hear(timeout_s)
+        deliveries = []
+        while self._given_out and (delivery := self._given_out[0].delivery) is not None:
+            self._given_out.popleft()
+            deliveries.append(delivery)
+        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
+        return deliveries
+
+    def _give_out(self, num_allowed_env_steps: int, budget_share: float, env_steps_elsewhere: int) -> None:
+        while self._env_steps < num_allowed_env_steps:
+            permission = self._permit(Moment(self._env_steps + env_steps_elsewhere, budget_share))
+            if permission is None:
+                return
+            self._given_out.append(permission)
+            self._env_steps += self._spec.block.num_env_steps
+
+    @abstractmethod
+    def _permit(self, moment: Moment) -> Permission | None:
+        """Permits a block to whoever has the fewest to fill; None if nobody may have another."""
+
+    @abstractmethod
+    def _hear(self, timeout_s: float) -> None:
+        """Waits until something is heard, notes filled blocks in their permissions, and replaces whoever is gone."""
+
+    def _take_back(self, number: int) -> int:
+        """Takes back what somebody who is gone was permitted and did not fill; returns how many blocks."""
+        unfilled = [each for each in self._given_out if each.to == number and each.delivery is None]
+        for permission in unfilled:
+            self._given_out.remove(permission)
+        self._env_steps -= len(unfilled) * self._spec.block.num_env_steps
+        return len(unfilled)
+
+
+class CollectorProcesses(PermittedCollectors):
+    """Collectors in processes of their own, with shared memory between them and the learner."""
 
     def __init__(
         self,
@@ -212,7 +263,8 @@ class CollectorProcesses:
             SharedMemoryError: if there is too little shared memory.
         """
         count = spec.train.num_collectors
-        self._spec, self._num_starts, self._env_steps = spec, num_starts, env_steps
+        super().__init__(spec, env_steps)
+        self._num_starts = num_starts
         remove_left_memory(spec.folder)
         layout = layout_of(tensors)
         # The first learner looks before any other has begun.
@@ -220,11 +272,8 @@ class CollectorProcesses:
         self._weights = SharedWeights.create(layout)
         self._blocks = [SharedBlocks.create(spec.block, SLOTS_PER_COLLECTOR) for _ in range(count)]
         self._free = [set(range(SLOTS_PER_COLLECTOR)) for _ in range(count)]
-        self._under_way: list[set[int]] = [set() for _ in range(count)]
-        self._given_out: deque[_Place] = deque()
-        self._filled: dict[_Place, BlockFilled] = {}
+        self._under_way: list[dict[int, Permission]] = [{} for _ in range(count)]
         self._num_given = [0] * count
-        self._weight_bytes = 0
         self._inference = None
         if spec.train.inference == "central":
             self._inference = CentralInference(spec, self._weights, num_starts, silence_limit_s)
@@ -249,11 +298,6 @@ class CollectorProcesses:
         return self._supervisor.num_restarts + sum(part.num_restarts for part in self._beside)
 
     @property
-    def num_under_way(self) -> int:
-        """Blocks that were given out and have not been handed to the learner."""
-        return len(self._given_out)
-
-    @property
     def pids(self) -> list[int]:
         """Process ids, by collector."""
         return self._supervisor.pids
@@ -263,27 +307,6 @@ class CollectorProcesses:
         self._weight_bytes += num_bytes_of(tensors)
         self._weights.publish(version, tensors)
 
-    def take_weight_bytes(self) -> int:
-        """Returns how many bytes of weights were written since the last call."""
-        taken, self._weight_bytes = self._weight_bytes, 0
-        return taken
-
-    def collect(
-        self, num_allowed_env_steps: int, timeout_s: float, budget_share: float = 0.0, env_steps_elsewhere: int = 0
-    ) -> list[Delivery]:
-        """Gives out blocks, waits for a filled one, and returns those whose turn it is."""
-        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
-        if self._inference is not None:
-            self._inference.look_after()
-        for index, facts in self._supervisor.receive(timeout_s):
-            assert isinstance(facts, BlockFilled)
-            self._under_way[index].remove(facts.slot)
-            self._filled[index, facts.slot] = facts
-        self._supervisor.replace_dead()  # after noting what they had finished
-        deliveries = list(self._in_turn())
-        self._give_out(num_allowed_env_steps, budget_share, env_steps_elsewhere)
-        return deliveries
-
     def release(self, delivery: Delivery) -> None:
         """Poisons the slot, so that a half-filled block will be noticed, and frees it."""
         self._blocks[delivery.collector].poison(delivery.facts.slot)
@@ -292,14 +315,6 @@ class CollectorProcesses:
     def take_inference_times(self) -> list[InferenceTimes]:
         """Returns what central inference said of its time since the last call."""
         return [] if self._inference is None else self._inference.take_times()
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Returns nothing: processes fill blocks while a checkpoint is written, and begin new races afterwards."""
-        return None
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Is never called: there is no state."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Ends the processes and removes the shared memory."""
@@ -313,45 +328,43 @@ class CollectorProcesses:
             self._weights.close()
             remove_left_memory(self._spec.folder)
 
-    def _give_out(self, num_allowed_env_steps: int, budget_share: float, env_steps_elsewhere: int) -> None:
-        while self._env_steps < num_allowed_env_steps:
-            able = [index for index, free in enumerate(self._free) if free]
-            if not able:
-                return
-            index = min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
-            self._num_given[index] += 1
-            slot = min(self._free[index])
-            self._free[index].remove(slot)
-            self._under_way[index].add(slot)
-            self._given_out.append((index, slot))
-            self._supervisor.send(index, Fill(slot, Moment(self._env_steps + env_steps_elsewhere, budget_share)))
-            self._env_steps += self._spec.block.num_env_steps
+    def _permit(self, moment: Moment) -> Permission | None:
+        able = [index for index, free in enumerate(self._free) if free]
+        if not able:
+            return None
+        index = min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
+        self._num_given[index] += 1
+        slot = min(self._free[index])
+        self._free[index].remove(slot)
+        self._under_way[index][slot] = permission = Permission(index)
+        self._supervisor.send(index, Fill(slot, moment))
+        return permission
 
-    def _in_turn(self) -> Iterator[Delivery]:
-        while self._given_out and self._given_out[0] in self._filled:
-            index, slot = place = self._given_out.popleft()
-            block = self._blocks[index][slot]
+    def _hear(self, timeout_s: float) -> None:
+        if self._inference is not None:
+            self._inference.look_after()
+        for index, facts in self._supervisor.receive(timeout_s):
+            assert isinstance(facts, BlockFilled)
+            block = self._blocks[index][facts.slot]
             check_written(block)
-            yield Delivery(index, block, self._filled.pop(place))
+            self._under_way[index].pop(facts.slot).delivery = Delivery(index, block, facts)
+        self._supervisor.replace_dead()  # after noting what they had finished
 
     def _forget(self, index: int) -> None:
         """Takes back what a collector was allowed to do and did not do before it died."""
+        self._take_back(index)
         for slot in self._under_way[index]:
             self._blocks[index].poison(slot)
-            self._given_out.remove((index, slot))
-            self._env_steps -= self._spec.block.num_env_steps
-        self._free[index] |= self._under_way[index]
-        self._under_way[index] = set()
+        self._free[index] |= self._under_way[index].keys()
+        self._under_way[index] = {}
         if self._inference is not None:
             self._inference.forget_collector(index)
 
     def _worker_spec(self, index: int, num_restarts: int) -> WorkerSpec:
         return WorkerSpec(
             collector=collector_spec(self._spec, index, self._num_starts, num_restarts),
-            blocks_name=self._blocks[index].name,
-            num_slots=SLOTS_PER_COLLECTOR,
-            weights_name=self._weights.name,
-            weights_layout=self._weights.layout,
+            blocks=self._blocks[index],
+            weights=self._weights,
             inference=None if self._inference is None else self._inference.places_of(index, num_restarts),
         )
 

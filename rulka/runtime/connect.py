@@ -14,82 +14,52 @@
     |          stops processes)   +=========== SharedWeights ====================== version, tensors          |
     +--------------------------------------------------------------+      +------------------------------------+
 
-A version on its way to `SharedWeights` passes the `Quantiser`, which `train.acting_precision` may have take fewer bits.
-`==` is shared memory, `--` are messages. With `train.inference: central` actors live in processes of their own, the
-policy workers (`rulka.runtime.inference`), which the collectors ask, collector k the worker k mod W; while one group
-of a collector's cars waits for its answer, the next one drives:
+`==` is shared memory, `--` are messages. A version on its way to `SharedWeights` passes the `Quantiser`, which
+`train.acting_precision` may have take fewer bits. What can take the place of a part is built by one function, whose
+docstring has its picture:
 
-    +------ process of collector k ------+             +-- process of policy worker k mod W --+
-    |                                    |    pipe     |                                      |
-    |   Collector = groups of cars ------------------------ Request, Response --> actor       |
-    |      |                             |             |                          ^    ^      |
-    |      +===== request slot of each group =====================================+    |      |
-    |                                    |             |               SharedWeights ==+      |
-    +------------------------------------+             +--------------------------------------+
-
-A learner of two halves (PQL with `pql.policy_process`) has the other one in a process of its own, which is shown what
-collectors saw and learns as far as it is permitted to:
-
-    +------ process of the stage ------+            +---- process of the other half ----+
-    |                                  |    pipe    |                                   |
-    |  Learner --- OtherHalfProcess --- Show, Permit, Stop ---->  Half                  |
-    |                  |       ^ ^   <--- Seen, Taught, Heartbeat, Failed               |
-    |       Supervisor +       | +====== SharedBlocks =========== frames, floats        |
-    |                          +==== SharedWeights, one each way =====                  |
-    +----------------------------------+            +-----------------------------------+
-
-With `train.cluster: ray` the right-hand side is on nodes of a Ray cluster, a host on each, which has the collectors of
-that node and forwards their blocks (`rulka.runtime.host`, `rulka.runtime.cluster_collectors`):
-
-    +------ process of the stage ------+            +--------- host, an actor of Ray ---------+
-    |                                  |    Ray     |                                         |
-    |  Rank --- ClusterCollectors --- Allow, NewWeights ---> Host --- CollectorProcesses      |
-    |                  |           <--- Filled, Alive        |             |  as above        |
-    |    HostSupervisor +    Post --------------------------- + (Mailbox)                     |
-    +----------------------------------+            +-----------------------------------------+
-
-With `train.num_collectors: 0` the `SerialCollectors` take the place of the right-hand side, in this process, and a run
-repeats bit by bit.
-
-With `train.learners: N` there are as many learners, which learn as one: each has collectors of its own and all of the
-right-hand side, and the loop tells every rank what it tells its own (`rulka.runtime.rank`). When one is gone, all of
-them begin again at the last checkpoint:
-
-    +---------- process of the stage ----------+                +------ process of learner k, from 1 on ------+
-    |                                          |      pipe      |                                             |
-    |   LearnerLoop -- Rank 0      RankProcesses --- TakeTurn, Learn, Save, Stop ---> Rank k = Learner, and   |
-    |                   |                  <-------- Taken, Learned, Saved            |   CollectorProcesses  |
-    |                Learner ================== torch.distributed ===================+|                       |
-    +------------------------------------------+    gradients   +---------------------------------------------+
+    _in_this_process    train.num_collectors: 0     no right-hand side, and a run repeats bit by bit
+    _in_processes       train.cluster: none         the picture above
+    _on_hosts           train.cluster: ray          the right-hand side on the nodes of a Ray cluster
+    _other_half         pql.policy_process          half of the learner in a process of its own
+    _other_ranks        train.learners: N           several learners that learn as one
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from torch import Tensor
+
+from rulka.agents.learner import Learner
 from rulka.agents.precision import Precision
-from rulka.agents.ranks import ALONE
+from rulka.agents.quantisation import make_quantiser
+from rulka.agents.ranks import ALONE, Ranks
+from rulka.agents.spec import LearnsInHalves, LearnsInRanks
+from rulka.buffers.experience import Experience
+from rulka.cluster.ray_cluster import RayCluster
+from rulka.cluster.settings import find_cluster
+from rulka.device import weights_on_host
 from rulka.disk import NO_ROOM
 from rulka.errors import UserError
-from rulka.params import TrainParams
-from rulka.processes import RestartBudget
+from rulka.processes import REBUILDING_WINDOW_S, RestartBudget
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
+from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors, driven_block
+from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
 from rulka.runtime.greedy_check import GreedyCheck
+from rulka.runtime.hosts import HostCollectors
 from rulka.runtime.learner_loop import Checks, Files, LearnerLoop, Outcome, RunState
 from rulka.runtime.metrics_log import MetricsLog
-from rulka.runtime.other_ranks import NoOtherRanks, OtherRanks, RankProcesses
-from rulka.runtime.rank import build_rank, saved_of
-from rulka.runtime.ranks import ConnectedRanks, RanksApartError, meet
+from rulka.runtime.other_half import OtherHalfProcess
+from rulka.runtime.rank import Rank
+from rulka.runtime.ranks import ConnectedRanks, RankProcesses, RanksApartError
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
-from rulka.runtime.supervisor import MAX_RESTARTS
-
-REGROUPING_WINDOW_S = 600.0
-"""Within it learners may come apart `MAX_RESTARTS` times: to build them anew takes longer than a collector does."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -111,7 +81,7 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
         stop: tells the loop when somebody wants it to end.
         num_restarts: how often all learners had to begin again.
 
-    Nobody else may be working in the run's folder, see `rulka.runtime.run_folder`.
+    Nobody else may be working in the run's folder, see `rulka.training.run_folder`.
 
     Raises:
         RanksApartError, RankError: if there are several learners and one of them ends before it is ready.
@@ -123,12 +93,13 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
     with ExitStack() as stack:
         own, size = spec.of_rank(0), spec.train.learners
         ranks = ALONE if size == 1 else ConnectedRanks(0, size, own.device)
-        rank = build_rank(own, saved and saved_of(saved, 0), state.num_starts, stack, ranks)
-        others: OtherRanks = NoOtherRanks()
+        rank = build_rank(own, saved, state.num_starts, stack, ranks)
+        others = None
         if size > 1:
             newest = checkpoints.files()[0] if saved else None
             others = _other_ranks(spec, rank.learner.precision, newest, state.num_starts, stop, stack)
-        checks = Checks(*(_greedy_check(spec, num_cars, stop) for num_cars in _check_sizes(spec.train)))
+        num_last = spec.final_check_cars or spec.train.final_check_races
+        checks = Checks(*(_greedy_check(spec, num_cars, stop) for num_cars in (spec.train.check_races, num_last)))
         for check in checks:
             stack.callback(check.close)
         num_bytes = saved["metrics_bytes"] if saved else 0
@@ -142,23 +113,157 @@ def connect(spec: RunSpec, stop: StopSignals, num_restarts: int = 0) -> Iterator
         yield loop
 
 
+def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, stack: ExitStack, ranks: Ranks) -> Rank:
+    """Builds one learner with all that is its own, in its process; its collectors are started.
+
+    Args:
+        spec: of the rank, see `RunSpec.of_rank`.
+        state: the checkpoint to go on from; None begins anew.
+        num_starts: how often the run was started before.
+        stack: takes it down again.
+        ranks: all of them.
+    """
+    saved = None if state is None else saved_of(state, spec.rank)
+    learner = spec.make_learner()
+    if ranks.size > 1:
+        assert isinstance(learner, LearnsInRanks)
+        learner.join(ranks)
+    experience = ExperienceFiles(spec.folder, num_starts)
+    if saved:
+        learner.load_state_dict(saved["learner"])
+        restore_experience(learner, experience, saved["experience"])
+    else:
+        experience.clear()
+    tensors = weights_on_host(learner.network)
+    quantiser = make_quantiser(learner.network, spec.train.acting_precision)
+    if saved:
+        quantiser.load_state_dict(saved["quantiser"])
+    if quantiser.needs_frames:
+        quantiser.observe(driven_block(spec, tensors))
+    if not spec.train.num_collectors:
+        collectors = _in_this_process(spec, learner, num_starts, stack)
+    else:
+        build = _on_hosts if spec.train.cluster == "ray" else _in_processes
+        collectors = build(spec, learner, quantiser.quantise(learner.version, tensors), num_starts, stack)
+    if saved and saved["collectors"] is not None:
+        collectors.load_state_dict(saved["collectors"])
+    return Rank(spec, learner, quantiser, collectors, experience)
+
+
+def _in_this_process(spec: RunSpec, learner: Learner, num_starts: int, stack: ExitStack) -> Collectors:
+    """Builds one collector here, which drives while the learner waits."""
+    collectors = SerialCollectors(spec, learner.num_env_steps, num_starts)
+    stack.callback(collectors.stop)
+    return collectors
+
+
+def _in_processes(
+    spec: RunSpec, learner: Learner, version: Mapping[str, Tensor], num_starts: int, stack: ExitStack
+) -> Collectors:
+    """Starts collectors in processes of this machine.
+
+    With `train.inference: central` actors live in processes of their own, the policy workers (`rulka.runtime.central`),
+    which the collectors ask, collector k the worker k mod W; while one group of a collector's cars waits for its
+    answer, the next one drives:
+
+        +------ process of collector k ------+             +-- process of policy worker k mod W --+
+        |                                    |    pipe     |                                      |
+        |   Collector = groups of cars ------------------------ Request, Response --> actor       |
+        |      |                             |             |                          ^    ^      |
+        |      +===== request slot of each group =====================================+    |      |
+        |                                    |             |               SharedWeights ==+      |
+        +------------------------------------+             +--------------------------------------+
+    """
+    half = _other_half(spec, learner, stack)
+    collectors = CollectorProcesses(spec, version, learner.num_env_steps, num_starts, other_half=half)
+    stack.callback(collectors.stop)
+    collectors.start()
+    return collectors
+
+
+def _on_hosts(
+    spec: RunSpec, learner: Learner, version: Mapping[str, Tensor], num_starts: int, stack: ExitStack
+) -> Collectors:
+    """Starts a host on each node of a Ray cluster, with the collectors of that node.
+
+    A permission is a call of the host, and its answer the block (`rulka.runtime.hosts`, `rulka.runtime.host`):
+
+        +------ process of the stage ------+            +--------- host, an actor of Ray ---------+
+        |                                  |    Ray     |                                         |
+        |  Rank --- HostCollectors ------- fill, load, alive --> Host --- CollectorProcesses      |
+        |                                  <-- answers          |             |  as above         |
+        +----------------------------------+            +-----------------------------------------+
+    """
+    half = _other_half(spec, learner, stack)
+    cluster = RayCluster(find_cluster())
+    stack.callback(cluster.close)
+    collectors = HostCollectors(spec, version, learner.num_env_steps, num_starts, cluster, other_half=half)
+    stack.callback(collectors.stop)
+    collectors.start()
+    return collectors
+
+
+def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:
+    """Parts a learner of two halves, if it is to be; the collectors start and end the process of the other one.
+
+    It is shown what collectors saw and learns as far as it is permitted to:
+
+        +------ process of the stage ------+            +---- process of the other half ----+
+        |                                  |    pipe    |                                   |
+        |  Learner --- OtherHalfProcess --- Show, Permit, Stop ---->  Half                  |
+        |                  |       ^ ^   <--- Seen, Taught, Heartbeat, Failed               |
+        |       Supervisor +       | +====== SharedBlocks =========== frames, floats        |
+        |                          +==== SharedWeights, one each way =====                  |
+        +----------------------------------+            +-----------------------------------+
+    """
+    if not isinstance(learner, LearnsInHalves) or learner.make_half() is None:
+        return None
+    half = OtherHalfProcess(learner, spec.block)
+    stack.callback(half.stop)
+    learner.part_with(half)
+    return half
+
+
 def _other_ranks(
     spec: RunSpec, precision: Precision, newest: Path | None, num_starts: int, stop: StopSignals, stack: ExitStack
 ) -> RankProcesses:
-    """Starts all learners but the first, which meets them; they go on from the newest checkpoint."""
-    parts = [spec.of_rank(rank, precision) for rank in range(1, spec.train.learners)]
-    others = RankProcesses(parts, spec.folder, newest, num_starts)
+    """Starts all learners but the first and connects them with it; they go on from the newest checkpoint.
+
+    Each has collectors of its own and all of the right-hand side, and every rank calls the methods that the loop calls
+    on its own (`rulka.runtime.ranks`). When one is gone, all of them begin again at the last checkpoint:
+
+        +---------- process of the stage ----------+                +-- process of learner k, from 1 on --+
+        |                                          |      pipe      |                                     |
+        |   LearnerLoop -- Rank 0      RankProcesses --- method, arguments ---> Rank k = Learner, and      |
+        |                   |                  <-------- answers    |           CollectorProcesses         |
+        |                Learner ============= torch.distributed ============== Learner                   |
+        +------------------------------------------+    gradients   +-------------------------------------+
+    """
+    runs = [spec.of_rank(rank, precision) for rank in range(1, spec.train.learners)]
+    others = RankProcesses(runs, build_rank, spec.folder, newest, num_starts)
     stack.callback(others.stop)
-    others.start()
-    others.gather(stop.check)
-    with others.learning():
-        stack.enter_context(meet(others.meeting, 0, spec.train.learners, spec.of_rank(0).device))
+    others.connect(spec.of_rank(0).device, stop.check)
     return others
 
 
-def _check_sizes(train: TrainParams) -> tuple[int, int]:
-    """Returns how many cars race side by side in the greedy checks, and in the last choice; a game has one."""
-    return train.check_races, train.check_races if train.environment == "game" else train.final_check_races
+def saved_of(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """Returns what a checkpoint holds of a rank; what all have in common is that of the first one."""
+    if rank == 0:
+        return dict(state)
+    own = state["others"][rank - 1]
+    return own | {"learner": state["learner"] | own["learner"]}
+
+
+def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> None:
+    """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew."""
+    try:
+        if saved is not None:
+            learner.load_experience(Experience(saved["state"], files.pieces(saved["names"])))
+            files.go_on_from(saved["names"])
+            return
+    except DamagedExperienceError as error:
+        _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)
+    learner.forget_experience()
 
 
 def _greedy_check(spec: RunSpec, num_cars: int, stop: StopSignals) -> GreedyCheck:
@@ -178,7 +283,7 @@ def train_run(spec: RunSpec) -> Outcome:
         RanksKeepPartingError: if learners come apart again and again.
         UserError: see `LearnerLoop.run`.
     """
-    budget = RestartBudget(MAX_RESTARTS, REGROUPING_WINDOW_S)
+    budget = RestartBudget(window_s=REBUILDING_WINDOW_S)
     try:
         with StopSignals() as stop:
             num_restarts = 0
@@ -189,8 +294,7 @@ def train_run(spec: RunSpec) -> Outcome:
                 except RanksApartError as error:
                     stop.check()
                     if not budget.take():
-                        span = f"{budget.num_restarts + 1} times within {budget.window_s:.0f} s"
-                        message = f"learners came apart {span}; the last time {error}"
+                        message = f"learners came apart {budget.span}; the last time {error}"
                         raise RanksKeepPartingError(message) from error
                     _LOGGER.warning("%s; all learners begin again at the last checkpoint", error)
                     num_restarts += 1

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from rulka.agents.spec import Actor
 from rulka.buffers.experience import BlockSpec
-from rulka.envs.results import StepResult
-from rulka.race_settings import rank_of_races
 from rulka.runtime.collector import CarBatch
+from rulka.step_results import StepResult, rank_of_races
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""A host: the collectors of one node, and the way from their shared memory to a learner on another one.
+"""A host: the collectors of one node, and the way of their blocks to a learner on another one.
 
-It runs today's collectors as the learner's own process would, with permissions that come from there, and hands whole
-blocks on. It knows nothing of who carries the letters, see `rulka.cluster.post`. One thread does all the work: what it
-starts ends with it.
+It is an actor whose methods the learner calls, each call in a thread of its own, and runs the collectors of
+`rulka.runtime.collectors` as the learner's own process would. One thread does all the work, as what it starts ends with
+it: a call hands its order to that thread and waits for the answer. The answer to `fill` is a block, so that a block
+belongs to one permission of one learner, and what nobody waits for any more is lost.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import psutil
@@ -33,33 +35,17 @@ from numpy.typing import NDArray
 
 from rulka.agents.quantisation import check_acting_precision
 from rulka.buffers.experience import BlockSpec
-from rulka.cluster.post import Place, Share
 from rulka.device import CPU
 from rulka.errors import UserError
-from rulka.observation import FLOATS
 from rulka.provenance import code_version, hash_json
 from rulka.runtime.collectors import CollectorProcesses, Collectors
-from rulka.runtime.host_messages import (
-    Alive,
-    Allow,
-    Build,
-    Built,
-    Filled,
-    FromHost,
-    HostFailed,
-    Introduced,
-    Loaded,
-    NewWeights,
-    Stopped,
-    ToHost,
-    WrongWeights,
-)
-from rulka.runtime.messages import Stop
-from rulka.runtime.process import HEARTBEAT_S
+from rulka.runtime.messages import BlockFilled, InferenceTimes
 from rulka.runtime.run_lock import LOCK_FILE, RunInUseError, locked
 from rulka.runtime.shared_memory import LIST_FILE, remove_left_memory
-from rulka.runtime.specs import RunSpec
+from rulka.runtime.specs import LearnerShare, RunSpec
+from rulka.runtime.supervisor import HEARTBEAT_S
 from rulka.runtime.weights import NO_VERSION, WeightsLayout, checksum, views
+from rulka.schedule import Moment
 
 LOCK_LIMIT_S = 60.0
 """How long hosts of one machine may take to look for what others have left."""
@@ -73,6 +59,13 @@ INCARNATION_STEP = 1 << 32
 _LOGGER = logging.getLogger(__name__)
 
 
+class Place(NamedTuple):
+    """Which host of a run, and how often there was one before."""
+
+    number: int
+    incarnation: int
+
+
 @dataclass(frozen=True)
 class HostSpec:
     """What a host builds; picklable.
@@ -81,15 +74,58 @@ class HostSpec:
         run: the part of the run that is this host's; `folder` is replaced by one of its node.
         layout: of the weights.
         num_starts: how often the run was started before.
-        first_number: of its permissions.
         name: of the run, for its folder.
     """
 
     run: RunSpec
     layout: WeightsLayout
     num_starts: int
-    first_number: int
     name: str
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A block.
+
+    Attributes:
+        collector: who filled it, of this host's.
+        facts: of the block.
+        arrays: of the block, by name.
+    """
+
+    collector: int
+    facts: BlockFilled
+    arrays: Mapping[str, NDArray]
+
+
+@dataclass(frozen=True)
+class Alive:
+    """How a host is.
+
+    Attributes:
+        cpu_s: time that it and its collectors had on processors.
+        num_restarts: how often it has started one of its processes again.
+        inference: what its policy workers said of their time since the last time.
+    """
+
+    cpu_s: float = 0.0
+    num_restarts: int = 0
+    inference: tuple[InferenceTimes, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostFailed:
+    """The answer to all calls of a host that has ended by an error.
+
+    Attributes:
+        message: what went wrong: of an error that a person can act on, or a traceback.
+        hint: what to do about it.
+        is_refusal: whether it is such an error, and would come again.
+    """
+
+    message: str
+    hint: str
+    is_refusal: bool
 
 
 def part_of_run(spec: RunSpec, first_collector: int, num_collectors: int, policy_workers: int) -> RunSpec:
@@ -100,12 +136,11 @@ def part_of_run(spec: RunSpec, first_collector: int, num_collectors: int, policy
         train=train,
         first_collector=first_collector,
         device=CPU,
-        make_learner=_no_learner,
-        make_share=None,
+        build_learner=_no_learner,
     )
 
 
-def _no_learner() -> Any:
+def _no_learner(share: LearnerShare) -> Any:
     raise NotImplementedError
 
 
@@ -115,11 +150,10 @@ def contract_of(block: BlockSpec, layout: WeightsLayout) -> dict[str, str]:
     The words are made by the code that runs here, from what it has understood.
     """
     arrays = {name: (shape, np.dtype(dtype).name) for name, (shape, dtype) in block.layout().items()}
-    floats = {name: (part.start, part.stop) for name, part in FLOATS.items()}
     places = [(place.name, place.shape, str(place.dtype), place.offset) for place in layout.places]
     kind = "numbers" if block.continuous else "indices"
     return {
-        "observation": f"{block.image_shape} pixels and {block.num_floats} floats ({_short(floats)})",
+        "observation": f"{block.image_shape} pixels and {block.num_floats} floats",
         "action": f"{kind} of shape {block.decision_shape}",
         "block": f"{block.num_steps} decisions of {block.num_cars} cars ({_short(arrays)})",
         "weights": f"{len(places)} tensors in {layout.num_bytes} bytes ({_short(places)})",
@@ -162,200 +196,209 @@ def start_processes(spec: HostSpec) -> Collectors:
     return collectors
 
 
-def make_host(place: Place, share: Share) -> Host:
-    """Returns a host that works; see `rulka.cluster.post.MakeFar`."""
-    host = Host(place, share)
-    host.start()
-    return host
+class _Permit(NamedTuple):
+    """Permission for a block.
+
+    Attributes:
+        moment: see `rulka.runtime.messages.Fill`.
+        version: no older weights may drive in it.
+        answer: gets the block.
+    """
+
+    moment: Moment
+    version: int
+    answer: Future[Any]
+
+
+_Order = tuple[Callable[..., None], tuple[Any, ...], "Future[Any]"]
+"""What the working thread calls, with the arguments and the answer of a call."""
 
 
 class Host:
-    """The far side of `rulka.runtime.cluster_collectors`."""
+    """The far side of `rulka.runtime.hosts`; its public methods are called by threads of their own."""
 
-    def __init__(self, place: Place, share: Share, make_collectors: MakeCollectors = start_processes) -> None:
-        """Prepares; `start` begins to work.
+    def __init__(self, place: Place, make_collectors: MakeCollectors = start_processes) -> None:
+        """Prepares; `build` begins to work.
 
         Args:
             place: which host, and how often there was one before.
-            share: lays arrays where the learner can read them.
             make_collectors: builds the collectors.
         """
-        self._place, self._share, self._make_collectors = place, share, make_collectors
-        self._inbox: deque[tuple[ToHost, Any]] = deque()
-        self._outbox: deque[tuple[FromHost, Any]] = deque()
-        self._has_letters, self._has_news = threading.Condition(), threading.Condition()
+        self._place, self._make_collectors = place, make_collectors
+        self._lock = threading.Condition()
+        self._orders: deque[_Order] = deque()
+        self._ended_by: HostFailed | None = None
         ends = cast(tuple[Connection, Connection], multiprocessing.Pipe(duplex=False))
         self._bell, self._ringer = ends
-        self._beat_s = self._cpu_looked_s = 0.0
-        self._cpu_s = 0.0
-        self._inference: list[Any] = []
-        self._thread = threading.Thread(target=self._run, name=f"host-{place.number}", daemon=True)
+        self._has_to_stop = False
+        self._thread: threading.Thread | None = None
+        self._version = NO_VERSION
+        self._permits: dict[int, _Permit] = {}
+        self._given: deque[_Permit] = deque()
+        self._last: _Permit | None = None
+        self._num_given = 0
+        self._cpu_s = self._cpu_looked_s = 0.0
 
-    def start(self) -> None:
-        """Begins to work."""
+    def code(self) -> dict[str, str]:
+        """Returns the code and versions that run here, see `rulka.provenance.code_version`."""
+        return code_version()
+
+    def build(self, spec: bytes) -> dict[str, str] | HostFailed:
+        """Builds and starts the collectors.
+
+        Args:
+            spec: a pickled `HostSpec`, which other code might not understand.
+
+        Returns:
+            What their blocks hold and which weights they take, see `contract_of`.
+        """
+        answer: Future[Any] = Future()
+        self._thread = threading.Thread(target=self._run, args=(pickle.loads(spec), answer), daemon=True)
         self._thread.start()
+        return answer.result()
 
-    def tell(self, message: ToHost, content: Any = None) -> None:
-        """Takes a letter of the learner."""
-        with self._has_letters:
-            self._inbox.append((message, content))
-            self._has_letters.notify()
+    def load(self, version: int, crc: int, content: NDArray[np.uint8]) -> str | HostFailed:
+        """Publishes a version to the collectors if it is what it says it is.
+
+        Args:
+            version: its number.
+            crc: over number and bytes, see `rulka.runtime.weights.checksum`.
+            content: its bytes.
+
+        Returns:
+            What is wrong with it, or nothing.
+        """
+        return self._ask(self._load, version, crc, content)
+
+    def fill(self, number: int, moment: Moment, version: int) -> Filled | HostFailed:
+        """Has one block filled, the next one in the order of numbers.
+
+        Args:
+            number: of the permission, from 0.
+            moment: see `rulka.runtime.messages.Fill`.
+            version: no older weights may drive in it.
+        """
+        return self._ask(self._permit, number, moment, version)
+
+    def alive(self) -> Alive | HostFailed:
+        """Returns as soon as the working thread comes by."""
+        return self._ask(self._tell)
+
+    def pid(self) -> int:
+        """Returns the id of its process."""
+        return os.getpid()
+
+    def stop(self) -> None:
+        """Ends all that it has started."""
+        with self._lock:
+            self._has_to_stop = True
+        self._ring()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _ask(self, order: Callable[..., None], *arguments: Any) -> Any:
+        answer: Future[Any] = Future()
+        with self._lock:
+            if self._ended_by is not None:
+                return self._ended_by
+            self._orders.append((order, arguments, answer))
+        self._ring()
+        return answer.result()
+
+    def _ring(self) -> None:
+        with self._lock:
+            self._lock.notify()
             self._ringer.send_bytes(b"!")
 
-    def listen(self, timeout_s: float) -> list[tuple[FromHost, Any]]:
-        """Returns what there is to say, as soon as there is something."""
-        with self._has_news:
-            self._has_news.wait_for(lambda: self._outbox, timeout_s)
-            said = list(self._outbox)
-            self._outbox.clear()
-            return said
+    # The working thread ---------------------------------------------------------------------------------------------
 
-    def _say(self, message: FromHost, parcel: Any = None) -> None:
-        with self._has_news:
-            if isinstance(message, Alive):  # the last one is enough for who has not listened for a while
-                self._outbox = deque(letter for letter in self._outbox if not isinstance(letter[0], Alive))
-            self._outbox.append((message, parcel))
-            self._has_news.notify()
-
-    def _run(self) -> None:
-        """Works until told to stop, and says how it ended."""
+    def _run(self, spec: HostSpec, built: Future[Any]) -> None:
+        """Works until told to stop, and answers everybody who still waits with how it ended."""
         torch.set_num_threads(1)
+        ended_by = HostFailed("it has stopped", "", is_refusal=False)
         try:
-            self._say(Introduced(code_version()))
-            order = self._first_order()
-            if order is not None:
-                spec: HostSpec = pickle.loads(order.spec)
-                with _own_folder(spec.name, self._place) as folder:
-                    self._work(replace(spec, run=replace(spec.run, folder=folder)))
-            self._say(Stopped())
+            with _own_folder(spec.name, self._place) as folder:
+                self._work(replace(spec, run=replace(spec.run, folder=folder)), built)
         except UserError as error:
-            self._say(HostFailed(str(error), error.hint, is_refusal=True))
+            ended_by = HostFailed(str(error), error.hint, is_refusal=True)
         except Exception:
-            self._say(HostFailed(traceback.format_exc(), "", is_refusal=False))
+            ended_by = HostFailed(traceback.format_exc(), "", is_refusal=False)
+        with self._lock:
+            self._ended_by = ended_by
+            waiting = [built, *(answer for *_, answer in self._orders)]
+        for answer in (*waiting, *(permit.answer for permit in (*self._permits.values(), *self._given))):
+            if not answer.done():
+                answer.set_result(ended_by)
 
-    def _first_order(self) -> Build | None:
-        while not self._inbox:
-            self._beat("waiting for what to build")
-            self._wait(HEARTBEAT_S)
-        message, _ = self._inbox.popleft()
-        return message if isinstance(message, Build) else None
-
-    def _wait(self, timeout_s: float) -> None:
-        with self._has_letters:
-            self._has_letters.wait_for(lambda: self._inbox, timeout_s)
-
-    def _work(self, spec: HostSpec) -> None:
-        self._say(Alive("building its collectors", 0.0, 0))
-        spec = replace(spec, num_starts=spec.num_starts + self._place.incarnation * INCARNATION_STEP)
-        collectors = self._make_collectors(spec)
-        if isinstance(collectors, CollectorProcesses):
-            collectors.wake_by(self._bell)
-        try:
-            self._say(Built(contract_of(spec.run.block, spec.layout), os.getpid()))
-            _Forwarding(spec, collectors, self._say, self._share).run(self._take_letters, self._wait, self._beat)
-        finally:
-            collectors.stop()
-
-    def _take_letters(self) -> Iterator[tuple[ToHost, Any]]:
-        while self._bell.poll():
-            self._bell.recv_bytes()
-        while self._inbox:
-            yield self._inbox.popleft()
-
-    def _beat(self, activity: str, collectors: Collectors | None = None) -> None:
-        """Says that it is alive, when that is due."""
-        if time.monotonic() - self._beat_s < HEARTBEAT_S:
-            return
-        self._beat_s = time.monotonic()
-        num_restarts = 0 if collectors is None else collectors.num_restarts
-        inference = () if collectors is None else tuple(collectors.take_inference_times())
-        if self._beat_s - self._cpu_looked_s >= CPU_S:
-            self._cpu_looked_s, self._cpu_s = self._beat_s, _cpu_seconds()
-        self._say(Alive(activity, self._cpu_s, num_restarts, inference))
-
-
-class _Forwarding:
-    """What a host does once it has collectors: permissions to them, their blocks to the learner."""
-
-    def __init__(self, spec: HostSpec, collectors: Collectors, say: Callable[..., None], share: Share) -> None:
-        self._collectors, self._say, self._share = collectors, say, share
-        self._block_steps = spec.run.block.num_env_steps
+    def _work(self, spec: HostSpec, built: Future[Any]) -> None:
         self._content = bytearray(spec.layout.num_bytes)
         self._tensors = views(self._content, spec.layout)
-        self._version = NO_VERSION
-        self._allowed: dict[int, Allow] = {}
-        self._next_number = spec.first_number
-        self._numbers: deque[int] = deque()
-        self._num_given = 0
-        self._has_ended = False
-        self._last: Allow | None = None
+        self._block_steps = spec.run.block.num_env_steps
+        spec = replace(spec, num_starts=spec.num_starts + self._place.incarnation * INCARNATION_STEP)
+        self._collectors = self._make_collectors(spec)
+        if isinstance(self._collectors, CollectorProcesses):
+            self._collectors.wake_by(self._bell)
+        try:
+            built.set_result(contract_of(spec.run.block, spec.layout))
+            while not self._has_to_stop:
+                self._obey()
+                self._give_out()
+                self._hand_on(HEARTBEAT_S if self._given else 0.0)
+                if not self._given:
+                    with self._lock:
+                        self._lock.wait_for(lambda: self._orders or self._has_to_stop, HEARTBEAT_S)
+        finally:
+            self._collectors.stop()
 
-    def run(
-        self,
-        letters: Callable[[], Iterator[tuple[ToHost, Any]]],
-        wait: Callable[[float], None],
-        beat: Callable[[str, Collectors], None],
-    ) -> None:
-        """Works until it is told to stop."""
-        while True:
-            for message, content in letters():
-                self._take(message, content)
-            if self._has_ended:
-                return
-            self._give_out()
-            self._forward(HEARTBEAT_S if self._numbers else 0.0)
-            beat("waiting for blocks" if self._numbers else "waiting for permission", self._collectors)
-            if not self._numbers:
-                wait(HEARTBEAT_S)
+    def _obey(self) -> None:
+        while self._bell.poll():
+            self._bell.recv_bytes()
+        while self._orders:
+            order, arguments, answer = self._orders[0]  # until it is done, so that no call waits for ever
+            order(answer, *arguments)
+            self._orders.popleft()
 
-    def _take(self, message: ToHost, content: Any) -> None:
-        match message:
-            case Allow():
-                self._allowed[message.number] = message
-            case NewWeights():
-                self._load(message, content)
-            case Stop():
-                self._has_ended = True
-            case Build():
-                pass
+    def _load(self, answer: Future[Any], version: int, crc: int, content: NDArray[np.uint8]) -> None:
+        wrong = ""
+        if len(content) != len(self._content):
+            wrong = f"{len(content)} bytes instead of {len(self._content)}"
+        elif checksum(version, content.data) != crc:
+            wrong = "its checksum is another one"
+        elif version > self._version:
+            self._content[:] = content.data
+            self._version = version
+            self._collectors.publish(version, self._tensors)
+        answer.set_result(wrong)
 
-    def _load(self, message: NewWeights, content: NDArray[np.uint8]) -> None:
-        """Hands a version to the collectors if it is what it says it is."""
-        if message.version <= self._version:
-            return
-        found = len(content)
-        if found != len(self._content):
-            self._say(WrongWeights(message.version, f"{found} bytes instead of {len(self._content)}"))
-            return
-        if checksum(message.version, content.data) != message.checksum:
-            self._say(WrongWeights(message.version, "its checksum is another one"))
-            return
-        self._content[:] = content.data
-        self._version = message.version
-        self._collectors.publish(message.version, self._tensors)
-        self._say(Loaded(message.version))
+    def _permit(self, answer: Future[Any], number: int, moment: Moment, version: int) -> None:
+        self._permits[number] = _Permit(moment, version, answer)
+
+    def _tell(self, answer: Future[Any]) -> None:
+        now_s = time.monotonic()
+        if now_s - self._cpu_looked_s >= CPU_S:
+            self._cpu_looked_s, self._cpu_s = now_s, _cpu_seconds()
+        inference = tuple(self._collectors.take_inference_times())
+        answer.set_result(Alive(self._cpu_s, self._collectors.num_restarts, inference))
 
     def _give_out(self) -> None:
         """Permits blocks in the order of the permissions, once there are weights that may drive in them."""
-        while (allow := self._allowed.get(self._next_number)) and allow.version <= self._version:
-            del self._allowed[self._next_number]
-            self._numbers.append(self._next_number)
-            self._next_number += 1
-            self._last = allow
+        while (permit := self._permits.get(self._num_given)) and permit.version <= self._version:
+            del self._permits[self._num_given]
             self._num_given += 1
-            self._forward(0.0)
+            self._given.append(permit)
+            self._last = permit
+            self._hand_on(0.0)
 
-    def _forward(self, timeout_s: float) -> None:
-        """Lets collectors have what is permitted, and hands on what they have filled."""
+    def _hand_on(self, timeout_s: float) -> None:
+        """Lets collectors have what is permitted, and answers with what they have filled."""
         if self._last is None:
             return
         moment, allowed = self._last.moment, self._num_given * self._block_steps
         elsewhere = moment.env_steps - (allowed - self._block_steps)
         for delivery in self._collectors.collect(allowed, timeout_s, moment.share, elsewhere):
-            arrays = {name: getattr(delivery.block, name) for name in delivery.block.spec.layout()}
-            parcel = self._share(arrays)  # the one copy, out of shared memory
+            arrays = {name: getattr(delivery.block, name).copy() for name in delivery.block.spec.layout()}
             self._collectors.release(delivery)
-            self._say(Filled(self._numbers.popleft(), delivery.collector, delivery.facts), parcel)
+            self._given.popleft().answer.set_result(Filled(delivery.collector, delivery.facts, arrays))
 
 
 @contextmanager

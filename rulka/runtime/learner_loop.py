@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,15 +12,14 @@ from rulka.device import weights_on_host
 from rulka.errors import UserError
 from rulka.processes import cpu_seconds
 from rulka.progress import Progress
-from rulka.runtime.checkpoint import Checkpoints, unpacked
+from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, GreedyCheck
-from rulka.runtime.host_supervisor import HostsLostError
+from rulka.runtime.hosts import HostsLostError
 from rulka.runtime.live import LiveCars
-from rulka.runtime.messages import Compare, Compared, Learn, Learned, Save, Saved, Standing, Taken, TakeTurn, Written
 from rulka.runtime.metrics import LearningMeans, RaceStatistics, TimeShares
 from rulka.runtime.metrics_log import MetricsLog
-from rulka.runtime.other_ranks import OtherRanks
-from rulka.runtime.rank import Rank, permitted
+from rulka.runtime.rank import Rank, Standing, Taken, Turn, permitted
+from rulka.runtime.ranks import RankProcesses
 from rulka.runtime.records import Records
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
@@ -113,7 +112,7 @@ class LearnerLoop:
         self,
         spec: RunSpec,
         rank: Rank,
-        others: OtherRanks,
+        others: RankProcesses | None,
         checks: Checks,
         files: Files,
         stop: StopSignals,
@@ -125,7 +124,7 @@ class LearnerLoop:
         Args:
             spec: of all of the run.
             rank: the learner of this process and what is its own.
-            others: all other learners.
+            others: all other learners; None where there are none.
             checks: greedy races.
             files: where it writes.
             stop: tells when somebody wants it to end.
@@ -139,7 +138,9 @@ class LearnerLoop:
         self._shares, self._learning = TimeShares(self._learner.allowed_lag), LearningMeans()
         self._live = LiveCars(spec.folder)
         self.records = Records(spec.folder)
-        self._standings: list[Standing] = [rank.standing(), *others.standings]
+        rank.spending = self._shares.spending
+        self._size = spec.train.learners
+        self._standings: list[Standing] = self._everywhere(Rank.standing)
         self._num_restarts = num_restarts
         self._has_work = False
         self._has_begun = False
@@ -183,13 +184,14 @@ class LearnerLoop:
                 self._save()
                 raise
             self._save()
-            self._others.stop()  # the last races need the processor more
+            if self._others is not None:
+                self._others.stop()  # the last races need the processor more
             self._collectors.stop()
             best = self.best.choose(self._checks.last, self._seed(CHOICE_SEED), self.spec.train.final_check_races)
         return Outcome(best, ended_by, self.state, self.records.time_s, self._learner.precision)
 
     def _train(self, bar: Progress) -> EndedBy:
-        self._publish()
+        self._rank.publish()
         ended_by = self._ended_by()
         while ended_by is None:
             self._check_when_due()
@@ -218,14 +220,22 @@ class LearnerLoop:
     def _budget_share(self) -> float:
         return min(1.0, max(self._shares_used().values()))
 
+    def _everywhere(self, method: Callable[..., Any], arguments: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
+        """Has every rank call a method of its `Rank`, all at once, and returns what they return.
+
+        Args:
+            method: which one.
+            arguments: of each rank; None where there are none.
+        """
+        arguments = arguments or [()] * self._size
+        if self._others is None:
+            return [method(self._rank, *arguments[0])]
+        return self._others.everywhere(self._rank, method, arguments)
+
     def _take_experience(self) -> int:
         """Inserts all blocks that are there, waiting a moment if there is nothing else to do; returns env steps."""
         env_steps_before = self.state.env_steps
-        turn, *turns = self._turns()
-        self._others.tell(turns)
-        own = self._rank.take(turn, self._shares.spending)
-        with self._shares.spending("waiting"):
-            taken = [own, *self._others.hear(Taken)]
+        taken: list[Taken] = self._everywhere(Rank.take, [(turn,) for turn in self._turns()])
         self._standings = [each.standing for each in taken]
         self._shares.add_deliveries(sum(len(each.blocks) for each in taken))
         for rank, each in enumerate(taken):
@@ -238,15 +248,15 @@ class LearnerLoop:
             self._shares.add_learner(rank, each.spent_s)
         return self.state.env_steps - env_steps_before
 
-    def _turns(self) -> list[TakeTurn]:
+    def _turns(self) -> list[Turn]:
         """Returns what each rank may take now; one that has enough to learn does not make the others wait for more."""
         most, share = [self.spec.train.max_env_steps], self._budget_share()
-        if len(self._standings) > 1:
+        if self._size > 1:
             most = permitted(most[0], self.spec.block.num_env_steps, self._standings)
         return [
-            TakeTurn(
+            Turn(
                 most[rank],
-                0.0 if self._has_work or (standing.is_ready and len(most) > 1) else WAIT_S,
+                0.0 if self._has_work or (standing.is_ready and self._size > 1) else WAIT_S,
                 share,
                 self.state.env_steps - standing.num_env_steps,
             )
@@ -254,43 +264,34 @@ class LearnerLoop:
         ]
 
     def _learn(self) -> None:
-        self._has_work = all(standing.is_ready for standing in self._standings)
-        if not self._has_work:
+        if self._size > 1 and not all(standing.is_ready for standing in self._standings):
+            self._has_work = False
             return
         share, total = self._budget_share(), self.state.env_steps
-        order, *orders = (Learn(share, total - standing.num_env_steps) for standing in self._standings)
-        self._others.tell(orders)
-        with self._others.learning():
-            values = self._rank.learn(order, self._shares.spending)
+        learned = self._everywhere(Rank.learn, [(share, total - each.num_env_steps) for each in self._standings])
+        values = learned[0]
         self._has_work = values is not None
         if values is not None:
-            with self._shares.spending("publishing"):
-                self._publish()
-            with self._shares.spending("waiting"):
-                learned = self._others.hear(Learned)
-            num_samples = values.get("num_samples", 0.0) + sum(each.num_samples for each in learned)
+            num_samples = sum(each.get("num_samples", 0.0) for each in learned)
+            self._shares.add_weights(self._collectors.take_weight_bytes())
             self._shares.add_update(num_samples)
             self._learning.add(values | {"num_samples": num_samples})
             self.state.gradient_steps += int(values.get("gradient_steps", 0))
-            self._compare_when_due()
+            if time.monotonic() - self._compared_s >= COMPARE_S:
+                self._compare()
 
-    def _publish(self) -> None:
-        self._rank.publish()
-        self._shares.add_weights(self._collectors.take_weight_bytes())
-
-    def _compare_when_due(self) -> None:
-        if time.monotonic() - self._compared_s >= COMPARE_S:
-            self._others.tell_all(Compare())
-            self._compare([each.checksum for each in self._others.hear(Compared)])
-
-    def _compare(self, checksums: Sequence[int]) -> None:
+    def _compare(self) -> None:
         """Makes sure that all learners have the same weights."""
         self._compared_s = time.monotonic()
-        own = self._rank.checksum() if checksums else 0
-        wrong = [rank for rank, found in enumerate(checksums, 1) if found != own]
+        if self._size == 1:
+            return
+        own, *others = self._everywhere(Rank.checksum)
+        wrong = [rank for rank, found in enumerate(others, 1) if found != own]
         if wrong:
-            count, version = len(self._standings), self._learner.version
-            message = f"after update {version}, learner {wrong[0]} of {count} has other weights than learner 0"
+            message = (
+                f"after update {self._learner.version}, learner {wrong[0]} of {self._size} has other weights than "
+                "learner 0"
+            )
             hint = "All of them make the same updates: this is a fault of Rulka, of a library or of the machine. Start "
             raise RanksDifferError(
                 message, hint=f"{hint}again to go on from the last checkpoint, when they were equal."
@@ -323,8 +324,7 @@ class LearnerLoop:
         if now_s - self._reported_s >= REPORT_S:
             self._report()
         if now_s - self._saved_s >= self.spec.train.checkpoint_s:
-            with self._shares.spending("saving"):
-                self._save()
+            self._save()
 
     def _show(self, bar: Progress, num_taken: int) -> None:
         if self.state.env_steps:  # whichever limit comes first
@@ -386,7 +386,7 @@ class LearnerLoop:
         tensors = weights_on_host(self._learner.racer)
         result = self._checks.now.run(tensors, self._seed(CHECK_SEED), self.spec.train.check_races)
         self.best.offer(self.state.env_steps, result, tensors)
-        if self.spec.num_tracks == 1:  # on several, the fastest race is but one on the shortest
+        if self.spec.keeps_record:
             self.records.offer(self._checks.now, tensors, self.state.env_steps, result)
         self.state.checked_version = self._learner.version
         self._last_check = _named_check(result)
@@ -394,21 +394,19 @@ class LearnerLoop:
     def _save(self) -> None:
         """Writes a checkpoint; what it names of other learners' experience they have written before."""
         self._saved_s = time.monotonic()
-        self._others.tell_all(Save())
-        own = self._rank.save()
-        saved = self._others.hear(Saved)
-        self._compare([each.checksum for each in saved])
+        self._compare()
+        own, *others = self._everywhere(Rank.save)
         state = own | {
-            "others": [unpacked(each.state) for each in saved],
+            "others": others,
             "records": self.records.state_dict(),
             "run": asdict(self.state),
             "races": self.races.state_dict(),
             "best": self.best.state_dict(),
             "metrics_bytes": self._files.metrics.num_bytes,
         }
-        self._files.checkpoints.save(self.state.env_steps, state)
-        self._rank.experience.forget_others()
-        self._others.tell_all(Written())
+        with self._shares.spending("saving"):
+            self._files.checkpoints.save(self.state.env_steps, state)
+        self._everywhere(Rank.forget_unsaved)
 
     def _seed(self, purpose: int) -> int:
         return (self.spec.train.seed << 8) + purpose

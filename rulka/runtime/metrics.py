@@ -93,6 +93,25 @@ class RaceStatistics:
         self._recent.extend((is_finished, progress_m) for is_finished, progress_m in state["recent"])
 
 
+class Spent:
+    """Seconds of a learner by activity, since they were last taken."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def spending(self, activity: Activity) -> Iterator[None]:
+        """Counts the time of a block of code as spent on an activity."""
+        started_s = time.monotonic()
+        yield
+        self._seconds[activity] += time.monotonic() - started_s
+
+    def take(self) -> dict[str, float]:
+        """Returns the seconds since the last call, by activity; none of what was not done."""
+        taken, self._seconds = dict(self._seconds), defaultdict(float)
+        return taken
+
+
 class TimeShares:
     """How learner and collectors spend their time, and how much experience came and how old, since the last report."""
 
@@ -103,14 +122,9 @@ class TimeShares:
             allowed_lag: experience is fresh whose weights lag by at most so many versions; None: any is.
         """
         self._allowed_lag = allowed_lag
+        self._spent = Spent()
+        self.spending = self._spent.spending
         self._start()
-
-    @contextmanager
-    def spending(self, activity: Activity) -> Iterator[None]:
-        """Counts the time of a block of code as the learner's time for an activity."""
-        started_s = time.monotonic()
-        yield
-        self._learner_s[activity] += time.monotonic() - started_s
 
     def add_deliveries(self, num_blocks: int) -> None:
         """Adds how many filled blocks were there when the learner came for some."""
@@ -155,7 +169,7 @@ class TimeShares:
             and the same for each further learner and each collector, under tags of their own.
         """
         wall_s = max(1e-9, time.monotonic() - self._started_s)
-        behind, learner_s = self._versions_behind, self._learner_s
+        behind, learner_s = self._versions_behind, dict.fromkeys(get_args(Activity), 0.0) | self._spent.take()
         values = {
             "env_steps_per_s": self._num_env_steps / wall_s,
             "samples_learned_per_s": self._num_samples / wall_s,
@@ -193,7 +207,6 @@ class TimeShares:
         self._started_s, self._started_cpu_s = time.monotonic(), time.process_time()
         self._num_env_steps, self._num_samples = 0, 0.0
         self._num_block_bytes = self._num_weight_bytes = 0
-        self._learner_s = dict.fromkeys(get_args(Activity), 0.0)
         self._collector_s: dict[int, NDArray[np.float64]] = defaultdict(_NO_TIME.copy)
         self._further_s: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._versions_behind: list[int] = []

@@ -1,4 +1,4 @@
-"""The learner's side of a half that learns in a process of its own: what it is shown, permitted, and has learned.
+"""A half of a learner that learns in a process of its own: what it is shown, permitted, and has learned; both sides.
 
 The ratio of the two halves is held by permissions: the other half makes no update that it was not permitted to, and the
 learner waits for it by `hear`, in the system, never by the clock. Its process may die at any time: what it had last
@@ -7,21 +7,114 @@ published is what the next one begins with, and the observations that are still 
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from rulka.agents.spec import LearnsInHalves
+import numpy as np
+
+from rulka.agents.spec import Half, LearnsInHalves
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
-from rulka.runtime.half_worker import HalfSpec, run_half
-from rulka.runtime.messages import Permit, Seen, Show, Taught
+from rulka.runtime.messages import Heartbeat, Permit, Seen, Show, Stop, Taught, ToWorker
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.shared_memory import check_room
-from rulka.runtime.supervisor import SILENCE_LIMIT_S, Supervisor
+from rulka.runtime.supervisor import HEARTBEAT_S, SILENCE_LIMIT_S, Supervisor, work_for_learner
 from rulka.runtime.weights import NO_VERSION, SharedWeights, layout_of, memory_bytes
 from rulka.schedule import Moment
 
 NUM_SLOTS = 3
 """Blocks on their way to the other half."""
+
+
+@dataclass(frozen=True)
+class HalfSpec:
+    """All that the process needs; picklable.
+
+    Attributes:
+        make_half: builds the half.
+        blocks: slots for the blocks that it is shown.
+        read: what the learner's half owns.
+        written: what this half owns.
+        permit: how far it may learn.
+    """
+
+    make_half: Callable[[], Half]
+    blocks: SharedBlocks
+    read: SharedWeights
+    written: SharedWeights
+    permit: Permit
+
+
+def run_half(spec: HalfSpec, connection: Connection) -> None:
+    """Does the work of the process, to its end.
+
+    Args:
+        spec: what to build and where its memory is.
+        connection: to the learner; when it breaks, the learner is gone and this process ends.
+    """
+    work_for_learner(connection, lambda: _HalfWorker(spec, connection))
+
+
+class _HalfWorker:
+    """The loop of the process: takes what it is shown, learns as far as it may, says what it learned."""
+
+    def __init__(self, spec: HalfSpec, connection: Connection) -> None:
+        self._connection = connection
+        self._beat_s = time.monotonic()
+        self._beat("building its networks")
+        self._half = spec.make_half()
+        self._blocks, self._read, self._written = spec.blocks, spec.read, spec.written
+        self._version, self._permit = NO_VERSION, spec.permit
+        self._metrics: dict[str, list[float]] = defaultdict(list)
+
+    def run(self) -> None:
+        """Learns until told to stop."""
+        while not self._has_to_stop(0.0 if self._may_learn() else HEARTBEAT_S):
+            if self._may_learn():
+                self._learn()
+            else:
+                self._beat("waiting for permission to learn")
+        self._blocks.close()
+        self._read.close()
+        self._written.close()
+
+    def _may_learn(self) -> bool:
+        return self._half.num_updates < self._permit.num_updates and self._half.can_learn
+
+    def _has_to_stop(self, timeout_s: float) -> bool:
+        """Takes all messages that are there, waiting for the first; returns whether one says to end."""
+        while self._connection.poll(timeout_s):
+            message: ToWorker = self._connection.recv()
+            timeout_s = 0.0
+            if isinstance(message, Stop):
+                return True
+            if isinstance(message, Permit):
+                self._permit = message
+            elif isinstance(message, Show):
+                self._half.insert(self._blocks[message.slot])
+                self._connection.send(Seen(message.slot))
+        return False
+
+    def _learn(self) -> None:
+        if self._read.version != self._version:
+            self._version, tensors = self._read.read()
+            self._half.load(tensors)
+        for name, value in self._half.learn(self._permit.moment).items():
+            self._metrics[name].append(value)
+        if self._half.num_updates >= self._permit.num_updates:
+            self._written.publish(self._half.num_updates, self._half.tensors())
+            means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
+            self._metrics.clear()
+            self._connection.send(Taught(self._half.num_updates, means))
+        if time.monotonic() - self._beat_s > HEARTBEAT_S:
+            self._beat("learning")
+
+    def _beat(self, activity: str) -> None:
+        self._beat_s = time.monotonic()
+        self._connection.send(Heartbeat(activity))
+
 
 Run = Callable[[HalfSpec, Connection], None]
 
@@ -47,7 +140,7 @@ class OtherHalfProcess:
         Raises:
             SharedMemoryError: if there is too little shared memory.
         """
-        self._learner, self._block = learner, block
+        self._learner = learner
         own, theirs = layout_of(learner.own_tensors()), layout_of(learner.half_tensors())
         check_room(memory_bytes(own) + memory_bytes(theirs) + NUM_SLOTS * block.num_bytes)
         self._own, self._theirs = SharedWeights.create(own), SharedWeights.create(theirs)
@@ -144,12 +237,8 @@ class OtherHalfProcess:
         assert make_half is not None, "there is another half, or nobody would have made this"
         return HalfSpec(
             make_half=make_half,
-            block=self._block,
-            blocks_name=self._blocks.name,
-            num_slots=NUM_SLOTS,
-            read_name=self._own.name,
-            read_layout=self._own.layout,
-            written_name=self._theirs.name,
-            written_layout=self._theirs.layout,
+            blocks=self._blocks,
+            read=self._own,
+            written=self._theirs,
             permit=self._permit,
         )

@@ -1,45 +1,102 @@
 """A learner with all that is its own: collectors, experience, and the versions that it publishes to its collectors.
 
-A run has one of them, or several that learn as one. The first is in the process of the stage, where `LearnerLoop` tells
-it what to do; the others are told the same by messages, see `rulka.runtime.rank_process`.
+A run has one of them, or several that learn as one. `LearnerLoop` has all of them do the same at the same time: the
+first one in its own process, the others by `rulka.runtime.ranks`.
 """
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rulka.agents.learner import Learner
-from rulka.agents.quantisation import Quantiser, make_quantiser
-from rulka.agents.ranks import ALONE, Ranks
-from rulka.agents.spec import LearnsInHalves, LearnsInRanks
-from rulka.buffers.experience import Experience
-from rulka.cluster.ray_post import RayPost
-from rulka.cluster.settings import find_cluster
+from rulka.agents.quantisation import Quantiser
+from rulka.agents.spec import LearnsInRanks
 from rulka.device import weights_on_host
 from rulka.errors import UserError
-from rulka.runtime.cluster_collectors import ClusterCollectors
-from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors, driven_block
-from rulka.runtime.experience_files import DamagedExperienceError, ExperienceFiles
-from rulka.runtime.messages import Learn, Standing, Taken, TakenBlock, TakeTurn
-from rulka.runtime.metrics import Activity
-from rulka.runtime.other_half import OtherHalfProcess
+from rulka.runtime.collectors import Collectors
+from rulka.runtime.experience_files import ExperienceFiles
+from rulka.runtime.messages import BlockFilled, InferenceTimes
+from rulka.runtime.metrics import Activity, Spent
 from rulka.runtime.specs import RunSpec
-
-Spending = Callable[[Activity], AbstractContextManager[None]]
-"""Counts the time of a block of code."""
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class DivergedError(UserError):
     """Weights are not numbers any more."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a learner may take in from its collectors now, and permit them.
+
+    Attributes:
+        most_env_steps: as many its collectors may have begun in all, however many more it would allow.
+        wait_s: longest wait for a block.
+        budget_share: of the run that is used.
+        env_steps_elsewhere: that the other learners have taken in.
+    """
+
+    most_env_steps: int
+    wait_s: float
+    budget_share: float
+    env_steps_elsewhere: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a learner is.
+
+    Attributes:
+        num_env_steps: that it has taken in.
+        num_allowed_env_steps: that it allows.
+        num_under_way: blocks that its collectors may fill and have not filled yet.
+        is_ready: whether an update would learn now.
+        num_restarts: how often a process of its collectors was started again.
+    """
+
+    num_env_steps: int
+    num_allowed_env_steps: int
+    num_under_way: int
+    is_ready: bool
+    num_restarts: int
+
+
+@dataclass(frozen=True)
+class TakenBlock:
+    """A block that a learner has taken in.
+
+    Attributes:
+        collector: who filled it, by its number in all of the run.
+        facts: of the block.
+        version: of the learner's weights when it came.
+    """
+
+    collector: int
+    facts: BlockFilled
+    version: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What came of a turn.
+
+    Attributes:
+        blocks: that it has taken in.
+        standing: how far it is now.
+        inference: what central inference said of its time.
+        spent_s: seconds that a further learner spent since its last turn, by activity.
+    """
+
+    blocks: tuple[TakenBlock, ...]
+    standing: Standing
+    inference: tuple[InferenceTimes, ...] = ()
+    spent_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Rank:
@@ -50,6 +107,7 @@ class Rank:
         quantiser: makes of its versions what its collectors get.
         collectors: its own.
         experience: its files.
+        spending: counts the time of a block of code by activity; the loop has its own for the first rank.
     """
 
     def __init__(
@@ -63,27 +121,45 @@ class Rank:
         self._spec = spec
         self.learner, self.quantiser, self.collectors, self.experience = learner, quantiser, collectors, experience
         self._published = -1
+        self._spent = Spent()
+        self.spending: Callable[[Activity], AbstractContextManager[None]] = self._spent.spending
 
-    def take(self, turn: TakeTurn, spending: Spending) -> Taken:
+    def take(self, turn: Turn) -> Taken:
         """Inserts all blocks that are there, waiting a moment for one, and gives permission for further ones."""
         allowed = min(self.learner.num_allowed_env_steps(), turn.most_env_steps)
-        with spending("waiting"):
+        with self.spending("waiting"):
             deliveries = self.collectors.collect(allowed, turn.wait_s, turn.budget_share, turn.env_steps_elsewhere)
         blocks = []
         for delivery in deliveries:
-            with spending("inserting"):
+            with self.spending("inserting"):
                 self.learner.insert(delivery.block, delivery.collector, delivery.facts.version)
                 self.quantiser.observe(delivery.block)
                 self.collectors.release(delivery)
             collector = self._spec.first_collector + delivery.collector
             blocks.append(TakenBlock(collector, delivery.facts, self.learner.version))
-        return Taken(tuple(blocks), self.standing(), tuple(self.collectors.take_inference_times()))
+        inference = tuple(self.collectors.take_inference_times())
+        return Taken(tuple(blocks), self.standing(), inference, self._spent.take())
 
-    def learn(self, order: Learn, spending: Spending) -> dict[str, float] | None:
-        """Makes an update, together with all other ranks if there are any; returns what `Learner.update` does."""
-        self.learner.set_budget_share(order.budget_share, order.env_steps_elsewhere)
-        with spending("updating"):
-            return self.learner.update()
+    def learn(self, budget_share: float, env_steps_elsewhere: int) -> dict[str, float] | None:
+        """Makes an update, together with all other ranks if there are any, and publishes it.
+
+        Args:
+            budget_share: of the run that is used.
+            env_steps_elsewhere: that the other learners have taken in.
+
+        Returns:
+            See `Learner.update`.
+
+        Raises:
+            DivergedError: if the weights are not finite.
+        """
+        self.learner.set_budget_share(budget_share, env_steps_elsewhere)
+        with self.spending("updating"):
+            values = self.learner.update()
+        if values is not None:
+            with self.spending("publishing"):
+                self.publish()
+        return values
 
     def publish(self) -> Mapping[str, Tensor]:
         """Gives the weights of now to the collectors if they have them not yet; returns what they got.
@@ -111,7 +187,7 @@ class Rank:
             num_env_steps=learner.num_env_steps,
             num_allowed_env_steps=learner.num_allowed_env_steps(),
             num_under_way=self.collectors.num_under_way,
-            is_ready=self._spec.num_ranks == 1 or (isinstance(learner, LearnsInRanks) and learner.is_ready()),
+            is_ready=learner.is_ready(),
             num_restarts=self.collectors.num_restarts,
         )
 
@@ -124,19 +200,25 @@ class Rank:
         return checksum
 
     def save(self) -> dict[str, Any]:
-        """Writes what is new of the experience, and returns what a checkpoint holds of the rank."""
-        return {
-            "learner": self.learner.state_dict(),
-            "experience": self._save_experience(),
-            "quantiser": self.quantiser.state_dict(),
-            "collectors": self.collectors.state_dict(),
-        }
+        """Writes what is new of the experience, and returns what a checkpoint holds of the rank.
 
-    def save_own(self) -> dict[str, Any]:
-        """Does the same for a further rank: of the learner it returns only what the first one's state has not."""
-        saved, own = self.save(), self.learner
-        assert isinstance(own, LearnsInRanks)
-        return saved | {"learner": {name: value for name, value in saved["learner"].items() if name in own.OWN_STATE}}
+        Of a further learner that is only what the first one's state has not.
+        """
+        with self.spending("saving"):
+            learner = self.learner.state_dict()
+            if self._spec.rank > 0:
+                assert isinstance(self.learner, LearnsInRanks)
+                learner = {name: value for name, value in learner.items() if name in self.learner.OWN_STATE}
+            return {
+                "learner": learner,
+                "experience": self._save_experience(),
+                "quantiser": self.quantiser.state_dict(),
+                "collectors": self.collectors.state_dict(),
+            }
+
+    def forget_unsaved(self) -> None:
+        """Removes experience that no checkpoint needs, once the one with what was saved last is on the disk."""
+        self.experience.forget_others()
 
     def _save_experience(self) -> dict[str, Any] | None:
         """Writes what is new of the experience, and returns what a checkpoint says of all of it."""
@@ -144,72 +226,6 @@ class Rank:
             return None
         experience = self.learner.experience()
         return {"state": experience.state, "names": self.experience.write(experience.pieces)}
-
-
-def build_rank(
-    spec: RunSpec, saved: Mapping[str, Any] | None, num_starts: int, stack: ExitStack, ranks: Ranks = ALONE
-) -> Rank:
-    """Builds a rank, and goes on from what was saved of it; its collectors are started.
-
-    Args:
-        spec: of the rank, see `RunSpec.of_rank`.
-        saved: what a checkpoint holds of it, see `saved_of`; None begins anew.
-        num_starts: how often the run was started before.
-        stack: takes it down again.
-        ranks: all of them.
-    """
-    learner = spec.make_learner()
-    if ranks.size > 1:
-        assert isinstance(learner, LearnsInRanks)
-        learner.join(ranks)
-    experience = ExperienceFiles(spec.folder, num_starts)
-    if saved:
-        learner.load_state_dict(saved["learner"])
-        restore_experience(learner, experience, saved["experience"])
-    else:
-        experience.clear()
-    tensors = weights_on_host(learner.network)
-    quantiser = make_quantiser(learner.network, spec.train.acting_precision)
-    if saved:
-        quantiser.load_state_dict(saved["quantiser"])
-    if quantiser.needs_frames:
-        quantiser.observe(driven_block(spec, tensors))
-    collectors: CollectorProcesses | ClusterCollectors | SerialCollectors
-    if spec.train.num_collectors:
-        half = _other_half(spec, learner, stack)
-        published = quantiser.quantise(learner.version, tensors)
-        if spec.train.cluster == "ray":
-            post = RayPost(find_cluster())
-            stack.callback(post.close)
-            collectors = ClusterCollectors(spec, published, learner.num_env_steps, num_starts, post, other_half=half)
-        else:
-            collectors = CollectorProcesses(spec, published, learner.num_env_steps, num_starts, other_half=half)
-        stack.callback(collectors.stop)
-        collectors.start()
-    else:
-        collectors = SerialCollectors(spec, learner.num_env_steps, num_starts)
-        stack.callback(collectors.stop)
-    if saved and saved["collectors"] is not None:
-        collectors.load_state_dict(saved["collectors"])
-    return Rank(spec, learner, quantiser, collectors, experience)
-
-
-def _other_half(spec: RunSpec, learner: Learner, stack: ExitStack) -> OtherHalfProcess | None:
-    """Returns the way to the other half of a learner that has one elsewhere; its process is not started yet."""
-    if not isinstance(learner, LearnsInHalves) or learner.make_half() is None:
-        return None
-    half = OtherHalfProcess(learner, spec.block)
-    stack.callback(half.stop)
-    learner.part_with(half)
-    return half
-
-
-def saved_of(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Returns what a checkpoint holds of a rank; what all have in common is that of the first one."""
-    if rank == 0:
-        return dict(state)
-    own = state["others"][rank - 1]
-    return own | {"learner": state["learner"] | own["learner"]}
 
 
 def permitted(most_env_steps: int, block_steps: int, standings: Sequence[Standing]) -> list[int]:
@@ -229,15 +245,3 @@ def permitted(most_env_steps: int, block_steps: int, standings: Sequence[Standin
     each, further = divmod(num_blocks, len(standings))
     by_need = sorted(range(len(standings)), key=lambda rank: (standings[rank].is_ready, begun[rank]))
     return [begun[rank] + (each + (by_need.index(rank) < further)) * block_steps for rank in range(len(standings))]
-
-
-def restore_experience(learner: Learner, files: ExperienceFiles, saved: Mapping[str, Any] | None) -> None:
-    """Gives a learner its experience back; where there is none, or it cannot be read, it gathers it anew."""
-    try:
-        if saved is not None:
-            learner.load_experience(Experience(saved["state"], files.pieces(saved["names"])))
-            files.go_on_from(saved["names"])
-            return
-    except DamagedExperienceError as error:
-        _LOGGER.warning("%s; going on with these weights, and gathering experience anew", error)
-    learner.forget_experience()

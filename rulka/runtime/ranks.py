@@ -1,32 +1,68 @@
-"""Several learners that learn as one, each a process of its own: how they exchange numbers, and who looks after them.
+"""Several learners that learn as one: a process for each but the first, started and connected by torch.
 
-`rulka.agents.ranks` says what they add up. It goes through torch.distributed: gloo between CPUs, nccl between GPUs.
-They meet through a file in the run's folder, and listen on this machine alone.
+`rulka.agents.ranks` says what they add up in an update. All of them do the same at the same time: the first one, in the
+process of the stage, names a method of `Rank` and its arguments, every rank calls it, and the first gets all answers.
+They are not started again one by one: what learns as one ends as one. If one dies or falls silent, `RanksApartError`
+says which, and `rulka.runtime.connect` starts all of them anew.
+
+Gradients go through torch.distributed, by gloo between processors and by nccl between GPUs, everything else through
+pipes. The ranks meet through a file in the run's folder, and listen on this machine alone.
 """
 
 from __future__ import annotations
 
-import os
+import multiprocessing
+import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing.spawn import (
+    ProcessException,
+    ProcessExitedException,
+    start_processes,
+)
 
-from rulka.device import CPU
+from rulka.agents.precision import raise_malloc_thresholds
+from rulka.agents.ranks import Ranks
+from rulka.device import CPU, choose_device
+from rulka.errors import UserError
+from rulka.processes import STOP_GRACE_S, end_with_parent, environment, interrupts_blocked
+from rulka.runtime.checkpoint import load_checkpoint
+from rulka.runtime.rank import Rank
+from rulka.runtime.shared_memory import remove_left_memory
+from rulka.runtime.specs import RANKS_FOLDER, RunSpec, rank_folder
+from rulka.runtime.supervisor import ONE_THREAD, SILENCE_LIMIT_S
 
 EXCHANGE_LIMIT_S = 60.0
 """Longest wait for other ranks within an update, and until all of them have met: who is later than that is gone."""
-_INTERFACE_VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+START_LIMIT_S = 600.0
+"""Longest wait for a learner to be built: it reads demonstrations, and compiles."""
+GRACE_S = 4.0 * STOP_GRACE_S
+"""How long a learner may take to end when it is asked to: it ends its collectors before."""
+MEETING_FILE = "meeting"
+_LOOK_S = 0.5
+
+BuildRank = Callable[[RunSpec, Mapping[str, Any] | None, int, ExitStack, Ranks], Rank]
+"""Builds a rank in its process, see `rulka.runtime.connect.build_rank`."""
 
 
 class RanksApartError(RuntimeError):
     """An exchange between learners failed: another one ended, or did not answer in time."""
+
+
+class RankError(UserError):
+    """A learner's process ended by an error of its own, which would come again."""
 
 
 class ConnectedRanks:
@@ -38,7 +74,6 @@ class ConnectedRanks:
     """
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
-        """Is made by `meet`."""
         self.rank, self.size, self._device = rank, size, device
 
     def total(self, numbers: Tensor) -> Tensor:
@@ -51,12 +86,19 @@ class ConnectedRanks:
 
     def _reduced(self, numbers: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
         result = numbers.detach().clone(memory_format=torch.contiguous_format)
-        try:
+        with _apart(f"learner {self.rank} of {self.size} lost the others"):
             dist.all_reduce(result, how)
-        except RuntimeError as error:  # torch has no narrower one for gloo
-            message = f"learner {self.rank} of {self.size} lost the others: {error}"
-            raise RanksApartError(message) from error
         return result
+
+
+@contextmanager
+def _apart(message: str) -> Iterator[None]:
+    """Turns what torch raises if an exchange fails into an error of ours."""
+    try:
+        yield
+    except RuntimeError as error:  # torch has no narrower one for gloo
+        whole = f"{message}: {error}"
+        raise RanksApartError(whole) from error
 
 
 @contextmanager
@@ -78,30 +120,236 @@ def meet(
         RanksApartError: if they do not all come.
     """
     backend = "gloo" if device.type == "cpu" else "nccl"
-    variable = _INTERFACE_VARIABLES[backend]
-    before = os.environ.get(variable)
-    os.environ[variable] = _loopback()  # its default is the interface of the host's name, open to others
     try:
-        dist.init_process_group(
-            backend,
-            init_method=file.resolve().as_uri(),
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=limit_s),
-        )
-    except RuntimeError as error:
+        with _loopback_only(), _apart(f"learner {rank} of {size} waited in vain for the others"):
+            limit, where = timedelta(seconds=limit_s), file.resolve().as_uri()
+            dist.init_process_group(backend, init_method=where, rank=rank, world_size=size, timeout=limit)
+    except RanksApartError:
         _forget_group()
-        message = f"learner {rank} of {size} waited in vain for the others: {error}"
-        raise RanksApartError(message) from error
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
+        raise
     try:
         yield ConnectedRanks(rank, size, device)
     finally:
         dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """From a rank, as its last words: an error that a person can act on."""
+
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What the process of a further rank begins with; picklable.
+
+    Attributes:
+        runs: what each further rank has of the run, that of rank 1 first.
+        build: builds it.
+        meeting: the file where all ranks find each other.
+        checkpoint: that the run goes on from; None begins anew.
+        num_starts: how often the run was started before.
+        num_threads: with which the learner computes, as the first one does.
+        pipes: to the first rank, of each further one.
+    """
+
+    runs: Sequence[RunSpec]
+    build: BuildRank
+    meeting: Path
+    checkpoint: Path | None
+    num_starts: int
+    num_threads: int
+    pipes: Sequence[Connection]
+
+
+class RankProcesses:
+    """All learners but the first, in processes of their own that torch starts."""
+
+    def __init__(
+        self, runs: Sequence[RunSpec], build: BuildRank, folder: Path, checkpoint: Path | None, num_starts: int
+    ) -> None:
+        """Starts the processes; whoever calls this has to call `stop`, whatever happens.
+
+        Args:
+            runs: what each of them has of the run, that of rank 1 first.
+            build: builds a rank, in its process.
+            folder: of the run.
+            checkpoint: that it goes on from; None begins anew.
+            num_starts: how often the run was started before.
+        """
+        self._folder, self._size = folder, len(runs) + 1
+        self._stack = ExitStack()
+        self._meeting = folder / RANKS_FOLDER / MEETING_FILE
+        self._meeting.parent.mkdir(parents=True, exist_ok=True)
+        self._meeting.unlink(missing_ok=True)
+        pairs = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in runs]
+        self._pipes = [ours for ours, _ in pairs]
+        theirs = [end for _, end in pairs]
+        start = _Start(runs, build, self._meeting, checkpoint, num_starts, torch.get_num_threads(), theirs)
+        with environment(ONE_THREAD), interrupts_blocked():
+            processes = start_processes(run_rank, (start,), len(runs), join=False)
+        assert processes is not None, "torch waits for their end only if it is asked to"
+        self._processes = processes
+        for end in theirs:  # or a pipe would stay open when its process is gone
+            end.close()
+
+    def connect(self, device: torch.device, check: Callable[[], None]) -> None:
+        """Waits until all of them are built, and meets them.
+
+        Args:
+            device: where the first learner learns.
+            check: called while waiting; raises to give up.
+
+        Raises:
+            RanksApartError, RankError: see `everywhere`.
+        """
+        with self._explained():
+            give_up_s = time.monotonic() + START_LIMIT_S
+            for rank, pipe in enumerate(self._pipes, 1):
+                while not pipe.poll(_LOOK_S) and time.monotonic() < give_up_s:
+                    check()
+                self._answer(rank, 0.0)
+            self._send([None] * len(self._pipes))
+            self._stack.enter_context(meet(self._meeting, 0, self._size, device))
+
+    def everywhere(self, rank: Rank, method: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Has every rank call a method of its `Rank`, all at the same time.
+
+        Args:
+            rank: the first one, which is here.
+            method: which one.
+            arguments: of each rank, that of the first one first.
+
+        Returns:
+            What they return, in the same order.
+
+        Raises:
+            RanksApartError: if one is gone, or says nothing for too long.
+            RankError: if one ended by an error of its own.
+        """
+        with self._explained():
+            self._send([(method, each) for each in arguments[1:]])
+            answer = method(rank, *arguments[0])
+            with rank.spending("waiting"):
+                return [answer, *(self._answer(number, SILENCE_LIMIT_S) for number in range(1, self._size))]
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids, that of rank 1 first."""
+        return self._processes.pids()
+
+    def stop(self) -> None:
+        """Ends the processes, and removes the shared memory of those that could not do that themselves."""
+        self._part()
+        give_up_s = time.monotonic() + GRACE_S
+        for process in list[Any](self._processes.processes):  # torch names no type
+            process.join(max(0.0, give_up_s - time.monotonic()))
+            process.kill()
+            process.join()
+        for rank in range(1, self._size):
+            remove_left_memory(rank_folder(self._folder, rank))
+        self._meeting.unlink(missing_ok=True)
+
+    def _send(self, messages: Sequence[Any]) -> None:
+        for pipe, message in zip(self._pipes, messages, strict=True):
+            with suppress(OSError):  # it is gone, as its answer will show
+                pipe.send(message)
+
+    def _answer(self, rank: int, limit_s: float) -> Any:
+        """Waits for what a rank says next."""
+        pipe, name = self._pipes[rank - 1], f"learner {rank} of {self._size}"
+        if not pipe.poll(limit_s):
+            list[Any](self._processes.processes)[rank - 1].kill()
+            message = f"{name} said nothing for {limit_s or START_LIMIT_S:.0f} s"
+            raise _SilentRankError(message)
+        try:
+            answer = pipe.recv()
+        except (EOFError, OSError) as error:
+            message = f"{name} is gone"
+            raise RanksApartError(message) from error
+        if isinstance(answer, _Refused):
+            message = f"{name}: {answer.message}"
+            raise RankError(message, hint=answer.hint)
+        return answer
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Says of an exchange that fails in the block why it did."""
+        try:
+            yield
+        except _SilentRankError:
+            raise
+        except RanksApartError:
+            self._part()  # those that are left end by themselves
+            self._look_for_ended()
+            raise
+
+    def _part(self) -> None:
+        """Breaks all connections, at which every rank ends."""
+        self._stack.close()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def _look_for_ended(self) -> None:
+        """Waits a while for processes to end, and raises why if one did that by an error."""
+        give_up_s = time.monotonic() + STOP_GRACE_S
+        try:
+            while not self._processes.join(max(0.0, give_up_s - time.monotonic()), GRACE_S):
+                if time.monotonic() >= give_up_s:
+                    return
+        except ProcessException as ended:
+            name = f"learner {ended.error_index + 1} of {self._size}"
+            if not isinstance(ended, ProcessExitedException):
+                message = f"{name} ended by an error\n{ended.msg.strip()}"
+                raise RankError(message) from ended
+            code = ended.exit_code
+            message = f"{name} was ended by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
+            raise RanksApartError(message) from ended
+
+
+class _SilentRankError(RanksApartError):
+    """A rank has said nothing for too long, and was ended."""
+
+
+def run_rank(index: int, start: _Start) -> None:
+    """Does the work of the process of a further learner, to its end.
+
+    It builds its learner and starts its own collectors, which end with it as it does with its parent. It leaves Ctrl-C,
+    SIGTERM and a closed terminal to its parent, which has to save a checkpoint first.
+    """
+    end_with_parent()
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None:
+            # A handler of Python's, not SIG_IGN, which collectors would inherit: their learner ends them by SIGTERM.
+            signal.signal(number, lambda _number, _frame: None)
+    raise_malloc_thresholds()
+    torch.set_num_threads(start.num_threads)
+    spec, pipe = start.runs[index], start.pipes[index]
+    for other in start.pipes:
+        if other is not pipe:
+            other.close()
+    try:
+        with ExitStack() as stack:
+            if spec.device.type == "cuda":
+                choose_device(str(spec.device))  # what it sets is of a process
+            state = None if start.checkpoint is None else load_checkpoint(start.checkpoint)
+            ranks = ConnectedRanks(spec.rank, spec.num_ranks, spec.device)
+            rank = start.build(spec, state, start.num_starts, stack, ranks)
+            rank.publish()
+            pipe.send(None)
+            pipe.recv()  # all are built
+            stack.enter_context(meet(start.meeting, spec.rank, spec.num_ranks, spec.device))
+            while True:
+                method, arguments = pipe.recv()
+                pipe.send(method(rank, *arguments))
+    except (RanksApartError, EOFError, ConnectionError):
+        return  # the first learner has ended all, or notices
+    except UserError as error:
+        with suppress(ConnectionError):
+            pipe.send(_Refused(str(error), error.hint))
 
 
 def _forget_group() -> None:
@@ -114,6 +362,14 @@ def _forget_group() -> None:
         file = Path(folder) / "meeting"
         dist.init_process_group("gloo", init_method=file.as_uri(), rank=0, world_size=1)
         dist.destroy_process_group()
+
+
+def _loopback_only() -> AbstractContextManager[None]:
+    """Lets groups that are formed in the block listen on this machine alone.
+
+    torch's default is the interface of the host's name, which others reach.
+    """
+    return environment(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()))
 
 
 def _loopback() -> str:

@@ -7,8 +7,10 @@ written whole is noticed and never learned from.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +55,10 @@ class SharedBlocks:
     def attach(cls, name: str, spec: BlockSpec, num_slots: int) -> SharedBlocks:
         """Opens what another process created."""
         return cls(SharedMemory(name), spec, num_slots, is_owner=False)
+
+    def __reduce__(self) -> tuple[Callable[..., SharedBlocks], tuple[Any, ...]]:
+        """Lets another process, which this is pickled for, open the same memory."""
+        return SharedBlocks.attach, (self.name, self.spec, self.num_slots)
 
     def __getitem__(self, slot: int) -> ExperienceBlock:
         """Returns the block in a slot; its arrays are the shared memory itself."""

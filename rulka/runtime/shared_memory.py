@@ -80,7 +80,7 @@ def note_memory(folder: Path, names: Sequence[str]) -> None:
 def remove_left_memory(folder: Path) -> int:
     """Removes what was noted in the folder of a run and is still there, and the note.
 
-    Nobody else may be working in the folder, see `rulka.runtime.run_folder`.
+    Nobody else may be working in the folder, see `rulka.training.run_folder`.
 
     Returns:
         Bytes that were given back.

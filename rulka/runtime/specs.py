@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -45,7 +44,7 @@ class MakeActor(Protocol):
 
 @dataclass(frozen=True)
 class LearnerShare:
-    """What one of several learners is built by.
+    """What a learner, or one of several, is built by.
 
     Attributes:
         num_learners: how many there are.
@@ -58,8 +57,8 @@ class LearnerShare:
     precision: Precision | None = None
 
 
-class MakeShare(Protocol):
-    """Builds one of several learners; picklable, as `MakeCars` is."""
+class BuildLearner(Protocol):
+    """Builds a learner, with its initial weights and demonstrations; picklable, as `MakeCars` is."""
 
     def __call__(self, share: LearnerShare) -> Learner:
         """Builds it."""
@@ -73,41 +72,47 @@ class RunSpec:
     Attributes:
         make_cars: builds the environment of a collector, or of a greedy check.
         make_actor: builds an actor that takes the learner's own weights, for greedy checks.
-        make_learner: builds the learner, with its initial weights and demonstrations.
+        build_learner: builds the learner, or one of several.
         block: shape of the blocks of experience.
         train: how to run.
         folder: where live checkpoints and metrics go.
         label: for the progress display.
         make_collector_cars: returns what builds the environment of the collector of a number, where each has a place
             of its own, as in a game or on several tracks; None lets `make_cars` build them all.
-        num_tracks: how many are raced on; the fastest race is kept where there is one.
+        keeps_record: whether the fastest greedy race is kept; where races are of several tracks, it says little.
+        final_check_cars: that race side by side in the last choice; None lets all `train.final_check_races` do.
         is_by_return: whether weights are chosen by the return of their greedy episodes, where there is no finish.
-        device: where central inference and the greedy checks run; collectors that choose actions themselves stay on
-            the CPU.
+        device: where the learner, central inference and the greedy checks run; collectors that choose actions
+            themselves stay on the CPU.
         make_collecting_actor: builds the actor of collectors and policy workers, which takes versions as
             `train.acting_precision` has them published; None lets `make_actor` build them all.
-        make_share: builds one of several learners; None where a run has one.
         rank: which of the learners this is.
         num_ranks: how many share the run.
         first_collector: the number, in all of the run, of the first collector here.
+        precision: see `LearnerShare`.
     """
 
     make_cars: MakeCars
     make_actor: MakeActor
-    make_learner: Callable[[], Learner]
+    build_learner: BuildLearner
     block: BlockSpec
     train: TrainParams
     folder: Path
     label: str
     make_collector_cars: Callable[[int], MakeCars] | None = None
-    num_tracks: int = 1
+    keeps_record: bool = True
+    final_check_cars: int | None = None
     is_by_return: bool = False
     device: torch.device = CPU
     make_collecting_actor: MakeActor | None = None
-    make_share: MakeShare | None = None
     rank: int = 0
     num_ranks: int = 1
     first_collector: int = 0
+    precision: Precision | None = None
+
+    def make_learner(self) -> Learner:
+        """Builds the learner, or the one of this rank."""
+        return self.build_learner(LearnerShare(self.num_ranks, self.device, self.precision))
 
     @property
     def collecting_actor(self) -> MakeActor:
@@ -131,15 +136,12 @@ class RunSpec:
         count = self.train.learners
         if count == 1:
             return self
-        assert self.make_share is not None
-        device = devices_of_learners(self.device, count)[rank]
         return replace(
             self,
-            make_learner=partial(self.make_share, LearnerShare(count, device, precision)),
-            make_share=None,
             train=self.train.share_of_learner,
             folder=rank_folder(self.folder, rank),
-            device=device,
+            device=devices_of_learners(self.device, count)[rank],
+            precision=precision,
             rank=rank,
             num_ranks=count,
             first_collector=rank * (self.train.num_batches // count),

@@ -1,4 +1,4 @@
-"""Starts, watches, restarts and stops the processes of a run; nothing else does.
+"""Starts, watches, restarts and stops the processes of a run, whose work each begins and ends by `work_for_learner`.
 
 A process that ends, or is silent for too long, is started again in its place. One that crashes too often in a
 minute ends the run with its traceback.
@@ -10,18 +10,20 @@ import logging
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from typing import Any, NoReturn, Protocol, cast
 
-from rulka.processes import STOP_GRACE_S, RestartBudget, interrupts_blocked
+import torch
+
+from rulka.processes import STOP_GRACE_S, RestartBudget, end_with_parent, environment, interrupts_blocked
 from rulka.runtime.messages import (
     BlockFilled,
     Failed,
-    FromRank,
     FromWorker,
     Heartbeat,
     InferenceTimes,
@@ -31,17 +33,17 @@ from rulka.runtime.messages import (
     ToWorker,
 )
 
-MAX_RESTARTS = 2
-"""Of one process, within `RESTART_WINDOW_S`."""
-RESTART_WINDOW_S = 60.0
+HEARTBEAT_S = 1.0
+"""Time between heartbeats."""
 SILENCE_LIMIT_S = 120.0
 """Longer than compiling and importing take on a busy machine: a wait that long is no work any more."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+ONE_THREAD: dict[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+"""Environment of a process that computes with one thread, whatever its libraries would take."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
-Facts = BlockFilled | InferenceTimes | Seen | Taught | FromRank
+Facts = BlockFilled | InferenceTimes | Seen | Taught
 """What processes say beside that they are alive or about to end."""
 
 
@@ -71,24 +73,9 @@ class Worker:
     heard_s: float
     activity: str = "starting"
     traceback: str = ""
-    budget: RestartBudget = field(default_factory=lambda: RestartBudget(MAX_RESTARTS, RESTART_WINDOW_S))
+    budget: RestartBudget = field(default_factory=RestartBudget)
     num_starts: int = 1
     is_connected: bool = True
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A process that is gone.
-
-    Attributes:
-        index: which one.
-        reason: how it ended, in words.
-        traceback: that it sent before, or an empty text.
-    """
-
-    index: int
-    reason: str
-    traceback: str
 
 
 class Supervisor:
@@ -106,8 +93,6 @@ class Supervisor:
         make_spec: Callable[[int, int], object],
         on_restart: Callable[[int], None],
         silence_limit_s: float = SILENCE_LIMIT_S,
-        *,
-        are_parents: bool = False,
     ) -> None:
         """Prepares; `start` starts.
 
@@ -117,10 +102,9 @@ class Supervisor:
             make_spec: returns the spec of a process from its index and the number of its starts before; picklable.
             on_restart: told the index of a process that is gone, before its successor starts.
             silence_limit_s: a process that says nothing for so long counts as crashed.
-            are_parents: whether they start processes of their own, which they have to end themselves.
         """
         self._title, self._run, self._make_spec = title, run, make_spec
-        self._on_restart, self._silence_limit_s, self._are_parents = on_restart, silence_limit_s, are_parents
+        self._on_restart, self._silence_limit_s = on_restart, silence_limit_s
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
         self.also: list[Connection] = []
@@ -160,30 +144,12 @@ class Supervisor:
             if is_silent or not worker.is_connected:
                 self._replace(worker, self._silence_limit_s if is_silent else None)
 
-    def lost(self, silent: Collection[int] = (), limit_s: float = SILENCE_LIMIT_S) -> list[Lost]:
-        """Returns which processes have ended, and ends those that are silent; none of them is started again.
-
-        Args:
-            silent: who has said nothing for too long, by index.
-            limit_s: how long that is.
-        """
-        return [
-            Lost(worker.index, self._reap(worker, limit_s if worker.index in silent else None), worker.traceback)
-            for worker in self._workers
-            if worker.index in silent or not worker.is_connected
-        ]
-
-    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Ends all processes: asks, then terminates, then kills. Returns when none is left.
-
-        Args:
-            grace_s: how long they may take when they are asked.
-        """
+    def stop(self) -> None:
+        """Ends all processes: asks, then terminates, then kills. Returns when none is left."""
         for worker in self._workers:
             self.send(worker.index, Stop())
         processes = [worker.process for worker in self._workers]
-        _end(processes, None, grace_s)
-        for end in (BaseProcess.terminate, BaseProcess.kill):
+        for end in (None, BaseProcess.terminate, BaseProcess.kill):
             _end(processes, end, STOP_GRACE_S)
         for worker in self._workers:
             worker.connection.close()
@@ -198,8 +164,8 @@ class Supervisor:
         ours, theirs = cast(tuple[Connection, Connection], self._context.Pipe())
         spec = self._make_spec(index, num_starts)
         name = f"rulka-{self._title}-{index}"
-        process = self._context.Process(target=self._run, args=(spec, theirs), name=name, daemon=not self._are_parents)
-        with _one_thread_each(), interrupts_blocked():
+        process = self._context.Process(target=self._run, args=(spec, theirs), name=name, daemon=True)
+        with environment(ONE_THREAD), interrupts_blocked():
             process.start()
         theirs.close()  # or the pipe would stay open when the process is gone
         return process, ours
@@ -207,11 +173,8 @@ class Supervisor:
     def _replace(self, worker: Worker, silent_s: float | None) -> None:
         reason = self._reap(worker, silent_s)
         if not worker.budget.take():
-            budget = worker.budget
-            message = (
-                f"{self._title} {worker.index} crashed {budget.num_restarts + 1} times within {budget.window_s:.0f} s; "
-                f"the last time it {reason}\n{worker.traceback}"
-            )
+            name = f"{self._title} {worker.index}"
+            message = f"{name} crashed {worker.budget.span}; the last time it {reason}\n{worker.traceback}"
             raise WorkerCrashError(message)
         _LOGGER.warning("%s %d %s; starting it again\n%s", self._title, worker.index, reason, worker.traceback)
         self._on_restart(worker.index)
@@ -270,16 +233,32 @@ def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | 
         process.join(max(0.0, give_up_s - time.monotonic()))
 
 
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Lets a process started in the block compute with one thread, whatever its libraries would take."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+class Work(Protocol):
+    """What such a process is there for."""
+
+    def run(self) -> None:
+        """Works until told to stop; raises EOFError or ConnectionError when the learner is gone."""
+        ...
+
+
+def work_for_learner(connection: Connection, build: Callable[[], Work]) -> NoReturn:
+    """Builds the work of this process, runs it, tells the learner what goes wrong, and ends the process.
+
+    Args:
+        connection: to the learner, whose process is the parent; when either ends, this process does too.
+        build: makes the work, in this process.
+    """
+    end_with_parent()
+    torch.set_num_threads(1)
+    code = 0
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        work = build()
+        work.run()
+    except (EOFError, ConnectionError):
+        code = 1
+    except Exception:
+        with suppress(ConnectionError):
+            connection.send(Failed(traceback.format_exc()))
+        code = 1
+    # There is nothing to tidy up, and views into shared memory would complain if one tried: `work` lives until here.
+    os._exit(code)

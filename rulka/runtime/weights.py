@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -114,6 +114,10 @@ class SharedWeights:
     def attach(cls, name: str, layout: WeightsLayout) -> SharedWeights:
         """Opens what another process created, for reading."""
         return cls(SharedMemory(name), layout, is_owner=False)
+
+    def __reduce__(self) -> tuple[Callable[..., SharedWeights], tuple[Any, ...]]:
+        """Lets another process, which this is pickled for, open the same memory."""
+        return SharedWeights.attach, (self.name, self.layout)
 
     @property
     def version(self) -> int:

@@ -11,13 +11,14 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from rulka.runtime.acting import InferenceClient, InferencePlace, SyncedActor
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.agents.spec import Actor
+from rulka.runtime.central import InferenceClient, InferencePlace
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.messages import BlockFilled, CollectorTimes, Fill, Heartbeat, Stop
-from rulka.runtime.process import HEARTBEAT_S, work_for_learner
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import CollectorSpec
-from rulka.runtime.weights import WeightsLayout
+from rulka.runtime.supervisor import HEARTBEAT_S, work_for_learner
+from rulka.runtime.weights import SharedWeights
 
 
 @dataclass(frozen=True)
@@ -26,19 +27,32 @@ class WorkerSpec:
 
     Attributes:
         collector: what to build.
-        blocks_name: of the shared memory with its slots.
-        num_slots: how many there are.
-        weights_name: of the shared memory with the weights.
-        weights_layout: of the weights.
+        blocks: its slots.
+        weights: that the learner publishes.
         inference: the way to central inference of each group of cars; None lets the process choose actions itself.
     """
 
     collector: CollectorSpec
-    blocks_name: str
-    num_slots: int
-    weights_name: str
-    weights_layout: WeightsLayout
+    blocks: SharedBlocks
+    weights: SharedWeights
     inference: tuple[InferencePlace, ...] | None = None
+
+
+class SyncedActor(LocalActor):
+    """An actor that takes over the newest published weights before each block."""
+
+    def __init__(self, actor: Actor, weights: SharedWeights) -> None:
+        super().__init__(actor)
+        self._weights = weights
+
+    def begin_block(self) -> None:
+        """Loads the newest weights."""
+        if self._weights.version != self.version:
+            self.load(*self._weights.read())
+
+    def close(self) -> None:
+        """Lets go of the shared memory."""
+        self._weights.close()
 
 
 def run_worker(spec: WorkerSpec, connection: Connection) -> None:
@@ -59,11 +73,11 @@ class _Worker:
         self._beat_s = time.monotonic()
         self._beat("building its environment and network")
         part = spec.collector
-        self._blocks = SharedBlocks.attach(spec.blocks_name, part.block, spec.num_slots)
+        self._blocks = spec.blocks
         self._policies: list[SyncedActor | InferenceClient]
         if spec.inference is None:
             actor = part.make_actor(part.seed)
-            self._policies = [SyncedActor(actor, spec.weights_name, spec.weights_layout)]
+            self._policies = [SyncedActor(actor, spec.weights)]
         else:
             self._policies = [InferenceClient(place, self._wait_for_decision) for place in spec.inference]
         size = part.block.num_cars // len(self._policies)

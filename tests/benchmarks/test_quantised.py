@@ -16,7 +16,7 @@ from rulka.artifacts import Artifact, sight_contract
 from rulka.device import CPU
 from rulka.observation import reference_normalisation
 from rulka.params import read_params
-from rulka.runtime.parts import agent_config
+from rulka.training.parts import agent_config
 from tests.conftest import straight_track
 
 

@@ -18,8 +18,8 @@ from rulka.buffers.experience import BlockSpec, new_block
 from rulka.observation import reference_normalisation
 from rulka.params import Params, read_params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.parts import build_cars
 from rulka.tracks.generate import generate_track
+from rulka.training.parts import build_cars
 
 ROOT = Path(__file__).parents[2]
 

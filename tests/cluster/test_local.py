@@ -146,13 +146,13 @@ def test_where_there_is_none_that_is_said(
 def test_who_listens_and_is_no_cluster_is_given_up(environment: dict[str, str], tmp_path: Path) -> None:
     """Ray itself would ask for ever."""
     code = (
-        "from rulka.cluster import ray_post\n"
+        "from rulka.cluster import ray_cluster\n"
         "from rulka.cluster.settings import ClusterError\n"
-        "ray_post.JOIN_LIMIT_S = 2.0\n"
+        "ray_cluster.JOIN_LIMIT_S = 2.0\n"
         "import os, socket\n"
         f"door = socket.create_server(('{HOST}', 0))\n"
         "try:\n"
-        f"    ray_post.RayPost(f'{HOST}:{{door.getsockname()[1]}}')\n"
+        f"    ray_cluster.RayCluster(f'{HOST}:{{door.getsockname()[1]}}')\n"
         "except ClusterError as error:\n"
         "    print(error, flush=True)\n"
         "    os._exit(3)\n"

@@ -22,13 +22,13 @@ from rulka.game.serve import make_server
 from rulka.params import Params, RaceEndParams, reference_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.runtime.parts import build_cars
 from rulka.simulator import demonstrations, race_end
 from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch, has_left
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.progress import PATH_SEARCH_ZONES, all_zones, locate, zone_frames
 from rulka.tracks.track import Track
+from rulka.training.parts import build_cars
 from tests.waiting import PATIENCE_S
 
 TABLE: ActionTable = action_table(5)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError
 
-from rulka.envs.batch import RaceBatch, car_generators
-from rulka.envs.results import SavedRaces
+from rulka.envs.batch import RaceBatch, SavedRaces, car_generators
 from rulka.envs.settings import read_settings
 from rulka.observation import NUM_FLOATS
 from rulka.simulator.simulator import SimulatorError

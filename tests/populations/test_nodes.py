@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rulka.cluster.post import Gone, Letter, MakeFar, Node, Place
+from rulka.cluster.ray_cluster import ActorLostError, Node
 from rulka.cluster.settings import CLUSTER_VARIABLE, ClusterError
 from rulka.populations import nodes as nodes_module
 from rulka.populations.command import run_population
@@ -23,23 +24,30 @@ def node(number: int, num_cpus: int) -> Node:
 
 
 class Nodes:
-    """See `rulka.cluster.post.Post`: what is started works in this process."""
+    """See `rulka.cluster.ray_cluster.RayCluster`: what is called works in a thread of this process."""
 
     def __init__(self, there: Sequence[Node]) -> None:
-        self.there, self.far, self.is_closed = list(there), {}, False
+        self.there, self.is_closed, self.pool = list(there), False, ThreadPoolExecutor()
 
     def nodes(self) -> Sequence[Node]:
         return self.there
 
-    def start(self, place: Place, node: Node, num_cpus: int, make: MakeFar) -> None:
-        self.far[place] = None if node not in self.there else make(place, lambda content: content)
+    def start(self, node: Node, num_cpus: int, num_calls: int, kind: type, *arguments: Any) -> Any:
+        return kind(*arguments) if node in self.there else None
 
-    def hear(self, timeout_s: float) -> list[Letter]:
+    def call(self, actor: Any, method: str, *arguments: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        if actor is None:
+            answer.set_exception(ActorLostError("no such node"))
+            return answer
+        return self.pool.submit(getattr(actor, method), *arguments)
+
+    def wait(self, references: Sequence[Future[Any]], timeout_s: float) -> list[Future[Any]]:
         time.sleep(0.01)
-        heard = [Letter(place, Gone("no such node")) for place, far in self.far.items() if far is None]
-        return heard + [
-            Letter(place, *said) for place, far in self.far.items() if far is not None for said in far.listen(0.0)
-        ]
+        return [reference for reference in references if reference.done()]
+
+    def get(self, reference: Future[Any]) -> Any:
+        return reference.result()
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(name)
@@ -59,20 +67,22 @@ def test_processes_work_in_the_folder_that_nodes_share(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(nodes_module, "END_GRACE_S", PATIENCE_S)
     there = [node(0, 2), node(1, 2)]
-    post, said = Nodes(there), []
+    cluster, said = Nodes(there), []
     code = "import tempfile; tempfile.mkstemp(prefix='did-', dir='.')"
-    with helped(post, [sys.executable, "-c", code], deal(there, 9, is_serial=True), said.append):
+    with helped(cluster, [sys.executable, "-c", code], deal(there, 9, is_serial=True), said.append):
         pass
     assert len(list(tmp_path.glob("did-*"))) == 3
     assert said == ["1 more process on node node-0", "2 more processes on node node-1"]
-    assert post.is_closed
+    assert cluster.is_closed
 
 
 def test_what_failed_on_a_node_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(nodes_module, "END_GRACE_S", PATIENCE_S)
-    post, said = Nodes([node(1, 2)]), []
-    with helped(post, [sys.executable, "-c", "raise SystemExit(3)"], [(node(1, 2), 1), (node(7, 1), 1)], said.append):
+    cluster, said = Nodes([node(1, 2)]), []
+    with helped(
+        cluster, [sys.executable, "-c", "raise SystemExit(3)"], [(node(1, 2), 1), (node(7, 1), 1)], said.append
+    ):
         pass
     assert said[2:] == ["node node-7: no such node", "node node-1: processes ended with (3,)"]
 
@@ -80,18 +90,16 @@ def test_what_failed_on_a_node_is_said(tmp_path: Path, monkeypatch: pytest.Monke
 def test_processes_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(nodes_module, "END_GRACE_S", 0.0)
-    post, said = Nodes([node(1, 2)]), []
-    with helped(post, [sys.executable, "-c", ""], [(node(1, 2), 1)], said.append):
+    cluster, said = Nodes([node(1, 2)]), []
+    with helped(cluster, [sys.executable, "-c", ""], [(node(1, 2), 1)], said.append):
         pass
     assert said[1:] == ["node node-1: its processes did not end, and are ended now"]
-    assert post.is_closed
+    assert cluster.is_closed
 
 
 def test_a_node_without_the_folder_says_so(tmp_path: Path) -> None:
-    far = nodes_module.make_processes([sys.executable], tmp_path / "none", 1, Place(0, 0), lambda content: content)
-    far._thread.join(PATIENCE_S)
-    ((ended, _),) = far.listen(0.0)
-    assert "No such file or directory" in ended.reason
+    problem = nodes_module.NodeProcesses().work([sys.executable], tmp_path / "none", 1)
+    assert "No such file or directory" in problem
 
 
 def test_the_command_is_the_same_one() -> None:

@@ -1,26 +1,28 @@
-"""A cluster in this process: nodes that are only named, and hosts that are stepped by threads of their own.
+"""A cluster in this process: nodes that are only named, and hosts whose calls are threads.
 
 Blocks are filled by a collector of fakes in the thread of its host, weights are copied; what a test wants to go wrong
-it does to the post: nodes that go, hosts that die, fall silent, are cut off and come back, letters that are spoilt.
+it does to the cluster: nodes that go, hosts that die, fall silent, are cut off and come back, calls that are spoilt.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError
+from concurrent.futures import wait as wait_for_any
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rulka.cluster.post import Gone, Letter, MakeFar, Node, Place
-from rulka.runtime.cluster_collectors import ClusterCollectors
+from rulka.cluster.ray_cluster import ActorLostError, Node
 from rulka.runtime.collectors import Collectors, SerialCollectors
-from rulka.runtime.host import Host, HostSpec
-from rulka.runtime.messages import Stop
-from tests.waiting import PATIENCE_S, wait_for
+from rulka.runtime.host import Filled, Host, HostFailed, HostSpec, Place
+from rulka.runtime.hosts import HostCollectors
+from rulka.schedule import Moment
+from tests.waiting import wait_for
 
 STORE_BYTES = 1 << 30
 
@@ -35,47 +37,63 @@ def serial(spec: HostSpec) -> Collectors:
     return SerialCollectors(spec.run, 0, spec.num_starts)
 
 
-def until_all_work(collectors: ClusterCollectors) -> None:
+def until_all_work(collectors: HostCollectors) -> None:
     """Waits until every host has built its collectors: from then on each gets its share of the permissions."""
 
     def all_work() -> bool:
         collectors.collect(0, 0.05)
-        return all(credit.is_working for credit in collectors._credits)
+        return all(host.state == "working" for host in collectors.hosts)
 
     wait_for(all_work, "all hosts to work")
 
 
-@dataclass
-class _There:
-    host: Host
+class HostHere(Host):
+    """A host whose blocks come as Ray's: read-only."""
+
+    def fill(self, number: int, moment: Moment, version: int) -> Filled | HostFailed:
+        answer = super().fill(number, moment, version)
+        if isinstance(answer, Filled):
+            for array in answer.arrays.values():
+                array.flags.writeable = False
+        return answer
+
+
+@dataclass(eq=False)
+class Actor:
+    """A host, and the answers that its calls will have."""
+
+    host: HostHere
+    place: Place
     node: Node
     is_cut_off: bool = False
-    said: deque[Letter] = field(default_factory=deque)
+    lost_by: ActorLostError | None = None
+    answers: list[Future[Any]] = field(default_factory=list)
+    unheard: list[tuple[Future[Any], Any]] = field(default_factory=list)
 
 
-class PostHere:
-    """See `rulka.cluster.post.Post`.
+class ClusterHere:
+    """See `rulka.cluster.ray_cluster.RayCluster`.
 
     Attributes:
         there: nodes that are there.
         started: every place that was ever started, with its node.
-        most_contents: the most blocks that lay in the store at once.
+        actors: that are there.
+        spoil: changes the arguments of a call, of a place and by a method.
+        change: changes an answer, of a place and to a method, as it is read.
     """
 
     def __init__(self, there: Sequence[Node], make_collectors: Callable[[HostSpec], Collectors] = serial) -> None:
         self.there = list(there)
         self.started: list[tuple[Place, str]] = []
+        self.actors: list[Actor] = []
         self.taken_cpus = 0
-        self.spoil: Callable[[Place, Any, Any], tuple[Any, Any]] = lambda _place, message, content: (message, content)
-        self.change: Callable[[Letter], Letter] = lambda letter: letter
-        self.num_parcels = 0
+        self.spoil: Callable[[Place, str, tuple[Any, ...]], tuple[Any, ...]] = lambda _place, _method, given: given
+        self.change: Callable[[Place, str, Any], Any] = lambda _place, _method, answer: answer
+        self.num_put = 0
         self.is_closed = False
         self._make_collectors = make_collectors
-        self._hosts: dict[Place, _There] = {}
-        self._cut_off: list[_There] = []
-        self._late: list[Letter] = []
-        self._gone: list[Letter] = []
-        self._lock = threading.Lock()
+        self._calls: dict[Future[Any], tuple[Place, str]] = {}
+        self._cut_off: list[Actor] = []
 
     # What the learner does ------------------------------------------------------------------------------------------
 
@@ -85,88 +103,94 @@ class PostHere:
     def num_free_cpus(self) -> int:
         return sum(node.num_cpus for node in self.there) - self.taken_cpus
 
-    def start(self, place: Place, node: Node, num_cpus: int, make: MakeFar) -> None:
+    def start(self, node: Node, num_cpus: int, num_calls: int, kind: type, *arguments: Any) -> Actor:
+        (place,) = arguments
         self.started.append((place, node.key))
-        if node not in self.there:
-            self._gone.append(Letter(place, Gone("there is no such node", is_unplaced=True)))
-            return
-        host = Host(place, _copied, self._make_collectors)
-        host.start()
-        self._hosts[place] = _There(host, node)
+        actor = Actor(HostHere(place, self._make_collectors), place, node)
+        if node in self.there:
+            self.actors.append(actor)
+        else:
+            actor.lost_by = ActorLostError("there is no such node", is_unplaced=True)
+        return actor
 
-    def share(self, content: Any) -> Any:
-        self.num_parcels += 1
+    def call(self, actor: Actor, method: str, *arguments: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        actor.answers.append(answer)
+        self._calls[answer] = actor.place, method
+        if actor.lost_by is not None:
+            answer.set_exception(actor.lost_by)
+            return answer
+        given = self.spoil(actor.place, method, arguments)
+        threading.Thread(target=self._answer, args=(actor, answer, method, given), daemon=True).start()
+        return answer
+
+    def _answer(self, actor: Actor, answer: Future[Any], method: str, given: tuple[Any, ...]) -> None:
+        said = getattr(actor.host, method)(*given)
+        if actor.is_cut_off:
+            actor.unheard.append((answer, said))
+            return
+        with suppress(InvalidStateError):  # it was killed just now
+            answer.set_result(said)
+
+    def put(self, content: np.ndarray) -> np.ndarray:
+        self.num_put += 1
         return content.copy()
 
-    def tell(self, place: Place, message: Any, parcel: Any = None) -> None:
-        if place in self._hosts and not self._hosts[place].is_cut_off:
-            self._hosts[place].host.tell(*self.spoil(place, message, parcel))
+    def wait(self, references: Sequence[Future[Any]], timeout_s: float) -> list[Future[Any]]:
+        if not references:
+            time.sleep(timeout_s)
+            return []
+        wait_for_any(references, timeout_s, FIRST_COMPLETED)
+        return [reference for reference in references if reference.done()]
 
-    def hear(self, timeout_s: float) -> list[Letter]:
-        give_up_s = time.monotonic() + timeout_s
-        while True:
-            heard = [*self._gone, *self._late]
-            self._gone, self._late = [], []
-            for place, one in list(self._hosts.items()):
-                if not one.is_cut_off:
-                    heard += [Letter(place, *said) for said in one.host.listen(0.0)]
-            if heard or time.monotonic() > give_up_s:
-                return [self.change(letter) for letter in heard]
-            time.sleep(0.001)
+    def get(self, reference: Future[Any]) -> Any:
+        return self.change(*self._calls.pop(reference), reference.result(0.0))
 
-    def end(self, place: Place) -> None:
-        one = self._hosts.pop(place, None)
-        if one is not None and one.is_cut_off:
-            self._cut_off.append(replace(one, said=deque([Letter(place, None)])))
-        elif one is not None:
-            _stop(one.host)
+    def end(self, actor: Actor) -> None:
+        if actor.is_cut_off:
+            self._cut_off.append(actor)
+        elif actor in self.actors:
+            actor.host.stop()
+        if actor in self.actors:
+            self.actors.remove(actor)
 
     def close(self) -> None:
-        for place in list(self._hosts):
-            self.end(place)
-        for one in self._cut_off:
-            _stop(one.host)
+        for actor in list(self.actors):
+            self.end(actor)
+        for actor in self._cut_off:
+            actor.host.stop()
         self.is_closed = True
 
     # What a test does -----------------------------------------------------------------------------------------------
 
-    def kill(self, number: int) -> None:
-        """Kills a host: what it has said, and nobody has heard, is lost."""
-        place = self.place_of(number)
-        _stop(self._hosts.pop(place).host)
-        self._gone.append(Letter(place, Gone("it was killed")))
+    def kill(self, number: int, reason: str = "it was killed") -> None:
+        """Kills a host: what it would have said is lost."""
+        actor = self.actor_of(number)
+        self.actors.remove(actor)
+        actor.lost_by = ActorLostError(reason)
+        for answer in actor.answers:
+            with suppress(InvalidStateError):
+                answer.set_exception(actor.lost_by)
+        actor.host.stop()
 
     def cut_off(self, number: int) -> None:
-        """Lets a host work on, while nothing goes to it or comes from it."""
-        self._hosts[self.place_of(number)].is_cut_off = True
+        """Lets a host work on, while nothing comes from it."""
+        self.actor_of(number).is_cut_off = True
 
-    def bring_back(self) -> None:
-        """Lets everything be heard that hosts have said while they were cut off; their learner has given them up."""
-        for one in self._cut_off:
-            (marker,) = one.said
-            self._late += [Letter(marker.place, *said) for said in one.host.listen(0.0)]
+    def bring_back(self) -> int:
+        """Lets everything be heard that hosts have said while they were cut off; returns how many blocks."""
+        unheard = [said for actor in self._cut_off for said in actor.unheard]
+        for answer, said in unheard:
+            answer.set_result(said)
+        return sum(isinstance(said, Filled) for _, said in unheard)
 
     def remove(self, key: str) -> None:
         """Takes a node away, with all that is on it."""
         self.there = [node for node in self.there if node.key != key]
-        for place, one in list(self._hosts.items()):
-            if one.node.key == key:
-                _stop(self._hosts.pop(place).host)
-                self._gone.append(Letter(place, Gone("its node is gone")))
+        for actor in list(self.actors):
+            if actor.node.key == key:
+                self.kill(actor.place.number, "its node is gone")
 
-    def place_of(self, number: int) -> Place:
-        (place,) = [place for place in self._hosts if place.number == number]
-        return place
-
-
-def _copied(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    copies = {name: array.copy() for name, array in arrays.items()}
-    for copy in copies.values():
-        copy.flags.writeable = False  # as in Ray's memory
-    return copies
-
-
-def _stop(host: Host) -> None:
-    host.tell(Stop())
-    host._thread.join(PATIENCE_S)
-    assert not host._thread.is_alive()
+    def actor_of(self, number: int) -> Actor:
+        (actor,) = [actor for actor in self.actors if actor.place.number == number]
+        return actor

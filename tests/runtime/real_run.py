@@ -12,8 +12,8 @@ from rulka.agents.spec import AgentSpec
 from rulka.observation import reference_normalisation
 from rulka.params import Params
 from rulka.race_settings import RaceSettings
-from rulka.runtime.parts import block_spec, build_cars, collecting_actor, share_of_agent
 from rulka.runtime.specs import LearnerShare, RunSpec
+from rulka.training.parts import block_spec, build_cars, collecting_actor, share_of_agent
 
 
 def learner_of(spec: AgentSpec, share: LearnerShare) -> Learner:
@@ -42,8 +42,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
         make_cars=partial(build_cars, track, race),
         make_actor=partial(make_actor, spec),
         make_collecting_actor=collecting_actor(spec, train),
-        make_learner=partial(make_learner, spec, 7),
-        make_share=partial(learner_of, spec),
+        build_learner=partial(learner_of, spec),
         block=block_spec(params.observation, train, action_table(params.actions.ticks_per_action)),
         train=train,
         folder=folder,

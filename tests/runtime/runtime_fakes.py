@@ -25,12 +25,12 @@ from rulka.agents.ranks import ALONE, Ranks
 from rulka.agents.spec import ActionValues, Decision
 from rulka.buffers.experience import BlockSpec, Experience, ExperienceBlock
 from rulka.device import CPU
-from rulka.envs.results import StepResult
 from rulka.params import TrainParams, read_params
 from rulka.processes import end_group
 from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER
 from rulka.runtime.specs import LearnerShare, RunSpec, rank_folders
 from rulka.schedule import Moment
+from rulka.step_results import StepResult
 from tests.waiting import wait_for
 
 HEIGHT, WIDTH, NUM_FLOATS, NUM_ACTIONS = 6, 10, 4, 5
@@ -91,10 +91,10 @@ class FakeCars:
     def set_moment(self, moment: Moment) -> None:
         self.env_steps = moment.env_steps
 
-    def positions(self) -> np.ndarray:
-        """Car k, in its race step s, is at (s, 0, k)."""
+    def cars(self) -> np.ndarray:
+        """Car k, in its race step s, is at (s, 0, k) and drives at 3 m/s."""
         cars = np.arange(self._num_cars)
-        return np.stack([self._race_steps, cars * 0, cars], axis=1).astype(np.float32)
+        return np.stack([self._race_steps, cars * 0, cars, cars * 0 + 3], axis=1).astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self._count, "seed": self._seed, "race_steps": self._race_steps, "has_ended": self._has_ended}
@@ -363,9 +363,9 @@ def fake_train(**changes: object) -> TrainParams:
     return TrainParams.model_validate(read_params().train.model_dump() | small | changes)
 
 
-def fake_share(share: LearnerShare, **arguments: Any) -> FakeLearner:
-    """Returns one of several fake learners."""
-    assert share.num_learners > 1
+def fake_learner(share: LearnerShare, **arguments: Any) -> FakeLearner:
+    """Returns a fake learner, whatever its share."""
+    del share
     return FakeLearner(**arguments)
 
 
@@ -376,8 +376,7 @@ def fake_run(
     return RunSpec(
         make_cars=partial(FakeCars, **(cars or {})),
         make_actor=FakeActor,
-        make_learner=partial(FakeLearner, **(learner or {})),
-        make_share=partial(fake_share, **(learner or {})),
+        build_learner=partial(fake_learner, **(learner or {})),
         block=SPEC,
         train=fake_train(**train),
         folder=folder,

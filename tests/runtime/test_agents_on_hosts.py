@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts_here import PostHere, nodes, until_all_work
+from hosts_here import ClusterHere, nodes, until_all_work
 from real_run import run_spec
 from runtime_fakes import memory_of
 from test_exact_resume import ROOT, small_params
 
 from rulka.params import ALGORITHM_NAMES, Params, read_params
-from rulka.runtime import rank as rank_module
+from rulka.runtime import connect as connecting
 from rulka.runtime.connect import connect
 from rulka.runtime.stop import StopSignals
 from rulka.tracks.generate import generate_track
@@ -39,9 +39,9 @@ def params_of(algorithm: str, **train: Any) -> Params:
 def test_every_algorithm_learns_from_blocks_where_they_came(
     tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
-    post = PostHere(nodes(1, 1))
-    monkeypatch.setattr(rank_module, "find_cluster", lambda: "here")
-    monkeypatch.setattr(rank_module, "RayPost", lambda _address: post)
+    cluster = ClusterHere(nodes(1, 1))
+    monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
+    monkeypatch.setattr(connecting, "RayCluster", lambda _address: cluster)
     spec = run_spec(params_of(algorithm), track, tmp_path)
     with StopSignals() as stop, connect(spec, stop) as loop:
         heard: set[int] = set()
@@ -57,16 +57,16 @@ def test_every_algorithm_learns_from_blocks_where_they_came(
     assert outcome.state.env_steps == spec.train.max_env_steps
     assert outcome.state.gradient_steps > 0
     assert heard == {0, 1}
-    assert post.is_closed
+    assert cluster.is_closed
 
 
 @pytest.mark.slow
 def test_the_policy_of_pql_learns_in_a_process_beside_the_learner(
     tmp_path: Path, track: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    post = PostHere(nodes(1, 1))
-    monkeypatch.setattr(rank_module, "find_cluster", lambda: "here")
-    monkeypatch.setattr(rank_module, "RayPost", lambda _address: post)
+    cluster = ClusterHere(nodes(1, 1))
+    monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
+    monkeypatch.setattr(connecting, "RayCluster", lambda _address: cluster)
     params = params_of("pql")
     params = params.model_copy(update={"pql": params.pql.model_copy(update={"policy_process": True})})
     with StopSignals() as stop, connect(run_spec(params, track, tmp_path), stop) as loop:

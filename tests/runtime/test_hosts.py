@@ -1,4 +1,4 @@
-"""Hosts on several nodes and what happens when they die, with hosts in threads of this process instead of Ray's.
+"""Hosts on several nodes and what happens when they die, with hosts of this process instead of Ray's.
 
 Real nodes: `test_ray_cluster.py`.
 """
@@ -9,27 +9,30 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts_here import PostHere, nodes, serial, until_all_work
+from hosts_here import ClusterHere, nodes, serial, until_all_work
 from runtime_fakes import BLOCK_STEPS, FakeLearner, fake_run
 
 from rulka.buffers.experience import ExperienceBlock
-from rulka.cluster.post import Letter, Place
 from rulka.errors import UserError
 from rulka.params import read_params
-from rulka.runtime import rank as rank_module
+from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.cluster_collectors import ClusterCollectors
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, Collectors
 from rulka.runtime.connect import connect, train_run
-from rulka.runtime.host import HostSpec
-from rulka.runtime.host_messages import Allow, Built, Filled, Introduced, NewWeights
-from rulka.runtime.host_plan import ClusterTooSmallError, check_stores, deal
-from rulka.runtime.host_supervisor import HostRefusedError, HostsLostError, Limits
+from rulka.runtime.host import Filled, HostSpec, Place
+from rulka.runtime.hosts import (
+    ClusterTooSmallError,
+    HostCollectors,
+    HostRefusedError,
+    HostsLostError,
+    Limits,
+    check_stores,
+    deal,
+)
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
 from tests.waiting import PATIENCE_S
@@ -53,11 +56,11 @@ class Unique(FakeLearner):
 class Run:
     """A learner and its hosts, without the loop."""
 
-    def __init__(self, folder: Path, post: PostHere, **train: Any) -> None:
-        self.learner, self.post = Unique(), post
+    def __init__(self, folder: Path, cluster: ClusterHere, **train: Any) -> None:
+        self.learner, self.cluster = Unique(), cluster
         spec = fake_run(folder, cluster="ray", **({"num_collectors": 4} | train))
         limits = Limits(silence_s=PATIENCE_S, look_s=0.0)
-        self.collectors = ClusterCollectors(spec, self.learner.network.state_dict(), 0, 0, post, limits=limits)
+        self.collectors = HostCollectors(spec, self.learner.network.state_dict(), 0, 0, cluster, limits=limits)
         self.most_under_way = 0
 
     def start(self) -> None:
@@ -70,7 +73,7 @@ class Run:
 
     def has_been_silent(self, number: int) -> None:
         """Lets the last word of a host be so long ago that it counts as lost, unless it speaks now."""
-        self.collectors._supervisor.hosts[number].heard_s -= 2.0 * PATIENCE_S
+        self.collectors.hosts[number].heard_s -= 2.0 * PATIENCE_S
 
     def _publish(self) -> None:
         self.collectors.publish(self.learner.version, self.learner.network.state_dict())
@@ -109,7 +112,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     runs: list[Run] = []
 
     def make(*num_cpus: int, make_collectors: Callable[[HostSpec], Collectors] = serial, **train: Any) -> Run:
-        run = Run(tmp_path, PostHere(nodes(*num_cpus), make_collectors), **train)
+        run = Run(tmp_path, ClusterHere(nodes(*num_cpus), make_collectors), **train)
         runs.append(run)
         run.start()
         return run
@@ -117,8 +120,8 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     yield make
     for run in runs:
         run.collectors.stop()
-        assert run.post.is_closed
-        assert not run.post._hosts
+        assert run.cluster.is_closed
+        assert not run.cluster.actors
         folders = f"rulka-hosts-*/{run.collectors._name}-*"
         assert not list(Path(tempfile.gettempdir()).glob(folders))
 
@@ -135,36 +138,30 @@ def test_blocks_of_two_nodes_come_intact_in_order_and_fresh(begin: Begin) -> Non
     assert set(run.learner.collectors) == {0, 2}, (
         "the first collectors of both hosts, by their number in all of the run"
     )
-    assert [place for place, _ in run.post.started] == [Place(0, 0), Place(1, 0)]
+    assert [place for place, _ in run.cluster.started] == [Place(0, 0), Place(1, 0)]
     assert run.collectors.num_restarts == 0
 
 
 def test_the_order_of_permission_is_the_order_of_learning(begin: Begin) -> None:
-    """However slow one host is: its letters of blocks are held back here until nothing else can go on."""
+    """However slow one host is: its blocks are held back here until nothing else can go on."""
     run = begin(2, 2)
     run.gather()
-    held: list[Letter] = []
-    change = run.post.hear
-
-    def hear(timeout_s: float) -> list[Letter]:
-        heard = change(0.0 if held else timeout_s)
-        late = [letter for letter in heard if letter.place.number == 0 and isinstance(letter.message, Filled)]
-        others = [letter for letter in heard if letter not in late] if late else heard
-        held.extend(late)
-        if others or not held:
-            return others
-        released, held[:] = list(held), []
-        return released
-
+    wait, call, slow = run.cluster.wait, run.cluster.call, list[Any]()
     moments: list[int] = []
-    tell = run.post.tell
 
-    def note(place: Place, message: Any, parcel: Any = None) -> None:
-        if isinstance(message, Allow):
-            moments.append(message.moment.env_steps)
-        tell(place, message, parcel)
+    def note(actor: Any, method: str, *arguments: Any) -> Any:
+        reference = call(actor, method, *arguments)
+        if method == "fill":
+            moments.append(arguments[1].env_steps)
+            if actor.place.number == 0:
+                slow.append(reference)
+        return reference
 
-    run.post.hear, run.post.tell = hear, note  # type: ignore[method-assign]
+    def wait_longer(references: Any, timeout_s: float) -> Any:
+        others = [reference for reference in references if reference not in slow]
+        return wait(others, timeout_s) or wait(references, 0.0)
+
+    run.cluster.call, run.cluster.wait = note, wait_longer  # type: ignore[method-assign]
     run.learn(NUM_BLOCKS)
     run.check()
     assert moments == [number * BLOCK_STEPS for number in range(len(moments))]
@@ -174,11 +171,11 @@ def test_each_version_is_laid_once_for_all_hosts_and_its_bytes_are_counted(begin
     run = begin(1, 1, num_collectors=2)
     run.gather()
     run.learn(NUM_BLOCKS)
-    assert run.post.num_parcels == run.learner.version + 1
+    assert run.cluster.num_put == run.learner.version + 1
     size = run.collectors._layout.num_bytes
     moved = run.collectors.take_weight_bytes()
     assert moved % size == 0
-    assert size <= moved <= 2 * size * run.post.num_parcels
+    assert size <= moved <= 2 * size * run.cluster.num_put
     assert run.collectors.take_weight_bytes() == 0
 
 
@@ -193,7 +190,7 @@ def test_a_slow_learner_bounds_what_each_host_may_fill(begin: Begin) -> None:
         taken += run.collectors.collect(10**9, 0.05)
     for _ in range(20):
         assert run.collectors.collect(10**9, 0.01) == []
-    assert [len(credit.held) for credit in run.collectors._credits] == [3, 6]
+    assert [host.num_held for host in run.collectors.hosts] == [3, 6]
     run.collectors.release(taken[0])
     while not (more := run.collectors.collect(10**9, 0.05)):
         assert time.monotonic() < give_up_s
@@ -209,13 +206,13 @@ def test_a_killed_host_is_made_again_and_its_credit_given_out_again(
     run = begin(2, 2)
     run.gather()
     run.learn(10)
-    run.post.kill(1)
+    run.cluster.kill(1)
     # Its successor has its numbers, and a seed of its own.
     run.until(lambda: len({block[0] for block in run.learner.blocks if block[2] == 2}) == 2)
     run.learn(NUM_BLOCKS)
     run.check()
-    assert Place(1, 1) in [place for place, _ in run.post.started]
-    assert "host 1 on node node-1 is gone: it was killed; making it again" in caplog.text
+    assert Place(1, 1) in [place for place, _ in run.cluster.started]
+    assert "host 1 on node node-1 is gone: it was killed; starting it again" in caplog.text
     assert run.collectors.num_restarts == 1
 
 
@@ -223,28 +220,15 @@ def test_a_host_that_is_cut_off_and_comes_back_is_not_heard(begin: Begin, caplog
     run = begin(2, 2)
     run.gather()
     run.learn(10)
-    hear, unheard = run.post.hear, list[Letter]()
-
-    def hear_no_blocks_of_the_first(timeout_s: float) -> list[Letter]:
-        others = []
-        for letter in hear(timeout_s):
-            is_held_back = letter.place == Place(0, 0) and isinstance(letter.message, Filled)
-            (unheard if is_held_back else others).append(letter)
-        return others
-
-    run.post.hear = hear_no_blocks_of_the_first  # type: ignore[method-assign]
-    run.until(lambda: bool(unheard))
-    run.post.hear = hear  # type: ignore[method-assign]
-    run.post.cut_off(0)
+    actor = run.cluster.actor_of(0)
+    run.cluster.cut_off(0)
+    run.until(lambda: any(isinstance(said, Filled) for _, said in actor.unheard))
     run.has_been_silent(0)
     run.until(lambda: run.collectors.num_restarts == 1)
-    assert f"host 0 on node node-0 said nothing for {PATIENCE_S:.0f} s while" in caplog.text
-    run.post.bring_back()
-    run.post._late += unheard
+    assert f"host 0 on node node-0 said nothing for {PATIENCE_S:.0f} s after it was asked to" in caplog.text
+    assert run.cluster.bring_back(), "blocks that nobody waits for"
     run.learn(NUM_BLOCKS)
     run.check()
-    assert run.collectors._supervisor.num_dropped >= len(unheard)
-    assert "host 0 on node node-0: an answer of its incarnation 0 is too late" in caplog.text
 
 
 class Stalled:
@@ -272,13 +256,13 @@ def test_a_host_that_stalls_is_made_again(begin: Begin, caplog: pytest.LogCaptur
         return Stalled(spec, hangs, goes_on) if spec.run.first_collector and spec.num_starts == 0 else serial(spec)
 
     run = begin(1, 1, num_collectors=2, make_collectors=make)
-    end, post = run.post.end, run.post
+    end = run.cluster.end
 
-    def let_go_and_end(place: Place) -> None:
+    def let_go_and_end(actor: Any) -> None:
         goes_on.set()
-        end(place)
+        end(actor)
 
-    post.end = let_go_and_end  # type: ignore[method-assign]
+    run.cluster.end = let_go_and_end  # type: ignore[method-assign]
     run.until(hangs.is_set)
 
     def is_made_again() -> bool:
@@ -287,7 +271,7 @@ def test_a_host_that_stalls_is_made_again(begin: Begin, caplog: pytest.LogCaptur
         return run.collectors.num_restarts == 1
 
     run.until(is_made_again)
-    assert f"host 1 on node node-1 said nothing for {PATIENCE_S:.0f} s while" in caplog.text
+    assert f"host 1 on node node-1 said nothing for {PATIENCE_S:.0f} s after it was asked to" in caplog.text
     run.learn(NUM_BLOCKS)
     run.check()
     assert run.collectors.num_restarts == 1
@@ -297,9 +281,9 @@ def test_the_third_loss_within_minutes_ends_the_run(begin: Begin) -> None:
     run = begin(1, num_collectors=1)
     for _ in range(2):
         run.learn(5)
-        run.post.kill(0)
+        run.cluster.kill(0)
         run.learn(5)
-    run.post.kill(0)
+    run.cluster.kill(0)
     with pytest.raises(WorkerCrashError, match="host 0 on node node-0 was lost 3 times within 600 s; the last time it"):
         run.learn(5)
 
@@ -308,17 +292,18 @@ def test_wrong_weights_are_refused_and_asked_for_again(begin: Begin, caplog: pyt
     run = begin(1, 1, num_collectors=2)
     num_sent = 0
 
-    def spoil(place: Place, message: Any, content: Any) -> tuple[Any, Any]:
+    def spoil(place: Place, method: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
         nonlocal num_sent
-        if not isinstance(message, NewWeights) or place.number == 0:
-            return message, content
+        if method != "load" or place.number == 0:
+            return given
         num_sent += 1
+        version, crc, content = given
         if num_sent in (3, 4):
             content = content.copy()
             content[1000] ^= 1
-        return message, content[:-64] if num_sent == 7 else content
+        return version, crc, content[:-64] if num_sent == 7 else content
 
-    run.post.spoil = spoil
+    run.cluster.spoil = spoil
     run.until(lambda: num_sent > 9)
     run.learn(NUM_BLOCKS)
     run.check()
@@ -329,10 +314,8 @@ def test_wrong_weights_are_refused_and_asked_for_again(begin: Begin, caplog: pyt
 
 def test_weights_of_another_version_than_they_say_are_refused(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     run = begin(1, num_collectors=1)
-    run.post.spoil = lambda _place, message, content: (
-        (replace(message, version=message.version + 7), content)
-        if isinstance(message, NewWeights) and message.version >= 2
-        else (message, content)
+    run.cluster.spoil = lambda _place, method, given: (
+        (given[0] + 7, *given[1:]) if method == "load" and given[0] >= 2 else given
     )
     with pytest.raises(
         WorkerCrashError, match=r"version \d+ came to host 0 wrong: its checksum is another one, 4 times"
@@ -340,12 +323,8 @@ def test_weights_of_another_version_than_they_say_are_refused(begin: Begin, capl
         run.learn(NUM_BLOCKS)
 
 
-def _lie(message: Any, **changed: str) -> Any:
-    if isinstance(message, Introduced) and "code" in changed:
-        return replace(message, code={**message.code, **changed})
-    if isinstance(message, Built) and "code" not in changed:
-        return replace(message, contract={**message.contract, **changed})
-    return message
+def _lie(method: str, answer: Any, **changed: str) -> Any:
+    return {**answer, **changed} if method == ("code" if "code" in changed else "build") else answer
 
 
 @pytest.mark.parametrize(
@@ -364,9 +343,7 @@ def test_a_host_of_another_version_or_contract_is_refused_with_both_named(
     begin: Begin, changed: dict[str, str], words: str
 ) -> None:
     run = begin(1, 1, num_collectors=2)
-    run.post.change = lambda letter: (
-        letter._replace(message=_lie(letter.message, **changed)) if (letter.place.number == 1) else letter
-    )
+    run.cluster.change = lambda place, method, answer: _lie(method, answer, **changed) if place.number == 1 else answer
     with pytest.raises(HostRefusedError, match=f"host 1 on node node-1 is refused: it is {words}|{words}") as error:
         run.until(lambda: False)
     assert "Install the same version of Rulka on every node" in error.value.hint
@@ -376,15 +353,15 @@ def test_a_node_of_another_version_that_comes_later_is_left_out(begin: Begin, ca
     run = begin(1, 1, num_collectors=2)
     run.gather()
     run.learn(10)
-    run.post.change = lambda letter: (
-        letter._replace(message=_lie(letter.message, code="other")) if (letter.place.incarnation) else letter
+    run.cluster.change = lambda place, method, answer: (
+        _lie(method, answer, code="other") if place.incarnation else answer
     )
-    run.post.remove("n1")
-    run.post.there.append(nodes(1, 1, 1)[2])
+    run.cluster.remove("n1")
+    run.cluster.there.append(nodes(1, 1, 1)[2])
     run.until(lambda: "the run goes on without this node" in caplog.text)
     run.learn(10)
     run.check()
-    assert [key for _, key in run.post.started] == ["n0", "n1", "n2"], "and is not asked again"
+    assert [key for _, key in run.cluster.started] == ["n0", "n1", "n2"], "and is not asked again"
 
 
 def test_a_lost_node_lets_the_run_go_on_and_one_that_comes_is_taken(
@@ -393,38 +370,42 @@ def test_a_lost_node_lets_the_run_go_on_and_one_that_comes_is_taken(
     run = begin(2, 2)
     run.gather()
     run.learn(10)
-    run.post.remove("n1")
+    run.cluster.remove("n1")
     run.until(lambda: "it waits for a node" in caplog.text)
     before = len(run.learner.collectors)
     run.learn(NUM_BLOCKS)
     assert set(run.learner.collectors[before + 8 :]) == {0}
     too_small, large_enough = nodes(0, 0, 1, 2)[2:]
-    run.post.there += [too_small, large_enough]
+    run.cluster.there += [too_small, large_enough]
     run.until(lambda: 2 in run.learner.collectors[before + 8 :])
     run.check()
-    assert run.post.started[-1] == (Place(1, 1), "n3")
+    assert run.cluster.started[-1] == (Place(1, 1), "n3")
     assert "host 1 goes on at node node-3" in caplog.text
 
 
 def test_without_any_node_the_run_waits_and_then_ends_with_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    post = PostHere(nodes(1, 1))
+    cluster = ClusterHere(nodes(1, 1))
     limits = Limits(silence_s=PATIENCE_S, node_s=2.0, look_s=0.2)
-    monkeypatch.setattr(rank_module, "find_cluster", lambda: "here")
-    monkeypatch.setattr(rank_module, "RayPost", lambda _address: post)
+    monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
+    monkeypatch.setattr(connecting, "RayCluster", lambda _address: cluster)
 
-    def collectors(*arguments: Any, **named: Any) -> ClusterCollectors:
-        return ClusterCollectors(*arguments, **named, limits=limits)
+    def collectors(*arguments: Any, **named: Any) -> HostCollectors:
+        return HostCollectors(*arguments, **named, limits=limits)
 
-    def remove_all(letter: Letter) -> Letter:
-        if isinstance(letter.message, Filled) and letter.message.number == 5:
-            post.remove("n0")
-            post.remove("n1")
-        return letter
+    num_blocks = 0
 
-    monkeypatch.setattr(rank_module, "ClusterCollectors", collectors)
-    post.change = remove_all
+    def remove_all(_place: Place, method: str, answer: Any) -> Any:
+        nonlocal num_blocks
+        num_blocks += method == "fill"
+        if num_blocks == 5 and method == "fill":
+            cluster.remove("n0")
+            cluster.remove("n1")
+        return answer
+
+    monkeypatch.setattr(connecting, "HostCollectors", collectors)
+    cluster.change = remove_all
     spec = fake_run(tmp_path, num_collectors=2, cluster="ray", max_env_steps=10**9)
     with pytest.raises(HostsLostError, match="no node is left to collect on, and none has come for 2 s"):
         train_run(spec)
@@ -432,7 +413,7 @@ def test_without_any_node_the_run_waits_and_then_ends_with_a_checkpoint(
     saved = Checkpoints(tmp_path).load_newest()
     assert saved is not None
     assert saved["run"]["env_steps"] == saved["learner"]["num_env_steps"] > 0
-    assert post.is_closed
+    assert cluster.is_closed
 
 
 def test_an_error_of_a_host_ends_the_run_with_its_traceback(begin: Begin) -> None:
@@ -460,22 +441,26 @@ def test_a_whole_training_has_the_samples_that_it_would_have_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop, the rank and the budget: exactly as many environment steps as asked for, though a host was killed."""
-    post = PostHere(nodes(2, 1))
-    monkeypatch.setattr(rank_module, "find_cluster", lambda: "here")
-    monkeypatch.setattr(rank_module, "RayPost", lambda _address: post)
+    cluster = ClusterHere(nodes(2, 1))
+    monkeypatch.setattr(connecting, "find_cluster", lambda: "here")
+    monkeypatch.setattr(connecting, "RayCluster", lambda _address: cluster)
+    num_blocks = 0
 
-    def kill_once(letter: Letter) -> Letter:
-        if isinstance(letter.message, Filled) and letter.message.number == 5 and letter.place == Place(1, 0):
-            post.kill(1)
-        return letter
+    def kill_once(place: Place, method: str, answer: Any) -> Any:
+        nonlocal num_blocks
+        if place == Place(1, 0) and method == "fill":
+            num_blocks += 1
+            if num_blocks == 5:
+                cluster.kill(1)
+        return answer
 
-    post.change = kill_once
+    cluster.change = kill_once
     spec = fake_run(tmp_path, num_collectors=3, cluster="ray", max_env_steps=60 * BLOCK_STEPS)
     with StopSignals() as stop, connect(spec, stop) as loop:
         until_all_work(loop._collectors)
         outcome = loop.run()
     assert outcome.state.env_steps == 60 * BLOCK_STEPS
-    assert Place(1, 1) in [place for place, _ in post.started]
+    assert Place(1, 1) in [place for place, _ in cluster.started]
 
 
 # How collectors are dealt ---------------------------------------------------------------------------------------------
@@ -506,14 +491,14 @@ def test_every_host_has_policy_workers_of_its_own() -> None:
 
 
 def test_too_few_cpus_are_said_at_once_with_what_is_there(tmp_path: Path) -> None:
-    post = PostHere(nodes(2, 1))
+    cluster = ClusterHere(nodes(2, 1))
     wanted = r"num_collectors 4 take a CPU each, and the cluster has 3: node-0 2, node-1 1"
     with pytest.raises(ClusterTooSmallError, match=wanted):
-        Run(tmp_path, post)
-    post.taken_cpus = 2
+        Run(tmp_path, cluster)
+    cluster.taken_cpus = 2
     with pytest.raises(ClusterTooSmallError, match="has 3, of which others have taken 2"):
-        Run(tmp_path, post, num_collectors=2)
-    assert post.started == []
+        Run(tmp_path, cluster, num_collectors=2)
+    assert cluster.started == []
 
 
 def test_too_little_memory_for_blocks_is_said_with_both_figures() -> None:

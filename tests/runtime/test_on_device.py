@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -16,12 +16,11 @@ import pytest
 import torch
 from real_run import run_spec
 
-from rulka.agents.algorithms import ALGORITHMS, make_actor, make_learner
+from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.device import CPU
 from rulka.params import read_params
-from rulka.runtime.acting import InferenceClient, InferencePlace
+from rulka.runtime.central import Inference, InferenceClient, InferencePlace, InferenceSpec
 from rulka.runtime.connect import train_run
-from rulka.runtime.inference import Inference, InferenceSpec
 from rulka.runtime.messages import Stop
 from rulka.runtime.shared_blocks import SharedBlocks
 from rulka.runtime.specs import RunSpec
@@ -69,8 +68,7 @@ def small_run(tmp_path: Path, algorithm: str, device: torch.device, max_env_step
         }
     )
     spec = run_spec(params, track, tmp_path / "run")
-    agent = spec.make_actor.args[0]
-    return replace(spec, device=device, make_learner=partial(make_learner, agent, 7, device))
+    return replace(spec, device=device)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +103,8 @@ def test_central_inference_decides_there(tmp_path: Path, device: torch.device, a
     shared = SharedWeights.create(layout_of(weights))
     shared.publish(4, weights)
     pipes, (ours, theirs) = [Pipe() for _ in slots], Pipe()
-    names = tuple(each.name for each in slots)
     ends = tuple(end for _, end in pipes)
-    built_from = InferenceSpec(spec.make_actor, 5, device, slot, names, shared.name, shared.layout, ends)
+    built_from = InferenceSpec(spec.make_actor, 5, device, *pickle.loads(pickle.dumps((tuple(slots), shared))), ends)
     try:
         inference = Inference(built_from, theirs)
         thread = threading.Thread(target=inference.run)
@@ -116,8 +113,8 @@ def test_central_inference_decides_there(tmp_path: Path, device: torch.device, a
         image = torch.from_numpy(rng.integers(0, 256, (3, 1, slot.height, slot.width), np.uint8))
         floats = torch.from_numpy(rng.normal(size=(3, slot.num_floats)).astype(np.float32))
         asking = [
-            InferenceClient(InferencePlace(name, slot, pipe[0], 0), lambda: None)
-            for name, pipe in zip(names, pipes, strict=True)
+            InferenceClient(InferencePlace(pickle.loads(pickle.dumps(each)), pipe[0], 0), lambda: None)
+            for each, pipe in zip(slots, pipes, strict=True)
         ]
         for remote in asking:
             remote.ask(image, floats)

@@ -19,14 +19,14 @@ from rulka.agents.spec import AgentError
 from rulka.envs.episodes import read_facts
 from rulka.params import Params, read_params
 from rulka.presets import environment_params
-from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.connect import connect
-from rulka.runtime.environment_run import train_in_environment
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.weights import layout_of
 from rulka.tracks.generate import generate_track
+from rulka.training.environment import train_in_environment
+from rulka.training.racing import AgentRun, Folders, Sections
 
 ROOT = Path(__file__).parents[2]
 QUANTISED = ("bfloat16", "int8")

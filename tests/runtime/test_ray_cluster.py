@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,14 @@ from ray_main import PATIENCE, patiently
 from runtime_fakes import BLOCK_STEPS, OVER_S, FakeLearner, fake_run, is_alive
 
 from rulka.cluster.local import HOST, pretended_cluster
-from rulka.cluster.post import Place
+from rulka.cluster.ray_cluster import ActorLostError
 from rulka.cluster.settings import CLUSTER_VARIABLE
-from rulka.runtime import rank
+from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
-from rulka.runtime.cluster_collectors import ClusterCollectors
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR
 from rulka.runtime.connect import connect
-from rulka.runtime.host_messages import Built
-from rulka.runtime.host_supervisor import Limits
+from rulka.runtime.host import Place
+from rulka.runtime.hosts import HostCollectors, Limits
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER
 from rulka.runtime.stop import StopSignals
@@ -56,10 +55,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes are looked for every other moment, and no host counts as lost that is only slow."""
     limits = Limits(silence_s=PATIENCE_S, look_s=0.5)
 
-    def collectors(*arguments: Any, **named: Any) -> ClusterCollectors:
-        return ClusterCollectors(*arguments, **named, limits=limits)
+    def collectors(*arguments: Any, **named: Any) -> HostCollectors:
+        return HostCollectors(*arguments, **named, limits=limits)
 
-    monkeypatch.setattr(rank, "ClusterCollectors", collectors)
+    monkeypatch.setattr(connecting, "HostCollectors", collectors)
 
 
 class Watch:
@@ -68,24 +67,28 @@ class Watch:
     def __init__(self, loop: LearnerLoop) -> None:
         self.loop = loop
         self.learner: FakeLearner = loop._learner  # type: ignore[assignment]
-        self.collectors: ClusterCollectors = loop._collectors  # type: ignore[assignment]
+        self.collectors: HostCollectors = loop._collectors  # type: ignore[assignment]
         self.pids: dict[Place, int] = {}
         self.most_held = 0
         self.failures: list[BaseException] = []
         self.in_main: list[Callable[[], object]] = []
-        post, hear = self.collectors._post, self.collectors._post.hear
+        self._asked: dict[Any, Place] = {}
+        cluster, hear = self.collectors._cluster, self.collectors._hear
 
-        def note(timeout_s: float) -> Any:
+        def note(timeout_s: float) -> None:
             while self.in_main:
                 self.in_main.pop(0)()
-            heard = hear(timeout_s)
-            for letter in heard:
-                if isinstance(letter.message, Built):
-                    self.pids[letter.place] = letter.message.pid
-            self.most_held = max(self.most_held, sum(len(credit.held) for credit in self.collectors._credits))
-            return heard
+            for host in self.collectors.hosts:
+                place = Place(host.share.number, host.incarnation)
+                if host.state == "working" and place not in self._asked.values():
+                    self._asked[cluster.call(host.actor, "pid")] = place
+            hear(timeout_s)
+            for reference in cluster.wait(list(self._asked), 0.0):
+                with suppress(ActorLostError):
+                    self.pids[self._asked[reference]] = cluster.get(reference)
+            self.most_held = max(self.most_held, sum(host.num_held for host in self.collectors.hosts))
 
-        post.hear = note  # type: ignore[method-assign]
+        self.collectors._hear = note  # type: ignore[method-assign]
 
     def blocks_of(self, collector: int, since: int = 0) -> int:
         return self.learner.collectors[since:].count(collector)
@@ -116,7 +119,7 @@ class Watch:
         assert self.most_held <= SLOTS_PER_COLLECTOR * num_collectors
 
 
-def _memory_of_hosts(collectors: ClusterCollectors) -> set[Path]:
+def _memory_of_hosts(collectors: HostCollectors) -> set[Path]:
     """The shared memory that hosts of a run have noted."""
     lists = Path(tempfile.gettempdir()).glob(f"rulka-hosts-*/{collectors._name}-*/{LIST_FILE}")
     return {MEMORY_FOLDER / name.lstrip("/") for noted in lists for name in json.loads(noted.read_bytes())}
@@ -144,16 +147,16 @@ def test_a_training_has_exactly_its_samples_though_a_host_is_killed_and_another_
     )
     with StopSignals() as stop, connect(spec, stop) as loop:
         watch = Watch(loop)
-        supervisor = watch.collectors._supervisor
+        hosts = watch.collectors.hosts
 
         def age() -> None:
-            if supervisor.hosts[1].incarnation == 0:
-                supervisor.hosts[1].heard_s -= 2.0 * PATIENCE_S
+            if hosts[1].incarnation == 0:
+                hosts[1].heard_s -= 2.0 * PATIENCE_S
 
         def has_successor() -> bool:
             """Whether host 1 counts as lost; its last word is made so old, but for what it has still to be heard of."""
             watch.in_main.append(age)
-            return supervisor.hosts[1].incarnation == 1
+            return hosts[1].incarnation == 1
 
         def harm() -> None:
             wait_for(lambda: watch.blocks_of(0) > 3 and watch.blocks_of(2) > 3, "blocks of both nodes")
@@ -175,7 +178,7 @@ def test_a_training_has_exactly_its_samples_though_a_host_is_killed_and_another_
         assert outcome.ended_by == "max_env_steps"
         assert [outcome.state.env_steps] == totals, "not a block more or less"
         assert watch.collectors.num_restarts >= 2
-        assert f"said nothing for {PATIENCE_S:.0f} s while" in caplog.text
+        assert f"said nothing for {PATIENCE_S:.0f} s after it was asked to" in caplog.text
 
 
 @pytest.mark.slow
@@ -190,7 +193,7 @@ def test_a_node_is_removed_and_comes_back(
             wait_for(lambda: watch.blocks_of(0) > 3 and watch.blocks_of(2) > 3, "blocks of both nodes")
             (second,) = cluster.worker_nodes
             cluster.remove_node(second)
-            wait_for(lambda: watch.collectors._supervisor.hosts[1].state == "away", "the loss of the node")
+            wait_for(lambda: watch.collectors.hosts[1].state == "away", "the loss of the node")
             since = len(watch.learner.collectors)
             wait_for(lambda: watch.blocks_of(0, since) > 6, "blocks of the node that is left")
             since = len(watch.learner.collectors)

@@ -14,9 +14,9 @@ from rulka.envs.vector import RaceVectorEnv
 from rulka.observation import num_floats, reference_normalisation
 from rulka.params import Params, reference_params
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.runtime.parts import block_spec
 from rulka.runtime.records import RECORD_FILE, Records, read_record
 from rulka.tracks.track import Track
+from rulka.training.parts import block_spec
 
 
 def reckless_actor(params: Params) -> IqnActor:

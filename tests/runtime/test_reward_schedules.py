@@ -12,9 +12,9 @@ from rulka.actions import action_table
 from rulka.params import EngineeredRewardParams, RewardParams, reference_params
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collectors import CollectorProcesses, Collectors, SerialCollectors
-from rulka.runtime.parts import block_spec, build_cars
 from rulka.runtime.specs import RunSpec
 from rulka.tracks.generate import generate_track
+from rulka.training.parts import block_spec, build_cars
 from tests.waiting import wait_for
 
 NUM_BLOCKS, BLOCK_STEPS, NUM_CARS, TOP_STEP = 3, 8, 2, 32
@@ -38,7 +38,7 @@ def run_spec(folder: Path, rewards: RewardParams, num_collectors: int) -> RunSpe
     )
     made = fake_run(folder, num_collectors=num_collectors)
     spec = block_spec(params.observation, train, action_table(params.actions.ticks_per_action))
-    return RunSpec(partial(build_cars, track, race), made.make_actor, made.make_learner, spec, train, folder, "test")
+    return RunSpec(partial(build_cars, track, race), made.make_actor, made.build_learner, spec, train, folder, "test")
 
 
 def gathered(collectors: Collectors) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -16,10 +16,10 @@ from runtime_fakes import fake_stage, is_alive, memory_of, until_saved
 from rulka.errors import UserError
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
-from rulka.runtime.run_folder import clean_up, dvc_record, forget_run
 from rulka.runtime.run_lock import RunInUseError, locked
 from rulka.runtime.shared_memory import LIST_FILE, MEMORY_FOLDER, new_memory, note_memory
 from rulka.runtime.specs import rank_folder
+from rulka.training.run_folder import clean_up, dvc_record, forget_run
 from tests.waiting import PATIENCE_S, wait_for
 
 

@@ -27,8 +27,7 @@ from torch import Tensor
 from rulka.agents.spec import Decision
 from rulka.buffers.experience import new_block
 from rulka.runtime import learner_loop
-from rulka.runtime.acting import LocalActor
-from rulka.runtime.collector import CarGroup, Collector
+from rulka.runtime.collector import CarGroup, Collector, LocalActor
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import StalledError
 from rulka.runtime.metrics_log import read_metrics

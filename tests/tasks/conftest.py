@@ -15,7 +15,7 @@ from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import Artifact, save_artifact, sight_contract
 from rulka.observation import Normalisation, reference_normalisation
 from rulka.params import NetworkParams, Params, read_params, reference_params
-from rulka.runtime.agent_run import Folders
+from rulka.training.racing import Folders
 from tasks.capture import capture
 from tasks.races import races
 from tasks.transfer import transfer

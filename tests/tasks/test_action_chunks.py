@@ -17,9 +17,9 @@ from rulka.datasets.races import load_races
 from rulka.evaluation.dataset import race_of_result
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.params import Params, ParamsError, read_params
-from rulka.runtime.agent_run import Folders, Sections
-from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.simulator.simulator import Simulator
+from rulka.training.demonstrations import demonstration_blocks
+from rulka.training.racing import Folders, Sections
 from tasks.train import train
 from tasks.transfer import transfer
 from tests.tasks.conftest import CONV, write_pretrained

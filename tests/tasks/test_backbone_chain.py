@@ -26,7 +26,7 @@ from rulka.artifacts import Artifact, ArtifactError, load_artifact, save_artifac
 from rulka.observation import NUM_FLOATS
 from rulka.params import Params
 from rulka.pretraining.backbones import BackboneError
-from rulka.runtime.agent_run import Folders, Sections
+from rulka.training.racing import Folders, Sections
 from tasks.clone import Folders as CloneFolders
 from tasks.clone import clone
 from tasks.pretrain import pretrain

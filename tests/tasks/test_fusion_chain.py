@@ -21,7 +21,7 @@ from rulka.agents.load import load_policy
 from rulka.artifacts import Artifact, load_artifact, save_artifact, sight_contract
 from rulka.observation import FLOATS, reference_normalisation
 from rulka.params import Algorithm, Params
-from rulka.runtime.agent_run import Folders, Sections
+from rulka.training.racing import Folders, Sections
 from tasks.clone import Folders as CloneFolders
 from tasks.clone import clone
 from tasks.train import train

@@ -15,12 +15,12 @@ import torch
 from rulka.device import CPU
 from rulka.params import Params
 from rulka.populations.turn import Order, Result, do_turn, score_races, take_over
-from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.checkpoint import CheckpointError, Checkpoints, load_checkpoint
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import RaceOutcomes
 from rulka.runtime.rank import DivergedError
 from rulka.runtime.run_lock import locked
+from rulka.training.racing import AgentRun, Folders, Sections
 
 TURN_STEPS = 256
 FIRST = Order(member=0, turn=0, parent=0, begin=None, values={}, races=10, seed=3)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-import rulka.runtime.agent_run as stage
+import rulka.training.racing as stage
 from rulka.actions import action_table
 from rulka.agents.load import load_policy
 from rulka.artifacts import load_artifact
@@ -21,10 +21,10 @@ from rulka.datasets.races import load_races
 from rulka.errors import UserError
 from rulka.observation import FLOATS
 from rulka.params import Params, RewardParams
-from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.checkpoint import load_checkpoint
-from rulka.runtime.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
 from rulka.stage import StageInputError
+from rulka.training.demonstrations import TrackEnd, demonstration_blocks, longer_decisions, race_block
+from rulka.training.racing import AgentRun, Folders, Sections
 from tasks.train import train
 
 TABLE = action_table(5)
@@ -201,7 +201,7 @@ def test_recordings_are_not_replayed(
             self.races = [*recorded, *self.races[num_recorded:]]
 
     num_races = len(FrameDataset(driven[1], "train").races)
-    monkeypatch.setattr("rulka.runtime.demonstrations.FrameDataset", PartlyRecorded)
+    monkeypatch.setattr("rulka.training.demonstrations.FrameDataset", PartlyRecorded)
     blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, TABLE)
     assert len(blocks) == max(0, num_races - num_recorded)
     assert ("no demonstrations are replayed" in caplog.text) == (not blocks)
@@ -216,7 +216,7 @@ def test_races_on_other_maps_are_no_demonstrations(
             self.races = [replace(self.races[0], map_uid="elsewhere"), *self.races[1:]]
 
     num_races = len(FrameDataset(driven[1], "train").races)
-    monkeypatch.setattr("rulka.runtime.demonstrations.FrameDataset", OneElsewhere)
+    monkeypatch.setattr("rulka.training.demonstrations.FrameDataset", OneElsewhere)
     blocks = demonstration_blocks(driven[1], load_races(driven[0]), small_params.rewards, 1, TABLE)
     assert len(blocks) == num_races - 1
 

@@ -20,12 +20,12 @@ from rulka.game.link import GameLink
 from rulka.game.settings import GameSettings
 from rulka.game.supervise import GameSupervisor
 from rulka.params import Params
-from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.messages import RaceEnd
 from rulka.runtime.stop import StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
+from rulka.training.racing import AgentRun, Folders, Sections
 from tasks.train import train
 from tasks.transfer import transfer
 from tests.game.processes import free_ports

@@ -16,8 +16,8 @@ from rulka.artifacts import load_artifact
 from rulka.datasets.frames import FrameDataError, FrameDataset
 from rulka.datasets.races import load_races
 from rulka.params import Params
-from rulka.runtime.agent_run import AgentRun, Folders, Sections
-from rulka.runtime.preference_pairs import CapturedRaces, PreferenceError
+from rulka.training.preference_pairs import CapturedRaces, PreferenceError
+from rulka.training.racing import AgentRun, Folders, Sections
 from tasks.train import train
 from tasks.transfer import transfer
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-import rulka.runtime.agent_run as stage
+import rulka.training.racing as stage
 from rulka.artifacts import ArtifactError, load_artifact
 from rulka.params import Params
-from rulka.runtime.agent_run import AgentRun, Folders, Sections
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.experience_files import ExperienceFiles
 from rulka.runtime.greedy_check import Candidate, CheckResult
 from rulka.runtime.learner_loop import Outcome, RunState
 from rulka.runtime.live import METRICS_FILE
-from rulka.runtime.run_folder import DELIVERY_FILE, FINAL_FOLDER
 from rulka.runtime.run_lock import RunInUseError
 from rulka.runtime.specs import RunSpec
 from rulka.schedule import Schedule
+from rulka.training.racing import AgentRun, Folders, Sections
+from rulka.training.run_folder import DELIVERY_FILE, FINAL_FOLDER
 from tasks.train import train
 from tests.waiting import PATIENCE_S
 

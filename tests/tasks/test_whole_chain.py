@@ -16,7 +16,7 @@ from rulka.agents.networks import build_clone_policy
 from rulka.artifacts import load_artifact
 from rulka.observation import FLOATS
 from rulka.params import Params
-from rulka.runtime.agent_run import Folders, Sections
+from rulka.training.racing import Folders, Sections
 from tasks.capture import capture
 from tasks.clone import Folders as CloneFolders
 from tasks.clone import clone

@@ -16,8 +16,11 @@ from rulka.agents.policy_network import build_network
 from rulka.agents.spec import AgentError
 from rulka.envs.episodes import UnfitEnvironmentError, read_facts
 from rulka.presets import environment_params
-from rulka.runtime import environment_run
-from rulka.runtime.environment_run import (
+from rulka.runtime.live import METRICS_FILE
+from rulka.runtime.metrics_log import read_metrics
+from rulka.runtime.stop import StopRequestedError
+from rulka.training import environment
+from rulka.training.environment import (
     AGENT_FILE,
     WEIGHTS_FILE,
     EnvironmentAgent,
@@ -26,9 +29,6 @@ from rulka.runtime.environment_run import (
     race_in_environment,
     train_in_environment,
 )
-from rulka.runtime.live import METRICS_FILE
-from rulka.runtime.metrics_log import read_metrics
-from rulka.runtime.stop import StopRequestedError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
 small = importlib.import_module("small_environments")
@@ -145,7 +145,7 @@ def test_it_acts_again_as_it_did(tmp_path: Path) -> None:
         agent.training,
         agent.returns,
     )
-    seed = (agent.params.train.seed << 8) + environment_run.FINAL_SEED
+    seed = (agent.params.train.seed << 8) + environment.FINAL_SEED
     assert race_in_environment(again, len(agent.returns), seed) == agent.returns
     assert len(race_in_environment(again, 7, 0)) == 7
 
@@ -190,7 +190,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_damaged_note_of_a_training_is_named(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / environment_run.RUN_FILE).write_text("{")
+    (tmp_path / "run" / environment.RUN_FILE).write_text("{")
     with pytest.raises(EnvironmentRunError, match=r"run.json is damaged"):
         train("CartPole-v1", tmp_path / "run", max_env_steps=512)
 

@@ -55,10 +55,10 @@ from rulka.runtime.checkpoint import write_file
 from rulka.runtime.connect import train_run
 from rulka.runtime.greedy_check import GreedyCheck
 from rulka.runtime.learner_loop import Outcome
-from rulka.runtime.parts import acting_device, check_cluster, collecting_actor, share_of_agent
-from rulka.runtime.run_folder import forget_run
 from rulka.runtime.run_lock import LOCK_FILE, PID_FILE, locked
 from rulka.runtime.specs import LearnerShare, RunSpec
+from rulka.training.parts import acting_device, check_cluster, collecting_actor, share_of_agent
+from rulka.training.run_folder import forget_run
 
 ENVIRONMENT_RUNS = RUNS / "environments"
 RUN_FILE, AGENT_FILE, WEIGHTS_FILE = "run.json", "agent.json", "weights.safetensors"
@@ -287,14 +287,12 @@ def _train(
     facts: EnvironmentFacts, spec: AgentSpec, params: Params, folder: Path, device: torch.device
 ) -> EnvironmentAgent:
     train = params.train
-    build = partial(_new_learner, spec, train.seed)
     outcome = train_run(
         RunSpec(
             make_cars=partial(build_episodes, facts.environment, params.observation),
             make_actor=partial(make_actor, spec),
             make_collecting_actor=collecting_actor(spec, train),
-            make_learner=partial(build, LearnerShare(1, device)),
-            make_share=build,
+            build_learner=partial(_new_learner, spec, train.seed),
             block=_block_spec(spec, params, train.cars_per_collector),
             train=train,
             folder=folder,

@@ -16,7 +16,7 @@ from rulka.datasets.frames import CapturedRace, FrameWriter
 from rulka.datasets.races import Race, RaceDataset
 from rulka.observation import NUM_CAR_FIELDS, NUM_FLOATS, num_floats
 from rulka.params import DemonstrationPairsParams
-from rulka.runtime.preference_pairs import (
+from rulka.training.preference_pairs import (
     CapturedRaces,
     PreferenceError,
     pairs_of_demonstrations,

@@ -10,7 +10,7 @@ import pytest
 from rulka.agents.algorithms import ALGORITHMS
 from rulka.graph import code_files
 from rulka.params import ALGORITHM_NAMES, Algorithm
-from rulka.runtime.agent_run import code_of
+from rulka.training.racing import code_of
 
 DOOR = "rulka/agents/algorithms.py"
 """The one file of all algorithms that knows those of each."""

@@ -63,10 +63,15 @@ from rulka.provenance import hash_json, hash_path, provenance
 from rulka.race_settings import RaceSettings
 from rulka.runtime.collector import CarBatch
 from rulka.runtime.connect import train_run
-from rulka.runtime.demonstrations import demonstration_blocks
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE
-from rulka.runtime.parts import (
+from rulka.runtime.records import RECORD_FILE
+from rulka.runtime.specs import LearnerShare, MakeCars, RunSpec
+from rulka.stage import require
+from rulka.tracks.chosen import chosen_tracks
+from rulka.tracks.track import Track, load_track
+from rulka.training.demonstrations import demonstration_blocks
+from rulka.training.parts import (
     acting_device,
     agent_config,
     block_spec,
@@ -79,13 +84,8 @@ from rulka.runtime.parts import (
     num_games,
     share_of_agent,
 )
-from rulka.runtime.preference_pairs import CapturedRaces, given_pairs, pairs_file
-from rulka.runtime.records import RECORD_FILE
-from rulka.runtime.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
-from rulka.runtime.specs import LearnerShare, MakeCars, RunSpec
-from rulka.stage import require
-from rulka.tracks.chosen import chosen_tracks
-from rulka.tracks.track import Track, load_track
+from rulka.training.preference_pairs import CapturedRaces, given_pairs, pairs_file
+from rulka.training.run_folder import FINAL_FOLDER, forget_run, is_delivered, is_recorded, note_delivery
 
 _LOGGER = logging.getLogger(__name__)
 TRACKS_FOLDER = "tracks"
@@ -178,7 +178,7 @@ class AgentRun:
     def finish(self) -> None:
         """Trains, or goes on training, until there is a trained agent in `final_dir`.
 
-        The folder has to be locked, see `rulka.runtime.run_folder`.
+        The folder has to be locked, see `rulka.training.run_folder`.
         """
         if is_recorded(self.folder):
             _LOGGER.warning("DVC has recorded what %s became: training begins anew", self.folder.as_posix())
@@ -270,6 +270,7 @@ class AgentRun:
         return replace(
             spec,
             make_cars=partial(make_cars, first.instance(last)),
+            final_check_cars=spec.train.check_races,  # a game has one car
             make_collector_cars=partial(_in_game, make_cars, first),
         )
 
@@ -300,19 +301,17 @@ class AgentRun:
         return {
             "make_cars": partial(build_cars_on_tracks, tracks, settings),
             "make_collector_cars": partial(_in_turn, make_cars),
-            "num_tracks": len(files),
+            "keeps_record": False,  # the fastest race is but one on the shortest track
         }
 
     def _run_spec(self, initial: Artifact) -> RunSpec:
         sections = self._sections
         spec = self._agent_spec(initial)
-        build = partial(_build_learner, spec, sections, self._folders, self._init_dir, self._table)
         return RunSpec(
             **self._make_cars(),
             make_actor=partial(make_actor, spec),
             make_collecting_actor=collecting_actor(spec, sections.train),
-            make_learner=partial(build, LearnerShare(1, self._device)),
-            make_share=build,
+            build_learner=partial(_build_learner, spec, sections, self._folders, self._init_dir, self._table),
             block=block_spec(sections.observation, sections.train, self._table),
             train=sections.train,
             folder=self.folder,
@@ -388,7 +387,7 @@ def _in_game(make_cars: Callable[..., CarBatch], first: GameLink, collector: int
 def _build_learner(
     spec: AgentSpec, sections: Sections, folders: Folders, init_dir: Path, table: ActionTable, share: LearnerShare
 ) -> Learner:
-    """Builds the learner of a run, or one of several, in whatever process; see `rulka.runtime.specs.MakeShare`.
+    """Builds the learner of a run, or one of several, in whatever process; see `rulka.runtime.specs.BuildLearner`.
 
     Args:
         spec: of the agent.

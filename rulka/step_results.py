@@ -1,9 +1,11 @@
-"""What a batch of races hands out: the result of a decision, and all that its future depends on."""
+"""Results: of one decision in each car of an environment, and of several races, to be compared.
+
+This is all that the runtime learns of an environment beside what is seen.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,24 +73,12 @@ class StepResult:
         return self.progress_m - self.start_m
 
 
-@dataclass(frozen=True)
-class SavedRaces:
-    """Everything that the future of a batch of races depends on; plain arrays and numbers, fit for another process.
+def rank_of_races(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:
+    """Returns how well somebody races, to be compared with the same of others; larger is better.
 
-    Attributes:
-        cars: [N, K] float64 rows of `Simulator.save`.
-        counters: [N, NUM_COUNTERS] float64 how each race stands, see `rulka.envs.scoring`.
-        earlier: [N, P, K + 1] states that races may begin from, see `rulka.envs.earlier_states`; P is 0 without that.
-        frames: [N, L, H, W] what each car saw last, see `rulka.simulator.frame_history`; L is 0 where one frame is all.
-        chance: N states of the generators, empty where the batch was never reset.
-        draws: [N, D] in what each race differs from others, see `rulka.envs.randomising`; D is 0 without that.
-        starts: how the starts of races are dealt, see `rulka.envs.equal_starts`.
+    Args:
+        finish_rate: share of the races that were finished; the first that counts.
+        slowness: mean time of these, or their mean time for each metre; counts next. None where none was finished.
+        mean_progress_m: furthest point of all races; counts where none was finished.
     """
-
-    cars: NDArray[np.float64]
-    counters: NDArray[np.float64]
-    draws: NDArray[np.float64]
-    earlier: NDArray[np.float64]
-    frames: NDArray[np.uint8]
-    starts: NDArray[np.float64]
-    chance: tuple[dict[str, Any], ...]
+    return finish_rate, mean_progress_m if slowness is None else -slowness
