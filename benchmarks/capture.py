@@ -83,7 +83,6 @@ def parts(params: Params, dataset: RaceDataset) -> dict[str, Callable[[], int]]:
                 actions=table,
                 main_track=track.uid,
                 splits=split_races([race.race_id for race in frames], params.capture.validation_fraction, 0.0),
-                shard_frames=params.capture.shard_frames,
             )
             for race in frames:
                 writer.add(race)

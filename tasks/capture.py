@@ -75,7 +75,6 @@ def capture(
             splits=split_maps(
                 {race.race_id: race.map_uid for race in races}, capture.validation_fraction, capture.test_fraction
             ),
-            shard_frames=capture.shard_frames,
         )
         total = sum(race.duration_ms // table.duration_ms + 1 for race in races)
         with Progress("capture", total, "frames") as bar:

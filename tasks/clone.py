@@ -67,7 +67,6 @@ from rulka.pretraining.cloning import (
     check_races,
     disconnect,
     disturb,
-    fastest_of,
     measured_races,
     predict_own,
     races_of,
@@ -231,7 +230,7 @@ def _train(
     device = device_of(policy)
     generators = Generators(device, clone.seed)
 
-    frames = frames_of(fastest_of(races_of(train, clone.maps), clone.fastest_share))
+    frames = frames_of(races_of(train, clone.maps))
     labels_of = partial(Labels.of, kind=clone.labels, is_analog=table.is_analog)
     labels = labels_of(train)
     if not table.is_analog:

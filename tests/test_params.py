@@ -240,7 +240,6 @@ def test_whole_numbers_stand_for_fractional_ones() -> None:
         ),
         ({"capture.validation_fraction": 1.0}, "capture.validation_fraction: must be less than 1"),
         ({"races.num_demonstrations": 0}, "races.num_demonstrations: must be greater than or equal to 1"),
-        ({"clone.fastest_share": 0.0}, "clone.fastest_share: must be greater than 0"),
         ({"clone.offsets": [1, 2]}, r"clone: offsets must begin with 0, which drives, and rise, not \[1, 2\]"),
         ({"clone.offsets": [0, 2, 2]}, r"clone: offsets must begin with 0, .* not \[0, 2, 2\]"),
         ({"clone.offsets": []}, "clone.offsets is empty"),

@@ -148,6 +148,10 @@ class Images(NamedTuple):
     image: torch.Tensor
 
 
+SHARD_FRAMES = 8192
+"""A file of about 33 MB, for images of 64 x 64 pixels."""
+
+
 class FrameWriter:
     """Writes a frame dataset race by race into an existing folder. Use `close` to complete it.
 
@@ -168,7 +172,7 @@ class FrameWriter:
         actions: ActionTable,
         main_track: str,
         splits: Mapping[str, Split],
-        shard_frames: int,
+        shard_frames: int = SHARD_FRAMES,
     ) -> None:
         self._folder, self._observation, self._actions, self._main_track = folder, observation, actions, main_track
         self._splits, self._shard_frames = dict(splits), shard_frames

@@ -31,6 +31,7 @@ from rulka.artifacts import ObservationContract, actions_to_json
 from rulka.datasets.card import PICTURE, card
 from rulka.datasets.frames import (
     SCHEMA_VERSION,
+    SHARD_FRAMES,
     CapturedRace,
     FrameDataError,
     FrameDataset,
@@ -43,7 +44,6 @@ from rulka.datasets.split import SPLITS, Split
 from rulka.folders import RACES
 from rulka.graph import GRAPH_FILE, read_graph
 from rulka.outputs import filled_folder, not_written
-from rulka.params import read_params
 from rulka.stage import output_folder
 
 INDEX_FILE = "rulka.json"
@@ -109,7 +109,7 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: Mapping[str
     return index
 
 
-def import_frames(folder: Path, out: Path, *, shard_frames: int) -> FrameIndex:
+def import_frames(folder: Path, out: Path, *, shard_frames: int = SHARD_FRAMES) -> FrameIndex:
     """Writes what `export_frames` wrote as a frame dataset again.
 
     Args:
@@ -271,10 +271,9 @@ def import_dataset(folder: Path, frames: Path) -> FrameIndex:
     if frames.exists():
         message = f"{frames.as_posix()} is there already and is not written over"
         raise FrameDataError(message, hint="Name another folder with --frames.")
-    shard_frames = read_params().capture.shard_frames
     try:
         with output_folder(frames) as partial:
-            return import_frames(folder, partial, shard_frames=shard_frames)
+            return import_frames(folder, partial)
     except OSError as error:
         raise not_written(frames, error) from error
 

@@ -34,7 +34,6 @@ class CloneParams(FitParams, LineStartParams):
     weight_decay: WeightDecay = 0.01
     shape: CloneShape = key("policy", "network: policy is PPO's, and can guide IQN; iqn can become IQN's values")
     maps: MapChoice = key("main", "whose races are imitated: the main track's, or those of all maps")
-    fastest_share: float = key(1.0, "share of a map's training races that are imitated, fastest first", gt=0, le=1)
     previous_action_dropout: Share = key(0.5, "share of samples that do not see the previous actions")
     float_noise: NotNegative = key(0.02, "noise on the floats, in units of the normalisation's std")
     labels: LabelKind = key("soft", "shares of a decision's actions, or the one that was held longest")

@@ -17,10 +17,12 @@ REMOVED = frozenset(
         "analog_weight",
         "by_deviation",
         "clip_around",
+        "fastest_share",
         "focal",
         "length_normalisation",
         "pull_of",
         "rare_actions",
+        "shard_frames",
         "value_warmup_ridge",
     }
 )

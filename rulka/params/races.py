@@ -14,7 +14,6 @@ from rulka.params.base import (
     MOST,
     AngleDeg,
     Backend,
-    BatchSize,
     LateralM,
     MapChoice,
     Positive,
@@ -156,7 +155,6 @@ class CaptureParams(Section):
     backend: Backend = key("simulator", "who draws: the simulator's camera, or the game, in which races are replayed")
     maps: MapChoice = key("all", "whose races: the main track's, or those of all maps, to see more roads")
     steer_dead_zone: float = key(0.0153, "analog steering of at most this size counts as none", ge=0, lt=1)
-    shard_frames: BatchSize = key(8192, "frames in one shard")
     num_workers: int = key(2, "processes that draw frames side by side", ge=1, le=256)
     validation_fraction: float = key(
         0.1, "share of a map's races that choose an epoch, by a hash of each; 0 holds out none", ge=0, lt=1

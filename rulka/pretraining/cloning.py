@@ -83,19 +83,6 @@ def disconnect(float_head: nn.Sequential, part: str) -> None:
         weight[:, _part(part, weight)] = 0.0
 
 
-def fastest_of(races: Sequence[FrameRace], share: float) -> list[FrameRace]:
-    """Returns the fastest races of each map, at least one of each.
-
-    Args:
-        races: all reached the finish, so that fewer frames mean a faster race.
-        share: share of a map's races to take, fastest first; in [0, 1].
-    """
-    by_map: dict[str, list[FrameRace]] = {}
-    for race in sorted(races, key=lambda race: (race.num_frames, race.race_id)):
-        by_map.setdefault(race.map_uid, []).append(race)
-    return [race for ordered in by_map.values() for race in ordered[: max(1, round(share * len(ordered)))]]
-
-
 def races_of(frames: FrameDataset, maps: MapChoice) -> list[FrameRace]:
     """Returns the races of a split on the main track, or on all maps."""
     return frames.on_main_track() if maps == "main" else frames.races

@@ -31,7 +31,6 @@ from rulka.pretraining.cloning import (
     Predictions,
     disconnect,
     disturb,
-    fastest_of,
     hidden_of,
     hide,
     measured_races,
@@ -249,27 +248,6 @@ def test_how_well_actions_ahead_are_known_by_hand(write_frames: Callable[..., tu
     assert row["accuracy"] == pytest.approx(np.mean([later == 1 for _, later in pairs]))
     assert row["majority_accuracy"] == pytest.approx(np.mean([later == 0 for _, later in pairs]))
     assert row["action_now_accuracy"] == pytest.approx(np.mean([now == later for now, later in pairs]))
-
-
-def test_the_fastest_races_are_those_with_fewest_frames(write_frames: Callable[..., tuple[Path, object]]) -> None:
-    folder, _ = write_frames(num_races=5, num_frames=20, validation_fraction=0.0)  # 20, 21, 22, 23 and 24 frames
-    train = FrameDataset(folder, "train")
-    assert [race.race_id for race in fastest_of(train.races, 0.4)] == ["race-0", "race-1"]
-    assert [race.race_id for race in fastest_of(train.races, 0.0)] == ["race-0"]
-    assert len(frames_of(fastest_of(train.races, 1.0))) == len(train)
-    fastest = frames_of(fastest_of(train.races, 0.4))
-    batches = list(train.iterate_batches(seed=1, epoch=0, batch_size=16, frames=fastest))
-    chosen = np.sort(np.concatenate([batch.floats[:, 0].numpy() for batch in batches]))
-    np.testing.assert_array_equal(chosen, np.sort(train.floats[:41][:, 0]))
-
-
-def test_the_fastest_are_those_of_every_map(write_frames: Callable[..., tuple[Path, object]]) -> None:
-    """The races elsewhere have more frames than all of the main track."""
-    folder, _ = write_frames(num_races=6, num_frames=10, validation_fraction=0.0, num_elsewhere=2)
-    train = FrameDataset(folder, "train")
-    fastest = fastest_of(races_of(train, "all"), 0.5)
-    assert [race.race_id for race in fastest] == ["race-0", "race-1", "race-4"]
-    assert [race.race_id for race in races_of(train, "main")] == ["race-0", "race-1", "race-2", "race-3"]
 
 
 def test_the_slow_twin_of_the_whole_loss(write_frames: Callable[..., tuple[Path, object]]) -> None:

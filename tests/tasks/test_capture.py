@@ -35,7 +35,6 @@ def params(**changes: object) -> CaptureParams:
         "backend": "simulator",
         "maps": "all",
         "steer_dead_zone": 0.0153,
-        "shard_frames": 300,
         "num_workers": 1,
         "validation_fraction": 0.3,
         "test_fraction": 0.2,

@@ -61,7 +61,6 @@ def params(**changes: Any) -> CloneParams:
         "maps": "main",
         "shape": "policy",
         "dagger": None,
-        "fastest_share": 1.0,
         "previous_action_dropout": 1.0,
         "float_noise": 0.02,
         "labels": "soft",
