@@ -28,6 +28,7 @@ from rulka.schedule import Moment
 
 NUM_ACTIONS = 12
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+ACTING: tuple[Precision, ...] = (*PRECISIONS, "measured")
 AFTER_WARMUP = Moment(10**9)
 CARS, CARS_ON_DEVICE = (1, 32, 64), (1, 64, 256, 1024, 4096)
 
@@ -104,7 +105,7 @@ def act_variants(params: Params, num_cars: int, device: torch.device = CPU) -> d
     block = random_block(BlockSpec(1, num_cars, params.observation.height, params.observation.width, NUM_FLOATS), 0)
     image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
     for algorithm in ("ppo", "iqn"):
-        for precision in PRECISIONS:
+        for precision in ACTING:
             actor = make_actor(agent_spec(params, algorithm, precision), 0, device)
             actor.set_moment(AFTER_WARMUP)
 

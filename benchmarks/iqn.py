@@ -13,12 +13,13 @@ Variants are interleaved; medians of CPU time are given, and the ratio to the na
   which this core multiplies matrices, the bound of every update that has to do the same sums. What ships is another
   network: fractions at the hidden units, and a frozen encoder, whose features the ring keeps.
 - act: greedy decisions; the naive ones are the whole network at random fractions for each observation, as many as the
-  reference has or as the others. "measured" takes the fastest, ONNX Runtime where it is installed among them.
+  reference has or as the others. "measured" is ONNX Runtime in float32, or bfloat16 where that is faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import statistics
@@ -31,16 +32,14 @@ import numpy as np
 import torch
 
 from benchmarks._naive_iqn import NaiveIqn, values
-from benchmarks.agents import agent_spec, random_block
+from benchmarks.agents import ACTING, PRECISIONS, agent_spec, random_block
 from models.encoders.config import ENCODER_CONFIG
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
-from models.iqn_acting import PreparedAdvantages
+from models.prepared import PreparedNetwork, can_prepare
 from rulka.agents.algorithms import ALGORITHMS, make_actor
 from rulka.agents.iqn import IqnLearner
 from rulka.agents.iqn_network import fresh_network
-from rulka.agents.iqn_onnx import OnnxAdvantages
-from rulka.agents.onnx_graph import has_onnx
-from rulka.agents.precision import Precision, raise_malloc_thresholds
+from rulka.agents.precision import raise_malloc_thresholds
 from rulka.artifacts import load_artifact
 from rulka.buffers.experience import BlockSpec
 from rulka.datasets.frames import FrameDataset
@@ -51,8 +50,6 @@ from rulka.schedule import Moment, Schedule
 
 BATCH, NUM_QUANTILES, NUM_QUANTILES_ACTING = 512, 8, 32
 REFERENCE_HIDDEN = 1024
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
-ACTING: tuple[Precision, ...] = (*PRECISIONS, "measured")
 GEMM_SIZE = 2048
 NUM_SHOWN = 2000
 DEVICE_BATCHES, DEVICE_STEPS = (512, 4096), 50
@@ -184,9 +181,12 @@ def agreement(agent: Path, frames: Path) -> dict[str, float]:
         return network(batch.image, batch.floats, tau).value.mean(dim=1).argmax(dim=1)
 
     expected = whole(tau.expand(NUM_SHOWN, -1))
-    ways: dict[str, Any] = {name: PreparedAdvantages(network, tau, getattr(torch, name)) for name in PRECISIONS}
-    ways |= {"onnx": OnnxAdvantages(network, tau)} if has_onnx() else {}
-    chosen = {name: way(batch.image, batch.floats).argmax(dim=1) for name, way in ways.items()}
+    low = copy.deepcopy(network)
+    low.store_in(torch.bfloat16)
+    ways: dict[str, Any] = {"float32": network, "bfloat16": low}
+    chosen = {name: way.advantages(batch.image, batch.floats, tau).argmax(dim=1) for name, way in ways.items()}
+    if can_prepare(network) and (head := network.acting_head(tau)) is not None:
+        chosen["ONNX Runtime"] = PreparedNetwork(network, head)(batch.image, batch.floats).argmax(dim=1)
     shares = {f"rulka {name}": float((choice == expected).float().mean()) for name, choice in chosen.items()}
     draws = [whole(draw_fractions(NUM_SHOWN, NUM_QUANTILES_ACTING, generator)) for _ in range(2)]
     return shares | {"two random draws": float((draws[0] == draws[1]).float().mean())}

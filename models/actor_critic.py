@@ -15,7 +15,7 @@ from torch.nn import functional
 from models.encoders.config import EncoderConfig
 from models.fusion_config import CONCAT, FusionConfig
 from models.layers import LAST_GAIN, POLICY_GAIN, RELU_GAIN, initialise, initialise_all, output
-from models.torso import InputShape, Int8Heads, Torso
+from models.torso import ActingHead, InputShape, Torso
 
 
 class _Policy(Torso):
@@ -44,6 +44,11 @@ class _Policy(Torso):
     def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Maps image features [B, E] and raw floats [B, F] to the trunk's output [B, W]."""
         return self.trunk(self.join(encoded, floats))
+
+    def acting_head(self) -> ActingHead:
+        """Returns the trunk and the policy head."""
+        hidden = tuple(layer for layer in self.trunk if isinstance(layer, nn.Linear))
+        return ActingHead(hidden, 0.0, self.policy_head)
 
 
 class ClonePolicy(_Policy):
@@ -132,10 +137,6 @@ class ActorCritic(_Policy):
     def read_out(self, hidden: Tensor) -> PolicyAndValue:
         """Maps the trunk's output [B, W] to a policy and a value."""
         return PolicyAndValue(output(self.policy_head, hidden), output(self.value_head, hidden)[:, 0])
-
-    def int8_heads(self) -> Int8Heads:
-        """Returns the hidden layers of the trunk."""
-        return Int8Heads(("trunk.0", "trunk.2"))
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the policy head and the value head."""

@@ -16,29 +16,20 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from models.encoders.config import EncoderConfig
 from models.fusion_config import CONCAT, FusionConfig
 from models.guide import Guide
-from models.iqn_fused import HeadWeights, quantiles_of_action
-from models.layers import (
-    KERNEL_DTYPES,
-    LAST_GAIN,
-    LEAKY_GAIN,
-    LEAKY_SLOPE,
-    TAU_GAIN,
-    hidden_layers,
-    initialise,
-    output,
-)
+from models.layers import LAST_GAIN, LEAKY_GAIN, LEAKY_SLOPE, TAU_GAIN, initialise, output
 from models.noisy import NoisyLinear
-from models.torso import InputShape, Int8Heads, Torso
+from models.torso import ActingHead, InputShape, Torso
 
 EmbeddingPlace = Literal["state", "hidden"]
 
 
 class IqnSizes(NamedTuple):
-    """What an `IqnNetwork` is behind its encoder; layer norm and noise are of BTR, Clark et al. 2024, arXiv:2411.03820.
+    """Sizes of an `IqnNetwork` behind its encoder; layer norm and noise are BTR's, Clark et al. 2024, arXiv:2411.03820.
 
     Attributes:
         float_hidden: width of the float head; 256 in the reference.
@@ -88,7 +79,8 @@ class IqnNetwork(Torso):
         )
         self.advantage_head = _head(self.num_state, num_actions, sizes)
         self.value_head = _head(self.num_state, 1, sizes)
-        initialise(_linear(self.tau_embed, "0"), TAU_GAIN)
+        initialise(_first(self.tau_embed), TAU_GAIN)
+        self._is_noisy = sizes.noisy_sigma > 0.0
         self.guide: Guide | None = None
 
     def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
@@ -101,6 +93,32 @@ class IqnNetwork(Torso):
         """
         return Quantiles(self._values(self.state(image, floats), tau), tau)
 
+    def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+        """Return distribution of one action for each observation, all that learning takes.
+
+        Args:
+            image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
+            floats: [B, F] float32, raw.
+            tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
+            action: [B] int64.
+
+        Returns:
+            [B, T] float32, the part of `forward(...).value` that belongs to the actions.
+        """
+        state = self.state(image, floats)
+        if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:
+            index = action[:, None, None].expand(-1, tau.shape[-1], 1)
+            return self._values(state, tau).gather(2, index)[:, :, 0]
+        # Behind the hidden units everything is linear: V + A(a) - mean A of all fractions is one product of matrices,
+        # without the values of other actions and without hidden units [B, T, G]. It saves a sixth of the update.
+        advantage, value = self.output_layers()
+        relative = advantage.weight - advantage.weight.mean(dim=0)
+        weight = torch.cat([value.weight.expand(len(action), -1), relative.index_select(0, action)], dim=1)
+        bias = value.bias + advantage.bias[action] - advantage.bias.mean()
+        units, factors = torch.cat([_hidden(head, state) for head in self._heads()], dim=1), self.embed(tau)
+        with torch.autocast(state.device.type, enabled=False):  # as in `models.layers.output`
+            return (units.float() * weight) @ factors.float().T + bias[:, None]
+
     def advantages(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Mean advantage of every action, all that choosing one takes; the value head is never run.
 
@@ -112,98 +130,95 @@ class IqnNetwork(Torso):
         Returns:
             [B, A] float32; differs from the mean Q-values by one number for each row.
         """
+        return self.advantages_by(self.acting_factors(tau), image, floats)
+
+    def advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor) -> Tensor:
+        """The same by `acting_factors`, which change with the weights alone."""
         # The output layer is linear: the mean over fractions may be taken before it.
-        return output(_linear(self.advantage_head, "2"), self.advantage_units(image, floats, tau))
+        return output(self.output_layers()[0], self._advantage_units(factors, image, floats))
 
-    def advantage_units(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
-        """Hidden units [B, G / 2] of the advantage head, meaned over fractions; see `advantages`."""
-        state, factors = self.state(image, floats), self.embed(tau)
-        if self.embedding_at == "hidden":
-            return _hidden(self.advantage_head, state) * self.of_advantage(factors).mean(dim=0)
-        return _hidden(self.advantage_head, state[:, None, :] * factors).mean(dim=1)
+    def acting_factors(self, tau: Tensor) -> Tensor:
+        """Returns factors [T, D] of the state; or those of the advantage head's units, meaned over fractions [T]."""
+        factors = self.embed(tau)
+        return factors.tensor_split(2, dim=-1)[1].mean(dim=0) if self.embedding_at == "hidden" else factors
 
-    def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
-        """Return distribution of one action for each observation, all that learning takes.
+    def acting_head(self, tau: Tensor | None = None) -> ActingHead | None:
+        """Returns the layers of `advantages`; None if noise or a layer norm is among them."""
+        if self._is_noisy or len(self.advantage_head) > 3:
+            return None
+        factors = None if tau is None else self.acting_factors(tau)
+        return ActingHead((_first(self.advantage_head),), LEAKY_SLOPE, self.output_layers()[0], factors)
 
-        Args:
-            image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
-            floats: [B, F] float32, raw.
-            tau: [B, T] fractions in (0, 1); or [T], the same for all rows, which costs far less where fractions are
-                multiplied into the hidden units.
-            action: [B] int64.
-
-        Returns:
-            [B, T] float32, the part of `forward(...).value` that belongs to the actions.
-        """
-        state = self.state(image, floats)
-        if not self._has_plain_outputs() or (self.embedding_at == "state" and not self._has_fused_heads(state)):
-            value_bta = self._values(state, tau)
-            return value_bta.gather(2, action[:, None, None].expand(-1, tau.shape[-1], 1))[:, :, 0]
-        # V + A(a) - mean A is one scalar product with the hidden units of both heads.
-        advantage, value = self.output_layers()
-        relative = advantage.weight - advantage.weight.mean(dim=0)
-        out = torch.cat([value.weight.expand(len(action), -1), relative.index_select(0, action)], dim=1)
-        out_bias = value.bias + advantage.bias[action] - advantage.bias.mean()
-        if self.embedding_at == "hidden":
-            units, factors = self._units(state), self.embed(tau)
-            with torch.autocast(state.device.type, enabled=False):
-                units, factors = units.float() * out, factors.float()
-                if tau.dim() == 1:
-                    return units @ factors.T + out_bias[:, None]
-                return (factors @ units[:, :, None])[:, :, 0] + out_bias[:, None]
-        hidden = [_linear(head, "0") for head in (self.value_head, self.advantage_head)]
-        embed = _linear(self.tau_embed, "0")
-        weights = HeadWeights(
-            embed.weight,
-            embed.bias,
-            torch.cat([layer.weight for layer in hidden]),
-            torch.cat([layer.bias for layer in hidden]),
-            out,
-            out_bias,
-        )
-        return quantiles_of_action(state, self._cosines(tau.expand(len(action), -1)), weights)
-
-    def int8_heads(self) -> Int8Heads | None:
-        """Returns the hidden layers of both heads, where fractions meet their outputs; acting needs one of them."""
-        return Int8Heads(("advantage_head.0",), ("value_head.0",)) if self.embedding_at == "hidden" else None
-
-    def output_layers(self) -> tuple[nn.Linear, ...]:
+    def output_layers(self) -> tuple[nn.Linear, nn.Linear]:
         """Returns the last layers of the advantage head and of the value head."""
-        return _linear(self.advantage_head, "2"), _linear(self.value_head, "2")
+        return _last(self.advantage_head), _last(self.value_head)
+
+    def embed(self, tau: Tensor) -> Tensor:
+        """Maps fractions [...] to factors: [..., D] of the state, or [..., G] of the hidden units."""
+        return self.tau_embed(torch.cos(tau[..., None] * self.frequency).to(self._compute_dtype()))
 
     def _values(self, state: Tensor, tau: Tensor) -> Tensor:
         factors = self.embed(tau)
         if self.embedding_at == "hidden":
-            of_value, of_advantage = (self._units(state)[:, None, :] * factors).tensor_split(2, dim=2)
+            by_head = factors.tensor_split(2, dim=-1)
+            units = [_hidden(head, state)[:, None, :] * own for head, own in zip(self._heads(), by_head, strict=True)]
         else:
             mixed = state[:, None, :] * factors
-            of_value, of_advantage = _hidden(self.value_head, mixed), _hidden(self.advantage_head, mixed)
-        advantage = output(_linear(self.advantage_head, "2"), of_advantage)
-        value = output(_linear(self.value_head, "2"), of_value)
+            units = [_hidden(head, mixed) for head in self._heads()]
+        value, advantage = (output(_last(head), own) for head, own in zip(self._heads(), units, strict=True))
         return value + advantage - advantage.mean(dim=2, keepdim=True)
 
-    def embed(self, tau: Tensor) -> Tensor:
-        """Maps fractions [...] to factors: [..., D] of the state, or [..., G] of the hidden units."""
-        return hidden_layers(self.tau_embed.children(), self._cosines(tau))
+    def _heads(self) -> tuple[nn.Sequential, nn.Sequential]:
+        """Returns the value head and the advantage head, in the order of their hidden units and factors."""
+        return self.value_head, self.advantage_head
 
-    def of_advantage(self, factors: Tensor) -> Tensor:
-        """Returns those [..., G / 2] of the factors [..., G] that belong to the units of the advantage head."""
-        return factors.tensor_split(2, dim=-1)[1]
+    def _advantage_units(self, factors: Tensor, image: Tensor, floats: Tensor) -> Tensor:
+        """Hidden units [B, G / 2] of the advantage head, meaned over fractions."""
+        state = self.state(image, floats)
+        if self.embedding_at == "hidden":
+            return _hidden(self.advantage_head, state) * factors
+        return _hidden(self.advantage_head, state[:, None, :] * factors).mean(dim=1)
 
-    def _units(self, state: Tensor) -> Tensor:
-        """Maps states [B, D] to the hidden units [B, G] of the value head, then of the advantage head."""
-        return torch.cat([_hidden(self.value_head, state), _hidden(self.advantage_head, state)], dim=1)
 
-    def _cosines(self, tau: Tensor) -> Tensor:
-        return torch.cos(tau[..., None] * self.frequency).to(self._compute_dtype())
+NUM_CLONED_FRACTIONS = 32
+"""Of returns, of which a `ClonedIqn` takes the mean, as IQN acts (`iqn.num_quantiles_acting`): so it acts alike."""
 
-    def _has_plain_outputs(self) -> bool:
-        return all(type(layer) is nn.Linear for layer in self.output_layers())
 
-    def _has_fused_heads(self, state: Tensor) -> bool:
-        has_plain_heads = len(self.value_head) == 3
-        is_on_cpu = state.device.type == "cpu"
-        return has_plain_heads and is_on_cpu and state.dtype == torch.bfloat16 and torch.bfloat16 in KERNEL_DTYPES
+class ClonedIqn(IqnNetwork):
+    """IQN's network as a cloned policy: its mean values as logits, so that an agent can take over all of it.
+
+    A softmax does not know what all actions have in common, so that the value head, which adds just that, learns
+    nothing: it stays as it began.
+
+    Attributes:
+        tau: the fractions.
+        dropout: share of the hidden units that are left out while learning, and never else.
+    """
+
+    tau: Tensor
+
+    def __init__(self, inputs: InputShape, encoder: EncoderConfig, sizes: IqnSizes, num_actions: int) -> None:
+        super().__init__(inputs, encoder, sizes, num_actions)
+        self.register_buffer("tau", fixed_fractions(NUM_CLONED_FRACTIONS), persistent=False)
+        self.dropout = 0.0
+
+    @property
+    def num_hidden(self) -> int:
+        """Number of hidden units of the advantage head."""
+        return self.output_layers()[0].in_features
+
+    def decide(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Maps image features [B, E] and raw floats [B, F] to logits [B, A] float32."""
+        return self.read_out(self.hidden(encoded, floats))
+
+    def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
+        """Maps image features [B, E] and raw floats [B, F] to hidden units [B, G / 2], meaned over fractions."""
+        hidden = self._advantage_units(self.acting_factors(self.tau), encoded, floats)
+        return functional.dropout(hidden, self.dropout) if self.training and self.dropout else hidden
+
+    def read_out(self, hidden: Tensor) -> Tensor:
+        """Maps these to logits."""
+        return output(self.output_layers()[0], hidden)
 
 
 def draw_fractions(batch: int, num_fractions: int, generator: torch.Generator) -> Tensor:
@@ -246,8 +261,8 @@ def _head(num_inputs: int, num_outputs: int, sizes: IqnSizes) -> nn.Sequential:
         head.add_module("norm_0", nn.LayerNorm(hidden))
     head.add_module("1", nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
     head.add_module("2", _layer(hidden, num_outputs, sizes.noisy_sigma))
-    initialise(_linear(head, "0"), LEAKY_GAIN)
-    initialise(_linear(head, "2"), LAST_GAIN)
+    initialise(_first(head), LEAKY_GAIN)
+    initialise(_last(head), LAST_GAIN)
     return head
 
 
@@ -255,11 +270,20 @@ def _layer(num_inputs: int, num_outputs: int, noisy_sigma: float) -> nn.Linear:
     return NoisyLinear(num_inputs, num_outputs, noisy_sigma) if noisy_sigma else nn.Linear(num_inputs, num_outputs)
 
 
-def _hidden(head: nn.Sequential, mixed: Tensor) -> Tensor:
-    return hidden_layers([*head.children()][:-1], mixed)  # the output layer comes last
+def _hidden(head: nn.Sequential, rows: Tensor) -> Tensor:
+    """Applies all of a head but its output layer."""
+    for layer in [*head][:-1]:
+        rows = layer(rows)
+    return rows
 
 
-def _linear(layers: nn.Sequential, name: str) -> nn.Linear:
-    layer = layers.get_submodule(name)
+def _first(layers: nn.Sequential) -> nn.Linear:
+    layer = layers[0]
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+def _last(head: nn.Sequential) -> nn.Linear:
+    layer = head[-1]
     assert isinstance(layer, nn.Linear)
     return layer

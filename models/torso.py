@@ -1,4 +1,4 @@
-"""What every network that acts has in common: it takes raw observations and turns them into one state vector.
+"""Base of every network that acts: raw observations to one state vector.
 
 Submodules carry the same names and shapes in all of them, so that weights are handed on by name.
 Dimensions: B batch, L frames seen at once, oldest first, H x W pixels, F floats (184), E image features of all frames,
@@ -17,7 +17,6 @@ from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from models.fusion import build_float_head, build_fusion
 from models.fusion_config import CONCAT, FusionConfig, TokenSequenceConfig
-from models.layers import hidden_layers
 
 
 class InputShape(NamedTuple):
@@ -49,16 +48,20 @@ class InputShape(NamedTuple):
         return self.frames if self.frames_as == "channels" else 1
 
 
-class Int8Heads(NamedTuple):
-    """Layers behind the fusion that can compute in int8, by name.
+class ActingHead(NamedTuple):
+    """Layers between the fusion and an actor's outputs, where they are few and plain; see `models.prepared`.
 
     Attributes:
-        hidden: the first one sees image features and floats; each but the last is followed by a ReLU.
-        stored: layers that acting does not need, and that are stored so to save bytes.
+        hidden: linear layers, each followed by an activation.
+        slope: of the activations below zero; 0 for a ReLU.
+        output: the last layer.
+        factors: None; or multiplied into these units [H]; or into the state [T, D], with the mean over T of the units.
     """
 
-    hidden: tuple[str, ...]
-    stored: tuple[str, ...] = ()
+    hidden: tuple[nn.Linear, ...]
+    slope: float
+    output: nn.Linear
+    factors: Tensor | None = None
 
 
 class Torso(nn.Module):
@@ -112,8 +115,8 @@ class Torso(nn.Module):
         self.num_state = self.fusion.num_state
         self._stored_dtype = torch.float32
 
-    def int8_heads(self) -> Int8Heads | None:
-        """Returns the layers behind the fusion that can compute in int8; None where nobody knows how."""
+    def acting_head(self) -> ActingHead | None:
+        """Returns the layers behind the fusion that an actor's outputs take; None if they are no such."""
         return None
 
     def encode(self, image: Tensor) -> Tensor:
@@ -134,7 +137,7 @@ class Torso(nn.Module):
         if self.inputs.withheld_floats is not None:
             normalised = normalised * self.float_shown
         normalised = normalised.to(self._compute_dtype())
-        return self.fusion(encoded, hidden_layers(self.float_head.children(), normalised))
+        return self.fusion(encoded, self.float_head(normalised))
 
     def output_layers(self) -> tuple[nn.Linear, ...]:
         """Returns the layers that end in logits or values; they always compute in float32."""

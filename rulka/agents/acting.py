@@ -1,4 +1,4 @@
-"""Forward passes of an actor, in a precision that is named or in the one that is faster on this machine.
+"""How actors compute: by ONNX Runtime in float32 or int8 where a network is of the plain kind, else as torch does.
 
 Dimensions: N cars.
 """
@@ -12,8 +12,10 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from models.torso import Torso
-from rulka.agents.precision import FloatPrecision, faster_precision
+from models.prepared import PreparedNetwork, Scales, can_prepare, dequantise
+from models.torso import ActingHead, Torso
+from rulka.agents.precision import ActingPrecision, Precision, faster_precision
+from rulka.agents.quantisation import check_int8
 from rulka.device import device_of
 
 LEAST_CARS_MEASURED = 8
@@ -23,51 +25,83 @@ NetworkT = TypeVar("NetworkT", bound=Torso)
 
 
 class ActingNetwork(Generic[NetworkT]):
-    """A network, and a copy of it in bfloat16 or float16 that follows its weights.
+    """A network that acts.
+
+    A precision that is named is that of torch, to the bit; in "int8" what can be is integers, and the rest float32.
+    "measured" is float32 by ONNX Runtime; or bfloat16 by torch where a batch of `LEAST_CARS_MEASURED` takes it a tenth
+    less time.
 
     Attributes:
         network: the float32 network; its weights change by `load` alone.
         precision: what is used; "measured" until the first batch that is large enough to tell.
     """
 
-    def __init__(self, network: NetworkT, precision: FloatPrecision) -> None:
-        self.network = network.eval().requires_grad_(False)
-        self.precision: FloatPrecision = precision
-        self._copy: NetworkT | None = None
-        self._is_copy_old = False
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes new weights, which count from the next `run` on."""
-        self.network.load_state_dict(dict(tensors))
-        self._is_copy_old = True
-
-    def run(self, forward: Callable[[NetworkT], Tensor | tuple[Tensor, ...]], num_cars: int) -> tuple[Tensor, ...]:
-        """Runs `forward` on the network or on its faster copy, without gradients.
+    def __init__(
+        self,
+        network: NetworkT,
+        precision: Precision | ActingPrecision,
+        outputs: Callable[[NetworkT, Tensor, Tensor], Tensor],
+        head: Callable[[NetworkT], ActingHead | None],
+    ) -> None:
+        """Prepares nothing yet.
 
         Args:
-            forward: takes the network to use, returns one or more tensors.
-            num_cars: N, rows in the batch that `forward` passes on.
-        """
-        with torch.inference_mode():
-            if self.precision == "measured" and num_cars >= LEAST_CARS_MEASURED:
-                self.precision = faster_precision(
-                    lambda precision: forward(self._network(precision)), device_of(self.network)
-                )
-            result = forward(self._network(self.precision))
-        return result if isinstance(result, tuple) else (result,)
+            network: on the device where it acts.
+            precision: one of torch, "measured" or "int8".
+            outputs: maps the network, raw images and raw floats to what deciding takes [N, ...].
+            head: returns the layers that end in these outputs; it is asked again whenever the weights have changed.
 
-    def _network(self, precision: FloatPrecision) -> NetworkT:
-        if precision in ("measured", "float32"):
+        Raises:
+            AgentError: if the network cannot act in int8.
+        """
+        if precision == "int8":
+            check_int8(network)
+        self.network = network.eval().requires_grad_(False)
+        self.precision: Precision | ActingPrecision = precision
+        self._outputs, self._head = outputs, head
+        self._is_prepared = precision in ("measured", "int8") and can_prepare(network)
+        self._prepared: PreparedNetwork | None = None
+        self._scales: Scales | None = None
+        self._copy: NetworkT | None = None
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes new weights as they were published, which count from the next decision on; copies them."""
+        if self.precision == "int8":
+            tensors, self._scales = dequantise(tensors)
+        self.network.load_state_dict(dict(tensors))
+        self._prepared = None
+        if self._copy is not None:
+            self._copy.load_state_dict(self.network.state_dict())
+
+    def __call__(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Maps raw images [N, L, H, W] uint8 and raw floats [N, F] to the outputs."""
+        if self.precision == "measured" and len(floats) >= LEAST_CARS_MEASURED:
+            self.precision = faster_precision(lambda each: self._run(each, image, floats), device_of(self.network))
+        return self._run(self.precision, image, floats)
+
+    def run(self, forward: Callable[[NetworkT], Tensor]) -> Tensor:
+        """Runs something else on the network by torch, without gradients; `forward` is given the network to use."""
+        network = self._in_torch(self.precision)
+        with torch.inference_mode():
+            return forward(network)
+
+    def _run(self, precision: Precision | ActingPrecision, image: Tensor, floats: Tensor) -> Tensor:
+        if not self._is_prepared or precision == "bfloat16":
+            network = self._in_torch(precision)
+            with torch.inference_mode():
+                return self._outputs(network, image, floats)
+        if self._prepared is None:
+            with torch.inference_mode():
+                head = self._head(self.network)
+            assert head is not None
+            self._prepared = PreparedNetwork(self.network, head, self._scales)
+        return self._prepared(image, floats)
+
+    def _in_torch(self, precision: Precision | ActingPrecision) -> NetworkT:
+        if precision not in ("bfloat16", "float16"):
             return self.network
         if self._copy is None:
-            self._copy = copy.deepcopy(self.network)
-            self._copy.store_in(getattr(torch, precision))
-        elif self._is_copy_old:
-            for target, source in zip(_tensors(self._copy), _tensors(self.network), strict=True):
-                target.copy_(source)
-        self._is_copy_old = False
+            low = copy.deepcopy(self.network)
+            low.store_in(getattr(torch, precision))
+            self._copy = low
         return self._copy
-
-
-def _tensors(network: Torso) -> list[Tensor]:
-    return [*network.parameters(), *network.buffers()]

@@ -10,7 +10,6 @@ Dimensions: N cars, K actions of a decision, A actions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,27 +17,15 @@ import torch
 from torch import Tensor
 
 from models.iqn import IqnNetwork, fixed_fractions
-from models.iqn_acting import can_prepare
 from models.noisy import clear_noise, draw_noise
 from rulka.agents.acting import ActingNetwork
 from rulka.agents.distributions import Categoricals
-from rulka.agents.int8 import Int8Network
-from rulka.agents.iqn_engines import TORCH_ENGINES, ActingIqn
 from rulka.agents.iqn_network import fresh_network
 from rulka.agents.networks import by_place
-from rulka.agents.onnx_graph import Nodes
 from rulka.agents.spec import ActionValues, AgentSpec, Decision
 from rulka.device import CPU, Generators, on_host, upload
 from rulka.params import IqnParams
 from rulka.schedule import Moment
-
-
-def int8_outputs(network: IqnNetwork, tau: Tensor, nodes: Nodes, hidden: str) -> tuple[str, int]:
-    """Adds the mean advantages over fractions [T], A numbers; see `rulka.agents.int8.AddOutputs`."""
-    with torch.inference_mode():
-        factors = network.of_advantage(network.embed(tau)).mean(dim=0)
-    head, rows = network.output_layers()[0], nodes.node("Mul", nodes.leaky(hidden), nodes.constant(factors))
-    return nodes.linear(head.weight, head.bias, rows), len(head.bias)
 
 
 class IqnActor:
@@ -47,19 +34,19 @@ class IqnActor:
     def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
         params: IqnParams = spec.settings
         network = fresh_network(spec, seed).to(device)
-        self._acting = ActingNetwork(network, spec.float_precision)
         self._floor = 0.0
+        self._is_noisy, self._is_exploring = spec.network.iqn.noisy_sigma > 0.0, False
         self._params = params
         self._num_actions, self._chunk_shape = spec.choices.num_choices, spec.choices.decision_shape
         self._clones = Categoricals(spec.choices)
         self._tau = fixed_fractions(params.num_quantiles_acting).to(device)
-        self._int8 = None
-        if spec.acting_precision == "int8":
-            self._int8 = Int8Network(network, partial(int8_outputs, network, self._tau))
-        self._fast = None
-        # With BTR's extras, and in what the kernels do not know, it acts as it learns.
-        if can_prepare(network) and spec.float_precision in ("measured", *TORCH_ENGINES):
-            self._fast = ActingIqn(network, self._tau, spec.float_precision)
+        self._acting = ActingNetwork(
+            network,
+            spec.acting_precision or spec.precision,
+            self._advantages_of,
+            lambda network: network.acting_head(self._tau),
+        )
+        self._factors: dict[IqnNetwork, Tensor] = {}  # by network or its copy: they change with the weights alone
         self._device, self._generators = device, Generators(device, seed)
         self._moment = Moment(0)
 
@@ -70,10 +57,9 @@ class IqnActor:
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes weights to act with, from the next decision on."""
-        self._acting.load(tensors if self._int8 is None else self._int8.load(tensors))
+        self._acting.load(tensors)
+        self._factors.clear()
         self._floor = 0.0 if self.network.guide is None else float(self.network.guide.floor)
-        if self._fast is not None:
-            self._fast.forget()
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`.
@@ -94,15 +80,10 @@ class IqnActor:
 
         Of chunks [N, K, A]: what a chunk is worth that has an action in one place and the best ones in all others.
         """
-
-        def values(network: IqnNetwork) -> Tensor:
-            clear_noise(network)
-            return network(image, floats, self._tau.expand(len(floats), -1)).value
-
         image, floats = upload((image, floats), self._device)
         # The advantages are those that decisions compare, to the bit; Q-values average to the state's value.
         advantage = by_place(self._advantages(image, floats, explore=False), self._chunk_shape)
-        (value,) = self._acting.run(values, len(floats))
+        value = self._acting.run(lambda network: network(image, floats, self._tau).value)
         centred, state = advantage - advantage.mean(dim=-1, keepdim=True), value.mean(dim=(1, 2))
         if self._chunk_shape:
             best = centred.amax(dim=2, keepdim=True)
@@ -137,23 +118,20 @@ class IqnActor:
             assert network.guide is not None, "parameters make sure of that"
             return network.guide.log_probs(image, floats)
 
-        return self._acting.run(log_probs, len(floats))[0]
+        return self._acting.run(log_probs)
 
     def _advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
-        if self._int8 is not None:
-            return self._int8(image, floats)
-        if self._fast is not None:
-            return self._fast(image, floats)
+        self._is_exploring = explore
+        return self._acting(image, floats)
 
-        def advantages(network: IqnNetwork) -> Tensor:
-            if explore:
-                draw_noise(network, self._generators.device)
-            else:
-                clear_noise(network)
-            return network.advantages(image, floats, self._tau)
-
-        (advantage,) = self._acting.run(advantages, len(floats))
-        return advantage
+    def _advantages_of(self, network: IqnNetwork, image: Tensor, floats: Tensor) -> Tensor:
+        if self._is_noisy and self._is_exploring:
+            draw_noise(network, self._generators.device)
+        elif self._is_noisy:
+            clear_noise(network)
+        if network not in self._factors:
+            self._factors[network] = network.acting_factors(self._tau)
+        return network.advantages_by(self._factors[network], image, floats)
 
     def _explore(self, advantage: Tensor, greedy: Tensor) -> Tensor:
         """Replaces some of the greedy actions [N] or [N, K]: one uniform number decides which way is explored.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from models.actor_critic import ClonePolicy
 from models.encoders.config import EncoderConfig
-from models.iqn import IqnSizes
-from models.iqn_cloned import ClonedIqn
+from models.iqn import ClonedIqn, IqnSizes
 from rulka.agents.networks import input_shape
 from rulka.observation import Normalisation
 from rulka.params import NetworkParams, ObservationParams

@@ -7,7 +7,6 @@ import torch
 from models.encoders.config import EncoderConfig
 from models.guide import Guide
 from models.iqn import IqnNetwork, fixed_fractions
-from models.iqn_acting import PreparedAdvantages, can_prepare
 from rulka.agents.iqn_cloned import iqn_sizes
 from rulka.agents.networks import SEEING_PARTS, build_clone_policy, by_place, input_shape, seeded
 from rulka.agents.spec import AgentSpec, Choose
@@ -43,12 +42,11 @@ def fresh_network(spec: AgentSpec[IqnParams], seed: int) -> IqnNetwork:
 def greedy_choice(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
     """Returns the actions with the largest mean advantages at the fractions of acting, within the guide's limits."""
     tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
-    prepared = PreparedAdvantages(network, tau, torch.float32) if can_prepare(network) else None
     decision_shape, guide = artifact.actions.decision_shape, network.guide
     is_limited = guide is not None and float(guide.floor) > 0.0
 
     def choose(image: torch.Tensor, floats: torch.Tensor) -> torch.Tensor:
-        advantage = prepared(image, floats) if prepared else network.advantages(image, floats, tau)
+        advantage = network.advantages(image, floats, tau)
         if guide is not None and is_limited:
             advantage = guide.limit(advantage, guide.log_probs(image, floats))
         return by_place(advantage, decision_shape).argmax(dim=-1)

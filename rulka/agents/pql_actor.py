@@ -28,7 +28,8 @@ class PqlActor:
     """Takes the decision of the policy, with noise while it explores."""
 
     def __init__(self, spec: AgentSpec[PqlParams], seed: int, device: torch.device = CPU) -> None:
-        self._acting = ActingNetwork(fresh_actor(spec, seed).to(device), spec.precision)
+        network, precision = fresh_actor(spec, seed).to(device), spec.acting_precision or spec.precision
+        self._acting = ActingNetwork(network, precision, ClonePolicy.forward, ClonePolicy.acting_head)
         self._params: PqlParams = spec.settings
         self._is_chosen, self._decisions = isinstance(spec.actions, Choices), decisions_of(spec.actions)
         self._device, self._generators = device, Generators(device, seed)
@@ -45,7 +46,7 @@ class PqlActor:
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.spec.Actor`."""
-        outputs = self._decide(image, floats)
+        outputs = self._acting(*upload((image, floats), self._device))
         greedy = action = self._decisions.greedy(outputs)
         if explore:
             action = self._decisions.explore(outputs, self.noise(len(floats)), self._generators.device)
@@ -63,7 +64,9 @@ class PqlActor:
         """Returns the probabilities [N, A] of the policy without noise; see `rulka.agents.spec.Actor`."""
         if not self._is_chosen:
             return None
-        return ActionValues("probability", self._decide(image, floats).softmax(dim=1).cpu().numpy())
+        return ActionValues(
+            "probability", self._acting(*upload((image, floats), self._device)).softmax(dim=1).cpu().numpy()
+        )
 
     def set_moment(self, moment: Moment) -> None:
         """Tells how far the run has come, for the schedules of the noise."""
@@ -76,7 +79,3 @@ class PqlActor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` returned."""
         self._generators.load_state_dict(state)
-
-    def _decide(self, image: Tensor, floats: Tensor) -> Tensor:
-        seen = upload((image, floats), self._device)
-        return self._acting.run(lambda network: network(*seen), len(floats))[0]

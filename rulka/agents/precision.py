@@ -1,4 +1,4 @@
-"""Which precision is faster here, and malloc's thresholds: facts of the machine, measured at start."""
+"""Precisions, which one is faster here, and malloc's thresholds: facts of the machine, measured at start."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import Literal
 
 import torch
 
-from models.layers import KERNEL_DTYPES
 from rulka.device import wait_for
 
 Precision = Literal["measured", "float32", "bfloat16"]
-FloatPrecision = Literal["measured", "float32", "bfloat16", "float16"]
-"""Those that torch acts in; "measured" is float32 or bfloat16."""
 ActingPrecision = Literal["float32", "bfloat16", "float16", "int8"]
-"""What actors may be told to compute in, on weights that are published in it."""
+"""In which actors may be told to compute, on weights that are published in it."""
+
+INSTRUCTIONS = {
+    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "float16": ("avx512_fp16", "amx_fp16", "fp16_arith"),
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "dot"),
+}
+"""Of which a processor needs one: by x86 and by Arm. Without these sums of int8 products would be slow, or saturate."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of glibc's mallopt
 _LARGEST_MMAP_THRESHOLD = 32 << 20
@@ -41,6 +45,11 @@ def raise_malloc_thresholds() -> bool:
     return mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM) == 1 and is_set
 
 
+def has_instructions(precision: str) -> bool:
+    """Whether this processor has instructions for one of `INSTRUCTIONS`; torch emulates what it has none for."""
+    return any(torch.cpu.get_capabilities().get(name, False) for name in INSTRUCTIONS[precision])
+
+
 @contextmanager
 def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
     """Runs the block under bfloat16 autocast of a device, or plainly for "float32"."""
@@ -54,7 +63,7 @@ def faster_precision(run: Callable[[Precision], object], device: torch.device, n
     Both are run once before. bfloat16 must be a tenth faster to be chosen, as it costs accuracy. Where a processor has
     no instructions for it nothing is run: what torch does in their place takes many times as long as float32.
     """
-    if device.type == "cpu" and torch.bfloat16 not in KERNEL_DTYPES:
+    if device.type == "cpu" and not has_instructions("bfloat16"):
         return "float32"
     best_s: dict[Precision, float] = {"float32": float("inf"), "bfloat16": float("inf")}
     for attempt in range(num_tries + 1):

@@ -14,24 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.int8_acting import activation_scales, quantised
+from models.prepared import can_prepare, input_scales, quantise
 from models.torso import Torso
-from rulka.agents.int8 import layers_of
-from rulka.agents.onnx_graph import has_onnx
-from rulka.agents.precision import ActingPrecision
+from rulka.agents.precision import INSTRUCTIONS, ActingPrecision, has_instructions
+from rulka.agents.spec import AgentError
 from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
 
 BLOCKS_KEPT = 4
 FRAMES_OF_BLOCK = 32
 """Of each of the last blocks, on which activations are calibrated."""
-
-_INSTRUCTIONS = {
-    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
-    "float16": ("avx512_fp16", "amx_fp16", "fp16_arith"),
-    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "dot"),
-}
-"""Of which a processor needs one: by x86 and by Arm. Without these sums of int8 products would be slow, or saturate."""
 
 
 class ActingPrecisionError(UserError):
@@ -94,12 +86,24 @@ def _problem(precision: str | None, device: torch.device) -> str:
         return ""
     if device.type != "cpu":
         return f"int8 runs on processors alone: actors are on {device}" if precision == "int8" else ""
-    wanted = _INSTRUCTIONS[str(precision)]
-    if not any(torch.cpu.get_capabilities().get(name, False) for name in wanted):
-        return f"this processor has none of the instructions {', '.join(wanted)}"
-    if precision == "int8" and not has_onnx():
-        return "ONNX Runtime, which computes it, is not installed: pip install 'rulka[onnx]'"
+    if not has_instructions(str(precision)):
+        return f"this processor has none of the instructions {', '.join(INSTRUCTIONS[str(precision)])}"
     return ""
+
+
+def check_int8(network: nn.Module) -> None:
+    """Makes sure that a network can act in int8.
+
+    Raises:
+        AgentError: if it is not of the plain kind.
+    """
+    if can_prepare(network) and getattr(network, "embedding_at", "hidden") == "hidden":
+        return
+    message = (
+        "this network cannot act in int8, which knows encoder conv without pooling, fusion concat, one frame, and "
+    )
+    message += "of iqn embedding_at hidden without layer_norm and noisy_sigma"
+    raise AgentError(message, hint="Set train.acting_precision to bfloat16, or to nothing.")
 
 
 class _Rounded:
@@ -132,11 +136,11 @@ class _Rounded:
 
 
 class _Int8:
-    """Publishes int8 weights, and scales of the activations that the newest weights have on recent frames."""
+    """Publishes int8 weights, and the scales that the inputs of the newest weights' layers have on recent frames."""
 
     def __init__(self, network: Torso) -> None:
-        self._layers, self._num_encoded = layers_of(network), network.num_encoded
         self._network = copy.deepcopy(network).cpu().eval().requires_grad_(False)
+        check_int8(self._network)
         self._frames: list[tuple[Tensor, Tensor]] = []
         self._version: int | None = None
         self._scales: dict[str, Tensor] = {}
@@ -155,13 +159,13 @@ class _Int8:
         del self._frames[:-BLOCKS_KEPT]
 
     def quantise(self, version: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns int8 weights and scales; the scales are those of the frames at the first call for a version."""
+        """Returns int8 weights and scales; those of inputs belong to the frames at the first call for a version."""
         if version != self._version:
             self._network.load_state_dict(dict(tensors))
             image, floats = (torch.cat(columns) for columns in zip(*self._frames, strict=True))
-            self._scales = activation_scales(self._network, self._layers, image, floats)
+            self._scales = input_scales(self._network, image, floats)
             self._version = version
-        return quantised(tensors, self._layers, self._num_encoded, self._scales)
+        return quantise(tensors, self._scales)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the frames, and the scales of the version that is published."""
@@ -169,6 +173,6 @@ class _Int8:
         return {"frames": frames, "version": self._version, "scales": self._scales}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Goes on from `state_dict`."""
         self._frames = [(image, floats) for image, floats in state["frames"]]
         self._version, self._scales = state["version"], dict(state["scales"])

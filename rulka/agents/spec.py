@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, Choices
-from rulka.agents.precision import ActingPrecision, FloatPrecision, Precision
+from rulka.agents.precision import ActingPrecision, Precision
 from rulka.agents.ranks import Ranks
 from rulka.buffers.experience import ExperienceBlock, PreferencePairs
 from rulka.errors import UserError
@@ -63,12 +63,6 @@ class AgentSpec(Generic[SettingsT]):
     decision_ms: int = 50
     precision: Precision = "measured"
     acting_precision: ActingPrecision | None = None
-
-    @property
-    def float_precision(self) -> FloatPrecision:
-        """In which an actor's torch computes: of one in int8, what does not compute in int8."""
-        named = self.acting_precision
-        return self.precision if named is None or named == "int8" else named
 
     @property
     def choices(self) -> Choices:

@@ -1,4 +1,4 @@
-"""The bfloat16 copy of an actor, and the choice between it and float32."""
+"""How actors compute: in a named precision by torch, or by measuring; and what they tell of all actions."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "measured"])
 @pytest.mark.parametrize(
     ("algorithm", "extras"),
     [("ppo", {}), ("impala", {}), ("grpo", {}), ("dpo", {}), ("pql", {}), ("iqn", {}), ("iqn", {"layer_norm": True})],
 )
 def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(lab, algorithm, extras, precision):
-    """PPO's network, IQN's snapshot of it, and networks with extras, which act through a copy: none may lag."""
+    """By torch, through a copy in bfloat16, by a prepared snapshot: none may lag."""
     spec = replace(lab.spec(algorithm, extras), precision=precision)
     actor, fresh = make_actor(spec, seed=0), make_actor(spec, seed=0)
-    image, floats = views(20)
+    image, floats = views(7 if precision == "measured" else 20)  # few: nothing is measured, it acts prepared
     before = actor.action_values(image, floats).value
     tensors = with_other_encoder(actor.network)
     actor.load_network(tensors)
@@ -73,11 +73,25 @@ def test_precisions_prefer_the_same_actions(lab, algorithm):
     assert float(same.mean()) > 0.97, "untrained: differences between actions are as small as they get"
 
 
-def test_measured_precision_works_from_the_first_batch(lab):
-    actor = make_actor(replace(lab.spec("ppo"), precision="measured"), seed=0)
+@pytest.mark.parametrize("algorithm", ["ppo", "iqn", "pql"])
+def test_measured_precision_works_from_the_first_batch(lab, algorithm):
+    actor, exact = (make_actor(replace(lab.spec(algorithm), precision=p), seed=0) for p in ("measured", "float32"))
     image, floats = views(16)
-    few, many = (actor.action_values(image[:count], floats[:count]).value for count in (2, 16))
-    np.testing.assert_allclose(few, many[:2], atol=0.05)
+    expected = exact.action_values(image, floats).value
+    few = actor.action_values(image[:2], floats[:2]).value
+    assert actor._acting.precision == "measured"
+    np.testing.assert_allclose(few, expected[:2], atol=1e-5)  # in float32, whatever is faster
+    many = actor.action_values(image, floats).value
+    assert actor._acting.precision in ("float32", "bfloat16")
+    np.testing.assert_allclose(many, expected, atol=0.05)
+
+
+def test_a_named_precision_is_that_of_the_network_to_the_bit(lab):
+    actor = make_actor(replace(lab.spec("ppo"), precision="float32"), seed=0)
+    image, floats = views(20)
+    with torch.inference_mode():
+        expected = actor.network(image, floats).outputs.softmax(dim=1).numpy()
+    np.testing.assert_array_equal(actor.action_values(image, floats).value, expected)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +102,7 @@ def test_faster_precision_is_the_faster_one_by_a_tenth(monkeypatch, float32_s, b
     """On a clock that runs alone count for; the first run of each, and one that was held up, say nothing."""
     clock = SimpleNamespace(now_s=0.0, perf_counter=lambda: clock.now_s)
     monkeypatch.setattr(precision, "time", clock)
-    monkeypatch.setattr(precision, "KERNEL_DTYPES", (torch.float32, torch.bfloat16))
+    monkeypatch.setattr(precision, "has_instructions", lambda _name: True)
     took_s = {"float32": iter((9.0, float32_s, 7.0, 8.0)), "bfloat16": iter((0.1, 7.0, bfloat16_s, 8.0))}
 
     def run(name):
@@ -98,7 +112,7 @@ def test_faster_precision_is_the_faster_one_by_a_tenth(monkeypatch, float32_s, b
 
 
 def test_on_processors_without_bfloat16_it_is_not_tried(monkeypatch):
-    monkeypatch.setattr(precision, "KERNEL_DTYPES", (torch.float32,))
+    monkeypatch.setattr(precision, "has_instructions", lambda _name: False)
     assert faster_precision(lambda name: pytest.fail(name), CPU) == "float32"
 
 

@@ -1,160 +1,24 @@
-"""Versions in fewer bits, and acting with them: int8 by hand, against plain integer sums, and against float32."""
+"""Versions in fewer bits, and acting with them; int8 itself is in `tests/models/test_prepared.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic
-from models.encoders.config import ConvConfig
-from models.int8_acting import (
-    FLOATS_SCALE,
-    activation_scales,
-    dequantised,
-    int8_layers,
-    quantised,
-    quantised_weight,
-    scale_name,
-)
-from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
-from models.torso import InputShape
-from rulka.agents import iqn_actor, policy_actor, quantisation
+from models.prepared import PreparedNetwork, dequantise
+from rulka.agents import quantisation
 from rulka.agents.algorithms import make_actor
-from rulka.agents.int8 import AddOutputs, Int8Network
 from rulka.agents.quantisation import ActingPrecisionError, check_acting_precision, make_quantiser
 from rulka.agents.spec import AgentError
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.device import CPU
 
-CONV = ConvConfig(kind="conv", adaptive_pool=0)
-TAU = fixed_fractions(8)
 NUM_FLOATS = 4
-
-
-def network_for(kind: str, width: int = 36) -> ActorCritic | IqnNetwork:
-    """A network whose biases are not zero, which would hide mistakes, with activations of unlike size."""
-    torch.manual_seed(0)
-    mean, std = torch.tensor([1.0, -2.0, 0.5, 3.0]), torch.tensor([2.0, 1.0, 4.0, 0.5])
-    withheld = torch.tensor([False, False, True, False])
-    inputs = InputShape(34, width, mean, std, withheld_floats=withheld)
-    if kind == "policy":
-        network: ActorCritic | IqnNetwork = ActorCritic(inputs, CONV, 16, 32, 3)
-    else:
-        network = IqnNetwork(inputs, CONV, IqnSizes(16, 32, 8, embedding_at="hidden"), 3)
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
-            if name == "float_head.2.weight":
-                parameter *= 3.0
-            if name == "policy_head.weight":  # decisions of a policy that has learned differ by more than its first
-                parameter *= 10.0
-    return network.eval().requires_grad_(False)
-
-
-def views(num_cars: int, width: int = 36) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randint(0, 256, (num_cars, 1, 34, width), generator=generator, dtype=torch.uint8)
-    return image, torch.randn(num_cars, NUM_FLOATS, generator=generator)
-
-
-def published_of(network: ActorCritic | IqnNetwork, seen: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    layers = int8_layers(network)
-    assert layers is not None
-    scales = activation_scales(network, layers, *seen)
-    return quantised(network.state_dict(), layers, network.num_encoded, scales)
-
-
-def test_a_weight_by_hand() -> None:
-    """Each channel's largest number is 127 steps; halves go to the even neighbour; a channel of zeros stays one."""
-    weight = torch.tensor([[1.0, -2.0, 0.0], [0.5, 0.25, -0.125], [0.0, 0.0, 0.0]])
-    steps, scale = quantised_weight(weight)
-    assert steps.tolist() == [[64, -127, 0], [127, 64, -32], [0, 0, 0]]  # 63.5, and 63.5 and 31.75
-    torch.testing.assert_close(scale, torch.tensor([2.0 / 127.0, 0.5 / 127.0, 1.0]))
-
-
-def test_scales_reach_to_the_highest_activation() -> None:
-    network, seen = network_for("policy"), views(16)
-    layers = int8_layers(network)
-    assert layers is not None
-    scales = activation_scales(network, layers, *seen)
-    assert set(scales) == {
-        *(scale_name(name) for name in ("encoder.layers.2", "encoder.layers.4", "encoder.layers.6")),
-        *(scale_name(name) for name in ("trunk.0", "trunk.2")),
-        FLOATS_SCALE,
-    }
-    features = network.encode(seen[0])
-    torch.testing.assert_close(scales[scale_name("trunk.0")] * 255, features.max())
-    hidden = torch.relu(network.trunk[0](network.join(features, seen[1])))
-    torch.testing.assert_close(scales[scale_name("trunk.2")] * 255, hidden.max())
-
-
-@pytest.mark.parametrize("kind", ["policy", "iqn"])
-def test_weights_come_back_within_half_a_step(kind: str) -> None:
-    network = network_for(kind)
-    layers, published, before = int8_layers(network), published_of(network, views(16)), network.state_dict()
-    assert layers is not None
-    back = dequantised(published, layers, network.num_encoded)
-    assert set(back) == set(before)
-    for name, tensor in before.items():
-        layer = name.removesuffix(".weight")
-        if layer in (*layers.convolutions, *layers.hidden, *layers.stored) and name.endswith(".weight"):
-            assert published[name].dtype == torch.int8
-            scale = published[f"{layer}.weight_scale"]
-            ratio = torch.ones_like(tensor)
-            if layer == layers.hidden[0]:
-                ratio[:, network.num_encoded :] = published[scale_name(layer)] / published[FLOATS_SCALE]
-            steps = (back[name] - tensor).abs() / (scale.view(-1, *(1,) * (tensor.dim() - 1)) * ratio)
-            assert float(steps.max()) < 0.501
-            assert float(steps.max()) > 0.3, "weights were rounded at all"
-        else:
-            torch.testing.assert_close(back[name], tensor, rtol=0, atol=0)
-
-
-def naive_int8(
-    network: ActorCritic | IqnNetwork, published: Mapping[str, Tensor], seen: tuple[Tensor, Tensor]
-) -> Tensor:
-    """The same with integers one layer after the other, in float64, which holds all of these sums exactly."""
-    layers = int8_layers(network)
-    assert layers is not None
-    image, floats = seen
-
-    def weight(name: str) -> tuple[Tensor, Tensor]:
-        return published[f"{name}.weight"].double(), published[f"{name}.weight_scale"].double()
-
-    def bias(name: str, scale: Tensor) -> Tensor:
-        return (published[f"{name}.bias"].double() / scale).round()
-
-    def rounded(values: Tensor, scale: Tensor) -> Tensor:
-        return (values / scale).round().clamp(0, 255)
-
-    activations, scale = image.double() - 128, torch.tensor(1 / 128, dtype=torch.float64)
-    following = [published[scale_name(name)].double() for name in (*layers.convolutions[1:], *layers.hidden)]
-    for name, after in zip(layers.convolutions, following, strict=False):
-        steps, of_weight = weight(name)
-        both, layer = scale * of_weight, network.get_submodule(name)
-        sums = nn.functional.conv2d(activations, steps, bias(name, both), layer.stride)
-        activations, scale = rounded(sums * both[:, None, None], after), after
-    head = network.float_head((floats - network.float_mean) / network.float_std * network.float_shown)
-    state = torch.cat([activations.flatten(1), rounded(head.double(), published[FLOATS_SCALE].double())], dim=1)
-    for index, name in enumerate(layers.hidden):
-        steps, of_weight = weight(name)
-        both = scale * of_weight
-        values = nn.functional.linear(state, steps, bias(name, both)) * both
-        if index + 1 < len(layers.hidden):
-            scale = following[len(layers.convolutions) + index]
-            state = rounded(values, scale)
-    values = values.float()
-    if isinstance(network, ActorCritic):
-        hidden = values.relu()
-        return torch.cat([network.policy_head(hidden), network.value_head(hidden)], dim=1)
-    units = nn.functional.leaky_relu(values, 0.01) * network.of_advantage(network.embed(TAU)).mean(dim=0)
-    return network.output_layers()[0](units)
+FIRST_HIDDEN = "trunk.0.input_scale"
 
 
 def need_int8() -> None:
@@ -163,26 +27,6 @@ def need_int8() -> None:
         check_acting_precision("int8", CPU)
     except ActingPrecisionError as error:
         pytest.skip(str(error))
-
-
-@pytest.mark.parametrize("kind", ["policy", "iqn"])
-@pytest.mark.parametrize(("width", "num_cars"), [(34, 1), (35, 3), (36, 1), (36, 40), (64, 5), (128, 2)])
-def test_onnx_runtime_sums_the_same_integers(kind: str, width: int, num_cars: int) -> None:
-    """Widths of four times a number take four pixels at once, others do not."""
-    need_int8()
-    network, seen = network_for(kind, width), views(num_cars, width)
-    published = published_of(network, views(16, width))
-    int8 = Int8Network(network, outputs_of(network))
-    int8.load(published)
-    expected = naive_int8(network, published, seen)
-    # A sum in the middle between two integers may go either way, which is a step of one activation.
-    torch.testing.assert_close(int8(*seen), expected, rtol=0, atol=0.02 * float(expected.std()) + 1e-4)
-
-
-def outputs_of(network: ActorCritic | IqnNetwork) -> AddOutputs:
-    if isinstance(network, ActorCritic):
-        return partial(policy_actor.int8_outputs, network)
-    return partial(iqn_actor.int8_outputs, network, TAU)
 
 
 def block_of(num_cars: int, seed: int = 0) -> ExperienceBlock:
@@ -237,26 +81,25 @@ def test_scales_follow_recent_frames_and_stay_for_a_version(lab) -> None:
     assert quantiser.needs_frames
     quantiser.observe(block_of(20))
     assert not quantiser.needs_frames
-    before = quantiser.quantise(0, tensors)[FLOATS_SCALE]
+    before = quantiser.quantise(0, tensors)[FIRST_HIDDEN]
     far = block_of(20)
     far.floats[...] *= 10.0
     quantiser.observe(far)
-    assert quantiser.quantise(0, tensors)[FLOATS_SCALE] == before, "the same version"
+    assert quantiser.quantise(0, tensors)[FIRST_HIDDEN] == before, "the same version"
     other = make_quantiser(network, "int8")
     other.load_state_dict(quantiser.state_dict())
-    after = quantiser.quantise(1, tensors)[FLOATS_SCALE]
+    after = quantiser.quantise(1, tensors)[FIRST_HIDDEN]
     assert after > 3 * before
-    assert other.quantise(0, tensors)[FLOATS_SCALE] == before, "a run that goes on publishes the same again"
-    assert other.quantise(1, tensors)[FLOATS_SCALE] == after
+    assert other.quantise(0, tensors)[FIRST_HIDDEN] == before, "a run that goes on publishes the same again"
+    assert other.quantise(1, tensors)[FIRST_HIDDEN] == after
     for _ in range(quantisation.BLOCKS_KEPT):
         quantiser.observe(block_of(20))
     # What was seen long ago is forgotten; the sums over more frames at once have other last bits.
-    torch.testing.assert_close(quantiser.quantise(2, tensors)[FLOATS_SCALE], before)
+    torch.testing.assert_close(quantiser.quantise(2, tensors)[FIRST_HIDDEN], before)
 
 
 def test_the_log_probability_is_that_of_the_quantised_policy(lab) -> None:
     """It is what on-policy algorithms divide by: that of the policy which took the action."""
-    pytest.importorskip("onnxruntime")
     spec = replace(lab.spec("ppo"), precision="float32")
     actor, other = (make_actor(replace(spec, acting_precision="int8"), seed=seed) for seed in (0, 1))
     network = make_actor(spec, seed=2).network
@@ -265,8 +108,9 @@ def test_the_log_probability_is_that_of_the_quantised_policy(lab) -> None:
     quantiser = make_quantiser(network, "int8")
     quantiser.observe(block_of(20))
     published = quantiser.quantise(0, network.state_dict())
-    acting = Int8Network(other.network, outputs_of(other.network))
-    acting.load(published)
+    tensors, scales = dequantise(published)
+    other.network.load_state_dict(tensors)
+    acting = PreparedNetwork(other.network, other.network.acting_head(), scales)
     block = block_of(50, 1)
     seen = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
     probability = acting(*seen)[:, :3].log_softmax(dim=1).numpy()
@@ -279,18 +123,16 @@ def test_the_log_probability_is_that_of_the_quantised_policy(lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "able", "device", "onnx", "words"),
+    ("precision", "able", "device", "words"),
     [
-        ("int8", set(), CPU, True, "avx512_vnni, avx_vnni, amx_int8, dot"),
-        ("int8", {"avx_vnni"}, CPU, False, "pip install 'rulka[onnx]'"),
-        ("int8", {"avx_vnni"}, torch.device("cuda", 0), True, "int8 runs on processors alone: actors are on cuda:0"),
-        ("float16", {"avx512_bf16"}, CPU, True, "avx512_fp16"),
-        ("bfloat16", {"avx512_vnni"}, CPU, True, "avx512_bf16"),
+        ("int8", set(), CPU, "avx512_vnni, avx_vnni, amx_int8, dot"),
+        ("int8", {"avx_vnni"}, torch.device("cuda", 0), "int8 runs on processors alone: actors are on cuda:0"),
+        ("float16", {"avx512_bf16"}, CPU, "avx512_fp16"),
+        ("bfloat16", {"avx512_vnni"}, CPU, "avx512_bf16"),
     ],
 )
-def test_what_a_machine_cannot_do_is_refused(monkeypatch, precision, able, device, onnx, words) -> None:
+def test_what_a_machine_cannot_do_is_refused(monkeypatch, precision, able, device, words) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(able, True))
-    monkeypatch.setattr(quantisation, "has_onnx", lambda: onnx)
     with pytest.raises(ActingPrecisionError, match=f"train.acting_precision is {precision}") as error:
         check_acting_precision(precision, device)
     assert words in str(error.value)

@@ -12,8 +12,15 @@ from torch.nn import functional
 
 from models.actor_critic import ActorCritic, ClonePolicy
 from models.encoders.config import ConvConfig
-from models.iqn import EmbeddingPlace, IqnNetwork, IqnSizes, draw_fractions, fixed_fractions
-from models.iqn_cloned import NUM_FRACTIONS, ClonedIqn
+from models.iqn import (
+    NUM_CLONED_FRACTIONS,
+    ClonedIqn,
+    EmbeddingPlace,
+    IqnNetwork,
+    IqnSizes,
+    draw_fractions,
+    fixed_fractions,
+)
 from models.torso import InputShape, Torso
 
 SMALL = InputShape(34, 34, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 2.0, 1.0, 0.5, 1.0]))
@@ -118,7 +125,7 @@ def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
     torch.testing.assert_close(network(image, floats, tau).value, expected)
     expected = expected.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
     torch.testing.assert_close(network.of_action(image, floats, tau, action), expected)
-    with torch.autocast("cpu", torch.bfloat16):  # where the heads are fused
+    with torch.autocast("cpu", torch.bfloat16):
         rounded = network.of_action(image, floats, tau, action)
         torch.testing.assert_close(
             rounded, network.of_action(image, floats, tau.expand(5, -1), action), rtol=0.02, atol=0.02
@@ -275,9 +282,9 @@ def test_a_cloned_iqn_is_iqns_network_and_its_logits_its_mean_values(embedding_a
     iqn.load_state_dict(cloned.state_dict())
     image, floats = torch.randint(0, 256, (5, 1, 34, 34), dtype=torch.uint8), torch.randn(5, len(SMALL.float_mean))
     logits = cloned.decide(cloned.encode(image), floats)
-    values = iqn(image, floats, fixed_fractions(NUM_FRACTIONS)).value.mean(dim=1)
+    values = iqn(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS)).value.mean(dim=1)
     torch.testing.assert_close(logits.log_softmax(dim=1), values.log_softmax(dim=1))
-    assert torch.equal(logits, iqn.advantages(image, floats, fixed_fractions(NUM_FRACTIONS)))
+    assert torch.equal(logits, iqn.advantages(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS)))
     functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0, 1])).backward()
     learns = {name.split(".")[0] for name, weight in cloned.named_parameters() if weight.grad is not None}
     assert learns == {"encoder", "float_head", "tau_embed", "advantage_head"}

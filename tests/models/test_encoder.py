@@ -172,3 +172,18 @@ def test_vae_head_splits_mean_and_variance():
     mean, log_variance = head(torch.randn(3, 512))
     assert mean.shape == log_variance.shape == (3, 6)
     assert not torch.equal(mean, log_variance)
+
+
+@pytest.mark.parametrize("width", [36, 37])
+def test_one_channel_is_convolved_as_its_columns_lie(width: int) -> None:
+    """Even and odd columns as two channels give the same sums and gradients; an odd width has no halves."""
+    torch.manual_seed(0)
+    encoder = build_encoder(CONV, 34, width)
+    assert isinstance(encoder, ConvEncoder)
+    image = normalise_image(torch.randint(0, 256, (3, 1, 34, width), dtype=torch.uint8), torch.float32)
+    results = []
+    for features in (encoder(image), encoder.layers(image)):
+        encoder.zero_grad()
+        features.square().sum().backward()
+        results.append([features.detach(), *(parameter.grad.clone() for parameter in encoder.parameters())])  # pyright: ignore[reportOptionalMemberAccess]
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)

@@ -29,8 +29,6 @@ from models.encoders.config import (
 from models.fusion import FloatTokens, TokenSequence
 from models.fusion_config import AnyFusion, FusionConfig
 from models.iqn import EmbeddingPlace, IqnNetwork, IqnSizes, fixed_fractions
-from models.iqn_acting import can_prepare
-from models.layers import KERNEL_DTYPES
 from models.torso import InputShape, Torso
 
 READ: TypeAdapter[AnyFusion] = TypeAdapter(FusionConfig)
@@ -334,7 +332,6 @@ def test_bfloat16_stays_near_and_is_what_the_heads_get(kind: str, encoder: Encod
 @FUSIONS
 @pytest.mark.parametrize("embedding_at", ["state", "hidden"])
 def test_learning_of_iqn_is_the_part_of_all_its_values(embedding_at: EmbeddingPlace, fusion: AnyFusion) -> None:
-    """In bfloat16 too, where the heads are one function of the state."""
     torch.manual_seed(0)
     sizes = SIZES._replace(embedding_at=embedding_at, fusion=fusion)
     body, (image, floats), action = IqnNetwork(INPUTS, CONV, sizes, 3), seen(rows=70), torch.arange(70) % 3
@@ -346,8 +343,6 @@ def test_learning_of_iqn_is_the_part_of_all_its_values(embedding_at: EmbeddingPl
             torch.testing.assert_close(
                 body.of_action(body.encode(image), floats, TAU, action), value, rtol=rtol, atol=atol
             )
-            if embedding_at == "state":
-                assert body._has_fused_heads(body.state(image, floats)) == (is_cast and torch.bfloat16 in KERNEL_DTYPES)
 
 
 @FUSIONS
@@ -364,13 +359,6 @@ def test_whole_policies_are_taken_over_by_name(fusion: AnyFusion) -> None:
     shared = {name: tensor for name, tensor in clone.state_dict().items() if not name.startswith(("trunk", "policy"))}
     iqn.load_state_dict(shared, strict=False)
     assert torch.equal(iqn.state(image, floats), clone.state(image, floats))
-
-
-def test_only_side_by_side_without_weights_has_shortcuts() -> None:
-    for name, config in KINDS.items():
-        body = network("iqn", READ.validate_python(config))
-        assert isinstance(body, IqnNetwork)
-        assert can_prepare(body) <= (name == "concat")
 
 
 def test_several_frames_have_a_token_each() -> None:

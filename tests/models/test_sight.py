@@ -12,7 +12,6 @@ from torch import Tensor
 from models.actor_critic import ActorCritic, ClonePolicy
 from models.encoders.config import ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
-from models.iqn_acting import PreparedAdvantages, can_prepare
 from models.torso import InputShape, Torso
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
@@ -105,19 +104,3 @@ def test_a_network_that_is_shown_all_is_that_of_the_same_seed_without_the_option
     assert torch.equal(
         outputs("iqn", PLAIN._replace(withheld_floats=nothing))(*observed), outputs("iqn", PLAIN)(*observed)
     )
-
-
-def test_prepared_advantages_withhold_the_same() -> None:
-    is_withheld = torch.tensor([False, True, False, True])
-    torch.manual_seed(0)
-    network = iqn(PLAIN._replace(withheld_floats=is_withheld)).eval().requires_grad_(False)
-    image, floats = seen(1)
-    prepared = PreparedAdvantages(network, TAU, torch.float32)
-    torch.testing.assert_close(prepared(image, floats), network.advantages(image, floats, TAU), rtol=1e-5, atol=1e-6)
-    assert torch.equal(prepared(image, floats + 1e3 * is_withheld), prepared(image, floats))
-
-
-def test_several_frames_and_no_frames_are_not_prepared() -> None:
-    assert can_prepare(iqn(PLAIN)) == can_prepare(iqn(PLAIN._replace(withheld_floats=torch.ones(4, dtype=torch.bool))))
-    assert not can_prepare(iqn(PLAIN._replace(frames=2)))
-    assert not can_prepare(iqn(PLAIN._replace(shows_image=False)))

@@ -13,7 +13,7 @@ import torch
 from real_run import run_spec
 from test_exact_resume import assert_equal, drive, small_params, went_on_alike
 
-from models.int8_acting import quantised_weight
+from models.prepared import quantised_weight
 from rulka.agents.quantisation import ActingPrecisionError, make_quantiser
 from rulka.agents.spec import AgentError
 from rulka.envs.episodes import read_facts
@@ -37,11 +37,6 @@ def track(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("track") / "track.npz"
     generate_track(**read_params(ROOT / "params.yaml").track.model_dump() | {"length_m": 150.0}).save(path)
     return path
-
-
-@pytest.fixture(autouse=True)
-def _has_int8() -> None:
-    pytest.importorskip("onnxruntime")
 
 
 def params_of(algorithm: str, precision: str | None, **train: Any) -> Params:

@@ -15,7 +15,7 @@ import torch
 from models.cloning_heads import CloningHeads
 from models.encoders.build import build_encoder
 from models.encoders.config import ImpalaConfig
-from models.iqn_cloned import NUM_FRACTIONS
+from models.iqn import NUM_CLONED_FRACTIONS
 from rulka.agents.algorithms import ALGORITHMS, CLONED_SHAPES
 from rulka.agents.initial_weights import TransferError, check_agent
 from rulka.agents.load import load_policy
@@ -249,7 +249,7 @@ def test_iqn_takes_over_all_of_a_policy_of_its_shape_and_acts_like_it(
     sizes = (params.observation, params.encoder, params.network, agent.normalisation, 12)
     network = ALGORITHMS["iqn"].build_network(*sizes)
     network.load_state_dict(agent.tensors)
-    acting = replace(agent, config=agent.config | {"iqn": {"num_quantiles_acting": NUM_FRACTIONS}})
+    acting = replace(agent, config=agent.config | {"iqn": {"num_quantiles_acting": NUM_CLONED_FRACTIONS}})
     choose = ALGORITHMS["iqn"].greedy_choice(network, acting, torch.device("cpu"))
     image, floats = torch.randint(0, 256, (70, 1, 64, 64), dtype=torch.uint8), torch.randn(70, 184)
     driver = load_policy(pretrained[1])
