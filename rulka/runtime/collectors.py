@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -287,10 +286,6 @@ class CollectorProcesses(PermittedCollectors):
         for part in self._beside:
             part.start()
         self._supervisor.start(len(self._blocks))
-
-    def wake_by(self, connection: Connection) -> None:
-        """Lets `collect` also end its wait when something comes by a connection, which its caller reads."""
-        self._supervisor.also.append(connection)
 
     @property
     def num_restarts(self) -> int:
