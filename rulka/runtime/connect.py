@@ -247,7 +247,7 @@ def _other_ranks(
 
 
 def saved_of(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Returns what a checkpoint holds of a rank; what all have in common is that of the first one."""
+    """Returns a rank's part of a checkpoint, with the first rank's state for all that they have in common."""
     if rank == 0:
         return dict(state)
     own = state["others"][rank - 1]

@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class HostSpec:
-    """What a host builds; picklable.
+    """Order for a host; picklable.
 
     Attributes:
         run: the part of the run that is this host's; `folder` is replaced by one of its node.
@@ -97,7 +97,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class Report:
-    """What a host has done since the last one, and how it is.
+    """Blocks that a host has since the last report, and how it is.
 
     Attributes:
         filled: blocks, in the order of permissions.
@@ -128,7 +128,7 @@ class HostFailed:
 
 
 def part_of_run(spec: RunSpec, first_collector: int, num_collectors: int, policy_workers: int) -> RunSpec:
-    """Returns what a host has of a run; it builds no learner, and acts on processors."""
+    """Returns a host's part of a run, which has no learner, and acts on processors."""
     train = spec.train.model_copy(update={"num_collectors": num_collectors, "policy_workers": policy_workers})
     return replace(
         spec,

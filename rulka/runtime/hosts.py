@@ -86,7 +86,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class HostShare:
-    """What one host has of a run, whichever node it is on.
+    """Part of a run that one host has, whichever node it is on.
 
     Attributes:
         number: of the host.
@@ -156,12 +156,12 @@ class _Host:
 
     @property
     def is_started(self) -> bool:
-        """Whether there is an actor that should answer."""
+        """True if there is an actor, which should answer."""
         return self.state in ("starting", "working")
 
     @property
     def has_room(self) -> bool:
-        """Whether it may fill another block."""
+        """True if it may fill another block."""
         return self.state == "working" and self.num_held < SLOTS_PER_COLLECTOR * self.share.num_collectors
 
     @property
@@ -244,7 +244,7 @@ class HostCollectors(PermittedCollectors):
         return sum(host.cpu_s + host.latest.cpu_s for host in self.hosts)
 
     def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns what policy workers said of their time since the last call."""
+        """Returns the policy workers' times since the last call."""
         taken, self._inference = self._inference, []
         return taken
 

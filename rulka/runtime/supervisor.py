@@ -44,7 +44,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 Facts = BlockFilled | InferenceTimes | Seen | Taught
-"""What processes say beside that they are alive or about to end."""
+"""Messages of processes, beside those about themselves."""
 
 
 class WorkerCrashError(RuntimeError):
@@ -232,7 +232,7 @@ def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | 
 
 
 class Work(Protocol):
-    """What such a process is there for."""
+    """Work of such a process."""
 
     def run(self) -> None:
         """Works until told to stop; raises EOFError or ConnectionError when the learner is gone."""
