@@ -126,7 +126,7 @@ def down(port: int, say: Callable[[str], None]) -> None:
 
 
 def status(address: str) -> dict[str, Any]:
-    """Returns what there is at an address, as plain JSON.
+    """Returns nodes and CPUs of the cluster at an address, as plain JSON.
 
     Raises:
         ClusterError: if a cluster is there that cannot be joined.

@@ -119,13 +119,12 @@ class RayCluster:
         """Returns how many CPUs of all nodes nobody has taken."""
         return int(self._ray.available_resources().get("CPU", 0.0))
 
-    def start(self, node: Node, num_cpus: int, num_calls: int, kind: type, *arguments: Any) -> Any:
+    def start(self, node: Node, num_cpus: int, kind: type, *arguments: Any) -> Any:
         """Starts an actor on a node and on no other; returns at once.
 
         Args:
             node: where.
             num_cpus: that it takes.
-            num_calls: how many it answers at the same time, each in a thread.
             kind: class of the actor.
             arguments: of its constructor.
         """
@@ -133,7 +132,6 @@ class RayCluster:
 
         actor = self._ray.remote(
             num_cpus=num_cpus,
-            max_concurrency=num_calls,
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.key, soft=False),
@@ -142,7 +140,10 @@ class RayCluster:
         return actor
 
     def call(self, actor: Any, method: str, *arguments: Any) -> Any:
-        """Calls a method of an actor and returns a reference to its answer; a reference as argument is opened there."""
+        """Calls a method and returns a reference to its answer; a reference as argument is opened there.
+
+        An actor answers the calls of one caller one after the other, in their order.
+        """
         return getattr(actor, method).remote(*arguments)
 
     def put(self, content: Any) -> Any:

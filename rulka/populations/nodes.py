@@ -73,7 +73,7 @@ def helped(
     try:
         for node, count in dealt:
             say(f"{count} more process{'es' if count > 1 else ''} on node {node.name}")
-            actor = cluster.start(node, count, 1, NodeProcesses)
+            actor = cluster.start(node, count, NodeProcesses)
             names[cluster.call(actor, "work", command, Path.cwd(), count)] = node.name
         yield
         give_up_s = time.monotonic() + END_GRACE_S

@@ -325,7 +325,7 @@ class CentralInference:
         self._supervisor.replace_dead()
 
     def take_times(self) -> list[InferenceTimes]:
-        """Returns what the processes said of their time since the last call."""
+        """Returns the processes' times since the last call."""
         times, self._times = self._times, []
         return times
 

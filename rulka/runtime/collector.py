@@ -79,7 +79,7 @@ class ActingPolicy(Protocol):
         ...
 
     def answer(self) -> Decision:
-        """Returns what was decided, waiting for it if it must; exploring, as all collecting does."""
+        """Returns the decision, waiting if it must; exploring, as all collecting does."""
         ...
 
     def set_moment(self, moment: Moment) -> None:
@@ -101,7 +101,7 @@ class LocalActor:
         self._decision = self._actor.act(image, floats, explore=True)
 
     def answer(self) -> Decision:
-        """Returns what was decided."""
+        """Returns the decision."""
         return self._decision
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Where the learner gets its experience from: collectors in this process, or in processes of their own.
+"""Sources of experience: collectors in this process, or in processes of their own.
 
 Both give out permission block by block: while fewer environment steps were given out than the learner allows, the
 collector with the fewest blocks under way may fill another. So the limiter needs no lock and no shared counter, and a
@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -103,18 +102,18 @@ class Collectors(ABC):
         return taken
 
     def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns what central inference said of its time since the last call; nothing where there is none."""
+        """Returns the times of central inference since the last call; nothing without it."""
         return []
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Returns what the next blocks depend on; None where races begin anew when a run goes on.
+        """Returns all that the next blocks depend on; None if races begin anew when the run resumes.
 
         Processes fill blocks while a checkpoint is written, so theirs do.
         """
         return None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` returned."""
+        """Resumes from a `state_dict`."""
         raise NotImplementedError
 
 
@@ -156,15 +155,15 @@ class SerialCollectors(Collectors):
         return [Delivery(0, self._block, facts)]
 
     def release(self, delivery: Delivery) -> None:
-        """Has nothing to do: there is one block, and the next call of `collect` fills it."""
+        """Does nothing: there is one block, and the next call of `collect` fills it."""
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Returns the collector and its actor's source of chance."""
+        """Returns the collector and the actor's RNG state."""
         collector = self._collector.state_dict()
         return None if collector is None else {"collector": collector, "actor": self._actor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on, bit for bit."""
+        """Resumes, bit for bit."""
         self._collector.load_state_dict(state["collector"])
         self._actor.load_state_dict(state["actor"])
 
@@ -288,10 +287,6 @@ class CollectorProcesses(PermittedCollectors):
             part.start()
         self._supervisor.start(len(self._blocks))
 
-    def wake_by(self, connection: Connection) -> None:
-        """Lets `collect` also end its wait when something comes by a connection, which its caller reads."""
-        self._supervisor.also.append(connection)
-
     @property
     def num_restarts(self) -> int:
         """How often a process was started again."""
@@ -313,7 +308,7 @@ class CollectorProcesses(PermittedCollectors):
         self._free[delivery.collector].add(delivery.facts.slot)
 
     def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns what central inference said of its time since the last call."""
+        """Returns the times of central inference since the last call."""
         return [] if self._inference is None else self._inference.take_times()
 
     def stop(self) -> None:

@@ -186,13 +186,13 @@ def _on_hosts(
 ) -> Collectors:
     """Starts a host on each node of a Ray cluster, with the collectors of that node.
 
-    A permission is a call of the host, and its answer the block (`rulka.runtime.hosts`, `rulka.runtime.host`):
+    Permissions and weights are calls of the host, whose answers bring the blocks (`rulka.runtime.hosts`):
 
-        +------ process of the stage ------+            +--------- host, an actor of Ray ---------+
-        |                                  |    Ray     |                                         |
-        |  Rank --- HostCollectors ------- fill, load, alive --> Host --- CollectorProcesses      |
-        |                                  <-- answers          |             |  as above         |
-        +----------------------------------+            +-----------------------------------------+
+        +------ process of the stage ------+             +--------- host, an actor of Ray ---------+
+        |                                  |     Ray     |                                         |
+        |  Rank --- HostCollectors ------- permit, load, work --> Host --- CollectorProcesses      |
+        |                                <-- blocks, answers     |             |  as above         |
+        +----------------------------------+             +-----------------------------------------+
     """
     half = _other_half(spec, learner, stack)
     cluster = RayCluster(find_cluster())
@@ -247,7 +247,7 @@ def _other_ranks(
 
 
 def saved_of(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Returns what a checkpoint holds of a rank; what all have in common is that of the first one."""
+    """Returns a rank's part of a checkpoint, with the first rank's state for all that they have in common."""
     if rank == 0:
         return dict(state)
     own = state["others"][rank - 1]

@@ -1,9 +1,8 @@
 """A host: the collectors of one node, and the way of their blocks to a learner on another one.
 
-It is an actor whose methods the learner calls, each call in a thread of its own, and runs the collectors of
-`rulka.runtime.collectors` as the learner's own process would. One thread does all the work, as what it starts ends with
-it: a call hands its order to that thread and waits for the answer. The answer to `fill` is a block, so that a block
-belongs to one permission of one learner, and what nobody waits for any more is lost.
+It is an actor whose methods the learner calls, one after the other, and runs the collectors of
+`rulka.runtime.collectors` as the learner's own process would. No method takes long: `work` looks after the collectors
+and returns their blocks in the order of permissions.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ import os
 import pickle
 import shutil
 import tempfile
-import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -43,7 +39,6 @@ from rulka.runtime.messages import BlockFilled, InferenceTimes
 from rulka.runtime.run_lock import LOCK_FILE, RunInUseError, locked
 from rulka.runtime.shared_memory import LIST_FILE, remove_left_memory
 from rulka.runtime.specs import LearnerShare, RunSpec
-from rulka.runtime.supervisor import HEARTBEAT_S
 from rulka.runtime.weights import NO_VERSION, WeightsLayout, checksum, views
 from rulka.schedule import Moment
 
@@ -53,6 +48,8 @@ CPU_S = 5.0
 """Time between looks at what its processes had on processors, which takes milliseconds."""
 HOSTS_FOLDER = "rulka-hosts"
 """Where hosts note their shared memory: below the folder of temporary files of their machine."""
+WORK_S = 0.2
+"""Longest wait for a block: what is permitted meanwhile waits for so long."""
 INCARNATION_STEP = 1 << 32
 """More than any run is started: hosts of one place have seeds of their own."""
 
@@ -68,7 +65,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class HostSpec:
-    """What a host builds; picklable.
+    """Order for a host; picklable.
 
     Attributes:
         run: the part of the run that is this host's; `folder` is replaced by one of its node.
@@ -99,15 +96,17 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class Alive:
-    """How a host is.
+class Report:
+    """Blocks that a host has since the last report, and how it is.
 
     Attributes:
-        cpu_s: time that it and its collectors had on processors.
+        filled: blocks, in the order of permissions.
+        cpu_s: CPU time of it and its collectors.
         num_restarts: how often it has started one of its processes again.
-        inference: what its policy workers said of their time since the last time.
+        inference: what its policy workers said of their time.
     """
 
+    filled: tuple[Filled, ...] = ()
     cpu_s: float = 0.0
     num_restarts: int = 0
     inference: tuple[InferenceTimes, ...] = ()
@@ -115,7 +114,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class HostFailed:
-    """The answer to all calls of a host that has ended by an error.
+    """The answer to a call at which a host has ended by an error.
 
     Attributes:
         message: what went wrong: of an error that a person can act on, or a traceback.
@@ -129,7 +128,7 @@ class HostFailed:
 
 
 def part_of_run(spec: RunSpec, first_collector: int, num_collectors: int, policy_workers: int) -> RunSpec:
-    """Returns what a host has of a run; it builds no learner, and acts on processors."""
+    """Returns a host's part of a run, which has no learner, and acts on processors."""
     train = spec.train.model_copy(update={"num_collectors": num_collectors, "policy_workers": policy_workers})
     return replace(
         spec,
@@ -196,66 +195,55 @@ def start_processes(spec: HostSpec) -> Collectors:
     return collectors
 
 
-class _Permit(NamedTuple):
-    """Permission for a block.
-
-    Attributes:
-        moment: see `rulka.runtime.messages.Fill`.
-        version: no older weights may drive in it.
-        answer: gets the block.
-    """
-
-    moment: Moment
-    version: int
-    answer: Future[Any]
-
-
-_Order = tuple[Callable[..., None], tuple[Any, ...], "Future[Any]"]
-"""What the working thread calls, with the arguments and the answer of a call."""
-
-
 class Host:
-    """The far side of `rulka.runtime.hosts`; its public methods are called by threads of their own."""
+    """The far side of `rulka.runtime.hosts`. A call at which something goes wrong ends the collectors."""
 
     def __init__(self, place: Place, make_collectors: MakeCollectors = start_processes) -> None:
-        """Prepares; `build` begins to work.
+        """Prepares.
 
         Args:
             place: which host, and how often there was one before.
             make_collectors: builds the collectors.
         """
         self._place, self._make_collectors = place, make_collectors
-        self._lock = threading.Condition()
-        self._orders: deque[_Order] = deque()
-        self._ended_by: HostFailed | None = None
-        ends = cast(tuple[Connection, Connection], multiprocessing.Pipe(duplex=False))
-        self._bell, self._ringer = ends
-        self._has_to_stop = False
-        self._thread: threading.Thread | None = None
+        self._stack = ExitStack()
         self._version = NO_VERSION
-        self._permits: dict[int, _Permit] = {}
-        self._given: deque[_Permit] = deque()
-        self._last: _Permit | None = None
-        self._num_given = 0
+        self._waiting: deque[tuple[Moment, int]] = deque()
+        self._last: Moment | None = None
+        self._early: list[Filled] = []
+        self._num_given = self._num_filled = 0
         self._cpu_s = self._cpu_looked_s = 0.0
 
     def code(self) -> dict[str, str]:
         """Returns the code and versions that run here, see `rulka.provenance.code_version`."""
         return code_version()
 
-    def build(self, spec: bytes) -> dict[str, str] | HostFailed:
+    def pid(self) -> int:
+        """Returns the id of its process."""
+        return os.getpid()
+
+    def build(self, pickled: bytes) -> dict[str, str] | HostFailed:
         """Builds and starts the collectors.
 
         Args:
-            spec: a pickled `HostSpec`, which other code might not understand.
+            pickled: a `HostSpec`, which other code might not understand.
 
         Returns:
             What their blocks hold and which weights they take, see `contract_of`.
         """
-        answer: Future[Any] = Future()
-        self._thread = threading.Thread(target=self._run, args=(pickle.loads(spec), answer), daemon=True)
-        self._thread.start()
-        return answer.result()
+        with self._failing() as failures:
+            torch.set_num_threads(1)
+            spec: HostSpec = pickle.loads(pickled)
+            folder = self._stack.enter_context(_own_folder(spec.name, self._place))
+            num_starts = spec.num_starts + self._place.incarnation * INCARNATION_STEP
+            spec = replace(spec, run=replace(spec.run, folder=folder), num_starts=num_starts)
+            self._collectors = self._make_collectors(spec)
+            self._stack.callback(self._collectors.stop)
+            self._content = bytearray(spec.layout.num_bytes)
+            self._tensors = views(self._content, spec.layout)
+            self._block_steps = spec.run.block.num_env_steps
+            return contract_of(spec.run.block, spec.layout)
+        return failures[0]
 
     def load(self, version: int, crc: int, content: NDArray[np.uint8]) -> str | HostFailed:
         """Publishes a version to the collectors if it is what it says it is.
@@ -268,137 +256,83 @@ class Host:
         Returns:
             What is wrong with it, or nothing.
         """
-        return self._ask(self._load, version, crc, content)
+        with self._failing() as failures:
+            if len(content) != len(self._content):
+                return f"{len(content)} bytes instead of {len(self._content)}"
+            if checksum(version, content.data) != crc:
+                return "its checksum is another one"
+            if version > self._version:
+                self._content[:] = content.data
+                self._version = version
+                self._collectors.publish(version, self._tensors)
+                self._give_out()
+            return ""
+        return failures[0]
 
-    def fill(self, number: int, moment: Moment, version: int) -> Filled | HostFailed:
-        """Has one block filled, the next one in the order of numbers.
+    def permit(self, moment: Moment, version: int) -> HostFailed | None:
+        """Permits one block.
 
         Args:
-            number: of the permission, from 0.
             moment: see `rulka.runtime.messages.Fill`.
             version: no older weights may drive in it.
         """
-        return self._ask(self._permit, number, moment, version)
+        with self._failing() as failures:
+            self._waiting.append((moment, version))
+            self._give_out()
+            return None
+        return failures[0]
 
-    def alive(self) -> Alive | HostFailed:
-        """Returns as soon as the working thread comes by."""
-        return self._ask(self._tell)
-
-    def pid(self) -> int:
-        """Returns the id of its process."""
-        return os.getpid()
+    def work(self) -> Report | HostFailed:
+        """Looks after the collectors, and waits a moment for a block if one is permitted."""
+        with self._failing() as failures:
+            filled = self._filled(WORK_S if self._num_filled < self._num_given else 0.0)
+            if time.monotonic() - self._cpu_looked_s >= CPU_S:
+                self._cpu_looked_s, self._cpu_s = time.monotonic(), _cpu_seconds()
+            inference = tuple(self._collectors.take_inference_times())
+            return Report(tuple(filled), self._cpu_s, self._collectors.num_restarts, inference)
+        return failures[0]
 
     def stop(self) -> None:
         """Ends all that it has started."""
-        with self._lock:
-            self._has_to_stop = True
-        self._ring()
-        if self._thread is not None:
-            self._thread.join()
+        self._stack.close()
 
-    def _ask(self, order: Callable[..., None], *arguments: Any) -> Any:
-        answer: Future[Any] = Future()
-        with self._lock:
-            if self._ended_by is not None:
-                return self._ended_by
-            self._orders.append((order, arguments, answer))
-        self._ring()
-        return answer.result()
-
-    def _ring(self) -> None:
-        with self._lock:
-            self._lock.notify()
-            self._ringer.send_bytes(b"!")
-
-    # The working thread ---------------------------------------------------------------------------------------------
-
-    def _run(self, spec: HostSpec, built: Future[Any]) -> None:
-        """Works until told to stop, and answers everybody who still waits with how it ended."""
-        torch.set_num_threads(1)
-        ended_by = HostFailed("it has stopped", "", is_refusal=False)
+    @contextmanager
+    def _failing(self) -> Iterator[list[HostFailed]]:
+        """Ends the collectors at an error in the block, which is then in the list."""
+        failures: list[HostFailed] = []
         try:
-            with _own_folder(spec.name, self._place) as folder:
-                self._work(replace(spec, run=replace(spec.run, folder=folder)), built)
+            yield failures
         except UserError as error:
-            ended_by = HostFailed(str(error), error.hint, is_refusal=True)
+            failures.append(HostFailed(str(error), error.hint, is_refusal=True))
         except Exception:
-            ended_by = HostFailed(traceback.format_exc(), "", is_refusal=False)
-        with self._lock:
-            self._ended_by = ended_by
-            waiting = [built, *(answer for *_, answer in self._orders)]
-        for answer in (*waiting, *(permit.answer for permit in (*self._permits.values(), *self._given))):
-            if not answer.done():
-                answer.set_result(ended_by)
-
-    def _work(self, spec: HostSpec, built: Future[Any]) -> None:
-        self._content = bytearray(spec.layout.num_bytes)
-        self._tensors = views(self._content, spec.layout)
-        self._block_steps = spec.run.block.num_env_steps
-        spec = replace(spec, num_starts=spec.num_starts + self._place.incarnation * INCARNATION_STEP)
-        self._collectors = self._make_collectors(spec)
-        if isinstance(self._collectors, CollectorProcesses):
-            self._collectors.wake_by(self._bell)
-        try:
-            built.set_result(contract_of(spec.run.block, spec.layout))
-            while not self._has_to_stop:
-                self._obey()
-                self._give_out()
-                self._hand_on(HEARTBEAT_S if self._given else 0.0)
-                if not self._given:
-                    with self._lock:
-                        self._lock.wait_for(lambda: self._orders or self._has_to_stop, HEARTBEAT_S)
-        finally:
-            self._collectors.stop()
-
-    def _obey(self) -> None:
-        while self._bell.poll():
-            self._bell.recv_bytes()
-        while self._orders:
-            order, arguments, answer = self._orders[0]  # until it is done, so that no call waits for ever
-            order(answer, *arguments)
-            self._orders.popleft()
-
-    def _load(self, answer: Future[Any], version: int, crc: int, content: NDArray[np.uint8]) -> None:
-        wrong = ""
-        if len(content) != len(self._content):
-            wrong = f"{len(content)} bytes instead of {len(self._content)}"
-        elif checksum(version, content.data) != crc:
-            wrong = "its checksum is another one"
-        elif version > self._version:
-            self._content[:] = content.data
-            self._version = version
-            self._collectors.publish(version, self._tensors)
-        answer.set_result(wrong)
-
-    def _permit(self, answer: Future[Any], number: int, moment: Moment, version: int) -> None:
-        self._permits[number] = _Permit(moment, version, answer)
-
-    def _tell(self, answer: Future[Any]) -> None:
-        now_s = time.monotonic()
-        if now_s - self._cpu_looked_s >= CPU_S:
-            self._cpu_looked_s, self._cpu_s = now_s, _cpu_seconds()
-        inference = tuple(self._collectors.take_inference_times())
-        answer.set_result(Alive(self._cpu_s, self._collectors.num_restarts, inference))
+            failures.append(HostFailed(traceback.format_exc(), "", is_refusal=False))
+        if failures:
+            self.stop()
 
     def _give_out(self) -> None:
-        """Permits blocks in the order of the permissions, once there are weights that may drive in them."""
-        while (permit := self._permits.get(self._num_given)) and permit.version <= self._version:
-            del self._permits[self._num_given]
+        """Hands permissions to the collectors, in their order, once there are weights that may drive in them."""
+        while self._waiting and self._waiting[0][1] <= self._version:
+            self._last, _ = self._waiting.popleft()
             self._num_given += 1
-            self._given.append(permit)
-            self._last = permit
-            self._hand_on(0.0)
+            self._early += self._collect(0.0)
 
-    def _hand_on(self, timeout_s: float) -> None:
-        """Lets collectors have what is permitted, and answers with what they have filled."""
+    def _filled(self, timeout_s: float) -> list[Filled]:
+        filled, self._early = self._early, []
+        return filled + self._collect(0.0 if filled else timeout_s)
+
+    def _collect(self, timeout_s: float) -> list[Filled]:
+        """Lets collectors have what is permitted, and returns copies of what they have filled."""
         if self._last is None:
-            return
-        moment, allowed = self._last.moment, self._num_given * self._block_steps
-        elsewhere = moment.env_steps - (allowed - self._block_steps)
-        for delivery in self._collectors.collect(allowed, timeout_s, moment.share, elsewhere):
+            return []
+        allowed = self._num_given * self._block_steps
+        elsewhere = self._last.env_steps - (allowed - self._block_steps)
+        filled = []
+        for delivery in self._collectors.collect(allowed, timeout_s, self._last.share, elsewhere):
             arrays = {name: getattr(delivery.block, name).copy() for name in delivery.block.spec.layout()}
             self._collectors.release(delivery)
-            self._given.popleft().answer.set_result(Filled(delivery.collector, delivery.facts, arrays))
+            filled.append(Filled(delivery.collector, delivery.facts, arrays))
+        self._num_filled += len(filled)
+        return filled
 
 
 @contextmanager

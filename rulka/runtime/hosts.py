@@ -4,9 +4,9 @@ The credit is that of `rulka.runtime.collectors`: a block may be begun while few
 than the learner allows, and a collector has at most `SLOTS_PER_COLLECTOR` blocks between permission and release,
 wherever they are. So what lies in Ray's memory is bounded for each host and in all.
 
-A permission is a call of `Host.fill`, and its answer the block. A host that ends or does not answer for too long is
-started again on its node as another incarnation; what an earlier one still answers is not listened to. One whose node
-is gone waits for another node, and the run goes on with the others.
+A permission is a call of `Host.permit`, and the answers to `Host.work` bring the blocks. A host that ends or does not
+answer for too long is started again on its node as another incarnation; what an earlier one still answers is not
+listened to. One whose node is gone waits for another node, and the run goes on with the others.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import pickle
 import time
 import uuid
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from rulka.params import TrainParams
 from rulka.processes import REBUILDING_WINDOW_S, STOP_GRACE_S, RestartBudget
 from rulka.provenance import code_version
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, Delivery, Permission, PermittedCollectors
-from rulka.runtime.host import Alive, Filled, Host, HostFailed, HostSpec, Place, contract_of, part_of_run
+from rulka.runtime.host import Host, HostFailed, HostSpec, Place, Report, contract_of, part_of_run
 from rulka.runtime.messages import InferenceTimes
 from rulka.runtime.other_half import OtherHalfProcess
 from rulka.runtime.shared_memory import note_memory, remove_left_memory
@@ -50,8 +51,6 @@ LOOK_S = 5.0
 """How often is looked for nodes."""
 GRACE_S = 4.0 * STOP_GRACE_S
 """How long a host may take to end when it is asked to: it ends its collectors before."""
-CALLS_BESIDE = 4
-"""Calls of a host at the same time, beside those that wait for blocks."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class HostShare:
-    """What one host has of a run, whichever node it is on.
+    """Part of a run that one host has, whichever node it is on.
 
     Attributes:
         number: of the host.
@@ -115,12 +114,12 @@ class _Host:
         actor: of Ray.
         waiting: what becomes of the answers to its calls, by reference.
         heard_s: when it last answered, or was started, on the monotonic clock.
-        asked_s: when it was last asked how it is.
+        asked_s: when it was last told to work.
+        is_at_work: that call has not been answered.
         activity: the method that was called last.
-        num_under_way: permissions whose blocks have not come.
+        under_way: permissions whose blocks have not come.
         num_held: permissions whose blocks have not been released.
-        num_given: permissions that this incarnation has had.
-        num_ever: permissions that all of them have had.
+        num_given: permissions that it has ever had.
         sent: version that was sent last and not answered; `NO_VERSION` for none.
         loaded: version that it has.
         num_resent: how often in a row a version was wrong.
@@ -138,15 +137,15 @@ class _Host:
     waiting: dict[Any, Callable[[Any], None]] = field(default_factory=dict)
     heard_s: float = 0.0
     asked_s: float = 0.0
+    is_at_work: bool = False
     activity: str = ""
-    num_under_way: int = 0
+    under_way: deque[Permission] = field(default_factory=deque)
     num_held: int = 0
     num_given: int = 0
-    num_ever: int = 0
     sent: int = NO_VERSION
     loaded: int = NO_VERSION
     num_resent: int = 0
-    latest: Alive = field(default_factory=Alive)
+    latest: Report = field(default_factory=Report)
     cpu_s: float = 0.0
     num_inner: int = 0
 
@@ -157,18 +156,18 @@ class _Host:
 
     @property
     def is_started(self) -> bool:
-        """Whether there is an actor that should answer."""
+        """True if there is an actor, which should answer."""
         return self.state in ("starting", "working")
 
     @property
     def has_room(self) -> bool:
-        """Whether it may fill another block."""
+        """True if it may fill another block."""
         return self.state == "working" and self.num_held < SLOTS_PER_COLLECTOR * self.share.num_collectors
 
     @property
     def load(self) -> tuple[float, float]:
         """How many blocks each of its collectors has under way, and has ever had."""
-        return self.num_under_way / self.share.num_collectors, self.num_ever / self.share.num_collectors
+        return len(self.under_way) / self.share.num_collectors, self.num_given / self.share.num_collectors
 
 
 class HostCollectors(PermittedCollectors):
@@ -245,7 +244,7 @@ class HostCollectors(PermittedCollectors):
         return sum(host.cpu_s + host.latest.cpu_s for host in self.hosts)
 
     def take_inference_times(self) -> list[InferenceTimes]:
-        """Returns what policy workers said of their time since the last call."""
+        """Returns the policy workers' times since the last call."""
         taken, self._inference = self._inference, []
         return taken
 
@@ -284,11 +283,10 @@ class HostCollectors(PermittedCollectors):
 
     def _launch(self, host: _Host) -> None:
         host.state, host.heard_s = "starting", time.monotonic()
-        host.num_under_way = host.num_given = host.num_resent = 0
-        host.sent = host.loaded = NO_VERSION
-        num_calls = SLOTS_PER_COLLECTOR * host.share.num_collectors + CALLS_BESIDE
+        host.under_way.clear()
+        host.sent, host.loaded, host.num_resent, host.is_at_work = NO_VERSION, NO_VERSION, 0, False
         place = Place(host.share.number, host.incarnation)
-        host.actor = self._cluster.start(host.node, host.share.num_collectors, num_calls, Host, place)
+        host.actor = self._cluster.start(host.node, host.share.num_collectors, Host, place)
         self._call(host, partial(self._meet, host), "code")
 
     def _call(self, host: _Host, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
@@ -321,9 +319,10 @@ class HostCollectors(PermittedCollectors):
             WorkerCrashError: if a host ended by an error of its own, or is lost too often.
         """
         for host in self.hosts:
-            if host.state == "working" and time.monotonic() - host.asked_s > HEARTBEAT_S:
-                host.asked_s = time.monotonic()
-                self._call(host, partial(self._note, host), "alive")
+            is_due = host.under_way or time.monotonic() - host.asked_s > HEARTBEAT_S
+            if host.state == "working" and is_due and not host.is_at_work:
+                host.is_at_work, host.asked_s = True, time.monotonic()
+                self._call(host, partial(self._take_report, host), "work")
         owners = {reference: host for host in self.hosts for reference in host.waiting}
         lost: dict[int, tuple[_Host, ActorLostError]] = {}
         for reference in self._cluster.wait(list(owners), timeout_s):
@@ -346,9 +345,13 @@ class HostCollectors(PermittedCollectors):
                 self._lose(host, f"is gone: {error}", is_unplaced=error.is_unplaced)
         self._look_after()
 
-    def _note(self, host: _Host, answer: Alive) -> None:
-        host.latest = answer
-        self._inference += answer.inference
+    def _take_report(self, host: _Host, report: Report) -> None:
+        host.is_at_work, host.latest = False, replace(report, filled=())
+        self._inference += report.inference
+        for filled in report.filled:
+            collector = host.share.first_collector + filled.collector
+            delivery = Delivery(collector, self._block(filled.arrays), filled.facts)
+            host.under_way.popleft().delivery = delivery
 
     def _look_after(self) -> None:
         """Starts hosts again that are lost, where there is a node for them."""
@@ -393,7 +396,7 @@ class HostCollectors(PermittedCollectors):
         host.waiting.clear()
         host.state = state
         host.cpu_s, host.num_inner = host.cpu_s + host.latest.cpu_s, host.num_inner + host.latest.num_restarts
-        host.latest = Alive()
+        host.latest = Report()
         host.num_held -= self._take_back(host.share.number)
 
     def _lose(self, host: _Host, reason: str, *, is_unplaced: bool = False) -> None:
@@ -458,16 +461,10 @@ class HostCollectors(PermittedCollectors):
             return None
         host = min(able, key=lambda each: each.load)
         permission = Permission(host.share.number)
-        take = partial(self._take_filled, host, permission)
-        self._call(host, take, "fill", host.num_given, moment, self._newest[0])
-        host.num_given, host.num_ever = host.num_given + 1, host.num_ever + 1
-        host.num_under_way, host.num_held = host.num_under_way + 1, host.num_held + 1
+        host.under_way.append(permission)
+        host.num_given, host.num_held = host.num_given + 1, host.num_held + 1
+        self._call(host, _nothing, "permit", moment, self._newest[0])
         return permission
-
-    def _take_filled(self, host: _Host, permission: Permission, filled: Filled) -> None:
-        host.num_under_way -= 1
-        collector = host.share.first_collector + filled.collector
-        permission.delivery = Delivery(collector, self._block(filled.arrays), filled.facts)
 
     def _block(self, arrays: Mapping[str, Any]) -> ExperienceBlock:
         """Lays a block over arrays that came; they are what was agreed, or nothing is learned from them."""
@@ -478,6 +475,10 @@ class HostCollectors(PermittedCollectors):
                 message = f"{name!r} of a block that came is {found.dtype} {found.shape}, agreed was {shape}"
                 raise WorkerCrashError(message)
         return ExperienceBlock(spec, **arrays)
+
+
+def _nothing(answer: None) -> None:
+    """Takes the answer to a permission."""
 
 
 def _difference(what: str, found: Mapping[str, str], expected: Mapping[str, str]) -> str:

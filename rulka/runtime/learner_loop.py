@@ -70,7 +70,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run leaves.
+    """Result of a finished run.
 
     Attributes:
         best: the chosen weights, with the result of their last greedy races.
@@ -95,7 +95,7 @@ class Checks(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Where a run writes, beside what is a rank's own."""
+    """Files of a run, beside those of each rank."""
 
     metrics: MetricsLog
     checkpoints: Checkpoints
@@ -249,7 +249,7 @@ class LearnerLoop:
         return self.state.env_steps - env_steps_before
 
     def _turns(self) -> list[Turn]:
-        """Returns what each rank may take now; one that has enough to learn does not make the others wait for more."""
+        """Returns each rank's turn; one that has enough to learn does not make the others wait for more."""
         most, share = [self.spec.train.max_env_steps], self._budget_share()
         if self._size > 1:
             most = permitted(most[0], self.spec.block.num_env_steps, self._standings)

@@ -1,4 +1,4 @@
-"""What a running training leaves for people who watch it; where its cars are is a small file that is always whole."""
+"""Files of a running training for people who watch it. The cars' places are in a small one, replaced as a whole."""
 
 from __future__ import annotations
 

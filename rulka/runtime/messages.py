@@ -1,4 +1,4 @@
-"""What processes of a run say to each other: small frozen objects through pipes, one for each process.
+"""Messages between the processes of a run: small frozen objects through pipes, one pipe a process.
 
 Bulk data never travels here: frames and floats lie in `shared_blocks`, weights in `weights`.
 """

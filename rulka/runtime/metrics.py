@@ -1,4 +1,4 @@
-"""What a run measures of itself: results of races, and shares of time."""
+"""Metrics of a run: results of races, and shares of time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rulka.runtime.messages import BlockFilled, CollectorTimes, InferenceTimes, 
 
 NUM_RECENT_RACES = 200
 Activity = Literal["waiting", "inserting", "updating", "publishing", "checking", "saving", "reporting"]
-"""What the process of the learner does; in serial mode its collector drives while it waits."""
+"""Activities of the learner's process; in serial mode its collector drives while it waits."""
 SPREAD = {"grad_norm"}
 QUANTILES = {"median": 0.5, "d9": 0.9, "max": 1.0}
 _COLLECTOR_ACTIVITIES = [field.name.removesuffix("_s") for field in fields(CollectorTimes)]
@@ -162,7 +162,7 @@ class TimeShares:
         self._num_samples += num_samples
 
     def take(self) -> tuple[dict[str, float | None], dict[str, float]]:
-        """Returns what happened since the last call, None where there is nothing to average, and starts anew.
+        """Returns the metrics since the last call, None where there is nothing to average, and starts anew.
 
         Returns:
             The learner's shares of the wall clock and the collectors' shares of their own time, all of them together;

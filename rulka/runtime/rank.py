@@ -33,7 +33,7 @@ class DivergedError(UserError):
 
 @dataclass(frozen=True)
 class Turn:
-    """What a learner may take in from its collectors now, and permit them.
+    """One turn of a learner: how much it may take in, and permit its collectors.
 
     Attributes:
         most_env_steps: as many its collectors may have begun in all, however many more it would allow.
@@ -84,7 +84,7 @@ class TakenBlock:
 
 @dataclass(frozen=True)
 class Taken:
-    """What came of a turn.
+    """Result of a turn.
 
     Attributes:
         blocks: that it has taken in.

@@ -143,7 +143,7 @@ class _Refused:
 
 @dataclass(frozen=True)
 class _Start:
-    """What the process of a further rank begins with; picklable.
+    """Arguments of the process of a further rank; picklable.
 
     Attributes:
         runs: what each further rank has of the run, that of rank 1 first.

@@ -1,4 +1,4 @@
-"""What a run is made of: picklable factories, so that every process builds its own parts."""
+"""Specifications of a run: picklable factories, so that every process builds its own parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rulka.params import TrainParams
 from rulka.runtime.collector import CarBatch
 
 RANKS_FOLDER = "ranks"
-"""What is a further learner's own, in the folder of a run: `1`, `2` and so on."""
+"""Folders of the further learners, in that of a run: `1`, `2` and so on."""
 
 
 class MakeCars(Protocol):
@@ -44,7 +44,7 @@ class MakeActor(Protocol):
 
 @dataclass(frozen=True)
 class LearnerShare:
-    """What a learner, or one of several, is built by.
+    """Which learner to build: the only one, or one of several.
 
     Attributes:
         num_learners: how many there are.
@@ -116,15 +116,15 @@ class RunSpec:
 
     @property
     def collecting_actor(self) -> MakeActor:
-        """What builds the actor of collectors and policy workers."""
+        """Builds the actor of collectors and policy workers."""
         return self.make_collecting_actor or self.make_actor
 
     def cars_of(self, collector: int) -> MakeCars:
-        """Returns what builds the environment of a collector, by its number in all of the run."""
+        """Returns the factory of a collector's environment, by its number in all of the run."""
         return self.make_cars if self.make_collector_cars is None else self.make_collector_cars(collector)
 
     def of_rank(self, rank: int, precision: Precision | None = None) -> RunSpec:
-        """Returns what one of several learners has of the run: a share, a folder and a device of its own.
+        """Returns the part of one of several learners: a share, a folder and a device of its own.
 
         Args:
             rank: which one.

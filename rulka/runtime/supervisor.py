@@ -44,7 +44,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 Facts = BlockFilled | InferenceTimes | Seen | Taught
-"""What processes say beside that they are alive or about to end."""
+"""Messages of processes, beside those about themselves."""
 
 
 class WorkerCrashError(RuntimeError):
@@ -83,7 +83,6 @@ class Supervisor:
 
     Attributes:
         num_restarts: how often a process was started again.
-        also: further connections that end the wait of `receive`; who has put one here reads what comes there.
     """
 
     def __init__(
@@ -107,7 +106,6 @@ class Supervisor:
         self._on_restart, self._silence_limit_s = on_restart, silence_limit_s
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
-        self.also: list[Connection] = []
         self.num_restarts = 0
 
     def start(self, num_workers: int) -> None:
@@ -125,7 +123,7 @@ class Supervisor:
 
     def receive(self, timeout_s: float) -> list[tuple[int, Facts]]:
         """Waits until something is heard or the time is over, and returns what was said, with who said it."""
-        ready = wait([*self.also, *(worker.connection for worker in self._workers)], timeout_s)
+        ready = wait([worker.connection for worker in self._workers], timeout_s)
         said: list[tuple[int, Facts]] = []
         for worker in self._workers:
             if worker.connection in ready:
@@ -234,7 +232,7 @@ def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | 
 
 
 class Work(Protocol):
-    """What such a process is there for."""
+    """Work of such a process."""
 
     def run(self) -> None:
         """Works until told to stop; raises EOFError or ConnectionError when the learner is gone."""

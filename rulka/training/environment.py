@@ -235,7 +235,7 @@ def _check(facts: EnvironmentFacts, params: Params) -> None:
 
 
 def _identity(environment: str, params: Params) -> dict[str, Any]:
-    """Returns what decides how a run goes: environment, parameters and code."""
+    """Returns all that decides how a run goes: environment, parameters and code."""
     algorithm = params.train.algorithm
     names = ("observation", "encoder", "network", "train", algorithm)
     code = [file for package in (rulka, models) for file in sorted(Path(package.__path__[0]).rglob("*.py"))]
@@ -350,7 +350,7 @@ def _block_spec(spec: AgentSpec, params: Params, num_cars: int) -> BlockSpec:
 
 
 def _training(outcome: Outcome) -> dict[str, Any]:
-    """Returns what a report needs to say honestly what was done."""
+    """Returns facts of the training for reports."""
     state = outcome.state
     return {
         "env_steps": state.env_steps,

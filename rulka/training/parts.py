@@ -89,13 +89,13 @@ def build_learner(
 
 
 def share_of_agent(spec: AgentSpec, share: LearnerShare) -> AgentSpec:
-    """Returns what one of several learners goes by; the only one goes by all."""
+    """Returns the spec of one of several learners, with its share of batch and buffer sizes; the only one has all."""
     settings = spec.settings.share_of_learner(share.num_learners)
     return replace(spec, settings=settings, precision=share.precision or spec.precision)
 
 
 def collecting_actor(spec: AgentSpec, train: TrainParams) -> MakeActor:
-    """Returns what builds the actors of collectors and policy workers of an agent."""
+    """Returns the factory of the actors of collectors and policy workers."""
     return partial(make_actor, replace(spec, acting_precision=train.acting_precision))
 
 

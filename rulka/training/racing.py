@@ -98,7 +98,7 @@ class TrainInputError(UserError):
 
 @dataclass(frozen=True)
 class Folders:
-    """Where training reads and writes.
+    """Folders that training reads and writes.
 
     Attributes:
         agent_init: `data/agent_init`.
@@ -195,7 +195,7 @@ class AgentRun:
         save_artifact(self.final_dir, self._trained(initial, outcome))
 
     def spec(self) -> RunSpec:
-        """Returns what the run is made of, for who races its weights.
+        """Returns the specification of the run, for whoever races its weights.
 
         Raises:
             UserError: if the initial agent is damaged or does not fit the parameters.
@@ -213,7 +213,7 @@ class AgentRun:
         note_delivery(self.folder)
 
     def _is_trained(self) -> bool:
-        """Whether there is a trained agent; a damaged one is removed and said to be."""
+        """True if there is a trained agent; a damaged one is removed, with a warning."""
         if not self.final_dir.exists():
             return False
         try:
@@ -288,7 +288,7 @@ class AgentRun:
         return files
 
     def _make_cars(self) -> dict[str, Any]:
-        """Returns what builds environments, as `RunSpec` takes it."""
+        """Returns the factories of environments, by their names in `RunSpec`."""
         settings, train = self._race_settings(), self._sections.train
         files = self._lay_tracks()
         # Other nodes have no files of this run.
@@ -354,7 +354,7 @@ class AgentRun:
         )
 
     def _training(self, outcome: Outcome) -> dict[str, Any]:
-        """Returns what a report needs to say honestly what was done."""
+        """Returns facts of the training for reports."""
         train = self._sections.train
         return {
             "env_steps": outcome.state.env_steps,
@@ -375,12 +375,12 @@ class AgentRun:
 
 
 def _in_turn(make_cars: Sequence[MakeCars], collector: int) -> MakeCars:
-    """Returns what builds the environment of a collector, of some that collectors have in turn."""
+    """Returns the factory of a collector's environment, of some that collectors have in turn."""
     return make_cars[collector % len(make_cars)]
 
 
 def _in_game(make_cars: Callable[..., CarBatch], first: GameLink, collector: int) -> MakeCars:
-    """Returns what connects a collector to a game of its own."""
+    """Returns the factory that connects a collector to a game of its own."""
     return partial(make_cars, first.instance(collector))
 
 

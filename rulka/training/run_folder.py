@@ -50,12 +50,12 @@ def note_delivery(folder: Path) -> None:
 
 
 def is_delivered(folder: Path) -> bool:
-    """Whether the trained agent of a run has become the stage's output."""
+    """True if the trained agent of a run has become the stage's output."""
     return (folder / DELIVERY_FILE).exists()
 
 
 def is_recorded(folder: Path) -> bool:
-    """Whether DVC has recorded the output that a run became.
+    """True if DVC has recorded the output that a run became.
 
     DVC writes its record when the stage has ended. As long as it still says what it said when the output was put in
     place, DVC or the machine was stopped before that, and would run the stage again.

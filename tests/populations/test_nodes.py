@@ -32,7 +32,7 @@ class Nodes:
     def nodes(self) -> Sequence[Node]:
         return self.there
 
-    def start(self, node: Node, num_cpus: int, num_calls: int, kind: type, *arguments: Any) -> Any:
+    def start(self, node: Node, num_cpus: int, kind: type, *arguments: Any) -> Any:
         return kind(*arguments) if node in self.there else None
 
     def call(self, actor: Any, method: str, *arguments: Any) -> Future[Any]:

@@ -1,4 +1,4 @@
-"""A cluster in this process: nodes that are only named, and hosts whose calls are threads.
+"""A cluster in this process: nodes that are only named, and hosts with a thread each.
 
 Blocks are filled by a collector of fakes in the thread of its host, weights are copied; what a test wants to go wrong
 it does to the cluster: nodes that go, hosts that die, fall silent, are cut off and come back, calls that are spoilt.
@@ -6,10 +6,9 @@ it does to the cluster: nodes that go, hosts that die, fall silent, are cut off 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_any
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,10 +18,9 @@ import numpy as np
 
 from rulka.cluster.ray_cluster import ActorLostError, Node
 from rulka.runtime.collectors import Collectors, SerialCollectors
-from rulka.runtime.host import Filled, Host, HostFailed, HostSpec, Place
+from rulka.runtime.host import Host, HostFailed, HostSpec, Place, Report
 from rulka.runtime.hosts import HostCollectors
-from rulka.schedule import Moment
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 STORE_BYTES = 1 << 30
 
@@ -50,17 +48,17 @@ def until_all_work(collectors: HostCollectors) -> None:
 class HostHere(Host):
     """A host whose blocks come as Ray's: read-only."""
 
-    def fill(self, number: int, moment: Moment, version: int) -> Filled | HostFailed:
-        answer = super().fill(number, moment, version)
-        if isinstance(answer, Filled):
-            for array in answer.arrays.values():
+    def work(self) -> Report | HostFailed:
+        report = super().work()
+        if isinstance(report, Report):
+            for array in [array for filled in report.filled for array in filled.arrays.values()]:
                 array.flags.writeable = False
-        return answer
+        return report
 
 
 @dataclass(eq=False)
 class Actor:
-    """A host, and the answers that its calls will have."""
+    """A host that answers one call after the other, and the answers that its calls will have."""
 
     host: HostHere
     place: Place
@@ -69,6 +67,11 @@ class Actor:
     lost_by: ActorLostError | None = None
     answers: list[Future[Any]] = field(default_factory=list)
     unheard: list[tuple[Future[Any], Any]] = field(default_factory=list)
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    def stop(self) -> None:
+        """Ends the host, after the call that it answers now."""
+        self.thread.submit(self.host.stop).result(PATIENCE_S)
 
 
 class ClusterHere:
@@ -103,7 +106,7 @@ class ClusterHere:
     def num_free_cpus(self) -> int:
         return sum(node.num_cpus for node in self.there) - self.taken_cpus
 
-    def start(self, node: Node, num_cpus: int, num_calls: int, kind: type, *arguments: Any) -> Actor:
+    def start(self, node: Node, num_cpus: int, kind: type, *arguments: Any) -> Actor:
         (place,) = arguments
         self.started.append((place, node.key))
         actor = Actor(HostHere(place, self._make_collectors), place, node)
@@ -121,12 +124,12 @@ class ClusterHere:
             answer.set_exception(actor.lost_by)
             return answer
         given = self.spoil(actor.place, method, arguments)
-        threading.Thread(target=self._answer, args=(actor, answer, method, given), daemon=True).start()
+        actor.thread.submit(self._answer, actor, answer, method, given)
         return answer
 
     def _answer(self, actor: Actor, answer: Future[Any], method: str, given: tuple[Any, ...]) -> None:
         said = getattr(actor.host, method)(*given)
-        if actor.is_cut_off:
+        if actor.is_cut_off and (actor.unheard or (isinstance(said, Report) and said.filled)):
             actor.unheard.append((answer, said))
             return
         with suppress(InvalidStateError):  # it was killed just now
@@ -150,7 +153,7 @@ class ClusterHere:
         if actor.is_cut_off:
             self._cut_off.append(actor)
         elif actor in self.actors:
-            actor.host.stop()
+            actor.stop()
         if actor in self.actors:
             self.actors.remove(actor)
 
@@ -158,7 +161,7 @@ class ClusterHere:
         for actor in list(self.actors):
             self.end(actor)
         for actor in self._cut_off:
-            actor.host.stop()
+            actor.stop()
         self.is_closed = True
 
     # What a test does -----------------------------------------------------------------------------------------------
@@ -171,10 +174,10 @@ class ClusterHere:
         for answer in actor.answers:
             with suppress(InvalidStateError):
                 answer.set_exception(actor.lost_by)
-        actor.host.stop()
+        actor.stop()
 
     def cut_off(self, number: int) -> None:
-        """Lets a host work on, while nothing comes from it."""
+        """Lets a host work on, while nothing comes from it, from its next block on."""
         self.actor_of(number).is_cut_off = True
 
     def bring_back(self) -> int:
@@ -182,7 +185,7 @@ class ClusterHere:
         unheard = [said for actor in self._cut_off for said in actor.unheard]
         for answer, said in unheard:
             answer.set_result(said)
-        return sum(isinstance(said, Filled) for _, said in unheard)
+        return sum(len(said.filled) for _, said in unheard if isinstance(said, Report))
 
     def remove(self, key: str) -> None:
         """Takes a node away, with all that is on it."""

@@ -23,7 +23,7 @@ from rulka.runtime import connect as connecting
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.runtime.collectors import SLOTS_PER_COLLECTOR, Collectors
 from rulka.runtime.connect import connect, train_run
-from rulka.runtime.host import Filled, HostSpec, Place
+from rulka.runtime.host import HostSpec, Place
 from rulka.runtime.hosts import (
     ClusterTooSmallError,
     HostCollectors,
@@ -151,10 +151,10 @@ def test_the_order_of_permission_is_the_order_of_learning(begin: Begin) -> None:
 
     def note(actor: Any, method: str, *arguments: Any) -> Any:
         reference = call(actor, method, *arguments)
-        if method == "fill":
-            moments.append(arguments[1].env_steps)
-            if actor.place.number == 0:
-                slow.append(reference)
+        if method == "permit":
+            moments.append(arguments[0].env_steps)
+        if method == "work" and actor.place.number == 0:
+            slow.append(reference)
         return reference
 
     def wait_longer(references: Any, timeout_s: float) -> Any:
@@ -222,7 +222,7 @@ def test_a_host_that_is_cut_off_and_comes_back_is_not_heard(begin: Begin, caplog
     run.learn(10)
     actor = run.cluster.actor_of(0)
     run.cluster.cut_off(0)
-    run.until(lambda: any(isinstance(said, Filled) for _, said in actor.unheard))
+    run.until(lambda: bool(actor.unheard))
     run.has_been_silent(0)
     run.until(lambda: run.collectors.num_restarts == 1)
     assert f"host 0 on node node-0 said nothing for {PATIENCE_S:.0f} s after it was asked to" in caplog.text
@@ -398,10 +398,11 @@ def test_without_any_node_the_run_waits_and_then_ends_with_a_checkpoint(
 
     def remove_all(_place: Place, method: str, answer: Any) -> Any:
         nonlocal num_blocks
-        num_blocks += method == "fill"
-        if num_blocks == 5 and method == "fill":
-            cluster.remove("n0")
-            cluster.remove("n1")
+        if method == "work":
+            num_blocks += len(answer.filled)
+            if num_blocks >= 5:
+                cluster.remove("n0")
+                cluster.remove("n1")
         return answer
 
     monkeypatch.setattr(connecting, "HostCollectors", collectors)
@@ -448,9 +449,9 @@ def test_a_whole_training_has_the_samples_that_it_would_have_had(
 
     def kill_once(place: Place, method: str, answer: Any) -> Any:
         nonlocal num_blocks
-        if place == Place(1, 0) and method == "fill":
-            num_blocks += 1
-            if num_blocks == 5:
+        if place == Place(1, 0) and method == "work":
+            num_blocks += len(answer.filled)
+            if num_blocks >= 5:
                 cluster.kill(1)
         return answer
 
