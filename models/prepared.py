@@ -155,18 +155,18 @@ def _session(network: Torso, head: ActingHead, scales: Scales) -> Any:
     rows = graph.quantised(head.hidden[0], graph.activated(rows, LEAKY_SLOPE))
     seen = graph.quantised(head.hidden[0], graph.float_head(network))
     rows = graph.node("Concat", graph.node("Flatten", rows), seen, axis=1)
-    factors = None if head.factors is None else graph.constant(head.factors.detach())
-    if head.factors is not None and head.factors.dim() == 2:
-        rows = graph.node("Mul", graph.node("Unsqueeze", rows, graph.constant(np.array([1]))), str(factors))
-        rows = graph.node("Reshape", rows, graph.constant(np.array([-1, head.factors.shape[1]])))
+    factors, is_of_state = head.factors, head.factors is not None and head.factors.dim() == 2
+    if factors is not None and is_of_state:  # [N, D] to rows of each fraction, [N T, D]
+        rows = graph.node("Unsqueeze", rows, graph.constant(np.array([1])))
+        rows = graph.reshaped(graph.node("Mul", rows, graph.constant(factors)), -1, network.num_state)
     for index, layer in enumerate(head.hidden):
         rows = graph.linear(layer, graph.quantised(layer, rows))
         rows = graph.activated(rows, head.slope, is_last=index + 1 == len(head.hidden))
-    if head.factors is not None and head.factors.dim() == 2:
-        shape = graph.constant(np.array([-1, len(head.factors), head.hidden[-1].out_features]))
-        rows = graph.node("ReduceMean", graph.node("Reshape", rows, shape), graph.constant(np.array([1])), keepdims=0)
+    if factors is not None and is_of_state:
+        rows = graph.reshaped(rows, -1, len(factors), head.output.in_features)
+        rows = graph.node("ReduceMean", rows, graph.constant(np.array([1])), keepdims=0)
     elif factors is not None:
-        rows = graph.node("Mul", rows, factors)
+        rows = graph.node("Mul", rows, graph.constant(factors))
     outputs = graph.linear(head.output, rows)
     return graph.session((1, inputs.height, inputs.width), len(network.float_mean), outputs, head.output.out_features)
 
@@ -192,6 +192,9 @@ class _Graph:
         name = f"{kind}_{len(self._nodes)}"
         self._nodes.append(onnx.helper.make_node(kind, list(inputs), [name], **settings))
         return name
+
+    def reshaped(self, rows: str, *shape: int) -> str:
+        return self.node("Reshape", rows, self.constant(np.array(shape)))
 
     def first_convolution(self, layer: nn.Conv2d) -> str:
         """Adds the one that sees the input "image", whose normalisation, (p - 128) / 128, is part of it."""
