@@ -20,9 +20,7 @@ from rulka.params import (
     TrainParams,
 )
 
-ALIKE = RandomisationParams(
-    friction=0.0, camera_m=0.0, camera_deg=0.0, light_gain=0.0, light_offset=0.0, pixel_noise=0.0
-)
+ALIKE = RandomisationParams()
 """Races that do not differ."""
 
 

@@ -1,7 +1,7 @@
 """What users may tell the environments: keywords, which become the one `RaceSettings`, and the options of `reset`.
 
 A keyword left out is taken from the reference parameters that come with the package (`reference_params`), so that
-`gymnasium.make("rulka/Race-v0")` works anywhere; there are no defaults in code.
+`gymnasium.make("rulka/Race-v0")` works anywhere.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def read_settings(
 def _plain(name: str, value: Any) -> Any:
     """Returns the value of a keyword, a plain number in the place of NumPy's."""
     if name == "randomisation" and isinstance(value, Mapping):
-        return ALIKE.model_dump() | dict(value)  # what is left out does not vary
+        return dict(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
