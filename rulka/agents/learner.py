@@ -19,7 +19,7 @@ from models.torso import Torso
 from rulka.agents.precision import Precision, autocast, faster_precision
 from rulka.agents.ranks import ALONE, Ranks, seed_of_rank
 from rulka.agents.spec import AgentError, AgentSpec, SettingsT
-from rulka.buffers.experience import Experience, ExperienceBlock
+from rulka.buffers.experience import Experience, ExperienceBlock, PreferencePairs
 from rulka.device import CPU, Generators, state_on_host, weights_on_host
 from rulka.params import ByPartParams
 from rulka.schedule import Moment
@@ -109,6 +109,15 @@ class Learner(ABC, Generic[SettingsT, NetworkT]):
             AgentError: if the algorithm has no use for them, or they show something else than the agent sees.
         """
         message = f"{self._spec.algorithm} cannot learn from {len(blocks)} blocks of demonstrations; clone them instead"
+        raise AgentError(message)
+
+    def insert_pairs(self, pairs: PreferencePairs) -> None:
+        """Takes all preferences to learn from; copies nothing.
+
+        Raises:
+            AgentError: if the algorithm has no use for them.
+        """
+        message = f"{self._spec.algorithm} cannot learn from {len(pairs.pairs)} pairs of races"
         raise AgentError(message)
 
     def join(self, ranks: Ranks) -> None:

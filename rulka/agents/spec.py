@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from models.encoders.config import EncoderConfig
 from rulka.actions import ActionSpace, Choices
 from rulka.agents.precision import ActingPrecision, Precision
-from rulka.agents.ranks import Ranks
-from rulka.buffers.experience import ExperienceBlock, PreferencePairs
+from rulka.buffers.experience import ExperienceBlock
 from rulka.errors import UserError
 from rulka.observation import Normalisation
 from rulka.params import Algorithm, AlgorithmParams, NetworkParams, ObservationParams
@@ -141,34 +140,6 @@ class Actor(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a `state_dict`."""
-        ...
-
-
-@runtime_checkable
-class LearnsInRanks(Protocol):
-    """A learner that can learn as one with others, each from experience of its own, all making the same updates.
-
-    Attributes:
-        OWN_STATE: the names in its `state_dict` of what may differ between ranks; everything else is the same for all.
-    """
-
-    OWN_STATE: ClassVar[tuple[str, ...]]
-
-    def join(self, ranks: Ranks) -> None:
-        """Learns with others from now on, drawing random numbers of its own; before any experience is inserted."""
-        ...
-
-    def is_ready(self) -> bool:
-        """Whether `update` would learn now; several update when all of them would."""
-        ...
-
-
-@runtime_checkable
-class LearnsFromPairs(Protocol):
-    """A learner that takes pairs of stretches of races, of which one is preferred."""
-
-    def insert_pairs(self, pairs: PreferencePairs) -> None:
-        """Takes all pairs to learn from; copies nothing."""
         ...
 
 

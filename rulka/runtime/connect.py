@@ -40,7 +40,7 @@ from rulka.agents.learner import Learner
 from rulka.agents.precision import Precision
 from rulka.agents.quantisation import make_quantiser
 from rulka.agents.ranks import ALONE, Ranks
-from rulka.agents.spec import LearnsInHalves, LearnsInRanks
+from rulka.agents.spec import LearnsInHalves
 from rulka.buffers.experience import Experience
 from rulka.cluster.ray_cluster import RayCluster
 from rulka.cluster.settings import find_cluster
@@ -126,7 +126,6 @@ def build_rank(spec: RunSpec, state: Mapping[str, Any] | None, num_starts: int, 
     saved = None if state is None else saved_of(state, spec.rank)
     learner = spec.make_learner()
     if ranks.size > 1:
-        assert isinstance(learner, LearnsInRanks)
         learner.join(ranks)
     experience = ExperienceFiles(spec.folder, num_starts)
     if saved:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from rulka.agents.learner import Learner
 from rulka.agents.quantisation import Quantiser
-from rulka.agents.spec import LearnsInRanks
 from rulka.device import weights_on_host
 from rulka.errors import UserError
 from rulka.runtime.collectors import Collectors
@@ -207,7 +206,6 @@ class Rank:
         with self.spending("saving"):
             learner = self.learner.state_dict()
             if self._spec.rank > 0:
-                assert isinstance(self.learner, LearnsInRanks)
                 learner = {name: value for name, value in learner.items() if name in self.learner.OWN_STATE}
             return {
                 "learner": learner,

@@ -13,7 +13,7 @@ import torch
 from rulka.actions import ActionTable
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.learner import Learner
-from rulka.agents.spec import AgentSpec, LearnsFromPairs
+from rulka.agents.spec import AgentSpec
 from rulka.artifacts import Artifact
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, PreferencePairs
 from rulka.cluster.settings import ClusterError, find_cluster
@@ -83,7 +83,6 @@ def build_learner(
     if demonstrations:
         learner.insert_demonstrations(demonstrations)
     if pairs is not None:
-        assert isinstance(learner, LearnsFromPairs)
         learner.insert_pairs(pairs)
     return learner
 
