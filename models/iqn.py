@@ -83,17 +83,20 @@ class IqnNetwork(Torso):
         self._is_noisy = sizes.noisy_sigma > 0.0
         self.guide: Guide | None = None
 
-    def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
+    def forward(self, image: Tensor, floats: Tensor, tau: Tensor, *, is_encoded: bool = False) -> Quantiles:
         """Maps raw observations and fractions to returns.
 
         Args:
             image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
+            is_encoded: `image` holds features.
         """
-        return Quantiles(self._values(self.state(image, floats), tau), tau)
+        return Quantiles(self._values(self.state(image, floats, is_encoded=is_encoded), tau), tau)
 
-    def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+    def of_action(
+        self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor, *, is_encoded: bool = False
+    ) -> Tensor:
         """Return distribution of one action for each observation, all that learning takes.
 
         Args:
@@ -101,11 +104,12 @@ class IqnNetwork(Torso):
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
             action: [B] int64.
+            is_encoded: `image` holds features.
 
         Returns:
             [B, T] float32, the part of `forward(...).value` that belongs to the actions.
         """
-        state = self.state(image, floats)
+        state = self.state(image, floats, is_encoded=is_encoded)
         if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:
             index = action[:, None, None].expand(-1, tau.shape[-1], 1)
             return self._values(state, tau).gather(2, index)[:, :, 0]
@@ -119,23 +123,27 @@ class IqnNetwork(Torso):
         with torch.autocast(state.device.type, enabled=False):  # as in `models.layers.output`
             return (units.float() * weight) @ factors.float().T + bias[:, None]
 
-    def advantages(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+    def advantages(self, image: Tensor, floats: Tensor, tau: Tensor, *, is_encoded: bool = False) -> Tensor:
         """Mean advantage of every action, all that choosing one takes; the value head is never run.
 
         Args:
             image: [B, L, H, W] uint8; or features [B, E] that `encode` made of them.
             floats: [B, F] float32, raw.
             tau: [T] fractions, the same for all rows, see `fixed_fractions`.
+            is_encoded: `image` holds features.
 
         Returns:
             [B, A] float32; differs from the mean Q-values by one number for each row.
         """
-        return self.advantages_by(self.acting_factors(tau), image, floats)
+        return self._advantages(self.acting_factors(tau), self.state(image, floats, is_encoded=is_encoded))
 
     def advantages_by(self, factors: Tensor, image: Tensor, floats: Tensor) -> Tensor:
-        """The same by `acting_factors`, which change with the weights alone."""
+        """The same of images by `acting_factors`, which change with the weights alone."""
+        return self._advantages(factors, self.state(image, floats))
+
+    def _advantages(self, factors: Tensor, state: Tensor) -> Tensor:
         # The output layer is linear: the mean over fractions may be taken before it.
-        return output(self.output_layers()[0], self._advantage_units(factors, image, floats))
+        return output(self.output_layers()[0], self._advantage_units(factors, state))
 
     def acting_factors(self, tau: Tensor) -> Tensor:
         """Returns factors [T, D] of the state; or those of the advantage head's units, meaned over fractions [T]."""
@@ -172,9 +180,8 @@ class IqnNetwork(Torso):
         """Returns the value head and the advantage head, in the order of their hidden units and factors."""
         return self.value_head, self.advantage_head
 
-    def _advantage_units(self, factors: Tensor, image: Tensor, floats: Tensor) -> Tensor:
+    def _advantage_units(self, factors: Tensor, state: Tensor) -> Tensor:
         """Hidden units [B, G / 2] of the advantage head, meaned over fractions."""
-        state = self.state(image, floats)
         if self.embedding_at == "hidden":
             return _hidden(self.advantage_head, state) * factors
         return _hidden(self.advantage_head, state[:, None, :] * factors).mean(dim=1)
@@ -213,7 +220,7 @@ class ClonedIqn(IqnNetwork):
 
     def hidden(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Maps image features [B, E] and raw floats [B, F] to hidden units [B, G / 2], meaned over fractions."""
-        hidden = self._advantage_units(self.acting_factors(self.tau), encoded, floats)
+        hidden = self._advantage_units(self.acting_factors(self.tau), self.join(encoded, floats))
         return functional.dropout(hidden, self.dropout) if self.training and self.dropout else hidden
 
     def read_out(self, hidden: Tensor) -> Tensor:

@@ -127,9 +127,9 @@ class Torso(nn.Module):
         features = self.encoder.tokens(seen) if self._takes_tokens else self.encoder(seen)
         return features.reshape(len(image), self.num_encoded)
 
-    def state(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Maps raw images [B, L, H, W] uint8, or what `encode` made of them [B, E], and raw floats [B, F] to [B, D]."""
-        return self.join(image if image.is_floating_point() else self.encode(image), floats)
+    def state(self, image: Tensor, floats: Tensor, *, is_encoded: bool = False) -> Tensor:
+        """Maps images [B, L, H, W] uint8, or if `is_encoded` their features [B, E], and raw floats [B, F] to [B, D]."""
+        return self.join(image if is_encoded else self.encode(image), floats)
 
     def join(self, encoded: Tensor, floats: Tensor) -> Tensor:
         """Joins image features [B, E] and raw floats [B, F] to the state [B, D]."""

@@ -55,11 +55,13 @@ class Sample(NamedTuple):
         batch: [B] all of them.
         row: [own] int64 rows of the ring.
         clock: [own] int64 decisions since the mini-race of each began.
+        is_encoded: the batch holds image features in the place of images.
     """
 
     batch: Batch
     row: Tensor
     clock: Tensor
+    is_encoded: bool = False
 
 
 class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
@@ -70,12 +72,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         target: its slow copy.
     """
 
-    OWN_STATE: ClassVar[tuple[str, ...]] = (
-        *OffPolicyLearner.OWN_STATE,
-        "num_learned",
-        "num_start_steps",
-        "num_reset_samples",
-    )
+    OWN_STATE: ClassVar[tuple[str, ...]] = (*OffPolicyLearner.OWN_STATE, "num_learned", "num_reset_samples")
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int = 0, device: torch.device = CPU) -> None:
         super().__init__(spec, fresh_network(spec, seed).to(device), PARTS, seed, device)
@@ -108,7 +105,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._num_learned = self._num_reset_samples = 0
         self._self_loss = FIRST_SELF_LOSS
         self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
-        self._latest: Batch | None = None
+        self._latest: Sample | None = None
         self.precision = self._chosen_precision(params.batch_size)
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
@@ -170,7 +167,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             shown, _ = self._place_in_mini_races(self.replay.draw_demonstrations(num_shown))
             batch = Batch(*(torch.cat(columns) for columns in zip(batch, shown, strict=True)))
         self._num_learned += len(drawn.row)
-        return Sample(batch, drawn.row, clock)
+        return Sample(batch, drawn.row, clock, self.replay.has_features)
 
     def _place_in_mini_races(self, drawn: Drawn) -> tuple[Batch, Tensor]:
         """Lays a mini-race at random over each transition; returns the batch and the clocks [B], in main memory."""
@@ -240,7 +237,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         tau = self._draw_fractions()
         target_bs, target_tau = self._targets(batch)
         with autocast(self.precision, self._device):
-            quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
+            quantile_bt = self._predicted(batch, tau)
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
         # Even a perfect prediction has a loss where the target is wide: its loss against itself measures how much.
         self_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
@@ -259,7 +256,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._move_target()
         error_b = (quantile_bt.detach().mean(dim=1) - target_bs.mean(dim=1)).abs()
         self._note_errors(sample, error_b)
-        self._latest = batch
+        self._latest = sample
         means.add(
             loss=loss_b.mean(),
             weighted_loss=(loss_b * weight_b).mean(),
@@ -276,7 +273,8 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         if params is None or not len(batch.action[shown]):
             return 0.0
         with autocast(self.precision, self._device):
-            value = self.network.advantages(batch.image[shown], batch.floats[shown], self._tau_choosing)
+            seen = batch.image[shown], batch.floats[shown]
+            value = self.network.advantages(*seen, self._tau_choosing, is_encoded=sample.is_encoded)
         loss = margin_loss(value, batch.action[shown], params.margin)
         means.add(margin_loss=loss.mean())
         return params.weight * loss.sum()
@@ -284,9 +282,14 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
     def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns sampled returns [B, S] of the transitions, and their fractions [B, S] or [S]."""
         tau = self._draw_fractions()
-        networks = Networks(self.network, self.target)
+        networks = Networks(self.network, self.target, self.replay.has_features)
         with autocast(self.precision, self._device):
             return sampled_returns(networks, batch, tau, self._tau_choosing, self._params), tau
+
+    def _predicted(self, batch: Batch, tau: Tensor) -> Tensor:
+        """Returns the online network's quantiles [B, T] of the actions taken."""
+        seen, is_encoded = (batch.image, batch.floats), self.replay.has_features
+        return quantiles_of(self.network, *seen, tau, batch.action, is_encoded=is_encoded)
 
     def _draw_fractions(self) -> Tensor:
         """Returns fractions [B, T]; or [T] for the whole batch where only embedding them depends on rows."""
@@ -333,7 +336,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         tau = self._draw_fractions()
         target_bs, _ = self._targets(batch)
         with autocast(self.precision, self._device):
-            quantile_bt = quantiles_of(self.network, batch.image, batch.floats, tau, batch.action)
+            quantile_bt = self._predicted(batch, tau)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
 
     # What else a learner does -----------------------------------------------------------------------------------------
@@ -343,7 +346,8 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         if self._latest is None:
             return {}
         shape, sampler = self._spec.choices.decision_shape, self.replay.sampler
-        values = inspect_values(self.network, self._latest.image, self._latest.floats, self._tau_choosing, shape)
+        seen, is_encoded = (self._latest.batch.image, self._latest.batch.floats), self._latest.is_encoded
+        values = inspect_values(self.network, *seen, self._tau_choosing, shape, is_encoded=is_encoded)
         priorities = np.zeros(0) if sampler is None else sampler.priorities.measured
         return super().inspect() | values | inspect_priorities(priorities)
 
@@ -370,8 +374,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
     def _typical_outputs(self, image: Tensor, floats: Tensor) -> Tensor:
         tau = self._tau_choosing if self.network.embedding_at == "hidden" else self._tau_choosing.expand(len(image), -1)
-        places = self._spec.choices.decision_shape
-        action = torch.zeros(len(image), *places, dtype=torch.int64, device=self._device)
+        action = torch.zeros(len(image), *self._spec.choices.decision_shape, dtype=torch.int64, device=self._device)
         return quantiles_of(self.network, image, floats, tau, action)
 
 
@@ -421,10 +424,11 @@ def mini_race_returns(found: Transitions, clock: NDArray[np.int64], gamma: float
 
 
 class Networks(NamedTuple):
-    """The network that learns and its slow copy."""
+    """The network that learns and its slow copy, and whether they see features in the place of images."""
 
     online: IqnNetwork
     target: IqnNetwork
+    is_encoded: bool = False
 
 
 @torch.no_grad()
@@ -440,21 +444,23 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
             Munchausen the softmax over the target network's values, and otherwise each quantile its own best action.
     """
     following = batch.next_image, batch.next_floats
-    chunk_shape = tuple(batch.action.shape[1:])
+    chunk_shape, is_encoded = tuple(batch.action.shape[1:]), networks.is_encoded
     reward = batch.reward
     if params.munchausen is not None:
         alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
-        advantage = by_place(networks.target.advantages(batch.image, batch.floats, tau_choosing), chunk_shape)
+        advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing, is_encoded=is_encoded)
+        advantage = by_place(advantage, chunk_shape)
         reward = reward + munchausen_bonus(advantage, batch.action, alpha, temperature, floor)
-        next_value = chunk_soft_value(networks.target(*following, tau).value, chunk_shape, temperature)
+        value_bta = networks.target(*following, tau, is_encoded=is_encoded).value
+        next_value = chunk_soft_value(value_bta, chunk_shape, temperature)
     elif params.use_double_dqn:
-        advantage = networks.online.advantages(*following, tau_choosing)
+        advantage = networks.online.advantages(*following, tau_choosing, is_encoded=is_encoded)
         if networks.online.guide is not None and batch.next_guide.shape[1]:
             advantage = networks.online.guide.limit(advantage, batch.next_guide)
         action = by_place(advantage, chunk_shape).argmax(dim=-1)
-        next_value = quantiles_of(networks.target, *following, tau, action)
+        next_value = quantiles_of(networks.target, *following, tau, action, is_encoded=is_encoded)
     else:
-        value_bta = networks.target(*following, tau).value
+        value_bta = networks.target(*following, tau, is_encoded=is_encoded).value
         next_value = chunk_values(value_bta, *chunk_shape).best() if chunk_shape else value_bta.amax(dim=2)
     return reward[:, None] + batch.discount[:, None] * next_value
 
@@ -520,11 +526,14 @@ def chunk_values(value: Tensor, num_places: int) -> ChunkValues:
     return ChunkValues(state, places - places.mean(dim=3, keepdim=True))
 
 
-def quantiles_of(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+def quantiles_of(
+    network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor, *, is_encoded: bool = False
+) -> Tensor:
     """Returns quantiles [B, T] of one action [B], or chunk [B, K], for each observation; tau is [B, T] or [T]."""
     if action.dim() > 1:
-        return chunk_values(network(image, floats, tau).value, action.shape[1]).of(action)
-    return network.of_action(image, floats, tau, action)
+        value_bta = network(image, floats, tau, is_encoded=is_encoded).value
+        return chunk_values(value_bta, action.shape[1]).of(action)
+    return network.of_action(image, floats, tau, action, is_encoded=is_encoded)
 
 
 def chunk_soft_value(value_bta: Tensor, chunk_shape: tuple[int, ...], temperature: float) -> Tensor:

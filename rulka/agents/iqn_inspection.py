@@ -23,7 +23,13 @@ _QUANTILES = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98
 
 @torch.no_grad()
 def inspect_values(
-    network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tensor, chunk_shape: tuple[int, ...]
+    network: IqnNetwork,
+    image: Tensor,
+    floats: Tensor,
+    tau: Tensor,
+    chunk_shape: tuple[int, ...],
+    *,
+    is_encoded: bool = False,
 ) -> dict[str, float]:
     """Returns how far apart the quantiles of each action lie, and by how much the best decision leads the second best.
 
@@ -36,11 +42,12 @@ def inspect_values(
         floats: [B, F] float32, raw.
         tau: [T] fractions.
         chunk_shape: of a decision; none for one action, [K] for chunks, whose quantiles are named by place and action.
+        is_encoded: `image` holds features.
     """
     was_training = network.training
     network.eval()  # spectral norms must not move on
     rows = slice(0, MAX_ROWS)
-    value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1)).value
+    value_bta = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1), is_encoded=is_encoded).value
     network.train(was_training)
     best = by_place(value_bta.mean(dim=1), chunk_shape).topk(2, dim=-1).values
     lead = best[..., 0] - best[..., 1]

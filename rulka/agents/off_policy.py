@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ class OffPolicyLearner(Learner[SettingsT, NetworkT]):
     Attributes:
         replay: the experience; what derives from this class makes it.
     """
+
+    OWN_STATE: ClassVar[tuple[str, ...]] = (*Learner.OWN_STATE, "num_start_steps")
 
     replay: Replay
 

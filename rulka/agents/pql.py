@@ -164,7 +164,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         for _ in range(params.critic_updates_per_version):
             self._learn_critics(self._draw(), means)
             while self._other is None and policy.num_updates < self._num_policy_updates_due(self.num_critic_updates):
-                policy.learn(*self.replay.draw_states(params.batch_size), moment, means)
+                policy.learn(self.replay, moment, means)
         self._average.move()
         self.version += 1
         if self._other is not None:
@@ -177,7 +177,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         with autocast(self.precision, self._device):
             target = self._target(batch)
             with torch.set_grad_enabled(is_warm):  # before that the cloned policy goes on seeing what it has seen
-                state = self.network.state(batch.image, batch.floats)
+                state = self.network.state(batch.image, batch.floats, is_encoded=self.replay.has_features)
             rated = self._decisions.rate_taken(self.critics, state, batch.action)
         loss = self._returns.loss(rated, target).mean()
         self._optimizer.zero_grad(set_to_none=True)
@@ -200,9 +200,12 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
         """Returns the target [B, Z] of both critics: slow ones rate what the policy would do next."""
-        seen = batch.next_image, batch.next_floats
-        outputs = self.network.read_out(self.network.trunk(self.network.state(*seen)))
-        rated = self._decisions.rate(self._slow_critics, self._slow_network.state(*seen), outputs)
+        state, slow_state = (
+            network.state(batch.next_image, batch.next_floats, is_encoded=self.replay.has_features)
+            for network in (self.network, self._slow_network)
+        )
+        outputs = self.network.read_out(self.network.trunk(state))
+        rated = self._decisions.rate(self._slow_critics, slow_state, outputs)
         return self._returns.target(rated.numbers, rated.probability, batch.reward, batch.discount)
 
     @torch.no_grad()
@@ -332,12 +335,13 @@ class PolicyHalf:
         """Sets the learning rates of a moment of the run."""
         self._rates.apply(self.optimizer, self._params.policy_learning_rate.at(moment), moment)
 
-    def learn(self, image: Tensor, floats: Tensor, moment: Moment, means: MetricMeans) -> None:
-        """Makes one gradient step from images [B, L, H, W], or features [B, E], and floats [B, F]."""
+    def learn(self, replay: Replay, moment: Moment, means: MetricMeans) -> None:
+        """Makes one gradient step from states of a ring."""
+        image, floats = replay.draw_states(self._params.batch_size)
         self.num_updates += 1
         with autocast(self._precision, self._device):
             with torch.no_grad():
-                state = self._network.state(image, floats)
+                state = self._network.state(image, floats, is_encoded=replay.has_features)
             outputs = self._network.read_out(self._network.trunk(state))
             rated = self._decisions.rate(self._critics, state, outputs)
         value = (rated.probability * self._returns.mean(rated.numbers[0])).sum(dim=1).mean()
@@ -444,7 +448,7 @@ class PolicyElsewhere:
         self._keep_features_while_frozen()
         self._half.set_rates(moment)
         means = MetricMeans()
-        self._half.learn(*self._replay.draw_states(self._params.batch_size), moment, means)
+        self._half.learn(self._replay, moment, means)
         return {name: value for name, value in means.result().items() if name != "gradient_steps"}
 
     def tensors(self) -> dict[str, Tensor]:

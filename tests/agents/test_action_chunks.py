@@ -68,10 +68,10 @@ class Outputs:
     def __init__(self, value: torch.Tensor, mean: torch.Tensor) -> None:
         self._value, self._mean = value, mean
 
-    def __call__(self, *_args: object) -> SimpleNamespace:
+    def __call__(self, *_args: object, **_named: object) -> SimpleNamespace:
         return SimpleNamespace(value=self._value)
 
-    def advantages(self, *_args: object) -> torch.Tensor:
+    def advantages(self, *_args: object, **_named: object) -> torch.Tensor:
         return self._mean
 
 

@@ -95,7 +95,7 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
     while learner.update() is None:
         learner.insert(races.drive(actor), 0, 0)
     assert float(learner.network.guide.floor) == 1.0
-    batch = learner._latest
+    batch = learner._latest.batch
     torch.testing.assert_close(batch.next_guide.exp(), torch.tensor([0.2, 0.5, 0.3]).expand(len(batch.reward), -1))
     targets, tau = learner._targets(batch)
     with torch.no_grad():

@@ -121,7 +121,7 @@ def test_a_frozen_encoder_sees_each_image_once_and_every_image_again_when_it_lea
 
     while learner.update() is None:
         insert()
-    ring, batch = learner.replay.ring, learner._latest
+    ring, batch = learner.replay.ring, learner._latest.batch
     with torch.no_grad():
         images = torch.from_numpy(ring.arrays.image[: ring.num_blocks]).view(-1, 1, 34, 34)
         every = learner.network.encode(images)
@@ -133,7 +133,7 @@ def test_a_frozen_encoder_sees_each_image_once_and_every_image_again_when_it_lea
     while learner.num_env_steps < 600:
         insert()
     learner.update()
-    assert learner._latest.image.dtype == torch.uint8
+    assert learner._latest.batch.image.dtype == torch.uint8
     assert not torch.equal(weights(learner.network)["encoder.layers.0.weight"], before["encoder.layers.0.weight"])
 
 
@@ -274,7 +274,7 @@ def test_prioritised_batches_carry_importance_and_demonstrations_do_not(lab, ste
         metrics = learner.update()
     assert metrics is not None
     assert 0.1 < metrics["importance"] < 1.0
-    weight = learner._latest.weight
+    weight = learner._latest.batch.weight
     assert (weight[24:] == 1).all()
     assert float(weight[:24].max()) == 1.0
     check_sums(learner.replay.sampler.priorities.tree)

@@ -113,7 +113,7 @@ def test_values_of_single_actions_and_of_features_are_those_of_images(embedding_
     value = network(image, floats, tau).value
     expected = value.gather(2, action[:, None, None].expand(-1, 4, 1))[:, :, 0]
     torch.testing.assert_close(network.of_action(image, floats, tau, action), expected)
-    torch.testing.assert_close(network.of_action(network.encode(image), floats, tau, action), expected)
+    torch.testing.assert_close(network.of_action(network.encode(image), floats, tau, action, is_encoded=True), expected)
 
 
 @pytest.mark.parametrize("embedding_at", ["state", "hidden"])

@@ -341,7 +341,7 @@ def test_learning_of_iqn_is_the_part_of_all_its_values(embedding_at: EmbeddingPl
             rtol, atol = (0.03, 0.03) if is_cast else (1e-4, 1e-5)
             torch.testing.assert_close(body.of_action(image, floats, TAU, action), value, rtol=rtol, atol=atol)
             torch.testing.assert_close(
-                body.of_action(body.encode(image), floats, TAU, action), value, rtol=rtol, atol=atol
+                body.of_action(body.encode(image), floats, TAU, action, is_encoded=True), value, rtol=rtol, atol=atol
             )
 
 
