@@ -61,7 +61,7 @@ class NaiveIqn:
         with torch.no_grad():
             choice = values(self.network, batch.next_image, batch.next_floats, tau_choosing).mean(dim=1).argmax(dim=1)
             following = values(self.target, batch.next_image, batch.next_floats, target_tau)[rows, :, choice]
-            target = batch.reward[:, None] + batch.discount[:, None] * following
+            target = batch.n_step_return[:, None] + batch.bootstrap_discount[:, None] * following
             own_loss = quantile_huber(target, target_tau, target, kappa)
             weight, self.self_loss = self_loss_weights(own_loss, self.self_loss, self._params.self_loss_clamp_ratio)
         quantile = values(self.network, batch.image, batch.floats, tau)[rows, :, batch.action]

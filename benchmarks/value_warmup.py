@@ -145,7 +145,7 @@ def _row(seed: int, env_steps: int, result: CheckResult, updates: list[dict[str,
 def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
     """Returns by the number of decisions and by the ridge how much of the variance of unseen returns is explained."""
     spec, block, params = setting.agent(), new_block(setting.block), setting.params.ppo
-    discount, trace_decay = params.gamma.at(Moment(0)), params.gae_lambda.at(Moment(0))
+    discount, gae_lambda = params.gamma.at(Moment(0)), params.gae_lambda.at(Moment(0))
     network = build_learner(spec, setting.initial, 1, []).network
     assert isinstance(network, ActorCritic)
     actor = LocalActor(make_actor(spec, 1))
@@ -169,7 +169,7 @@ def measure_fits(setting: Setting) -> dict[str, dict[str, float]]:
         scores = found[f"{segment.action.numel():,}"] = {}
         for ridge in FIT_RIDGES:
             solved = solve_linear_value(
-                features, segment.shaped_reward(discount), segment.endings, discount, trace_decay, ridge
+                features, segment.shaped_reward(discount), segment.endings, discount, gae_lambda, ridge
             )
             value = (unseen @ solved.weight + solved.bias).float()
             scores[str(ridge)] = explained_variance(value, returns[is_known])

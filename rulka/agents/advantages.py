@@ -38,7 +38,7 @@ class Advantages(NamedTuple):
 
 
 def estimate_advantages(
-    reward: Tensor, value: Tensor, endings: Endings, discount: float, trace_decay: float
+    reward: Tensor, value: Tensor, endings: Endings, discount: float, gae_lambda: float
 ) -> Advantages:
     """Estimates how much better every action was than the policy's average.
 
@@ -48,7 +48,7 @@ def estimate_advantages(
             race, the next row still belongs to that race: it is its last observation.
         endings: how each decision ended.
         discount: gamma in [0, 1].
-        trace_decay: lambda in [0, 1]; 0 looks one step ahead, 1 sums all rewards.
+        gae_lambda: lambda in [0, 1]; 0 looks one step ahead, 1 sums all rewards.
 
     Returns:
         Advantages, and the returns (advantage + value) that values should predict.
@@ -59,7 +59,7 @@ def estimate_advantages(
     advantage = torch.zeros_like(error)
     carried = torch.zeros_like(error[0])
     for step in range(len(error) - 1, -1, -1):
-        carried = error[step] + discount * trace_decay * torch.where(is_last[step], 0.0, carried)
+        carried = error[step] + discount * gae_lambda * torch.where(is_last[step], 0.0, carried)
         carried = torch.where(endings.is_reset[step], 0.0, carried)
         advantage[step] = carried
     return Advantages(advantage, advantage + value[:-1])
@@ -94,7 +94,7 @@ def solve_linear_value(
     reward: Tensor,
     endings: Endings,
     discount: float,
-    trace_decay: float,
+    gae_lambda: float,
     ridge: float,
     total: Callable[[Tensor], Tensor] | None = None,
 ) -> LinearValue:
@@ -108,7 +108,7 @@ def solve_linear_value(
         reward: [T, N] for each decision.
         endings: how each decision ended; at least one is no reset.
         discount: gamma in [0, 1].
-        trace_decay: lambda in [0, 1].
+        gae_lambda: lambda in [0, 1].
         ridge: pull of the weights toward 0, as a share of the mean variance of the features; not negative.
         total: adds tensors up over all that solve for one value, each from decisions of its own; None: there is one.
     """
@@ -126,9 +126,9 @@ def solve_linear_value(
         # The column of ones is the bias: with the means out of the others, the ridge does not bend it.
         column = torch.cat([centred, torch.ones_like(centred[..., :1])], dim=2)
         here = column[:-1][~flags.is_reset]
-        matrix += here.T @ (here - _returns_of(column, flags, discount, trace_decay))
+        matrix += here.T @ (here - _returns_of(column, flags, discount, gae_lambda))
         nothing = torch.zeros(column.shape[:2], dtype=torch.float64)
-        returns = estimate_advantages(reward[:, cars].double(), nothing, flags, discount, trace_decay).returns
+        returns = estimate_advantages(reward[:, cars].double(), nothing, flags, discount, gae_lambda).returns
         paid += here.T @ returns[~flags.is_reset]
         squares += here.square().sum(dim=0)
     if total is not None:
@@ -140,7 +140,7 @@ def solve_linear_value(
     return LinearValue(solution[:-1], solution[-1] - solution[:-1] @ mean)
 
 
-def _returns_of(column: Tensor, endings: Endings, discount: float, trace_decay: float) -> Tensor:
+def _returns_of(column: Tensor, endings: Endings, discount: float, gae_lambda: float) -> Tensor:
     """Returns [M, C]: the returns where each column [T + 1, N, C] were the value, and nothing were paid.
 
     Returns are affine in the value, so these and those of the rewards alone say what any linear value predicts.
@@ -148,5 +148,5 @@ def _returns_of(column: Tensor, endings: Endings, discount: float, trace_decay: 
     num_rows, num_cars, num_columns = column.shape
     each = Endings(*(flag.repeat_interleave(num_columns, dim=1) for flag in endings))
     unpaid = torch.zeros(num_rows - 1, num_cars * num_columns, dtype=column.dtype)
-    returns = estimate_advantages(unpaid, column.flatten(1), each, discount, trace_decay).returns
+    returns = estimate_advantages(unpaid, column.flatten(1), each, discount, gae_lambda).returns
     return returns.unflatten(1, (num_cars, num_columns))[~endings.is_reset]

@@ -62,8 +62,8 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
     def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
         if self._is_warming_up():
             # Targets sum up all rewards of a block, and so do the returns that the solution agrees with.
-            return _facts([self._experienced(segment, self._solve_value(segment, trace_decay=1.0))])
-        return _facts([self._learn_from(part, means) for part in self._batches(segment)])
+            return _facts([self._experienced(segment, self._solve_value(segment, gae_lambda=1.0))])
+        return _facts([self._gradient_step(part, means) for part in self._batches(segment)])
 
     def _batches(self, segment: Segment) -> Iterator[Segment]:
         """Yields the whole rows of some cars at a time, each once, about `batch_size` decisions."""
@@ -74,7 +74,7 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
             if fewest(int((~part.is_reset).sum()), self._ranks):  # or the step has nothing to be made from, on a rank
                 yield part
 
-    def _learn_from(self, part: Segment, means: MetricMeans) -> Experienced:
+    def _gradient_step(self, part: Segment, means: MetricMeans) -> Experienced:
         """Makes one gradient step, and returns what it was made from."""
         params, distribution, now = self._params, self._distribution, self.moment
         with autocast(self.precision, self._device):

@@ -155,21 +155,21 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         """Draws a batch: own transitions, by priority if they have any, and a share of demonstrations."""
         params, sampler = self._params, self.replay.sampler
         share = params.demonstration_share.at(self.moment) if self.replay.has_demonstrations() else 0.0
-        num_shown = round(params.batch_size * share)
+        num_demonstrations = round(params.batch_size * share)
         if sampler is not None and params.prioritised is not None:
             sampler.beta = params.prioritised.beta.at(self.moment)
-        drawn = self.replay.draw(params.batch_size - num_shown)
-        batch, clock = self._place_in_mini_races(drawn)
+        drawn = self.replay.draw(params.batch_size - num_demonstrations)
+        batch, clock = self._batch_in_mini_races(drawn)
         if self._ranks.size > 1 and sampler is not None:
             # Importance is relative to the largest of the batch, which is that of all ranks.
             batch.weight.mul_(sampler.largest_importance / self._ranks.largest(sampler.largest_importance))
-        if num_shown:
-            shown, _ = self._place_in_mini_races(self.replay.draw_demonstrations(num_shown))
-            batch = Batch(*(torch.cat(columns) for columns in zip(batch, shown, strict=True)))
+        if num_demonstrations:
+            demonstrations, _ = self._batch_in_mini_races(self.replay.draw_demonstrations(num_demonstrations))
+            batch = Batch(*(torch.cat(columns) for columns in zip(batch, demonstrations, strict=True)))
         self._num_learned += len(drawn.row)
         return Sample(batch, drawn.row, clock, self.replay.has_features)
 
-    def _place_in_mini_races(self, drawn: Drawn) -> tuple[Batch, Tensor]:
+    def _batch_in_mini_races(self, drawn: Drawn) -> tuple[Batch, Tensor]:
         """Lays a mini-race at random over each transition; returns the batch and the clocks [B], in main memory."""
         uniform = torch.rand(len(drawn.row), generator=self._generators.host, dtype=torch.float64)
         clock = draw_clocks(uniform.numpy(), self._clock_rule)
@@ -213,7 +213,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._reset_when_due()  # after the rates, which say what is frozen
         means = MetricMeans()
         for _ in range(params.gradient_steps_per_update):
-            self._learn(self.draw(), means)
+            self._gradient_step(self.draw(), means)
             self._test_when_due(means)
         self._average.move()
         self.version += 1
@@ -229,8 +229,8 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             "num_samples": float(params.batch_size * params.gradient_steps_per_update),
         }
 
-    def _learn(self, sample: Sample, means: MetricMeans) -> None:
-        """Makes one gradient step and moves the target network."""
+    def _gradient_step(self, sample: Sample, means: MetricMeans) -> None:
+        """Makes one gradient step, moves the target network and sets priorities."""
         params, batch = self._params, sample.batch
         for network in (self.network, self.target):
             draw_noise(network, self._generators.device)
@@ -269,13 +269,13 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
     def _margin_loss(self, sample: Sample, means: MetricMeans) -> Tensor | float:
         """Returns the large-margin loss on demonstrations, weighted and summed over the batch."""
-        params, batch, shown = self._params.demonstration_margin, sample.batch, slice(len(sample.row), None)
-        if params is None or not len(batch.action[shown]):
+        params, batch, demonstrated = self._params.demonstration_margin, sample.batch, slice(len(sample.row), None)
+        if params is None or not len(batch.action[demonstrated]):
             return 0.0
         with autocast(self.precision, self._device):
-            seen = batch.image[shown], batch.floats[shown]
+            seen = batch.image[demonstrated], batch.floats[demonstrated]
             value = self.network.advantages(*seen, self._tau_choosing, is_encoded=sample.is_encoded)
-        loss = margin_loss(value, batch.action[shown], params.margin)
+        loss = margin_loss(value, batch.action[demonstrated], params.margin)
         means.add(margin_loss=loss.mean())
         return params.weight * loss.sum()
 
@@ -284,7 +284,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         tau = self._draw_fractions()
         networks = Networks(self.network, self.target, self.replay.has_features)
         with autocast(self.precision, self._device):
-            return sampled_returns(networks, batch, tau, self._tau_choosing, self._params), tau
+            return target_quantiles(networks, batch, tau, self._tau_choosing, self._params), tau
 
     def _predicted(self, batch: Batch, tau: Tensor) -> Tensor:
         """Returns the online network's quantiles [B, T] of the actions taken."""
@@ -330,7 +330,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             return
         if not fewest(self.replay.has_held_out(), self._ranks):  # spectral norms move with it, so all do it or none
             return
-        batch, _ = self._place_in_mini_races(self.replay.draw_held_out(self._params.batch_size))
+        batch, _ = self._batch_in_mini_races(self.replay.draw_held_out(self._params.batch_size))
         for network in (self.network, self.target):
             clear_noise(network)
         tau = self._draw_fractions()
@@ -387,7 +387,8 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
 class ClockRule(NamedTuple):
     """How clocks are drawn: x uniform on the integers [max_term - long_term, horizon + max_term), then
-    max(0, |x| - max_term). With 140, 40 and 5: P(0) = 11 / 180, P(1 to 30) = 2 / 180 each, P(31 to 139) = 1 / 180 each.
+    max(0, |x| - max_term). With the reference's horizon of 140, 40 and 5: P(0) = 11 / 180, P(1 to 30) = 2 / 180 each,
+    P(31 to 139) = 1 / 180 each.
     """  # noqa: D205
 
     horizon: int
@@ -402,22 +403,22 @@ def draw_clocks(uniform: NDArray[np.float64], rule: ClockRule) -> NDArray[np.int
     return np.maximum(0, np.abs(x) - rule.max_term)
 
 
-def mini_race_returns(found: Transitions, clock: NDArray[np.int64], gamma: float, horizon: int) -> Returns:
+def mini_race_returns(transitions: Transitions, clock: NDArray[np.int64], gamma: float, horizon: int) -> Returns:
     """Cuts transitions at the end of their mini-race, discounts their rewards and adds shaping.
 
     A race that ends by finishing *or by leaving the track* is over: no value and no potential follow. A race cut by a
     limit (too long, no progress) is not: its last observation still has a value.
 
     Args:
-        found: B transitions.
+        transitions: B transitions.
         clock: [B] decisions since each mini-race began, before the transition; 0 to horizon - 1.
         gamma: discount of one decision, in [0, 1].
         horizon: decisions in a mini-race.
     """
-    num_counted = np.minimum(found.num_steps, horizon - clock)
-    is_over = clock + found.num_steps >= horizon
-    has_ended = found.is_terminal & (num_counted == found.num_steps)
-    return shaped_returns(found, num_counted, is_over | has_ended, gamma)
+    num_counted = np.minimum(transitions.num_steps, horizon - clock)
+    is_over = clock + transitions.num_steps >= horizon
+    has_ended = transitions.is_terminal & (num_counted == transitions.num_steps)
+    return shaped_returns(transitions, num_counted, is_over | has_ended, gamma)
 
 
 # Targets --------------------------------------------------------------------------------------------------------------
@@ -432,8 +433,8 @@ class Networks(NamedTuple):
 
 
 @torch.no_grad()
-def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing: Tensor, params: IqnParams) -> Tensor:
-    """Returns samples [B, S] of the return of each transition.
+def target_quantiles(networks: Networks, batch: Batch, tau: Tensor, tau_choosing: Tensor, params: IqnParams) -> Tensor:
+    """Returns quantiles [B, S] of the return of each transition: its rewards, and what may follow.
 
     Args:
         networks: the values that follow are the target network's.
@@ -445,7 +446,7 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
     """
     following = batch.next_image, batch.next_floats
     chunk_shape, is_encoded = tuple(batch.action.shape[1:]), networks.is_encoded
-    reward = batch.reward
+    reward = batch.n_step_return
     if params.munchausen is not None:
         alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
         advantage = networks.target.advantages(batch.image, batch.floats, tau_choosing, is_encoded=is_encoded)
@@ -462,7 +463,7 @@ def sampled_returns(networks: Networks, batch: Batch, tau: Tensor, tau_choosing:
     else:
         value_bta = networks.target(*following, tau, is_encoded=is_encoded).value
         next_value = chunk_values(value_bta, *chunk_shape).best() if chunk_shape else value_bta.amax(dim=2)
-    return reward[:, None] + batch.discount[:, None] * next_value
+    return reward[:, None] + batch.bootstrap_discount[:, None] * next_value
 
 
 def munchausen_bonus(value: Tensor, action: Tensor, alpha: float, temperature: float, floor: float) -> Tensor:

@@ -295,12 +295,12 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
     def _is_warming_up(self) -> bool:
         return self.version == 0 and self._params.value_warmup_steps > 0
 
-    def _solve_value(self, segment: Segment, trace_decay: float) -> PolicyAndValue:
+    def _solve_value(self, segment: Segment, gae_lambda: float) -> PolicyAndValue:
         """Solves for the value head, on frozen features; the policy does not change.
 
         Args:
             segment: what happened.
-            trace_decay: lambda of the returns that the value is to agree with.
+            gae_lambda: lambda of the returns that the value is to agree with.
 
         Returns:
             The network's outputs then, with rows [(T + 1) N] for all observations.
@@ -313,7 +313,7 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
         feature, reward, *ends = on_host(hidden, segment.shaped_reward(discount), *segment.endings)
         ranks = self._ranks
         total = None if ranks.size == 1 else self._total_on_host
-        solved = solve_linear_value(feature, reward, Endings(*ends), discount, trace_decay, RIDGE, total)
+        solved = solve_linear_value(feature, reward, Endings(*ends), discount, gae_lambda, RIDGE, total)
         with torch.no_grad():
             network.value_head.weight.copy_(solved.weight[None].float())
             network.value_head.bias.copy_(solved.bias.float())

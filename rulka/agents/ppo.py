@@ -1,5 +1,8 @@
 """Proximal policy optimisation (PPO), Schulman et al. 2017, arXiv:1707.06347; begin with `PpoLearner._learn`.
 
+An update, from `PolicyLearner.update`: `_learn` evaluates the blocks that wait (`_evaluate`, GAE); `_fit_policy` has
+`_run_epochs` make a `_gradient_step` for each minibatch of each epoch.
+
 Deviations from the paper and the peer: advantages and returns are estimated when an update begins, from the values of
 the network as it then is, so that collectors that lag behind do not mix values of several versions; values are clipped
 and weighed in units of the root mean square return, so that the settings do not depend on the scale of rewards; the
@@ -53,7 +56,7 @@ class PpoLearner(CriticLearner[PpoParams]):
         features = standard._replace(image=encoded[:-1][~segment.is_reset])
         scale = return_scale(rollout.returns, self._ranks)
         num_samples = self._run_epochs(
-            features, standard, self._params, lambda decided, part: self._learn_from(decided, part, scale, means)
+            features, standard, self._params, lambda decided, part: self._gradient_step(decided, part, scale, means)
         )
         return rollout, num_samples
 
@@ -64,7 +67,7 @@ class PpoLearner(CriticLearner[PpoParams]):
         params, now = self._params, self.moment
         return rollout_with_gae(segment, by_car, params.gamma.at(now), params.gae_lambda.at(now))
 
-    def _learn_from(self, decided: PolicyAndValue, part: Rollout, scale: float, means: MetricMeans) -> bool:
+    def _gradient_step(self, decided: PolicyAndValue, part: Rollout, scale: float, means: MetricMeans) -> bool:
         """Makes one gradient step and returns whether the policy has moved too far to go on."""
         params, distribution, now = self._params, self._distribution, self.moment
         log_prob = distribution.log_prob(decided.outputs, part.action)
@@ -134,7 +137,7 @@ class Rollout(NamedTuple):
         return Rollout(*(column[index] if len(column) else column for column in self))
 
 
-def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float, trace_decay: float) -> Rollout:
+def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float, gae_lambda: float) -> Rollout:
     """Estimates the advantages of a segment's actions.
 
     The decision of an autoreset step saw the last observation of the race before it, so its value serves as the value
@@ -144,10 +147,10 @@ def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float,
         segment: what happened.
         decided: outputs [T + 1, N, P] and values [T + 1, N] of all its observations, by one network.
         discount: gamma, also of the shaping.
-        trace_decay: lambda of generalised advantage estimation.
+        gae_lambda: lambda of generalised advantage estimation.
     """
     value = decided.value
-    estimate = estimate_advantages(segment.shaped_reward(discount), value, segment.endings, discount, trace_decay)
+    estimate = estimate_advantages(segment.shaped_reward(discount), value, segment.endings, discount, gae_lambda)
     is_kept = ~segment.is_reset
     return Rollout(
         image=segment.image[:-1][is_kept],

@@ -206,7 +206,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         )
         outputs = self.network.read_out(self.network.trunk(state))
         rated = self._decisions.rate(self._slow_critics, slow_state, outputs)
-        return self._returns.target(rated.numbers, rated.probability, batch.reward, batch.discount)
+        return self._returns.target(rated.numbers, rated.probability, batch.n_step_return, batch.bootstrap_discount)
 
     @torch.no_grad()
     def _move_slow(self) -> None:

@@ -91,7 +91,7 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
             first_outputs=self._first_outputs(races.image, races.floats) if holds_on else outputs[:0],
         )
         features = whole._replace(image=encoded)
-        num_samples = self._run_epochs(features, whole, params, lambda now, part: self._learn_from(now, part, means))
+        num_samples = self._run_epochs(features, whole, params, lambda now, part: self._gradient_step(now, part, means))
         versions_behind = waiting.versions_behind(self.version)
         waiting.drop()
         return {
@@ -105,7 +105,7 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
             "entropy_weight": params.entropy_weight.at(self.moment),
         }
 
-    def _learn_from(self, decided: PolicyAndValue, part: Compared, means: MetricMeans) -> bool:
+    def _gradient_step(self, decided: PolicyAndValue, part: Compared, means: MetricMeans) -> bool:
         """Makes one gradient step and returns whether the policy has moved too far to go on."""
         params, distribution, now = self._params, self._distribution, self.moment
         log_prob = distribution.log_prob(decided.outputs, part.action)
@@ -325,12 +325,12 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
         for rows, decide, num_epochs in self._passes(features, pairs, self._params):
             for which in self._minibatches(len(rows.pairs), self._params.pairs_per_step, num_epochs):
                 part = rows.of(which)
-                loss = self._learn_from(part, decide, means)
+                loss = self._gradient_step(part, decide, means)
                 means.add(loss=loss.loss, margin=loss.margin, accuracy=loss.accuracy)
                 num_samples += len(part.floats)
         return num_samples
 
-    def _learn_from(
+    def _gradient_step(
         self, part: Pairs, decide: Callable[[Tensor, Tensor], PolicyAndValue], means: MetricMeans
     ) -> PreferenceLoss:
         """Makes one gradient step and returns the loss before it."""

@@ -169,7 +169,7 @@ class WaitingRaces:
         self._let_go()
 
     def experience(self) -> Experience:
-        """Returns everything for a checkpoint; see `rulka.agents.spec.Learner`."""
+        """Returns everything for a checkpoint; see `rulka.agents.learner.Learner`."""
         state: dict[str, Any] = {
             "num_inserted": self._num_inserted,
             "num_groups": self._num_groups,

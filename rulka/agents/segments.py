@@ -113,7 +113,7 @@ class WaitingBlocks:
         self._segments, self._versions, self.num_decisions = {}, {}, 0
 
     def experience(self) -> Experience:
-        """Returns them for a checkpoint; see `rulka.agents.spec.Learner`."""
+        """Returns them for a checkpoint; see `rulka.agents.learner.Learner`."""
         state: dict[str, Any] = {
             "num_inserted": self._num_inserted,
             "num_decisions": self.num_decisions,

@@ -75,8 +75,8 @@ class Batch(NamedTuple):
         image: [B, L, H, W] uint8; or features [B, E] of the images, where the ring keeps `FEATURES`.
         floats: [B, F] float32, raw.
         action: [B] int64; [B, K] chunks of actions, or K numbers, float32.
-        reward: [B] float32, discounted over the decisions of the transition, with shaping.
-        discount: [B] float32 factor of the value of the next observation; 0 where nothing follows.
+        n_step_return: [B] float32, rewards discounted over the decisions of the transition, with shaping.
+        bootstrap_discount: [B] float32 factor of the value of the next observation; 0 where nothing follows.
         next_image: as `image`.
         next_floats: [B, F] float32, raw.
         weight: [B] float32 importance of each transition; 1 where all are drawn alike.
@@ -87,8 +87,8 @@ class Batch(NamedTuple):
     image: Tensor
     floats: Tensor
     action: Tensor
-    reward: Tensor
-    discount: Tensor
+    n_step_return: Tensor
+    bootstrap_discount: Tensor
     next_image: Tensor
     next_floats: Tensor
     weight: Tensor
@@ -101,8 +101,8 @@ def make_batch(drawn: Drawn, returns: Returns, device: torch.device) -> Batch:
         image=drawn.image,
         floats=drawn.floats,
         action=torch.from_numpy(drawn.found.action),
-        reward=torch.from_numpy(returns.reward),
-        discount=torch.from_numpy(returns.discount),
+        n_step_return=torch.from_numpy(returns.reward),
+        bootstrap_discount=torch.from_numpy(returns.discount),
         next_image=drawn.next_image,
         next_floats=drawn.next_floats,
         weight=drawn.weight,

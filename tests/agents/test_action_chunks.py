@@ -12,7 +12,7 @@ import torch
 
 from models.iqn import IqnNetwork, fixed_fractions
 from rulka.agents.algorithms import make_actor
-from rulka.agents.iqn import Networks, chunk_values, sampled_returns
+from rulka.agents.iqn import Networks, chunk_values, target_quantiles
 from rulka.buffers.experience import new_block
 from rulka.buffers.replay import Batch
 
@@ -92,9 +92,9 @@ def test_targets_are_those_over_all_chunks(lab, rule: str) -> None:
     params, batch = spec(lab, **changes).settings, some_batch(6)
     value, mean = torch.randn(6, 8, K * A), torch.randn(6, K * A)
     online, target = Outputs(value, mean), Outputs(value, mean)
-    found = sampled_returns(Networks(online, target), batch, torch.rand(6, 8), fixed_fractions(8), params)  # type: ignore[arg-type]
+    found = target_quantiles(Networks(online, target), batch, torch.rand(6, 8), fixed_fractions(8), params)  # type: ignore[arg-type]
     everything, preferred = naive(value), naive(mean[:, None])[:, 0]
-    reward = batch.reward.clone()
+    reward = batch.n_step_return.clone()
     if rule == "double":
         following = everything.gather(2, preferred.argmax(dim=1)[:, None, None].expand(-1, 8, 1))[..., 0]
     elif rule == "own best":
@@ -105,7 +105,9 @@ def test_targets_are_those_over_all_chunks(lab, rule: str) -> None:
         number = torch.tensor([ALL.index(tuple(chunk)) for chunk in batch.action.tolist()])
         taken = torch.log_softmax(preferred / 0.3, dim=1).gather(1, number[:, None])[:, 0]
         reward += 0.9 * (0.3 * taken).clamp(-1.0, 0.0)
-    torch.testing.assert_close(found, reward[:, None] + batch.discount[:, None] * following, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found, reward[:, None] + batch.bootstrap_discount[:, None] * following, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_the_greedy_block_is_the_best_of_all(lab) -> None:

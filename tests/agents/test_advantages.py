@@ -49,8 +49,8 @@ def test_a_reset_is_no_transition():
     assert float(plain.advantage[1]) == 0.0
 
 
-@pytest.mark.parametrize("trace_decay", [0.0, 0.7, 1.0])
-def test_equals_the_sum_over_the_future(trace_decay: float):
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
+def test_equals_the_sum_over_the_future(gae_lambda: float):
     """A slow twin: sum of (gamma lambda)^k times the errors until the race ends or the rows do."""
     generator = torch.Generator().manual_seed(3)
     num_steps, num_cars, gamma = 20, 3, 0.9
@@ -62,7 +62,7 @@ def test_equals_the_sum_over_the_future(trace_decay: float):
     is_reset[1:] = (terminated | truncated)[:-1]
     terminated &= ~is_reset
     truncated &= ~is_reset
-    result = estimate_advantages(reward, value, Endings(terminated, truncated, is_reset), gamma, trace_decay)
+    result = estimate_advantages(reward, value, Endings(terminated, truncated, is_reset), gamma, gae_lambda)
     for car in range(num_cars):
         for start in range(num_steps):
             total, factor = 0.0, 1.0
@@ -71,7 +71,7 @@ def test_equals_the_sum_over_the_future(trace_decay: float):
                     break
                 follows = 0.0 if terminated[step, car] else float(value[step + 1, car])
                 total += factor * (float(reward[step, car]) + gamma * follows - float(value[step, car]))
-                factor *= gamma * trace_decay
+                factor *= gamma * gae_lambda
                 if terminated[step, car] or truncated[step, car]:
                     break
             assert float(result.advantage[start, car]) == pytest.approx(total, abs=1e-4)
@@ -112,25 +112,25 @@ def values(feature: torch.Tensor, reward: torch.Tensor, endings: Endings, *setti
     return (found.weight + found.bias).tolist()  # of the indicators
 
 
-@pytest.mark.parametrize("trace_decay", [0.0, 0.5, 0.95, 1.0])
-def test_three_states_by_hand(trace_decay: float) -> None:
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.5, 0.95, 1.0])
+def test_three_states_by_hand(gae_lambda: float) -> None:
     """States 0, 1, 2 pay 1, 2, 3, then the race ends; gamma 0.5: V(2) = 3, V(1) = 2 + 1.5 = 3.5, V(0) = 2.75.
 
     No block of two decisions holds a whole race: the one begins in state 0 and is cut off by its end, the other begins
     in state 1, ends its race and has a reset.
     """
     parts = chain([[0, 1, 2], [1, 2, 0], [2, 0, 0]], terminated=[[1, 1], [0, 2]], is_reset=[[1, 2]])
-    assert values(*parts, 0.5, trace_decay, 0.0) == pytest.approx([2.75, 3.5, 3.0], abs=1e-9)
+    assert values(*parts, 0.5, gae_lambda, 0.0) == pytest.approx([2.75, 3.5, 3.0], abs=1e-9)
 
 
-@pytest.mark.parametrize("trace_decay", [0.0, 0.95])
-def test_a_race_without_an_end(trace_decay: float) -> None:
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.95])
+def test_a_race_without_an_end(gae_lambda: float) -> None:
     """0, 1, 2 and again 0: V(0) = 1 + 2 g + 3 g^2 + g^3 V(0), which is 5.9203 / 0.029701 for g = 0.99."""
     gamma = 0.99
     first = (1 + 2 * gamma + 3 * gamma**2) / (1 - gamma**3)
     third = 3 + gamma * first
     expected = [first, 2 + gamma * third, third]
-    found = values(*chain([[0, 1, 2, 0], [1, 2, 0, 1]]), gamma, trace_decay, 0.0)
+    found = values(*chain([[0, 1, 2, 0], [1, 2, 0, 1]]), gamma, gae_lambda, 0.0)
     assert found == pytest.approx(expected, rel=1e-6)
 
 

@@ -26,8 +26,8 @@ def random_batch() -> Batch:
         image=images[0],
         floats=floats[0],
         action=torch.randint(ACTIONS, (BATCH,), generator=generator),
-        reward=torch.randn(BATCH, generator=generator),
-        discount=torch.rand(BATCH, generator=generator),
+        n_step_return=torch.randn(BATCH, generator=generator),
+        bootstrap_discount=torch.rand(BATCH, generator=generator),
         next_image=images[1],
         next_floats=floats[1],
         weight=torch.rand(BATCH, generator=generator),
@@ -48,7 +48,7 @@ def step_both(lab, precision: str):
     learner._generators.host.set_state(state)
     means = MetricMeans()
     batch = random_batch()
-    learner._learn(Sample(batch, torch.arange(BATCH), torch.zeros(BATCH)), means)
+    learner._gradient_step(Sample(batch, torch.arange(BATCH), torch.zeros(BATCH)), means)
     loss = twin.learn(random_batch(), tau, target_tau, learner._tau_choosing.expand(BATCH, -1))
     return learner, twin, means.result()["loss"], float(loss.mean())
 

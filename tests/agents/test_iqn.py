@@ -96,11 +96,13 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(lab, races):
         learner.insert(races.drive(actor), 0, 0)
     assert float(learner.network.guide.floor) == 1.0
     batch = learner._latest.batch
-    torch.testing.assert_close(batch.next_guide.exp(), torch.tensor([0.2, 0.5, 0.3]).expand(len(batch.reward), -1))
+    torch.testing.assert_close(
+        batch.next_guide.exp(), torch.tensor([0.2, 0.5, 0.3]).expand(len(batch.n_step_return), -1)
+    )
     targets, tau = learner._targets(batch)
     with torch.no_grad():
         following = learner.target(batch.next_image, batch.next_floats, tau).value[:, :, 1]
-    torch.testing.assert_close(targets, batch.reward[:, None] + batch.discount[:, None] * following)
+    torch.testing.assert_close(targets, batch.n_step_return[:, None] + batch.bootstrap_discount[:, None] * following)
 
 
 def test_target_moves_softly_towards_the_new_weights(lab, races):
@@ -133,8 +135,8 @@ def test_targets_by_their_formula(lab, use_double_dqn):
         image=views(6)[0],
         floats=views(6)[1],
         action=torch.zeros(6, dtype=torch.int64),
-        reward=torch.randn(6, generator=generator),
-        discount=torch.tensor([0.0, 0.5, 0.5, 0.9, 0.9, 1.0]),
+        n_step_return=torch.randn(6, generator=generator),
+        bootstrap_discount=torch.tensor([0.0, 0.5, 0.5, 0.9, 0.9, 1.0]),
         next_image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
         next_floats=torch.randn(6, 4, generator=generator),
         weight=torch.ones(6),
@@ -151,7 +153,7 @@ def test_targets_by_their_formula(lab, use_double_dqn):
             double = target_value[b, s, choice[b]]
             best = target_value[b, s].max()
             differs += bool(double != best)
-            expected = batch.reward[b] + batch.discount[b] * (double if use_double_dqn else best)
+            expected = batch.n_step_return[b] + batch.bootstrap_discount[b] * (double if use_double_dqn else best)
             torch.testing.assert_close(targets[b, s], expected)
     assert differs > 0, "the two rules must be told apart"
 

@@ -234,7 +234,7 @@ def test_a_mini_race_lasts_as_long_as_the_parameter_says(lab, races):
     assert 10 < clock.max() < 20
     at_end = batch.next_floats[:, 0].numpy() >= 20
     assert at_end.any()
-    assert not batch.discount.numpy()[at_end].any()
+    assert not batch.bootstrap_discount.numpy()[at_end].any()
 
 
 def test_priorities_are_the_errors_where_time_is_left(lab, races):
@@ -301,8 +301,8 @@ def test_munchausen_targets_by_their_formula(lab):
         image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
         floats=torch.randn(6, 4, generator=generator),
         action=torch.tensor([0, 1, 2, 0, 1, 2]),
-        reward=torch.randn(6, generator=generator),
-        discount=torch.tensor([0.0, 0.5, 0.5, 0.9, 0.9, 1.0]),
+        n_step_return=torch.randn(6, generator=generator),
+        bootstrap_discount=torch.tensor([0.0, 0.5, 0.5, 0.9, 0.9, 1.0]),
         next_image=torch.randint(0, 256, (6, 1, 34, 34), generator=generator, dtype=torch.uint8),
         next_floats=torch.randn(6, 4, generator=generator),
         weight=torch.ones(6),
@@ -314,7 +314,7 @@ def test_munchausen_targets_by_their_formula(lab):
         fixed = torch.tensor([(j + 0.5) / 8 for j in range(8)]).expand(6, -1)
         now = learner.target(batch.image, batch.floats, fixed).value.mean(dim=1)
     bonus = munchausen_bonus(now, batch.action, 0.9, 0.03, -1.0)
-    expected = (batch.reward + bonus)[:, None] + batch.discount[:, None] * soft_value(following, 0.03)
+    expected = (batch.n_step_return + bonus)[:, None] + batch.bootstrap_discount[:, None] * soft_value(following, 0.03)
     torch.testing.assert_close(targets, expected)
 
 

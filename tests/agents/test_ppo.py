@@ -288,7 +288,7 @@ def test_block_evaluation_by_hand():
     block.truncated[0], block.is_reset[1] = True, True
     block.action[:, 0] = [4, 5, 6]
     decided = PolicyAndValue(torch.zeros(4, 1, 2), torch.tensor([[2.0], [6.0], [3.0], [8.0]]))
-    rollout = rollout_with_gae(keep_block(block), decided, discount=0.5, trace_decay=1.0)
+    rollout = rollout_with_gae(keep_block(block), decided, discount=0.5, gae_lambda=1.0)
     assert rollout.advantage.tolist() == [2, 2]
     assert rollout.returns.tolist() == [4, 5]
     assert rollout.value.tolist() == [2, 3]

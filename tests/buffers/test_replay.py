@@ -76,7 +76,7 @@ def test_transitions_belong_together(make_stream: MakeStream, priority):
         np.testing.assert_array_equal(image[:, 0, 0, 0], floats[:, 1].to(torch.int64) % 256)
     np.testing.assert_array_equal(batch.action.numpy(), found.action)
     is_over = found.is_terminal | (clock + found.num_steps >= 140)
-    np.testing.assert_array_equal(batch.discount.numpy(), np.where(is_over, 0.0, 0.5**found.num_steps))
+    np.testing.assert_array_equal(batch.bootstrap_discount.numpy(), np.where(is_over, 0.0, 0.5**found.num_steps))
     assert batch.floats[:, 1].min() >= 10, "what was written over is gone"
     assert not ring.arrays.is_reset.reshape(-1)[drawn.row.numpy()].any()
     assert batch.next_guide.shape == (256, 0)
