@@ -80,7 +80,7 @@ def _remote(config: dict[str, str]) -> Finding:
     urls = {found[1]: url for key, url in config.items() if (found := re.fullmatch(r"remote\.(.+)\.url", key))}
     name = config.get("core.remote", "")
     if not urls:
-        hint = "`rulka remote init`, then `rulka remote push`"
+        hint = "`dvc remote add --default storage PLACE`, then `dvc push`"
         return Finding("dvc remote", State.NOTE, "none: what was made lies on this disk alone", hint)
     if name not in urls:
         text = f"the default remote is {name!r}, and there is none of that name" if name else "none is the default"
