@@ -15,16 +15,24 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from flows.process import CommandError, child_environment, run_in_group
 from rulka.doctor.finding import Finding, State
+from rulka.errors import UserError
 from rulka.graph import read_graph, read_lock
-from rulka.versions.busy import DvcError, holders, is_dvc, writers
 
+PATHS_LOCK_FILE = Path(".dvc/tmp/rwlock")
+"""Where DVC processes note the paths that they read and write."""
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 BLOCKED = "it is being blocked by:"
 RUNNING = "Running stage '{}':"
 """What DVC says as a stage begins, with its name."""
 POLL_S = 1.0
+
+
+class DvcError(UserError):
+    """DVC cannot do what was asked."""
 
 
 class Outcome(StrEnum):
@@ -121,11 +129,12 @@ def stages_at_work() -> dict[str, str]:
     Raises:
         DvcError: if the lock names a process that is no DVC.
     """
-    root, written = Path.cwd(), writers()
+    root, alive = Path.cwd(), holders()
+    writing = {Path(path): entry["pid"] for path, entry in _locks().get("write", {}).items() if entry["pid"] in alive}
     return {
-        stage: holder
+        stage: f"process {pid}, `{alive[pid]}`"
         for stage, parts in read_graph().items()
-        for path, holder in written.items()
+        for path, pid in writing.items()
         if any(path == root / out for out in parts["outs"])
     }
 
@@ -185,3 +194,49 @@ def at_work() -> Finding:
     """
     named = [f"process {pid} (`{command}`)" for pid, command in holders().items()]
     return Finding("dvc at work", State.OK, ", ".join(named) or "no stage runs")
+
+
+def holders() -> dict[int, str]:
+    """Returns the DVC processes that hold paths of this repository, with their commands as they are typed.
+
+    Raises:
+        DvcError: if the lock names a process that is no DVC.
+    """
+    locks = _locks()
+    readers = [entry for entries in locks.get("read", {}).values() for entry in entries]
+    found = {entry["pid"]: _typed(entry["cmd"]) for entry in (*readers, *locks.get("write", {}).values())}
+    return {pid: command for pid, command in found.items() if is_dvc(pid)}
+
+
+def _typed(command: str) -> str:
+    """Returns `dvc repro` for `/where/packages/lie/dvc/__main__.py repro`, which is how DVC notes it."""
+    program, *arguments = command.split(" ", 1)
+    path = Path(program)
+    return " ".join([path.parent.name if path.name == "__main__.py" else path.name, *arguments])
+
+
+def _locks() -> dict[str, Any]:
+    try:
+        return json.loads(PATHS_LOCK_FILE.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        # There is none before the first stage, and it is being written now.
+        return {}
+
+
+def is_dvc(pid: int) -> bool:
+    """Returns whether a process that holds a lock still runs.
+
+    Raises:
+        DvcError: if the number is another program's by now.
+    """
+    try:
+        command = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
+    if not command:
+        # It has ended, and its parent has not asked how.
+        return False
+    if any("dvc" in word for word in command):
+        return True
+    message = f"{PATHS_LOCK_FILE} names process {pid}, which is no DVC but `{' '.join(command)}`"
+    raise DvcError(message, hint=f"A DVC that was killed left it there: remove {PATHS_LOCK_FILE} and start again.")

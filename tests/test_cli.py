@@ -9,7 +9,7 @@ import pytest
 
 from rulka import cli
 from rulka.campaign_slugs import CAMPAIGN_SLUGS
-from rulka.cli import COMMANDS, main
+from rulka.cli import COMMANDS, GONE, main
 from rulka.datasets.races import QuarantinedFile, RaceDataset, write_races
 from rulka.presets import preset_names
 from rulka.recordings import read_recording
@@ -59,6 +59,15 @@ def test_an_unknown_command_is_called_so(
 ) -> None:
     assert call(monkeypatch, typed, "--json") == 2
     assert capsys.readouterr().err.startswith(f"error: there is no command {said}  The commands are new, run, up, down")
+
+
+def test_a_command_that_went_names_what_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, instead in GONE.items():
+        assert call(monkeypatch, name, "x", "--json") == 2
+        said = capsys.readouterr().err
+        assert said == f"error: there is no command {name!r} any more: {instead}, see docs/versions.md\n"
 
 
 def test_no_command_ends_like_an_unknown_one(

@@ -151,7 +151,7 @@ class TestGit:
             Path(f"file{k}").touch()
         found = versioning.git()
         assert found.state is State.NOTE
-        assert found.text == "6 files are not committed: file0, file1, file2, file3 and 2 more"
+        assert found.text == "6 files are not committed: file0, file1, file2, file3, file4 and 1 more"
         monkeypatch.setenv("PATH", "")
         assert versioning.git() == Finding("git", State.UNKNOWN, "not looked at: git is not installed")
 

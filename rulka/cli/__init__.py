@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.metadata import version
+from typing import NoReturn
 
 import tyro
 
@@ -30,7 +31,6 @@ from rulka.cli.pipeline import (
 )
 from rulka.cli.races import agent, evaluate, reference, track, watch
 from rulka.cli.recordings import calibrate, export, fetch, frames, inspect, quarantine
-from rulka.cli.versions import gc, recordings, remote, reproduce
 from rulka.disk import disk_error_of
 from rulka.errors import UserError
 from rulka.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
@@ -51,10 +51,6 @@ COMMANDS = {
     "quarantine": quarantine,
     "fetch": fetch,
     "export": export,
-    "recordings": recordings,
-    "remote": remote,
-    "reproduce": reproduce,
-    "gc": gc,
     "evaluate": evaluate,
     "agents": agents,
     "compare": compare,
@@ -77,6 +73,15 @@ COMMANDS = {
     "train-env": train_env,
     "evaluate-env": evaluate_env,
 }
+GONE = {
+    "recordings": "`dvc add data/recordings` puts recordings under DVC",
+    "remote": "`dvc remote add` sets a remote, which `dvc push` and `dvc pull` use",
+    "push": "`dvc push` sends data to the remote",
+    "pull": "`dvc pull` brings data from the remote",
+    "reproduce": "`git worktree add FOLDER REV`, and `dvc checkout` there, bring an old agent back",
+    "gc": "`dvc gc --all-commits --dry` names what no commit needs",
+}
+"""Commands of earlier versions, and what takes their place."""
 
 
 def main() -> None:
@@ -116,8 +121,13 @@ def _check_command(arguments: list[str]) -> None:
     """Ends the process where the first argument is no command: the parser would call it an unknown option."""
     if not arguments or arguments[0].startswith("-") or arguments[0] in COMMANDS:
         return
+    if arguments[0] in GONE:
+        _end(UserError(f"there is no command {arguments[0]!r} any more: {GONE[arguments[0]]}, see docs/versions.md"))
     near = get_close_matches(arguments[0], COMMANDS, n=1)
     message = f"there is no command {arguments[0]!r}{f'; did you mean {near[0]!r}?' if near else ''}"
-    error = UserError(message, hint=f"The commands are {', '.join(COMMANDS)}; `rulka --help` says what they do.")
+    _end(UserError(message, hint=f"The commands are {', '.join(COMMANDS)}; `rulka --help` says what they do."))
+
+
+def _end(error: UserError) -> NoReturn:
     sys.stderr.write(f"error: {error.for_people()}\n")
     sys.exit(EXIT_USAGE)

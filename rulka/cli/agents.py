@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ class NotVersionedError(UserError):
     """An agent was promoted or a night noted, but DVC could not take it in."""
 
 
+DVC_FOLDER = Path(".dvc")
 PLOT_FILE, VIDEO_FILE = "leads.png", "side_by_side.mp4"
 
 
@@ -121,19 +123,18 @@ def promote(
 
 def _keep_by_dvc(folders: Sequence[Path], done: str) -> None:
     """Puts folders that are no outputs under DVC; `done` is what has been done in any case."""
-    from rulka.versions.dvc import DVC_FOLDER, add
-
-    named = " and ".join(folder.as_posix() for folder in folders)
+    names = [folder.as_posix() for folder in folders]
+    named = " and ".join(names)
     if not DVC_FOLDER.is_dir():
         sys.stderr.write(f"note: there is no {DVC_FOLDER} here, so that {named} has no versions\n")
         return
-    try:
-        files = add(folders)
-    except UserError as error:
-        message = f"{done}, but DVC has not taken in {named}: {error}"
-        command = " ".join(folder.as_posix() for folder in folders)
-        raise NotVersionedError(message, hint=f"{error.hint} Then `dvc add {command}`.".strip()) from error
-    sys.stderr.write(f"note: under DVC: {named}; `git add {' '.join(files)} && git commit` keeps this version\n")
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "add", "--quiet", *names]
+    answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        message = f"{done}, but DVC has not taken in {named}: {answer.stderr.strip()}"
+        raise NotVersionedError(message, hint=f"When that is mended: `dvc add {' '.join(names)}`.")
+    files = " ".join(sorted(f"{name}.dvc" for name in names))
+    sys.stderr.write(f"note: under DVC: {named}; `git add {files} && git commit` keeps this version\n")
 
 
 def night(

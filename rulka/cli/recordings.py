@@ -107,15 +107,17 @@ def fetch(  # noqa: PLR0913
         as_json: print one JSON object with what became of everything, or with --only-list a list of the maps; all other
             lines go to standard error.
     """
-    from rulka.exchange.command import Options, run_fetch
+    from rulka.exchange.command import run_fetch
+    from rulka.exchange.fetch import Wanted
+    from rulka.exchange.listing import MapQuery
 
     lengths_ms = (None if length is None else round(1000 * length) for length in (min_length_s, max_length_s))
     least_ms, most_ms = lengths_ms
     check_folder(out)
-    options = Options(map_id, map_uid, name, author, environment, least_ms, most_ms, maps, replays, with_maps)
+    wanted = Wanted(MapQuery(map_id, map_uid, name, author, least_ms, most_ms, maps), replays, with_maps, environment)
     with lines_aside(as_json):
         found = run_fetch(
-            options, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=say
+            wanted, out, url=url, requests_per_s=requests_per_s, only_list=only_list, refresh=refresh, say=say
         )
     if as_json:
         say_json([asdict(entry) for entry in found] if isinstance(found, list) else asdict(found))

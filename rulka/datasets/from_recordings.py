@@ -384,7 +384,7 @@ def refuse_missing(folder: Path) -> None:
     if tracked.exists():
         message = f"there are no recordings in {folder.as_posix()}, though {tracked.as_posix()} says that there are"
         in_cache = f"or `dvc checkout {tracked.as_posix()}` where DVC's cache has them"
-        raise MissingRecordingsError(message, hint=f"Run `rulka remote pull`, {in_cache}, {instead}")
+        raise MissingRecordingsError(message, hint=f"Run `dvc pull {tracked.as_posix()}`, {in_cache}, {instead}")
     if _num_bytes_before(folder):
         message = f"there are no recordings in {folder.as_posix()}, though the last run of the stage {STAGE} used some"
         hint = f"They are no part of the repository: copy them there again, {instead}"

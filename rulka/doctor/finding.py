@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from rulka.errors import UserError
+
+MOST_NAMED = 5
 
 
 class State(StrEnum):
@@ -44,6 +46,12 @@ class Finding(NamedTuple):
         """Returns it as a line for people, and a second one where there is something to do."""
         label = "WRONG" if self.state is State.WRONG else self.state.value
         return f"{label:<7} {self.name}: {self.text}" + (f"\n        to do: {self.to_do}" if self.to_do else "")
+
+
+def named(words: Sequence[str]) -> str:
+    """Returns the first words, and how many more there are."""
+    rest = len(words) - MOST_NAMED
+    return ", ".join(words[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 Look = Callable[[], Finding | list[Finding]]

@@ -14,12 +14,10 @@ from typing import Any
 
 import psutil
 
-from rulka.doctor.finding import Finding, State
+from rulka.doctor.finding import Finding, State, named
 
 PYTHONS = ("3.11", "3.12")
 CONSTRAINTS_FILE = Path("constraints.txt")
-SHOWN = 5
-"""How many packages a line names before it counts."""
 KERNEL_MODULES = ("rulka.simulator.physics", "rulka.simulator.rendering.frames")
 """What the first race of a machine would compile."""
 SHARED_MEMORY = Path("/dev/shm")
@@ -47,7 +45,7 @@ def packages() -> Finding:
         return Finding("packages", State.WRONG, "rulka is not installed in this Python", "run `make setup`")
     installed = {_key(each.name): each.version.partition("+")[0] for each in distributions() if each.name}
     if missing := sorted(asked - installed.keys()):
-        return Finding("packages", State.WRONG, f"not installed: {_list(missing)}", "run `make setup`")
+        return Finding("packages", State.WRONG, f"not installed: {named(missing)}", "run `make setup`")
     if not CONSTRAINTS_FILE.is_file():
         return Finding("packages", State.NOTE, f"there is no {CONSTRAINTS_FILE} here to compare versions with")
     pins = _pins()
@@ -55,8 +53,8 @@ def packages() -> Finding:
     if not others:
         return Finding("packages", State.OK, f"{len(pins.keys() & installed.keys())} as {CONSTRAINTS_FILE} pins them")
     state = State.WRONG if asked & others.keys() else State.NOTE
-    named = _list([f"{name} {others[name]} instead of {pins[name]}" for name in sorted(others, key=_first(asked))])
-    return Finding("packages", state, named, "run `make setup` in a new .venv, or pin what you have tested")
+    differing = [f"{name} {others[name]} instead of {pins[name]}" for name in sorted(others, key=_first(asked))]
+    return Finding("packages", state, named(differing), "run `make setup` in a new .venv, or pin what you have tested")
 
 
 def _first(asked: set[str]) -> Any:
@@ -72,11 +70,6 @@ def _key(requirement: str) -> str:
 def _pins() -> dict[str, str]:
     lines = CONSTRAINTS_FILE.read_text(encoding="utf-8").splitlines()
     return {_key(name): pin.strip() for name, equals, pin in (line.partition("==") for line in lines) if equals}
-
-
-def _list(words: list[str]) -> str:
-    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
-    return f"{', '.join(words[:SHOWN])}{more}"
 
 
 def compute() -> Finding:

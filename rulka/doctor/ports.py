@@ -8,7 +8,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rulka.doctor.finding import Finding, State
-from rulka.game.settings import ENV_FILE, read_game_settings
+from rulka.env_file import ENV_FILE, read_env_file
+from rulka.game.settings import read_game_settings
 from rulka.ports import LOOPBACK, holder
 
 ADDRESS = "PREFECT_API_URL"
@@ -32,11 +33,8 @@ def api_address() -> str | None:
     """Returns what Prefect is told of the address of its API, without asking Prefect; None where nothing is said."""
     if ADDRESS in os.environ:
         return os.environ[ADDRESS]
-    if ENV_FILE.is_file():
-        for line in ENV_FILE.read_text(encoding="utf-8").splitlines():
-            name, _, value = line.strip().removeprefix("export ").partition("=")
-            if name.strip() == ADDRESS:
-                return value.strip().strip("'\"")
+    if address := read_env_file(ENV_FILE, ADDRESS).get(ADDRESS):
+        return address
     if PREFECT_FILE.is_file():
         return tomllib.loads(PREFECT_FILE.read_text(encoding="utf-8")).get("api", {}).get("url")
     return None

@@ -22,7 +22,7 @@ def disk() -> Finding:
     text = "; ".join([f"{free_gb:.0f} GB free", *([f"used by {', '.join(used)}"] if used else [])])
     if free_gb >= MIN_DISK_GB:
         return Finding("disk", State.OK, text)
-    hint = "`dvc gc --workspace` removes from DVC's cache what only earlier versions hold"
+    hint = "`dvc gc --all-commits --dry` names what DVC's cache holds and no commit needs"
     return Finding("disk", State.WRONG, f"{text}; a run wants {MIN_DISK_GB:.0f} GB free", hint)
 
 

@@ -12,13 +12,12 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from rulka.doctor.finding import Finding, State
+from rulka.doctor.finding import Finding, State, named
 from rulka.graph import LOCK_FILE, read_graph
 
 DVC = (sys.executable, "-m", "dvc")
 LOCAL_CONFIG = Path(".dvc/config.local")
 TIMEOUT_S = 60.0
-SHOWN = 4
 
 
 def git() -> Finding:
@@ -35,7 +34,7 @@ def git() -> Finding:
     changed = [line[3:] for line in answer.stdout.splitlines()]
     if not changed:
         return Finding("git", State.OK, "everything is committed")
-    text = f"{len(changed)} {'file is' if len(changed) == 1 else 'files are'} not committed: {_some(changed)}"
+    text = f"{len(changed)} {'file is' if len(changed) == 1 else 'files are'} not committed: {named(changed)}"
     return Finding("git", State.NOTE, text, "commit them, so that a result says what it was made with")
 
 
@@ -70,7 +69,7 @@ def _results() -> Finding:
         text = f"{len(recorded)} of {len(stages)} stages have run, and nothing has changed since"
         return Finding("dvc", State.OK, text)
     said = [f"out of date: {', '.join(stale)}"] if stale else []
-    said += [f"changed: {_some(others)}"] if others else []
+    said += [f"changed: {named(others)}"] if others else []
     hint = "`dvc status` says why; `rulka run` runs what is out of date"
     further = "; `dvc commit` records what lies there, `dvc checkout` brings back what was" if others else ""
     return Finding("dvc", State.NOTE, "; ".join(said), hint + further)
@@ -80,11 +79,11 @@ def _remote(config: dict[str, str]) -> Finding:
     urls = {found[1]: url for key, url in config.items() if (found := re.fullmatch(r"remote\.(.+)\.url", key))}
     name = config.get("core.remote", "")
     if not urls:
-        hint = "`rulka remote init`, then `rulka remote push`"
+        hint = "`dvc remote add --default storage PLACE`, then `dvc push`"
         return Finding("dvc remote", State.NOTE, "none: what was made lies on this disk alone", hint)
     if name not in urls:
         text = f"the default remote is {name!r}, and there is none of that name" if name else "none is the default"
-        return Finding("dvc remote", State.WRONG, text, f"`dvc remote default NAME`; there are {_some(sorted(urls))}")
+        return Finding("dvc remote", State.WRONG, text, f"`dvc remote default NAME`; there are {named(sorted(urls))}")
     url = urls[name]
     if len(urlsplit(url).scheme) > 1:  # one letter is a drive of Windows
         return Finding("dvc remote", State.OK, f"{name}, elsewhere; not asked, `dvc status --cloud` does")
@@ -111,7 +110,3 @@ def _call(*command: str) -> subprocess.CompletedProcess[str] | str:
         lines = (answer.stderr or answer.stdout).strip().splitlines()
         return " ".join(lines[-3:]) or f"`{' '.join(command)}` ended with exit code {answer.returncode}"
     return answer
-
-
-def _some(words: list[str]) -> str:
-    return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")

@@ -1,16 +1,15 @@
-"""The command `rulka fetch`: from its options to a fetch, and what it says."""
+"""The command `rulka fetch`: whether what it is asked for makes sense, and what it says."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from rulka.errors import UserError
 from rulka.exchange.client import Client, Pace
 from rulka.exchange.fetch import REJECTED, FetchReport, Wanted, fetch
-from rulka.exchange.listing import MapEntry, MapQuery, find_maps
+from rulka.exchange.listing import MapEntry, find_maps
 from rulka.exchange.manifest import FILE_NAME
 
 DEFAULT_URL, URL_VARIABLE = "https://tmnf.exchange", "RULKA_EXCHANGE_URL"
@@ -18,53 +17,33 @@ MAX_REQUESTS_PER_S = 10.0
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the command was asked for; see `MapQuery` and `Wanted`."""
+def check_wanted(wanted: Wanted) -> None:
+    """Checks what to fetch.
 
-    map_ids: tuple[int, ...]
-    map_uids: tuple[str, ...]
-    name: str
-    author: str
-    environment: str
-    min_length_ms: int | None
-    max_length_ms: int | None
-    max_maps: int | None
-    num_replays: int
-    with_maps: bool
-
-    def wanted(self) -> Wanted:
-        """Returns what to fetch.
-
-        Raises:
-            UserError: if the options would fetch the whole exchange, or nothing.
-        """
-        query = MapQuery(
-            self.map_ids, self.map_uids, self.name, self.author, self.min_length_ms, self.max_length_ms, self.max_maps
-        )
-        if not query.is_exact and self.max_maps is None:
-            message = "neither the maps nor how many of them are named"
-            raise UserError(message, hint="Name maps with --map-id or --map-uid, or say --maps 10.")
-        if self.num_replays < 0 or (self.max_maps is not None and self.max_maps < 1):
-            message = "the numbers of maps and recordings must not be negative, and at least one map"
-            raise UserError(message)
-        least_ms, most_ms = self.min_length_ms, self.max_length_ms
-        if any(length_ms is not None and length_ms < 0 for length_ms in (least_ms, most_ms)):
-            message = "author times begin at 0 s"
-            raise UserError(message, hint="Say --min-length-s and --max-length-s in seconds from 0.")
-        if least_ms is not None and most_ms is not None and least_ms > most_ms:
-            message = (
-                f"the least author time, {least_ms / 1000:g} s, is greater than the greatest, {most_ms / 1000:g} s"
-            )
-            raise UserError(message, hint="Swap --min-length-s and --max-length-s.")
-        if self.num_replays == 0 and not self.with_maps:
-            message = "neither maps nor recordings are wanted"
-            raise UserError(message, hint="Leave --no-with-maps out, or say how many --replays.")
-        return Wanted(query, self.num_replays, self.with_maps, self.environment)
+    Raises:
+        UserError: if that is the whole exchange, or nothing.
+    """
+    query = wanted.query
+    if not query.is_exact and query.max_maps is None:
+        message = "neither the maps nor how many of them are named"
+        raise UserError(message, hint="Name maps with --map-id or --map-uid, or say --maps 10.")
+    if wanted.num_replays < 0 or (query.max_maps is not None and query.max_maps < 1):
+        message = "the numbers of maps and recordings must not be negative, and at least one map"
+        raise UserError(message)
+    least_ms, most_ms = query.min_length_ms, query.max_length_ms
+    if any(length_ms is not None and length_ms < 0 for length_ms in (least_ms, most_ms)):
+        message = "author times begin at 0 s"
+        raise UserError(message, hint="Say --min-length-s and --max-length-s in seconds from 0.")
+    if least_ms is not None and most_ms is not None and least_ms > most_ms:
+        message = f"the least author time, {least_ms / 1000:g} s, is greater than the greatest, {most_ms / 1000:g} s"
+        raise UserError(message, hint="Swap --min-length-s and --max-length-s.")
+    if wanted.num_replays == 0 and not wanted.with_maps:
+        message = "neither maps nor recordings are wanted"
+        raise UserError(message, hint="Leave --no-with-maps out, or say how many --replays.")
 
 
 def run_fetch(
-    options: Options,
+    wanted: Wanted,
     out: Path,
     *,
     url: str | None,
@@ -77,7 +56,7 @@ def run_fetch(
     """Fetches, or lists, and says what happens line by line.
 
     Args:
-        options: what to fetch.
+        wanted: what to fetch.
         out: where to.
         url: address of the exchange; that of the environment, or the default one, when None.
         requests_per_s: how often to ask.
@@ -90,9 +69,9 @@ def run_fetch(
         What became of everything; the maps where it only listed them.
 
     Raises:
-        UserError: if the options make no sense, or the exchange cannot be used.
+        UserError: if that makes no sense, or the exchange cannot be used.
     """
-    wanted = options.wanted()
+    check_wanted(wanted)
     if not 0 < requests_per_s <= MAX_REQUESTS_PER_S:
         message = f"{requests_per_s} requests a second; more than 0 and at most {MAX_REQUESTS_PER_S:.0f} is possible"
         raise UserError(message, hint="One a second is what the site is asked by default.")

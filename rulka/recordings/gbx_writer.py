@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from rulka.recordings.lzo_compress import compress
+from lzallright import LZOCompressor
+
 from rulka.recordings.stream import SKIPPABLE
 
 ID_VERSION = 3
@@ -69,6 +70,7 @@ def container(class_id: int, header: Mapping[int, bytes], body: bytes, num_nodes
     """
     user = u32(len(header)) + b"".join(u32(key, len(value)) for key, value in header.items())
     user += b"".join(header.values())
-    packed = compress(body)
+    # The game reads stored bodies too, but compresses those that it writes: other tools expect that.
+    packed = LZOCompressor().compress(body)
     start = b"GBX" + struct.pack("<H", CONTAINER_VERSION) + b"BUCR" + u32(class_id)
     return start + u32(len(user)) + user + u32(num_nodes, 0, len(body), len(packed)) + packed

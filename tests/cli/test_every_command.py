@@ -217,12 +217,6 @@ ELSEWHERE = {
     "cluster up": "tests/cluster/test_local.py",  # needs Ray
     "cluster status": "tests/cluster/test_local.py",
     "cluster down": "tests/cluster/test_local.py",
-    "recordings add": "tests/versions/test_recordings.py",  # needs git and DVC
-    "remote init": "tests/versions/test_remote.py",
-    "remote push": "tests/versions/test_remote.py",
-    "remote pull": "tests/versions/test_remote.py",
-    "reproduce": "tests/versions/test_reproduce.py",
-    "gc": "tests/versions/test_collect.py",
     "doctor": "test_doctor_ends_with_a_verdict",
     "dashboard": "tests/dashboard/test_app.py",
     "serve-game": "test_a_game_is_served_and_checked",

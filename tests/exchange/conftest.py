@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
-from rulka.exchange import Client, Pace
+from rulka.exchange.client import Client, Pace
 from rulka.recordings import encode_recording, parse_recording
 
 

@@ -9,19 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rulka.exchange import (
-    BadAnswerError,
-    Client,
-    ExchangeError,
-    MapQuery,
-    NotThereError,
-    UnavailableError,
-    Wanted,
-    best_replays,
-    fetch,
-    find_maps,
-)
-from rulka.exchange.command import Options, run_fetch
+from rulka.exchange.client import BadAnswerError, Client, ExchangeError, NotThereError, UnavailableError
+from rulka.exchange.command import check_wanted, run_fetch
+from rulka.exchange.fetch import Wanted, fetch
+from rulka.exchange.listing import MapQuery, best_replays, find_maps
 from rulka.exchange.manifest import Manifest
 
 UID = "AbCdEfGhIjKlMnOpQrStUvWxYz0"
@@ -260,29 +251,29 @@ def test_the_command(site, clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     site.add_replay(11, 100, 1)
     monkeypatch.setenv("RULKA_EXCHANGE_URL", site.url)
     said: list[str] = []
-    options = Options((11,), (), "", "", "", None, None, None, 3, True)
+    wanted = Wanted(MapQuery((11,)), 3, True)
     settings = {"url": None, "requests_per_s": 1.0, "refresh": False, "say": said.append, "pace": clock.pace()}
-    listed = run_fetch(options, tmp_path, only_list=True, **settings)
+    listed = run_fetch(wanted, tmp_path, only_list=True, **settings)
     assert isinstance(listed, list)
     assert [entry.uid for entry in listed] == [UID]
     assert UID in said[-1]
     assert names(tmp_path) == []
-    run_fetch(options, tmp_path, only_list=False, **settings)
+    run_fetch(wanted, tmp_path, only_list=False, **settings)
     assert "1 maps: 2 files fetched" in said[-1]
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("query", "num_replays", "with_maps"),
     [
-        Options((), (), "", "", "", None, None, None, 3, True),
-        Options((1,), (), "", "", "", None, None, None, -1, True),
-        Options((1,), (), "", "", "", None, None, None, 0, False),
-        Options((1,), (), "", "", "", 9000, 3000, None, 3, True),
-        Options((1,), (), "", "", "", -1, None, None, 3, True),
+        (MapQuery(), 3, True),
+        (MapQuery((1,)), -1, True),
+        (MapQuery((1,)), 0, False),
+        (MapQuery((1,), min_length_ms=9000, max_length_ms=3000), 3, True),
+        (MapQuery((1,), min_length_ms=-1), 3, True),
     ],
 )
-def test_options_that_make_no_sense(options: Options) -> None:
+def test_wishes_that_make_no_sense(query: MapQuery, num_replays: int, with_maps: bool) -> None:
     from rulka.errors import UserError
 
     with pytest.raises(UserError):
-        options.wanted()
+        check_wanted(Wanted(query, num_replays, with_maps))

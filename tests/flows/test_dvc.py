@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc import Outcome, reproduce_stage, stale_upstream, wait_for_dvc
+from flows.dvc import PATHS_LOCK_FILE, DvcError, Outcome, reproduce_stage, stale_upstream, wait_for_dvc
 from flows.process import CommandError
 from rulka.graph import LockFileError
-from rulka.versions.busy import PATHS_LOCK_FILE, DvcError
 from tests.flows.conftest import DVC, change_command, dvc
 from tests.waiting import PATIENCE_S, wait_for
 

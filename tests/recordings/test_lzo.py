@@ -1,58 +1,12 @@
 import numpy as np
 import pytest
+from lzallright import LZOCompressor
 
 from rulka.recordings.errors import DamagedError
 from rulka.recordings.lzo import decompress
+from tests.recordings.conftest import little_memory
 
 END = bytes([0x11, 0, 0])
-
-
-def naive_decompress(data: bytes) -> bytes:  # noqa: C901
-    """The same format in the plainest way: no speed, no checks but Python's own."""
-    out, at, run = bytearray(), 0, 0
-
-    def extended(base: int) -> int:
-        nonlocal at
-        while data[at] == 0:
-            base, at = base + 255, at + 1
-        at += 1
-        return base + data[at - 1]
-
-    if data[0] > 17:
-        run = data[0] - 17
-        out += data[1 : 1 + run]
-        at, run = 1 + run, min(run, 4)
-    while True:
-        token = data[at]
-        at += 1
-        if token < 16 and run == 0:
-            count = token + 3 if token else extended(18)
-            out += data[at : at + count]
-            at, run = at + count, 4
-            continue
-        if token >= 64:
-            length, distance, run = (token >> 5) + 1, 1 + ((token >> 2) & 7) + (data[at] << 3), token & 3
-            at += 1
-        elif token >= 16:
-            mask = 31 if token >= 32 else 7
-            length = (token & mask) + 2 if token & mask else extended(mask + 2)
-            word = data[at] | data[at + 1] << 8
-            at, run = at + 2, word & 3
-            distance = 1 + (word >> 2)
-            if token < 32:
-                base = ((token & 8) << 11) + (word >> 2)
-                if base == 0:
-                    return bytes(out)
-                distance = 16384 + base
-        else:
-            short = run < 4
-            length, distance, run = (2, 1, token & 3) if short else (3, 2049, token & 3)
-            distance += (token >> 2) + (data[at] << 2)
-            at += 1
-        for _ in range(length):
-            out.append(out[-distance])
-        out += data[at : at + run]
-        at += run
 
 
 def literal_run(data: bytes) -> bytes:
@@ -84,7 +38,7 @@ def literal_run(data: bytes) -> bytes:
     ],
 )
 def test_streams_by_hand(stream: bytes, expected: bytes) -> None:
-    assert naive_decompress(stream) == expected
+    assert LZOCompressor.decompress(stream) == expected
     assert decompress(stream, len(expected)) == expected
 
 
@@ -97,7 +51,7 @@ def test_far_matches_by_hand(rng: np.random.Generator) -> None:
     assert decompress(far, 20005) == data + data[20000 - 16391 : 20000 - 16391 + 5]
 
 
-def test_random_streams_equal_the_naive_decoder(rng: np.random.Generator) -> None:
+def test_random_streams_equal_another_decoder(rng: np.random.Generator) -> None:
     """Random instructions whose distances stay inside what is written."""
     for _ in range(200):
         stream = bytearray(literal_run(rng.integers(0, 256, 2300).astype(np.uint8).tobytes()))
@@ -120,7 +74,7 @@ def test_random_streams_equal_the_naive_decoder(rng: np.random.Generator) -> Non
                 continue
             run = trailing
         stream += END
-        expected = naive_decompress(bytes(stream))
+        expected = LZOCompressor.decompress(bytes(stream))
         assert decompress(bytes(stream), len(expected)) == expected
 
 
@@ -154,3 +108,11 @@ def test_any_bytes_end_in_a_result_or_a_named_error(rng: np.random.Generator) ->
 def test_bytes_after_the_end_mark_are_damage() -> None:
     with pytest.raises(DamagedError, match="end mark"):
         decompress(bytes([17 + 4]) + b"abcd" + END + b"x", 4)
+
+
+def test_a_stream_for_far_more_than_the_stated_size_takes_no_memory() -> None:
+    """A megabyte that stands for 255."""
+    stream = bytes([17 + 1]) + b"x" + bytes([32]) + bytes(1_000_000) + bytes([1, 0, 0]) + END
+    decompress(bytes([17 + 1]) + b"x" + END, 1)
+    with little_memory(1_000_000), pytest.raises(DamagedError, match="more than the stated size"):
+        decompress(stream, 1000)
